@@ -1,0 +1,28 @@
+"""Train one PyTorch model on machines of unequal speed, through Elastic Horovod."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from hetero_hvd.errors import HeteroHvdError, UserError
+
+if TYPE_CHECKING:
+    from hetero_hvd.worker.admission import device, init
+    from hetero_hvd.worker.trainer import Trainer
+
+__version__ = "0.1.0"
+__all__ = ["HeteroHvdError", "Trainer", "UserError", "__version__", "device", "init"]
+
+_HOMES = {
+    "Trainer": "hetero_hvd.worker.trainer",
+    "device": "hetero_hvd.worker.admission",
+    "init": "hetero_hvd.worker.admission",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what trains only when it is asked for: the rest works without torch and Horovod."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hetero_hvd' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,51 @@
+"""All settings together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hetero_hvd.config.declare import about, check
+from hetero_hvd.config.job import JobConfig
+from hetero_hvd.config.kinds import ListOf, Section
+from hetero_hvd.config.node import NodeConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """Everything that nodes.yaml, the environment and the flags say together.
+
+    Attributes:
+        path: The file.
+        sources: Setting, such as `nodes[0].slots`, to where its value came from: `FILE:LINE`,
+            `environment`, `flag` or `default`.
+    """
+
+    job: JobConfig = field(
+        default_factory=JobConfig, metadata=about(Section(JobConfig), "settings of the job")
+    )
+    nodes: tuple[NodeConfig, ...] = field(
+        metadata=about(
+            ListOf(
+                Section(NodeConfig),
+                "a list of at least one node, each with its own name",
+                min_items=1,
+                unique="name",
+            ),
+            "the machines",
+        )
+    )
+    path: Path = Path("nodes.yaml")
+    sources: dict[str, str] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check."""
+        check(self, self._relations())
+
+    def _relations(self) -> Iterator[tuple[str, str]]:
+        slots = [node.declared_slots for node in self.nodes]
+        total = sum(slot or 0 for slot in slots)
+        found = self.job.min_np
+        if None not in slots and found > total:
+            yield "job.min_np", f"found {found}, must be at most {total}, the slots of all nodes"

@@ -1,0 +1,208 @@
+"""The settings of one node, each declared once."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+from hetero_hvd.config.declare import about, check, shown
+from hetero_hvd.config.kinds import (
+    DEVICE,
+    ENVIRONMENT,
+    HOST,
+    INTERFACE,
+    LOGIN,
+    NAME,
+    PATH,
+    SSH_OPTIONS,
+    ListOf,
+    Section,
+    byte_size,
+    choice,
+    integer,
+    number,
+)
+
+Launcher = Literal["local", "ssh"]
+_SSH_ONLY = ("user", "port", "identity_file", "ssh_options")
+_DERIVED = cast("Launcher", "")  # replaced in __post_init__
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulateConfig:
+    """Slows a node's compute inside what is timed, so that one machine can act as a mixed cluster.
+
+    Exactly one of `relative_speed` and `seconds_per_sample` is given.
+    """
+
+    relative_speed: float | None = field(
+        default=None,
+        metadata=about(
+            number(above=0, maximum=1),
+            "stretch the measured compute by 1 / this; with as many free cores as workers",
+            default_text="not used",
+        ),
+    )
+    seconds_per_sample: float | None = field(
+        default=None,
+        metadata=about(
+            number(above=0),
+            "hold the compute of x samples to overhead_seconds + x times this, in seconds; "
+            "stays true with fewer cores than workers",
+            default_text="not used",
+        ),
+    )
+    overhead_seconds: float = field(
+        default=0.0,
+        metadata=about(number(minimum=0), "constant part of each step's compute, in seconds"),
+    )
+
+    def __post_init__(self) -> None:
+        """Check."""
+        check(self, self._relations())
+
+    def _relations(self) -> Iterator[tuple[str, str]]:
+        if (self.relative_speed is None) == (self.seconds_per_sample is None):
+            yield "", "must hold exactly one of 'relative_speed' and 'seconds_per_sample'"
+        elif self.relative_speed is not None and self.overhead_seconds:
+            yield "overhead_seconds", "needs 'seconds_per_sample'; it has no effect otherwise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeConfig:
+    """One machine, or one emulated part of a machine."""
+
+    name: str = field(metadata=about(NAME, "identity in logs, metrics and plans; unique"))
+    address: str = field(
+        default="",
+        metadata=about(
+            HOST,
+            "where the others reach it",
+            default_text="the name if launcher is ssh, else 127.0.0.1",
+        ),
+    )
+    slots: int | None = field(
+        default=None,
+        metadata=about(
+            integer(1, 1024),
+            "worker processes",
+            default_text="one per device, else one per GPU, else 1",
+        ),
+    )
+    launcher: Launcher = field(
+        default=_DERIVED,
+        metadata=about(
+            choice("local", "ssh"),
+            "how its workers are started",
+            default_text="local if address is localhost or a loopback address, else ssh",
+        ),
+    )
+    user: str | None = field(
+        default=None, metadata=about(LOGIN, "login for ssh", default_text="ssh decides")
+    )
+    port: int | None = field(
+        default=None, metadata=about(integer(1, 65535), "port of sshd", default_text="ssh decides")
+    )
+    identity_file: str | None = field(
+        default=None,
+        metadata=about(PATH, "private key for ssh, a path here", default_text="ssh decides"),
+    )
+    ssh_options: dict[str, str] = field(
+        default_factory=dict, metadata=about(SSH_OPTIONS, "further options, each passed as -o")
+    )
+    interface: str | None = field(
+        default=None,
+        metadata=about(
+            INTERFACE,
+            "network interface for Gloo and NCCL",
+            default_text="the one that reaches the driver",
+        ),
+    )
+    python: str | None = field(
+        default=None,
+        metadata=about(PATH, "interpreter on the node", default_text="the driver's own"),
+    )
+    directory: str | None = field(
+        default=None,
+        metadata=about(PATH, "working directory on the node", default_text="the driver's own"),
+    )
+    env: dict[str, str] = field(
+        default_factory=dict,
+        metadata=about(ENVIRONMENT, "further environment of its workers; values are never shown"),
+    )
+    devices: tuple[int | str, ...] | None = field(
+        default=None,
+        metadata=about(
+            ListOf(DEVICE, "a list of devices"),
+            "CUDA devices, one per slot; [] is CPU only",
+            default_text="GPU i for slot i",
+        ),
+    )
+    relative_speed: float | None = field(
+        default=None,
+        metadata=about(
+            number(above=0, maximum=1),
+            "hint for the first plan, 1 is the fastest; measurements replace it",
+            default_text="all equal",
+        ),
+    )
+    memory_limit_bytes: int | None = field(
+        default=None,
+        metadata=about(
+            byte_size(2**20, "1MiB"), "most memory of one worker's device", default_text="no limit"
+        ),
+    )
+    max_local_batch_size: int | None = field(
+        default=None,
+        metadata=about(integer(1), "largest share of one worker, samples", default_text="no limit"),
+    )
+    emulate: EmulateConfig | None = field(
+        default=None,
+        metadata=about(Section(EmulateConfig), "act as a slower machine", default_text="off"),
+    )
+
+    def __post_init__(self) -> None:
+        """Fill in what depends on other settings, then check."""
+        address = self.address or (self.name if self.launcher == "ssh" else "127.0.0.1")
+        object.__setattr__(self, "address", address)
+        if self.launcher == _DERIVED:
+            object.__setattr__(self, "launcher", "local" if _is_loopback(address) else "ssh")
+        check(self, self._relations())
+
+    def _relations(self) -> Iterator[tuple[str, str]]:
+        if self.launcher == "local":
+            for name in _SSH_ONLY:
+                if value := getattr(self, name):
+                    yield (
+                        name,
+                        (
+                            f"found {shown(value)}, but address {self.address} is started locally; "
+                            "set 'launcher: ssh' or remove it"
+                        ),
+                    )
+        if self.slots is not None and self.devices and self.slots != len(self.devices):
+            yield (
+                "devices",
+                f"found {len(self.devices)} devices for {self.slots} slots, must be equal",
+            )
+
+    @property
+    def declared_slots(self) -> int | None:
+        """Worker processes as far as the file says; None if the node's GPUs decide."""
+        if self.slots is not None or self.devices is None:
+            return self.slots
+        return len(self.devices) or 1
+
+    def resolved_slots(self, num_gpus: int) -> int:
+        """Worker processes on this node, >= 1, given how many GPUs it has."""
+        return self.declared_slots or max(num_gpus, 1)
+
+
+def _is_loopback(address: str) -> bool:
+    """Decided by the text alone: a name's meaning could change while the job runs."""
+    try:
+        return address == "localhost" or ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,92 @@
+"""docs/nodes-yaml.md, written from the declarations: `python -m hetero_hvd.config.reference`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from hetero_hvd.config.cluster import ClusterConfig
+from hetero_hvd.config.declare import settings_of
+from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
+from hetero_hvd.config.kinds import ListOf, Section
+from hetero_hvd.config.listing import value_text
+
+_INTRODUCTION = """\
+# nodes.yaml
+
+Generated from the code by `python -m hetero_hvd.config.reference`; a test compares the two.
+
+The file names the machines of a job and, if you like, how the job runs. The smallest one:
+
+```yaml
+nodes:
+  - name: alpha
+  - name: beta
+    address: 10.0.0.2
+```
+
+- Each setting decides how its text is read, not YAML: `slots: 010` and `slots: 1_0` are refused,
+  and a text that YAML would take for something else (`name: no`, `name: 12`) must be quoted. The
+  values in `env` and `ssh_options` are taken as they are written.
+- A key without a value stands for its default. Unknown and repeated keys are errors; so are
+  anchors, aliases, tags, more than one document, and files over 1 MiB.
+- All problems of the file, the environment and the flags are listed at once, with line, key, what
+  was found, what is allowed and the nearest known key; the exit code is 2.
+- A running job reads the file again when its content changes. A broken edit is refused with the
+  reason and the job goes on with the old settings. Replace the file by `mv`, so that no half of it
+  is read.
+- `hetero-hvd config` prints every setting, its value and where that came from.
+"""
+
+
+def reference() -> str:
+    """The whole page."""
+    lines = [_INTRODUCTION]
+    lines += ["## Top level", "", *_table(ClusterConfig), ""]
+    lines += ["## `nodes`: one entry for each machine", "", *_table(_item("nodes")), ""]
+    emulate = next(s.kind for s in settings_of(_item("nodes")) if s.name == "emulate")
+    assert isinstance(emulate, Section)  # noqa: S101 - by its declaration
+    lines += ["## `nodes[].emulate`", "", _summary(emulate.of), "", *_table(emulate.of), ""]
+    lines += ["## `job`", "", "A flag beats the environment, which beats the file.", ""]
+    lines += [*_table(JobConfig), "", "| Key | Environment variable | Flag |", "|---|---|---|"]
+    lines += [f"| `{s.name}` | `{s.variable}` | `{flag_text(s.name)}` |" for s in JOB_SETTINGS]
+    return "\n".join(lines) + "\n"
+
+
+def flag_text(name: str) -> str:
+    """A job setting's flag as one types it."""
+    setting = next(setting for setting in JOB_SETTINGS if setting.name == name)
+    if isinstance(setting.default, bool):
+        return f"{setting.flag}, --no-{setting.flag.removeprefix('--')}"
+    return setting.flag
+
+
+def _item(name: str) -> type[Any]:
+    """The section that a list at the top level holds."""
+    kind = next(setting.kind for setting in settings_of(ClusterConfig) if setting.name == name)
+    assert isinstance(kind, ListOf)  # noqa: S101 - by its declaration
+    assert isinstance(kind.item, Section)  # noqa: S101
+    return kind.item.of
+
+
+def _summary(section: type[Any]) -> str:
+    return " ".join((section.__doc__ or "").split())
+
+
+def _table(section: type[Any]) -> Iterator[str]:
+    yield "| Key | Must be | Default | Meaning |"
+    yield "|---|---|---|---|"
+    for setting in settings_of(section):
+        if setting.is_required:
+            default = "must be given"
+        elif isinstance(setting.kind, Section) and setting.default is not None:
+            default = "all defaults"
+        else:
+            default = value_text(setting, setting.default)
+        meaning = setting.doc.replace("|", "\\|")
+        yield f"| `{setting.name}` | {setting.kind.allowed} | {default} | {meaning} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

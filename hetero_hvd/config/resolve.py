@@ -1,0 +1,257 @@
+"""From file, environment and flags to checked settings, or to the list of all problems."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from hetero_hvd.config.cluster import ClusterConfig
+from hetero_hvd.config.declare import Setting, settings_of, shown
+from hetero_hvd.config.document import compose, read_content
+from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
+from hetero_hvd.config.kinds import Kind, ListOf, Scalar, Section, TextMap
+from hetero_hvd.errors import ConfigError
+
+_READ_AS = {"bool": "true or false", "int": "a number", "float": "a number", "timestamp": "a date"}
+_JOB = {f"job.{setting.name}": setting for setting in JOB_SETTINGS}
+_NULL = "tag:yaml.org,2002:null"
+
+
+class _BadSettingError(Exception):
+    """A setting has no value: its problems are noted."""
+
+
+def load_cluster(
+    path: Path, *, environment: Mapping[str, str], flags: Mapping[str, object]
+) -> ClusterConfig:
+    """Read nodes.yaml; for the job's settings a flag beats the environment, which beats the file.
+
+    Args:
+        path: The file.
+        environment: Variables; only those of job settings are looked at, an empty one is not given.
+        flags: Job setting to value or text; None is not given.
+
+    Raises:
+        ConfigError: With all problems of all three, those of the file first and in its order.
+    """
+    return parse_cluster(read_content(path), path, environment=environment, flags=flags)
+
+
+def parse_cluster(
+    content: bytes, path: Path, *, environment: Mapping[str, str], flags: Mapping[str, object]
+) -> ClusterConfig:
+    """As `load_cluster`, for content that was read already.
+
+    Raises:
+        ConfigError: With all problems.
+    """
+    return _Reader(path, environment, flags).cluster(compose(content, path))
+
+
+class _Reader:
+    """Walks the tree along the declarations; notes problems instead of stopping at the first."""
+
+    def __init__(
+        self, path: Path, environment: Mapping[str, str], flags: Mapping[str, object]
+    ) -> None:
+        self._path = path
+        self._environment = environment
+        self._flags = flags
+        self._problems: list[tuple[float, str]] = []
+        self._lines: dict[str, int] = {}
+        self._sources: dict[str, str] = {}
+
+    def cluster(self, root: yaml.Node | None) -> ClusterConfig:
+        if root is None:
+            raise ConfigError([f"{self._path}: is empty; key 'nodes' is missing"])
+        try:
+            found: ClusterConfig = self._section(ClusterConfig, root, "")
+        except _BadSettingError:
+            ordered = sorted(self._problems, key=lambda problem: problem[0])
+            raise ConfigError([text for _, text in ordered]) from None
+        return dataclasses.replace(found, path=self._path, sources=self._sources)
+
+    def _note(self, at: str, complaint: str) -> None:
+        """Note a problem of the setting `at`, with the place that its value came from."""
+        source = self._sources.get(at)
+        if source == "environment":
+            place, line = f"environment: {_JOB[at].variable}", math.inf
+        elif source == "flag":
+            place, line = f"flag: {_JOB[at].flag}", math.inf
+        else:
+            line = self._line(at)
+            place = f"{self._path}:{line}" + (f": {at}" if at else "")
+        self._problems.append((line, f"{place}: {complaint}"))
+
+    def _line(self, at: str) -> int:
+        """Where a setting stands in the file; if it does not, where it would belong."""
+        while at and at not in self._lines:
+            at = at[: max(at.rfind("."), at.rfind("["), 0)]
+        return self._lines.get(at, 1)
+
+    def _fail(self, at: str, complaint: str) -> NoReturn:
+        self._note(at, complaint)
+        raise _BadSettingError
+
+    def _section(self, kind: type[Any], node: yaml.Node | None, at: str) -> Any:  # noqa: ANN401
+        num_problems = len(self._problems)
+        settings = list(settings_of(kind))
+        entries = self._entries(node, at, [setting.name for setting in settings])
+        values = {}
+        for setting in settings:
+            inner = f"{at}.{setting.name}" if at else setting.name
+            for text, source in self._given(kind, setting, entries):
+                self._sources[inner] = source
+                try:
+                    values[setting.name] = self._value(setting, text, inner)
+                except _BadSettingError:
+                    continue
+        if len(self._problems) > num_problems:
+            raise _BadSettingError
+        try:
+            return kind(**values)
+        except ConfigError as error:
+            for problem in error.problems:  # each is `setting: complaint`, see declare.check
+                name, _, complaint = problem.partition(": ")
+                self._note(".".join(filter(None, (at, name))), complaint)
+            raise _BadSettingError from error
+
+    def _given(
+        self, section: type[Any], setting: Setting, entries: Mapping[str, yaml.Node]
+    ) -> Iterator[tuple[yaml.Node | str | None, str]]:
+        """What was given for a setting and where, the weakest first."""
+        node = entries.get(setting.name)
+        if node is None or node.tag == _NULL:
+            yield None, "default"
+        else:
+            yield node, f"{self._path}:{node.start_mark.line + 1}"
+        if section is JobConfig:
+            if text := self._environment.get(setting.variable):
+                yield text, "environment"
+            if (flag := self._flags.get(setting.name)) is not None and flag != "":
+                yield str(flag), "flag"
+
+    def _value(self, setting: Setting, given: yaml.Node | str | None, at: str) -> Any:  # noqa: ANN401
+        kind = setting.kind
+        if isinstance(given, str):
+            assert isinstance(kind, Scalar)  # noqa: S101 - of job settings, which are all scalars
+            return self._scalar(kind, given, at)
+        if given is not None:
+            self._lines[at] = given.start_mark.line + 1
+            return self._node(kind, given, at)
+        if setting.is_required:
+            self._fail(at, f"is missing, must be {kind.allowed}")
+        if isinstance(kind, Section) and setting.default is not None:
+            return self._section(kind.of, None, at)
+        return setting.default
+
+    def _node(self, kind: Kind, node: yaml.Node, at: str) -> Any:  # noqa: ANN401
+        if isinstance(kind, Section):
+            return self._section(kind.of, node, at)
+        if isinstance(kind, TextMap):
+            return self._text_map(kind, node, at)
+        if isinstance(kind, ListOf):
+            return self._list(kind, node, at)
+        if not isinstance(node, yaml.ScalarNode):
+            self._fail(at, f"found {_what(node)}, must be {kind.allowed}")
+        read_as = _READ_AS.get(node.tag.rpartition(":")[2])
+        if kind.is_text and read_as:
+            complaint = f"found {node.value}, which YAML reads as {read_as}"
+            self._fail(at, f"{complaint}; quote it: '{node.value}'")
+        return self._scalar(kind, node.value, at)
+
+    def _scalar(self, kind: Scalar, text: str, at: str) -> Any:  # noqa: ANN401
+        try:
+            return kind.read(text)
+        except (ValueError, OverflowError):
+            self._fail(at, f"found {shown(text)}, must be {kind.allowed}")
+
+    def _list(self, kind: ListOf, node: yaml.Node, at: str) -> tuple[Any, ...]:
+        if not isinstance(node, yaml.SequenceNode) or len(node.value) < kind.min_items:
+            self._fail(at, f"found {_what(node)}, must be {kind.allowed}")
+        items = []
+        firsts: dict[str, str] = {}
+        for index, item in enumerate(node.value):
+            inner = f"{at}[{index}]"
+            self._lines[inner] = item.start_mark.line + 1
+            if kind.unique:
+                self._note_duplicate(item, f"{inner}.{kind.unique}", firsts)
+            try:
+                items.append(self._node(kind.item, item, inner))
+            except _BadSettingError:
+                continue
+        return tuple(items)
+
+    def _note_duplicate(self, item: yaml.Node, at: str, firsts: dict[str, str]) -> None:
+        """Note if a list's earlier item has the same value; also where both have other problems."""
+        name = at.rpartition(".")[2]
+        for key, value in item.value if isinstance(item, yaml.MappingNode) else ():
+            if key.value == name and isinstance(value, yaml.ScalarNode):
+                self._lines[at] = value.start_mark.line + 1
+                if (first := firsts.setdefault(value.value, at)) != at:
+                    complaint = f"found {shown(value.value)}, which is also {first}; must be unique"
+                    self._note(at, complaint)
+
+    def _text_map(self, kind: TextMap, node: yaml.Node, at: str) -> dict[str, str]:
+        if kind.is_secret and isinstance(node, yaml.ScalarNode):
+            self._fail(at, f"must be {kind.allowed}")  # `env: TOKEN=...` must not be repeated
+        texts = {}
+        for name, value in self._entries(node, at, None).items():
+            inner = f"{at}.{name if name.isprintable() else shown(name)}"
+            if not kind.key.admits(name):
+                self._note(inner, f"found key {shown(name)}, must be {kind.key.allowed}")
+            elif not isinstance(value, yaml.ScalarNode):
+                self._note(inner, f"found {_what(value)}, must be {kind.value.allowed}")
+            elif not kind.value.admits(value.value):
+                found = "" if kind.is_secret else f"found {shown(value.value)}, "
+                self._note(inner, f"{found}must be {kind.value.allowed}")
+            else:
+                texts[name] = value.value
+        return texts
+
+    def _entries(
+        self, node: yaml.Node | None, at: str, known: list[str] | None
+    ) -> dict[str, yaml.Node]:
+        """The keys of a mapping that are known (None: any), each once."""
+        if node is None:
+            return {}
+        if not isinstance(node, yaml.MappingNode):
+            self._fail(at, f"found {_what(node)}, must be a mapping of keys to values")
+        entries: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else _what(key)
+            label = name if name.isprintable() else shown(name)  # a problem is one line
+            inner = f"{at}.{label}" if at else label
+            if name in entries:
+                first = self._lines[inner]
+                self._lines[inner] = key.start_mark.line + 1
+                self._note(inner, f"given twice, first in line {first}")
+            elif known is not None and name not in known:
+                self._lines[inner] = key.start_mark.line + 1
+                self._note(inner, _unknown(name, known))
+            else:
+                self._lines[inner] = key.start_mark.line + 1
+                entries[name] = value
+        return entries
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    if nearest:
+        return f"unknown key; nearest known key is {nearest[0]!r}"
+    return f"unknown key; known keys are {', '.join(map(repr, known))}"
+
+
+def _what(node: yaml.Node) -> str:
+    """A YAML node in a few words."""
+    if isinstance(node, yaml.MappingNode):
+        return "a mapping"
+    if isinstance(node, yaml.SequenceNode):
+        return "a list" if node.value else "an empty list"
+    return "nothing" if node.tag == _NULL else shown(node.value)

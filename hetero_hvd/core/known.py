@@ -1,0 +1,106 @@
+"""What is known about one worker, across all rendezvous of a job."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from hetero_hvd.core.step_time import StepTimeEstimator
+from hetero_hvd.messages import StepTiming
+
+TRUST_RATIO = 2
+"""A worker is never asked for more than this many times the largest share measured on it."""
+
+FAILED_SHARE_SECONDS = 3600.0
+"""How long a share that measured worse than predicted is remembered."""
+
+LASTING_ROWS, FEWEST_ROWS = 8, 3
+"""A wait for data counts once it has lasted this many rows; fewer at the start."""
+
+
+def own_seconds(timing: StepTiming) -> float:
+    """Busy seconds per step of this row: 0 for a worker without work, NaN if not measured."""
+    if timing.local_batch_size == 0:
+        return 0.0
+    return timing.busy_seconds if timing.num_steps else math.nan
+
+
+class LastingWait:
+    """The part of the data wait that stays: a slow disk counts against a worker only if it lasts.
+
+    It is the smallest wait per sample of the last rows, so a transient one is ignored, however
+    long it blocks one step, and a wait that ends is forgotten at once.
+    """
+
+    def __init__(self) -> None:
+        self._per_sample: deque[float] = deque(maxlen=LASTING_ROWS)
+
+    def seconds(self, local_batch_size: int, data_wait_seconds: float) -> float:
+        """Take the next row's wait; return what of it has lasted, seconds per step."""
+        self._per_sample.append(data_wait_seconds / local_batch_size)
+        if len(self._per_sample) < FEWEST_ROWS:
+            return 0.0
+        return min(self._per_sample) * local_batch_size
+
+
+class KnownWorker:
+    """One worker's step-time estimator and the shares that it has proven to carry.
+
+    Attributes:
+        estimator: Its step-time model.
+        largest_share: Largest local batch that it carried as predicted, samples; 0 = none yet.
+        last_timing: Its last row that was measured.
+    """
+
+    def __init__(self) -> None:
+        self.estimator = StepTimeEstimator()
+        self.largest_share = 0
+        self.last_timing: StepTiming | None = None
+        self._failed_share = math.inf
+        self._failed_until_seconds = -math.inf
+        self._wait = LastingWait()
+
+    def observe(self, timing: StepTiming) -> float | None:
+        """Learn from a row; the ratio of the change when it seems to have changed its speed."""
+        busy, size = own_seconds(timing), timing.local_batch_size
+        if size == 0 or not math.isfinite(busy) or size >= self._failed_share:
+            return None
+        self.last_timing = timing
+        compute = busy - timing.data_wait_seconds
+        lasting = self._wait.seconds(size, timing.data_wait_seconds)
+        return self.estimator.update(size, compute + lasting, timing.num_steps)
+
+    def prove(self, local_batch_size: int) -> None:
+        """This share was measured and did what was predicted."""
+        if local_batch_size < self._failed_share:
+            self.largest_share = max(self.largest_share, local_batch_size)
+
+    def fail(self, local_batch_size: int, before: StepTimeEstimator, *, now_seconds: float) -> None:
+        """This share measured worse than predicted: ask for less and unlearn it, for an hour.
+
+        Args:
+            local_batch_size: The share, samples.
+            before: The estimator as it was before that share.
+            now_seconds: The time now.
+        """
+        self.estimator = before
+        self._failed_share = local_batch_size
+        self._failed_until_seconds = now_seconds + FAILED_SHARE_SECONDS
+
+    def accept_change(self, ratio: float) -> None:
+        """The worker itself has changed, at a share that it carries: failures are void."""
+        self.estimator.rescale(ratio)
+        self._failed_share = math.inf
+
+    def max_share(self, *, now_seconds: float) -> int:
+        """Largest local batch to ask for, samples; -1 = not limited.
+
+        After a failure it is half way to the failed share, so that a memory cliff is approached by
+        bisection and each failure halves the next step.
+        """
+        if self.largest_share == 0:
+            return -1
+        limit = TRUST_RATIO * self.largest_share
+        if now_seconds >= self._failed_until_seconds:
+            self._failed_share = math.inf
+        return int(min(limit, (self.largest_share + self._failed_share) // 2))

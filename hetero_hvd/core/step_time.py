@@ -1,0 +1,220 @@
+"""How long a worker's step takes as a function of its local batch size, learnt while it works."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+from typing import Self
+
+FORGETTING = 0.98
+"""Weight of the last row but one against the last: about 50 rows count."""
+
+PRIOR_OVERHEAD_RATIO = 0.1
+"""Share of the first measured time that is taken for batch-independent; what GPUs show."""
+
+PRIOR_OVERHEAD_SPREAD = 0.2
+"""Standard error of that guess."""
+
+PRIOR_SIGMA_RATIO = 0.05
+"""Noise of one step's time before enough of it was seen."""
+
+HUBER_LIMIT = 2.0
+"""Residuals count up to this many standard errors, so that a spike cannot carry the model away."""
+
+CUSUM_CLIP, CUSUM_DRIFT, CUSUM_THRESHOLD = 3.0, 0.5, 4.0
+"""Standard errors; one clipped residual stays below the threshold, two do not (Page, 1954)."""
+
+ALARM_RATIO = math.log(1.08)
+"""Smaller changes are left to the recursive fit."""
+
+MAD_TO_SIGMA = 1.4826
+"""Of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimeModel:
+    """step_seconds(x) = overhead_seconds + seconds_per_sample * x, and 0 for x = 0.
+
+    Attributes:
+        overhead_seconds: Batch-independent cost of a step with work in it, >= 0.
+        seconds_per_sample: Cost of one more sample, > 0.
+    """
+
+    overhead_seconds: float
+    seconds_per_sample: float
+
+    def step_seconds(self, local_batch_size: int) -> float:
+        """Predict the busy time of one step, seconds. A worker without work is never busy."""
+        if local_batch_size == 0:
+            return 0.0
+        return self.overhead_seconds + self.seconds_per_sample * local_batch_size
+
+
+class StepTimeEstimator:
+    """Robust recursive least squares with forgetting for one worker's `StepTimeModel`.
+
+    Noise is taken as proportional to the time (log-normal), so residuals are logarithms of
+    measured / predicted and regressors are divided by the prediction. Internally a batch is
+    measured in units of the first one seen, so that both parameters are seconds of the same size.
+
+    A change of speed is found by a two-sided CUSUM on clipped standardised residuals. `update`
+    reports it and leaves it to the caller to accept it with `rescale`: the caller may know that
+    not the worker has changed but its share (past a memory limit, for example).
+    """
+
+    def __init__(self) -> None:
+        self._unit = 0.0
+        self._fixed = 0.0
+        self._slope = 0.0
+        self._covariance = (0.0, 0.0, 0.0)
+        self._sigma = PRIOR_SIGMA_RATIO
+        self._residuals: deque[float] = deque(maxlen=40)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=3)
+        self._up = self._down = 0.0
+        self._rising = self._falling = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether anything was measured."""
+        return self._unit > 0
+
+    @property
+    def model(self) -> StepTimeModel:
+        """The best estimate now; needs `is_ready`."""
+        return StepTimeModel(
+            overhead_seconds=self._fixed, seconds_per_sample=self._slope / self._unit
+        )
+
+    @property
+    def sigma_ratio(self) -> float:
+        """Noise of one step's time: its standard deviation divided by its mean."""
+        return self._sigma
+
+    def standard_error_ratio(self, local_batch_size: int) -> float:
+        """Standard error of the predicted step time, divided by it; grows away from the data.
+
+        Infinite before the first measurement.
+        """
+        if not self.is_ready:
+            return math.inf
+        aa, ab, bb = self._covariance
+        size = local_batch_size / self._unit
+        predicted = self._fixed + self._slope * size
+        return math.sqrt(max(0.0, aa + 2 * ab * size + bb * size * size)) / predicted
+
+    def copy(self) -> Self:
+        """An independent estimator in the same state."""
+        twin = copy.copy(self)
+        twin._residuals = self._residuals.copy()  # noqa: SLF001 - the same class
+        twin._recent = self._recent.copy()  # noqa: SLF001
+        return twin
+
+    def update(
+        self, local_batch_size: int, busy_seconds: float, num_steps: int = 1
+    ) -> float | None:
+        """Learn from one row.
+
+        Args:
+            local_batch_size: Samples per step; rows of 0 teach nothing and are ignored.
+            busy_seconds: Mean busy time per step; ignored unless finite and > 0.
+            num_steps: Steps averaged; ignored if 0.
+
+        Returns:
+            None, or when the worker seems to have changed its speed: measured / predicted time.
+        """
+        usable = math.isfinite(busy_seconds) and busy_seconds > 0
+        if not usable or local_batch_size <= 0 or num_steps <= 0:
+            return None
+        if not self.is_ready:
+            self._start(local_batch_size, busy_seconds)
+            return None
+        size = local_batch_size / self._unit
+        predicted = self._fixed + self._slope * size
+        residual = math.log(busy_seconds / predicted)
+        self._residuals.append(residual * math.sqrt(num_steps))
+        self._recent.append((size, busy_seconds))
+        standardised = self._learn(size, predicted, residual, num_steps)
+        self._sigma = self._measured_sigma()
+        return self._alarm(standardised)
+
+    def rescale(self, ratio: float) -> None:
+        """Accept that the worker is slower (> 1) or faster (< 1) by this ratio from now on."""
+        self._fixed *= ratio
+        self._slope *= ratio
+        self._covariance = self._prior_covariance(self._recent[-1][0])
+        self._recent.clear()
+        self._up = self._down = 0.0
+        self._rising = self._falling = 0
+
+    def _start(self, local_batch_size: int, busy_seconds: float) -> None:
+        self._unit = float(local_batch_size)
+        self._fixed = PRIOR_OVERHEAD_RATIO * busy_seconds
+        self._slope = busy_seconds - self._fixed
+        self._covariance = self._prior_covariance(1.0)
+
+    def _prior_covariance(self, size: float) -> tuple[float, float, float]:
+        """The level at `size` is known to one row's noise; how it splits, to the prior's spread."""
+        level = self._sigma**2
+        total = self._fixed + self._slope * size
+        split = (PRIOR_OVERHEAD_SPREAD * total) ** 2
+        return (
+            level * self._fixed**2 + split,
+            level * self._fixed * self._slope - split / size,
+            level * self._slope**2 + split / size**2,
+        )
+
+    def _learn(self, size: float, predicted: float, residual: float, num_steps: int) -> float:
+        """One step of the recursion; returns the standardised residual."""
+        aa, ab, bb = self._covariance
+        one, slope = 1 / predicted, size / predicted
+        gain_a, gain_b = aa * one + ab * slope, ab * one + bb * slope
+        variance = one * gain_a + slope * gain_b + self._sigma**2 / num_steps
+        error = math.sqrt(variance)
+        correction = max(-HUBER_LIMIT * error, min(residual, HUBER_LIMIT * error)) / variance
+        self._fixed += gain_a * correction
+        self._slope += gain_b * correction
+        aa = (aa - gain_a * gain_a / variance) / FORGETTING
+        ab = (ab - gain_a * gain_b / variance) / FORGETTING
+        bb = (bb - gain_b * gain_b / variance) / FORGETTING
+        self._project(aa, ab, bb, size)
+        widest = self._prior_covariance(size)
+        shrink = min(1.0, (widest[0] + widest[2]) / (aa + bb))
+        self._covariance = (aa * shrink, ab * shrink, bb * shrink)
+        return residual / error
+
+    def _project(self, aa: float, ab: float, bb: float, size: float) -> None:
+        """Keep overhead >= 0 and slope > 0, moving the other where the data would have put it."""
+        if self._fixed < 0:
+            self._slope -= ab / aa * self._fixed
+            self._fixed = 0.0
+        least = 1e-3 * (self._fixed + abs(self._slope)) / max(1.0, size)
+        if self._slope < least:
+            self._fixed = max(0.0, self._fixed + ab / bb * (least - self._slope))
+            self._slope = least
+
+    def _measured_sigma(self) -> float:
+        """Spread of the last residuals, robust, with the prior weighing as much as three."""
+        centre = median(self._residuals)
+        spread = MAD_TO_SIGMA * median(abs(residual - centre) for residual in self._residuals)
+        seen, prior = len(self._residuals), 3
+        pooled = (prior * PRIOR_SIGMA_RATIO**2 + seen * spread**2) / (prior + seen)
+        return math.sqrt(pooled)
+
+    def _alarm(self, standardised: float) -> float | None:
+        """Update the CUSUM; the ratio since the change began if it is both certain and large."""
+        clipped = max(-CUSUM_CLIP, min(standardised, CUSUM_CLIP))
+        self._up = max(0.0, self._up + clipped - CUSUM_DRIFT)
+        self._down = max(0.0, self._down - clipped - CUSUM_DRIFT)
+        self._rising = self._rising + 1 if self._up else 0
+        self._falling = self._falling + 1 if self._down else 0
+        if max(self._up, self._down) <= CUSUM_THRESHOLD:
+            return None
+        run = self._rising if self._up > self._down else self._falling
+        since = list(self._recent)[-run:]
+        change = median(
+            math.log(seconds / (self._fixed + self._slope * size)) for size, seconds in since
+        )
+        return math.exp(change) if abs(change) > max(ALARM_RATIO, 2 * self._sigma) else None

@@ -1,0 +1,223 @@
+"""Which workers there should be, and which there are: one task for each slot of nodes.yaml."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hetero_hvd.config import ClusterConfig, NodeConfig
+from hetero_hvd.driver.launcher import WorkerProcess
+from hetero_hvd.driver.output import Console, WorkerOutput
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import Ready, WorkerId
+
+FIRST_BACKOFF_SECONDS = 1.0
+EXIT_NOT_STARTED = 127
+
+
+@dataclass(eq=False, kw_only=True)
+class Slot:
+    """One process place, through all restarts of its worker.
+
+    Attributes:
+        worker: Who runs there.
+        node: The node, as nodes.yaml described it at the last start.
+        host: The worker's name as a Horovod host, new at each restart.
+        process: The running process; None between two.
+        ready: What the running worker said of itself; None before.
+        is_admitted: Whether Horovod made the running worker a member.
+        is_wanted: Whether nodes.yaml still has it.
+        num_restarts: So many so far.
+        heard_at_seconds: When the worker last sent something, monotonic clock.
+    """
+
+    worker: WorkerId
+    node: NodeConfig
+    output: WorkerOutput
+    host: str = ""
+    process: WorkerProcess | None = None
+    ready: Ready | None = None
+    is_admitted: bool = False
+    is_wanted: bool = True
+    num_restarts: int = 0
+    heard_at_seconds: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether Horovod may count on it."""
+        return self.ready is not None and self.is_wanted
+
+
+class Slots:
+    """All slots. Used in the loop's thread only, but `available`, which any thread may call.
+
+    Args:
+        console: For what people should know.
+        logs: Folder of the workers' output.
+        launch: Starts the process of a slot; may raise OSError or JobError.
+        count_gpus: Asks a node for its GPUs, where nodes.yaml does not say how many slots it has.
+        on_change: Called when a worker became ready or went.
+        on_exit: Called with a slot and its exit code, before the slot forgets the process.
+
+    Attributes:
+        may_restart: Whether a worker that died is started again.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        logs: Path,
+        *,
+        launch: Callable[[Slot], Awaitable[WorkerProcess]],
+        count_gpus: Callable[[NodeConfig], Awaitable[int]],
+        on_change: Callable[[], None],
+        on_exit: Callable[[Slot, int], None],
+    ) -> None:
+        self.may_restart = True
+        self._console = console
+        self._logs = logs
+        self._launch = launch
+        self._count_gpus = count_gpus
+        self._on_change = on_change
+        self._on_exit = on_exit
+        self._tasks: dict[Slot, asyncio.Task[None]] = {}
+        self._num_gpus: dict[str, int] = {}
+        self._incarnations: Counter[WorkerId] = Counter()
+        self._max_restarts = 0
+        self._available: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[Slot, ...]:
+        """The slots that run a worker or will again."""
+        return tuple(self._tasks)
+
+    def available(self) -> tuple[str, ...]:
+        """Names of the workers that Horovod may count on."""
+        return self._available
+
+    def find(self, host: str) -> Slot | None:
+        """The slot whose running worker has this name as a Horovod host."""
+        return next((slot for slot in self._tasks if slot.process and slot.host == host), None)
+
+    def became_ready(self, slot: Slot, ready: Ready) -> None:
+        """Horovod may count on the worker from now on."""
+        slot.ready = ready
+        self._changed()
+
+    async def follow(self, config: ClusterConfig) -> None:
+        """Start the workers of new slots, let those go that are not wanted any more."""
+        self._max_restarts = config.job.max_restarts
+        await self._ask_for_gpus(config.nodes)
+        wanted = {
+            WorkerId(node.name, index): node
+            for node in config.nodes
+            for index in range(node.resolved_slots(self._num_gpus.get(node.name, 0)))
+        }
+        present = {slot.worker: slot for slot in self._tasks if slot.is_wanted}
+        for worker, slot in present.items():
+            if worker in wanted:
+                slot.node = wanted[worker]
+            else:
+                self._release(slot)
+        for worker, node in wanted.items():
+            if worker not in present:
+                path = self._logs / f"{worker.node}-{worker.slot}.log"
+                slot = Slot(
+                    worker=worker, node=node, output=WorkerOutput(self._console, path, f"[{worker}] ")
+                )
+                self._tasks[slot] = asyncio.create_task(self._live(slot))
+        self._changed()
+
+    def without(self, members: set[str]) -> list[Slot]:
+        """Slots whose workers nodes.yaml and Horovod have both let go, but that still run."""
+        return [
+            slot
+            for slot in self._tasks
+            if slot.process and not slot.is_wanted and slot.host not in members
+        ]
+
+    def end(self) -> None:
+        """Ask all workers to end, and start none again."""
+        self.may_restart = False
+        for slot, task in list(self._tasks.items()):
+            slot.is_wanted = False
+            if slot.process is not None:
+                slot.process.terminate()
+            else:
+                task.cancel()
+
+    def kill(self) -> None:
+        """End all workers at once."""
+        for slot in self._tasks:
+            if slot.process is not None:
+                slot.process.kill()
+
+    async def wait(self, timeout_seconds: float) -> bool:
+        """Wait for all workers to end; False if some still run after the timeout."""
+        if not self._tasks:
+            return True
+        _, running = await asyncio.wait(self._tasks.values(), timeout=timeout_seconds)
+        return not running
+
+    async def _ask_for_gpus(self, nodes: tuple[NodeConfig, ...]) -> None:
+        unknown = [
+            node
+            for node in nodes
+            if node.declared_slots is None and node.name not in self._num_gpus
+        ]
+        counts = await asyncio.gather(*(self._count_gpus(node) for node in unknown))
+        self._num_gpus.update(zip((node.name for node in unknown), counts, strict=True))
+
+    def _release(self, slot: Slot) -> None:
+        """A member goes on until Horovod has excluded it; see `without`."""
+        slot.is_wanted = False
+        self._console.say(f"{slot.worker} is no longer in nodes.yaml and leaves")
+        if slot.process is None:
+            self._tasks[slot].cancel()
+        elif not slot.is_admitted:
+            slot.process.terminate()
+
+    async def _live(self, slot: Slot) -> None:
+        backoff_seconds = FIRST_BACKOFF_SECONDS
+        try:
+            while await self._run(slot) != 0 and self.may_restart and slot.is_wanted:
+                if slot.num_restarts >= self._max_restarts:
+                    self._console.say(f"{slot.worker} is given up after {slot.num_restarts} restarts")
+                    break
+                slot.num_restarts += 1
+                self._console.say(
+                    f"{slot.worker}: restart {slot.num_restarts} of {self._max_restarts} "
+                    f"in {backoff_seconds:.0f} s"
+                )
+                await asyncio.sleep(backoff_seconds)
+                backoff_seconds *= 2
+        finally:
+            del self._tasks[slot]
+            slot.output.close()
+            self._changed()
+
+    async def _run(self, slot: Slot) -> int:
+        """One process, from its start to its end."""
+        incarnation = self._incarnations[slot.worker]
+        self._incarnations[slot.worker] += 1
+        suffix = f".r{incarnation}" if incarnation else ""
+        slot.host = f"{slot.worker.node}-{slot.worker.slot}{suffix}"
+        try:
+            slot.process = await self._launch(slot)
+            code = await slot.process.exited
+        except (OSError, JobError) as error:
+            slot.output.feed(f"cannot be started: {error}\n".encode())
+            code = EXIT_NOT_STARTED
+        self._on_exit(slot, code)
+        slot.process = slot.ready = None
+        slot.is_admitted = False
+        self._changed()
+        return code
+
+    def _changed(self) -> None:
+        self._available = tuple(slot.host for slot in self._tasks if slot.is_available)
+        self._on_change()

@@ -1,0 +1,107 @@
+"""What the workers print: prefixed on the driver's standard output, and kept in files.
+
+No worker ever waits for a slow terminal: a thread writes, its queue is bounded, and what does not
+fit is dropped and counted. The files are complete.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+from typing import TextIO
+
+MAX_QUEUED_LINES = 10_000
+MAX_LINE_BYTES = 65_536
+TAIL_LINES = 40
+
+
+class Console:
+    """Lines on standard output, written by a thread of its own.
+
+    Args:
+        stream: Where to; standard output by default.
+        max_lines: Lines that may wait; more are dropped, with a notice of how many.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, max_lines: int = MAX_QUEUED_LINES) -> None:
+        self._stream = stream or sys.stdout
+        self._lines: queue.Queue[str | None] = queue.Queue(max_lines)
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._write, name="console", daemon=True)
+        self._thread.start()
+
+    def say(self, line: str) -> None:
+        """Show a line, at once or never; does not block."""
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._dropped += 1
+
+    def close(self, timeout_seconds: float = 2.0) -> None:
+        """Wait until the lines are written, but not longer than the timeout."""
+        try:
+            self._lines.put(None, timeout=timeout_seconds)
+        except queue.Full:
+            return
+        self._thread.join(timeout_seconds)
+
+    def _write(self) -> None:
+        try:
+            while (line := self._lines.get()) is not None:
+                dropped, self._dropped = self._dropped, 0
+                if dropped:
+                    self._stream.write(f"[{dropped} lines dropped here: the output is too slow]\n")
+                self._stream.write(f"{line}\n")
+                if self._lines.empty():
+                    self._stream.flush()
+            self._stream.flush()
+        except (OSError, ValueError):  # nobody reads any more; the training goes on
+            while self._lines.get() is not None:
+                pass
+
+
+class WorkerOutput:
+    """The output of one slot's processes, one after the other.
+
+    Attributes:
+        tail: The last lines, for the report of a worker that did not start.
+    """
+
+    def __init__(self, console: Console, path: Path, prefix: str) -> None:
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._console = console
+        self._prefix = prefix
+        self._rest = b""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+
+    def feed(self, data: bytes) -> None:
+        """Take in what a process has written."""
+        try:
+            self._file.write(data)
+        except OSError as error:  # a full disk must not stop the training
+            self._console.say(f"{self._prefix}the log file cannot be written: {error}")
+        *complete, self._rest = (self._rest + data).split(b"\n")
+        for line in complete:
+            self._show(line)
+        if len(self._rest) > MAX_LINE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Show what came without an end of line."""
+        if self._rest:
+            self._show(self._rest)
+            self._rest = b""
+
+    def close(self) -> None:
+        """Close the file."""
+        self.flush()
+        self._file.close()
+
+    def _show(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip("\r")
+        self.tail.append(text)
+        self._console.say(self._prefix + text)

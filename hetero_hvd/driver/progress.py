@@ -1,0 +1,82 @@
+"""The live lines of a running job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from hetero_hvd.driver.summary import Exchange
+from hetero_hvd.messages import BatchPlan, Recovered, StepsTimed, WorkerId, WorkersJoined
+
+MAX_SHOWN_WORKERS = 8
+
+
+class Progress:
+    """Says how the training goes.
+
+    Args:
+        say: Shows a line.
+        interval_seconds: Between two regular lines.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, interval_seconds: float) -> None:
+        self._say = say
+        self._interval_seconds = interval_seconds
+        self._next_at_seconds = -math.inf
+        self._shares: tuple[int, ...] = ()
+        self._num_samples = 0.0
+        self._num_seconds = 0.0
+
+    def joined(self, event: WorkersJoined) -> None:
+        """A membership is complete."""
+        names = ", ".join(map(str, event.workers))
+        self._say(
+            f"step {event.applied_steps}: {len(event.workers)} workers train together: {names}"
+        )
+        self._shares = ()
+
+    def planned(self, plan: BatchPlan) -> None:
+        """There is a new plan; shown if it changes the shares."""
+        if plan.local_batch_sizes != self._shares:
+            self._shares = plan.local_batch_sizes
+            shares = shown(
+                [f"{worker} {share}" for worker, share in zip(plan.workers, self._shares, strict=True)]
+            )
+            self._say(f"step {plan.from_step}: shares {shares}: {plan.reason}")
+
+    def recovered(self, event: Recovered) -> None:
+        """A worker is back in training."""
+        how = "state copied" if event.broadcast else "nothing copied"
+        self._say(f"{event.worker} trains again after {event.seconds:.2f} s ({event.cause}, {how})")
+
+    def timed(self, event: StepsTimed, workers: Sequence[WorkerId], *, now_seconds: float) -> None:
+        """Account for an exchange; at most one line each interval."""
+        exchange = Exchange.of(event)
+        if exchange is None:
+            return
+        self._num_samples += exchange.num_samples
+        self._num_seconds += exchange.num_seconds
+        if now_seconds < self._next_at_seconds:
+            return
+        self._next_at_seconds = now_seconds + self._interval_seconds
+        speed = self._num_samples / self._num_seconds
+        self._num_samples = self._num_seconds = 0.0
+        loads = shown(
+            [
+                f"{worker} {row.local_batch_size} in {row.busy_seconds * 1e3:.0f} ms"
+                for worker, row in zip(workers, event.timings, strict=True)
+            ]
+        )
+        ideal = exchange.ideal_samples_per_second
+        share = f"  ({speed / ideal:.2f} of ideal)" if math.isfinite(ideal) else ""
+        self._say(
+            f"step {event.step}  epoch {event.epoch}  loss {event.loss:.4g}  "
+            f"{speed:.0f} samples/s{share}  {loads}"
+        )
+
+
+def shown(parts: Sequence[str]) -> str:
+    """The first few parts, and how many more there are."""
+    more = len(parts) - MAX_SHOWN_WORKERS
+    text = " | ".join(parts[:MAX_SHOWN_WORKERS])
+    return f"{text} | and {more} more" if more > 0 else text

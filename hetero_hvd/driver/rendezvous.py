@@ -1,0 +1,308 @@
+"""Where the workers of a membership meet: Horovod's rendezvous protocol, spoken by one asyncio server.
+
+Same HTTP protocol as Horovod's own server (`horovod/runner/http/http_server.py`), so its C++ client
+works with it, but a GET waits until its key is there: clients that poll through a thread per request
+make most of the seconds that Elastic Horovod needs for a reset. And it is closed: only addresses from
+which a worker has proved that it holds the job's key are answered, nothing is ever unpickled, and
+only members count in the driver's barrier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import NamedTuple, Protocol
+
+logger = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES = 8192
+MAX_BODY_BYTES = 2**20
+MAX_STORED_BYTES = 256 * 2**20
+MAX_CONNECTIONS = 8192
+READ_SECONDS = 10.0
+"""For a request to arrive."""
+
+WAIT_SECONDS = 10.0
+"""For a key to appear; then 404, and Horovod's client asks again until its own timeout."""
+
+REFUSAL_SECONDS = 0.2
+"""Before a worker that is no member is told so: it may ask again and again."""
+
+RANK_AND_SIZE = "rank_and_size"
+NOT_A_MEMBER = b"-1,-1,-1,-1,-1,-1"
+"""Horovod's answer to a removed worker (`horovod/runner/common/util/hosts.py`, INVALID_SLOT_INFO)."""
+
+REQUEST_LINE = re.compile(rb"([A-Z]{1,10}) /([!-.0-~]{1,200})/([!-.0-~]{1,200}) HTTP/1\.[01]")
+CONTENT_LENGTH = re.compile(rb"(?im)^content-length:[ \t]*(\d{1,12})[ \t]*\r?$")
+
+
+class Barrier(Protocol):
+    """What the server needs of Horovod's driver."""
+
+    def finished(self) -> bool:
+        """Whether the job is over."""
+
+    def has_rank_assignment(self, host: str, slot: int) -> bool:
+        """Whether it is a member."""
+
+    def wait_for_rank(self, host: str, slot: int) -> bytes:
+        """Block until all members are here or gone; then the new place in Horovod's format."""
+
+
+class Member(Protocol):
+    """Horovod's SlotInfo, as far as it matters here."""
+
+    hostname: str
+
+
+class Request(NamedTuple):
+    """One parsed request."""
+
+    method: str
+    scope: str
+    key: str
+    body: bytes
+
+
+class RequestError(Exception):
+    """A request that is refused with this status."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
+
+
+class Rendezvous:
+    """The server. Everything runs in the loop's thread, but `init` and `stop`, which Horovod calls.
+
+    Args:
+        on_members: Called in the loop's thread with the hosts of each new membership.
+
+    Attributes:
+        refused: Requests answered with an error, and connections turned away.
+    """
+
+    def __init__(self, on_members: Callable[[set[str]], None] = lambda _: None) -> None:
+        self.refused = 0
+        self._on_members = on_members
+        self._loop = asyncio.get_running_loop()
+        self._barrier: Barrier | None = None
+        self._allowed: set[str] = set()
+        self._known: set[str] = set()
+        self._members: set[str] = set()
+        self._values: dict[tuple[str, str], asyncio.Future[bytes | None]] = {}
+        self._stored_bytes = 0
+        self._is_broken = False
+        self._pending: dict[str, asyncio.Future[bytes]] = {}
+        self._pending_since = 0.0
+        self._servers: list[asyncio.AbstractServer] = []
+        self._num_connections = 0
+
+    async def listen(self, address: str) -> int:
+        """Accept connections on one of our addresses.
+
+        Returns:
+            The port.
+        """
+        server = await asyncio.start_server(
+            self._serve, address, 0, limit=MAX_HEAD_BYTES, backlog=1024
+        )
+        self._servers.append(server)
+        port: int = server.sockets[0].getsockname()[1]
+        return port
+
+    def attach(self, barrier: Barrier) -> None:
+        """The driver that decides about ranks."""
+        self._barrier = barrier
+
+    def allow(self, address: str) -> None:
+        """A worker from this address holds the job's key."""
+        self._allowed.add(address)
+
+    def close(self) -> None:
+        """Stop listening and end all waiting requests."""
+        for server in self._servers:
+            server.close()
+        self._break()
+
+    def init(self, members: Sequence[Member]) -> None:
+        """Called by Horovod's driver in one of its threads: a new membership, an empty store."""
+        hosts = {member.hostname for member in members}
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
+            self._loop.call_soon_threadsafe(self._begin, hosts)
+
+    def stop(self) -> None:
+        """Called by Horovod's driver: the job is over. The loop's owner closes the sockets."""
+
+    def invalidate(self, host: str) -> None:
+        """A member has died: refuse the rendezvous under way.
+
+        So the others' `init` fails now and not at the Gloo timeout. Harmless without one under way.
+        """
+        if host in self._members:
+            self._break()
+
+    def overdue(self, limit_seconds: float) -> set[str]:
+        """Members that have let the others wait in the barrier for longer than the limit."""
+        if not self._pending or time.monotonic() - self._pending_since < limit_seconds:
+            return set()
+        return self._members - self._pending.keys()
+
+    def _begin(self, hosts: set[str]) -> None:
+        self._break()
+        self._values.clear()
+        self._stored_bytes = 0
+        self._is_broken = False
+        self._members = hosts
+        self._known |= hosts
+        self._on_members(hosts)
+
+    def _break(self) -> None:
+        self._is_broken = True
+        for value in self._values.values():
+            if not value.done():
+                value.set_result(None)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("peername")[0]
+        self._num_connections += 1
+        try:
+            if peer not in self._allowed or self._num_connections > MAX_CONNECTIONS:
+                raise RequestError(HTTPStatus.FORBIDDEN)
+            request = await asyncio.wait_for(read_request(reader), READ_SECONDS)
+            await _reply(writer, HTTPStatus.OK, await self._answer(request))
+        except RequestError as error:
+            if error.status is not HTTPStatus.NOT_FOUND:
+                self.refused += 1
+                logger.info("rendezvous: %s: %s", peer, error)
+            with contextlib.suppress(ConnectionError):
+                await _reply(writer, error.status, b"")
+        except (ConnectionError, EOFError, asyncio.TimeoutError) as error:
+            logger.info("rendezvous: %s: %r", peer, error)
+        finally:
+            self._num_connections -= 1
+            writer.close()
+
+    async def _answer(self, request: Request) -> bytes:
+        """The body of the answer; raises RequestError."""
+        name = (request.scope, request.key)
+        if request.method == "GET" and request.scope == RANK_AND_SIZE:
+            return await self._rank_and_size(request.key)
+        if request.method == "GET":
+            return await self._value(name)
+        if request.method == "PUT" and request.scope not in {RANK_AND_SIZE, "worker_addresses"}:
+            self._store(name, request.body)
+            return b""
+        if request.method == "DELETE":
+            return b""  # Horovod's client says that it is done; the next membership clears all
+        raise RequestError(HTTPStatus.FORBIDDEN)
+
+    def _store(self, name: tuple[str, str], body: bytes) -> None:
+        self._stored_bytes += len(body) + len(name[0]) + len(name[1])
+        if self._stored_bytes > MAX_STORED_BYTES:
+            raise RequestError(HTTPStatus.INSUFFICIENT_STORAGE)
+        value = self._values.get(name)
+        if value is None or value.done():
+            value = self._values[name] = self._loop.create_future()
+        value.set_result(body)
+
+    async def _value(self, name: tuple[str, str]) -> bytes:
+        value = self._values.get(name)
+        if value is None:
+            if self._is_broken:
+                raise RequestError(HTTPStatus.GONE)
+            value = self._values[name] = self._loop.create_future()
+        try:
+            body = await asyncio.wait_for(asyncio.shield(value), WAIT_SECONDS)
+        except asyncio.TimeoutError as error:
+            raise RequestError(HTTPStatus.NOT_FOUND) from error
+        if body is None:
+            raise RequestError(HTTPStatus.GONE)
+        return body
+
+    async def _rank_and_size(self, key: str) -> bytes:
+        host, _, slot = key.rpartition(":")
+        barrier = self._barrier
+        if barrier is None or host not in self._known or slot != "0":
+            raise RequestError(HTTPStatus.FORBIDDEN)
+        if barrier.finished() or not barrier.has_rank_assignment(host, 0):
+            await asyncio.sleep(REFUSAL_SECONDS)
+            return NOT_A_MEMBER
+        pending = self._pending.get(host)
+        if pending is None:  # a second request of one worker must not count twice in the barrier
+            if not self._pending:
+                self._pending_since = time.monotonic()
+            pending = in_daemon_thread(lambda: barrier.wait_for_rank(host, 0))
+            pending.add_done_callback(lambda _: self._pending.pop(host))
+            self._pending[host] = pending
+        try:
+            return await asyncio.shield(pending)
+        except RuntimeError as error:  # the barrier is broken, or this worker was recorded as dead
+            raise RequestError(HTTPStatus.GONE) from error
+
+
+async def read_request(reader: asyncio.StreamReader) -> Request:
+    """Read one request, within the limits.
+
+    Raises:
+        RequestError: It is malformed or too large.
+        EOFError: The client left.
+    """
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError as error:
+        raise RequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from error
+    line, _, fields = head.partition(b"\r\n")
+    match = REQUEST_LINE.fullmatch(line)
+    lengths = CONTENT_LENGTH.findall(fields)
+    if match is None or len(lengths) > 1 or b"transfer-encoding" in fields.lower():
+        raise RequestError(HTTPStatus.BAD_REQUEST)
+    num_bytes = int(lengths[0]) if lengths else 0
+    if num_bytes > MAX_BODY_BYTES:
+        raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    body = await reader.readexactly(num_bytes)
+    method, scope, key = (part.decode("ascii") for part in match.groups())
+    return Request(method, scope, key, body)
+
+
+async def _reply(writer: asyncio.StreamWriter, status: HTTPStatus, body: bytes) -> None:
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    writer.write(head.encode("ascii") + body)
+    await writer.drain()
+
+
+def in_daemon_thread(function: Callable[[], bytes]) -> asyncio.Future[bytes]:
+    """Run a blocking function in a thread that does not keep the process alive.
+
+    A thread pool will not do: it is joined at exit, and a barrier may never be complete.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[bytes] = loop.create_future()
+
+    def settle(result: bytes | None, error: Exception | None) -> None:
+        if error is not None:
+            future.set_exception(error)
+            future.exception()  # looked at: nobody may be left to ask for it
+        elif result is not None:
+            future.set_result(result)
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = function()
+        except Exception as error:  # noqa: BLE001 - raised again by whoever awaits the future
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the job is over
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=run, name="rendezvous-barrier", daemon=True).start()
+    return future

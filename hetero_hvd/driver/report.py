@@ -1,0 +1,120 @@
+"""The end of a run: the summary as plain data for summary.json, and as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hetero_hvd.driver.summary import Phase, Summary, WorkerRecord
+from hetero_hvd.messages import WorkerId
+
+
+def as_dict(summary: Summary, *, exit_code: int, reason: str) -> dict[str, Any]:
+    """What happened in a run. Unknown values are None.
+
+    Args:
+        summary: Of the run.
+        exit_code: Of the job.
+        reason: Why it ended.
+    """
+    balanced = _balanced(summary)
+    uniform = summary.uniform.samples_per_second
+    measured = balanced.samples_per_second
+    ideal = balanced.ideal_samples_per_second
+    return {
+        "exit_code": exit_code,
+        "reason": reason,
+        "steps": summary.num_steps,
+        # The last batch of an epoch may be smaller, so this is an upper bound.
+        "samples": summary.num_steps * summary.global_batch_size,
+        "global_batch_size": summary.global_batch_size,
+        "uniform_samples_per_second": uniform,
+        "balanced_samples_per_second": measured,
+        "balanced_by_uniform_ratio": measured / uniform if measured and uniform else None,
+        "ideal_samples_per_second": ideal,
+        "share_of_ideal_ratio": measured / ideal if measured and ideal else None,
+        "steps_until_balanced": summary.steps_until_balanced,
+        "evaluation": _evaluation(summary),
+        "memberships": summary.num_memberships,
+        "replicas_equal": summary.is_consistent,
+        "workers": {
+            str(worker): _worker(summary, worker, record)
+            for worker, record in summary.workers.items()
+        },
+    }
+
+
+def as_text(facts: dict[str, Any]) -> Iterator[str]:
+    """The lines of the summary that a person reads.
+
+    Args:
+        facts: From `as_dict`.
+    """
+    yield f"ended: {facts['reason']}"
+    yield f"  steps                {facts['steps']} of {facts['global_batch_size']} samples"
+    speeds = (
+        ("uniform shares", "uniform_samples_per_second"),
+        ("balanced shares", "balanced_samples_per_second"),
+        ("ideal", "ideal_samples_per_second"),
+    )
+    for label, name in speeds:
+        if facts[name] is not None:
+            yield f"  {label:<20} {facts[name]:.0f} samples/s"
+    if facts["balanced_by_uniform_ratio"] is not None:
+        yield f"  balanced / uniform   {facts['balanced_by_uniform_ratio']:.2f}"
+    if facts["share_of_ideal_ratio"] is not None:
+        yield f"  balanced / ideal     {facts['share_of_ideal_ratio']:.2f}"
+    if facts["steps_until_balanced"] is not None:
+        yield f"  steps until balanced {facts['steps_until_balanced']}"
+    if facts["evaluation"]:
+        metrics = facts["evaluation"]["metrics"]
+        shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        yield f"  last evaluation      {shown} (epoch {facts['evaluation']['epoch']})"
+    if facts["memberships"] > 1:
+        yield f"  resets               {facts['memberships'] - 1}"
+    if facts["replicas_equal"] is False:
+        yield "  THE REPLICAS DIFFER: the workers ended with different parameters"
+    for name, worker in facts["workers"].items():
+        yield f"  {name:<20} {_worker_line(worker)}"
+
+
+def _worker_line(worker: dict[str, Any]) -> str:
+    parts = []
+    if worker["shares"]:
+        changes = [share for _, share in worker["shares"]]
+        kept = changes if len(changes) <= 6 else [*changes[:2], "...", *changes[-3:]]  # noqa: PLR2004
+        parts.append("share " + " > ".join(map(str, kept)))
+    if worker["mean_busy_seconds"] is not None:
+        parts.append(f"busy {worker['mean_busy_seconds'] * 1e3:.0f} ms")
+    if worker["recoveries"]:
+        slowest = max(recovery["seconds"] for recovery in worker["recoveries"])
+        parts.append(f"{len(worker['recoveries'])} resets, longest {slowest:.2f} s")
+    if any(worker["exit_codes"]):
+        parts.append("exit codes " + ", ".join(map(str, worker["exit_codes"])))
+    return "  ".join(parts)
+
+
+def _balanced(summary: Summary) -> Phase:
+    """The part of the run to quote: since the plan is balanced, or all after the baseline."""
+    return summary.balanced if summary.balanced.num_seconds else summary.converging
+
+
+def _evaluation(summary: Summary) -> dict[str, Any] | None:
+    found = summary.evaluated
+    if found is None:
+        return None
+    return {"epoch": found.epoch, "step": found.step, "metrics": found.metrics}
+
+
+def _worker(summary: Summary, worker: WorkerId, record: WorkerRecord) -> dict[str, Any]:
+    return {
+        "shares": record.shares,
+        "mean_busy_seconds": _balanced(summary).mean_busy_seconds(worker),
+        "recoveries": [
+            {"cause": r.cause, "seconds": r.seconds, "broadcast": r.broadcast}
+            for r in record.recoveries
+        ],
+        "applied_steps": record.finished.applied_steps if record.finished else None,
+        "checksum": record.finished.checksum if record.finished else None,
+        "exit_codes": record.exit_codes,
+    }

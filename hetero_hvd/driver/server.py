@@ -1,0 +1,184 @@
+"""The driver's end of the channels: one WebSocket for each worker, authenticated."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from hetero_hvd import channel
+from hetero_hvd.errors import ChannelError
+from hetero_hvd.messages import FromDriver, FromWorker
+
+logger = logging.getLogger(__name__)
+
+CHANNEL_PATH = "/channel"
+STATUS_PATH = "/status"
+HANDSHAKE_SECONDS = 10.0
+MAX_UNSENT_MESSAGES = 1000
+POLICY_VIOLATION = 1008
+
+
+class Desk(Protocol):
+    """Who handles what the workers say; called in the loop's thread."""
+
+    def expects(self, hello: channel.Hello) -> bool:
+        """Whether such a worker was started and still runs."""
+
+    def connected(self, hello: channel.Hello, address: str) -> None:
+        """A worker has proved who it is, from this network address."""
+
+    def received(self, host: str, message: FromWorker) -> None:
+        """A genuine message."""
+
+    def status(self) -> dict[str, Any]:
+        """What to answer to GET /status."""
+
+
+class Connection:
+    """One worker's channel."""
+
+    def __init__(
+        self,
+        socket: ServerConnection,
+        session: channel.Session[FromDriver, FromWorker],
+        hello: channel.Hello,
+    ) -> None:
+        self.hello = hello
+        self._socket = socket
+        self._session = session
+        self._unsent: asyncio.Queue[FromDriver] = asyncio.Queue(MAX_UNSENT_MESSAGES)
+
+    def send(self, message: FromDriver) -> None:
+        """Queue a message; a worker that takes none is cut off instead of filling our memory."""
+        try:
+            self._unsent.put_nowait(message)
+        except asyncio.QueueFull:
+            logger.warning("channel: %s does not take its messages", self.hello.host)
+            self._socket.transport.abort()
+
+    async def write(self) -> None:
+        """Seal and send, in order, until cancelled."""
+        with suppress(ConnectionClosed):
+            while True:
+                await self._socket.send(self._session.seal(await self._unsent.get()))
+
+    async def read(self, handle: Callable[[str, FromWorker], None]) -> None:
+        """Pass on what comes until the worker leaves.
+
+        Raises:
+            ChannelError: A frame is not genuine.
+        """
+        with suppress(ConnectionClosed):
+            async for frame in self._socket:
+                handle(self.hello.host, self._session.open(frame))
+
+    async def close(self) -> None:
+        """Say good-bye."""
+        await self._socket.close()
+
+
+class ChannelServer:
+    """All channels. Used in the loop's thread only.
+
+    Args:
+        key: The job's key.
+        desk: Who handles what comes.
+
+    Attributes:
+        refused: Handshakes and connections turned away.
+    """
+
+    def __init__(self, key: bytes, desk: Desk) -> None:
+        self.refused = 0
+        self._key = key
+        self._desk = desk
+        self._connections: dict[str, Connection] = {}
+        self._servers: list[Server] = []
+
+    async def listen(self, address: str) -> int:
+        """Accept connections on one of our addresses.
+
+        Returns:
+            The port.
+        """
+        server = await serve(
+            self._serve,
+            address,
+            0,
+            process_request=self._route,
+            max_size=channel.MAX_FRAME_BYTES,
+            compression=None,
+            ping_interval=None,  # the worker's heartbeat says more: that its Python runs
+            logger=logger,
+        )
+        self._servers.append(server)
+        port: int = next(iter(server.sockets)).getsockname()[1]
+        return port
+
+    def send(self, host: str, message: FromDriver) -> bool:
+        """Queue a message for a worker; False if it has no channel now."""
+        connection = self._connections.get(host)
+        if connection is None:
+            return False
+        connection.send(message)
+        return True
+
+    async def close(self) -> None:
+        """Close all channels."""
+        for server in self._servers:
+            server.close()
+        for server in self._servers:
+            await server.wait_closed()
+
+    def _route(self, connection: ServerConnection, request: Request) -> Response | None:
+        if request.path == CHANNEL_PATH:
+            return None
+        peer = ipaddress.ip_address(connection.remote_address[0])
+        if request.path == STATUS_PATH and peer.is_loopback:
+            return connection.respond(HTTPStatus.OK, json.dumps(self._desk.status()) + "\n")
+        self.refused += 1
+        return connection.respond(HTTPStatus.NOT_FOUND, "")
+
+    async def _serve(self, socket: ServerConnection) -> None:
+        peer = str(socket.remote_address[0])
+        try:
+            connection = await asyncio.wait_for(self._handshake(socket), HANDSHAKE_SECONDS)
+            await self._converse(connection, peer)
+        except (ChannelError, ConnectionClosed, asyncio.TimeoutError) as error:
+            self.refused += 1
+            logger.warning("channel: %s refused: %s", peer, error or "no answer in time")
+            await socket.close(POLICY_VIOLATION)
+
+    async def _handshake(self, socket: ServerConnection) -> Connection:
+        nonce = channel.challenge()
+        await socket.send(nonce)
+        hello, proof, session = channel.accept(self._key, nonce, await socket.recv())
+        if not self._desk.expects(hello):
+            raise ChannelError(f"{hello.host} is not expected")
+        await socket.send(proof)
+        return Connection(socket, session, hello)
+
+    async def _converse(self, connection: Connection, peer: str) -> None:
+        host = connection.hello.host
+        earlier = self._connections.get(host)
+        self._connections[host] = connection
+        if earlier is not None:
+            await earlier.close()
+        self._desk.connected(connection.hello, peer)
+        writer = asyncio.create_task(connection.write())
+        try:
+            await connection.read(self._desk.received)
+        finally:
+            writer.cancel()
+            if self._connections.get(host) is connection:
+                del self._connections[host]

@@ -1,0 +1,187 @@
+"""What a run was like, counted while it goes on: a text for people and summary.json for programs."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from hetero_hvd.messages import (
+    BatchPlan,
+    Evaluated,
+    Finished,
+    Recovered,
+    StepsTimed,
+    WorkerId,
+    WorkersJoined,
+)
+
+BALANCED_RATIO = 0.10
+"""(largest - smallest) / mean of the workers' busy times below which a plan counts as balanced."""
+
+BALANCED_EXCHANGES = 3
+"""In a row, so that one lucky measurement does not count."""
+
+MAX_SHARE_CHANGES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """One table of timings in a few numbers.
+
+    Attributes:
+        num_samples: Processed by all workers in the steps of the table.
+        num_seconds: Duration of those steps.
+        ideal_samples_per_second: Sum over the workers of their share by their busy time: what they
+            can do under the same load when nobody waits for anybody. NaN if one was not measured.
+        imbalance_ratio: (largest - smallest) / mean of the busy times. NaN as above.
+    """
+
+    num_samples: float
+    num_seconds: float
+    ideal_samples_per_second: float
+    imbalance_ratio: float
+
+    @classmethod
+    def of(cls, event: StepsTimed) -> Exchange | None:
+        """Read a table; None if it says nothing about the speed."""
+        num_steps = max((row.num_steps for row in event.timings), default=0)
+        steps = [row.step_seconds for row in event.timings if row.step_seconds > 0]
+        if num_steps == 0 or not steps:
+            return None
+        # A worker without samples has nothing to be measured; it neither adds speed nor waits.
+        busy = [(row.local_batch_size, row.busy_seconds) for row in event.timings if row.local_batch_size]
+        times = [seconds for _, seconds in busy]
+        is_known = bool(times) and all(seconds > 0 for seconds in times)
+        mean = sum(times) / len(times) if times else math.nan
+        return cls(
+            num_samples=num_steps * float(sum(size for size, _ in busy)),
+            num_seconds=num_steps * sum(steps) / len(steps),
+            ideal_samples_per_second=sum(n / t for n, t in busy) if is_known else math.nan,
+            imbalance_ratio=(max(times) - min(times)) / mean if is_known else math.nan,
+        )
+
+
+@dataclass(kw_only=True)
+class Phase:
+    """Sums over the exchanges of a part of the run."""
+
+    num_samples: float = 0.0
+    num_seconds: float = 0.0
+    num_ideal_samples: float = 0.0
+    num_ideal_seconds: float = 0.0
+    busy_seconds: dict[WorkerId, float] = field(default_factory=lambda: defaultdict(float))
+    num_steps: dict[WorkerId, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, exchange: Exchange, event: StepsTimed, workers: tuple[WorkerId, ...]) -> None:
+        """Account for one exchange."""
+        self.num_samples += exchange.num_samples
+        self.num_seconds += exchange.num_seconds
+        if math.isfinite(exchange.ideal_samples_per_second):
+            self.num_ideal_samples += exchange.ideal_samples_per_second * exchange.num_seconds
+            self.num_ideal_seconds += exchange.num_seconds
+        for worker, row in zip(workers, event.timings, strict=True):
+            if row.num_steps and math.isfinite(row.busy_seconds):
+                self.busy_seconds[worker] += row.busy_seconds * row.num_steps
+                self.num_steps[worker] += row.num_steps
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Speed of all workers together; None if nothing was measured."""
+        return self.num_samples / self.num_seconds if self.num_seconds else None
+
+    @property
+    def ideal_samples_per_second(self) -> float | None:
+        """What the workers could do; None if nothing was measured."""
+        return self.num_ideal_samples / self.num_ideal_seconds if self.num_ideal_seconds else None
+
+    def mean_busy_seconds(self, worker: WorkerId) -> float | None:
+        """Mean busy time of one worker in a step; None if it was not measured."""
+        steps = self.num_steps.get(worker)
+        return self.busy_seconds[worker] / steps if steps else None
+
+
+@dataclass(kw_only=True)
+class WorkerRecord:
+    """What is remembered about one worker."""
+
+    shares: list[tuple[int, int]] = field(default_factory=list)
+    recoveries: list[Recovered] = field(default_factory=list)
+    finished: Finished | None = None
+    exit_codes: list[int] = field(default_factory=list)
+
+
+class Summary:
+    """Takes in the job's events; memory does not grow with the number of steps.
+
+    Args:
+        baseline_steps: First steps with uniform shares.
+    """
+
+    def __init__(self, *, baseline_steps: int) -> None:
+        self.workers: dict[WorkerId, WorkerRecord] = defaultdict(WorkerRecord)
+        self.num_memberships = 0
+        self.last_step = -1
+        self.global_batch_size = 0
+        self.steps_until_balanced: int | None = None
+        self.evaluated: Evaluated | None = None
+        self.uniform = Phase()
+        self.converging = Phase()
+        self.balanced = Phase()
+        self._baseline_steps = baseline_steps
+        self._members: tuple[WorkerId, ...] = ()
+        self._is_first_exchange = True
+        self._balanced_since: tuple[int, int] = (0, 0)
+
+    def joined(self, event: WorkersJoined) -> None:
+        """A membership is complete."""
+        self.num_memberships += 1
+        self.global_batch_size = event.global_batch_size
+        self._members = event.workers
+        self._is_first_exchange = True
+        self.last_step = max(self.last_step, event.applied_steps - 1)
+
+    def planned(self, plan: BatchPlan) -> None:
+        """A plan was made."""
+        for worker, share in zip(plan.workers, plan.local_batch_sizes, strict=True):
+            shares = self.workers[worker].shares
+            if (not shares or shares[-1][1] != share) and len(shares) < MAX_SHARE_CHANGES:
+                shares.append((plan.from_step, share))
+
+    def timed(self, event: StepsTimed) -> None:
+        """An exchange took place. The first of a membership is left out: it contains the start."""
+        self.last_step = max(self.last_step, event.step)
+        is_first, self._is_first_exchange = self._is_first_exchange, False
+        exchange = Exchange.of(event)
+        if is_first or exchange is None or len(event.timings) != len(self._members):
+            return
+        if event.step < self._baseline_steps:
+            self.uniform.add(exchange, event, self._members)
+            return
+        self._look_for_balance(event.step, exchange)
+        phase = self.converging if self.steps_until_balanced is None else self.balanced
+        phase.add(exchange, event, self._members)
+
+    def _look_for_balance(self, step: int, exchange: Exchange) -> None:
+        if self.steps_until_balanced is not None:
+            return
+        since, count = self._balanced_since
+        if exchange.imbalance_ratio <= BALANCED_RATIO:
+            since, count = (since if count else step), count + 1
+        else:
+            count = 0
+        self._balanced_since = since, count
+        if count == BALANCED_EXCHANGES:
+            self.steps_until_balanced = since - self._baseline_steps
+
+    @property
+    def is_consistent(self) -> bool | None:
+        """Whether all workers ended with the same state; None if none said so."""
+        checksums = {r.finished.checksum for r in self.workers.values() if r.finished}
+        return len(checksums) == 1 if checksums else None
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps applied, as far as heard."""
+        finished = [r.finished.applied_steps for r in self.workers.values() if r.finished]
+        return max([self.last_step + 1, *finished])

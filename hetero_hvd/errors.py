@@ -1,0 +1,86 @@
+"""Every error that hetero_hvd raises on purpose, arranged by what the catcher does.
+
+HeteroHvdError
+├── UserError             the input is wrong: print one line, exit 2, no traceback
+│   ├── ConfigError
+│   ├── InfeasiblePlanError
+│   └── JobError
+├── TransientError        the world hiccuped: retry with back-off, then escalate
+│   ├── DiscoveryError
+│   └── ChannelError
+├── WorkerFault           one worker is to blame: go on without it
+│   └── WorkerLostError
+└── InvariantError        we are to blame: say what was expected and what was found, abort
+
+Horovod's `HorovodInternalError` and `HostsUpdatedInterrupt` are control flow; nothing here wraps,
+subclasses or catches them outside `worker/collective.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class HeteroHvdError(Exception):
+    """Base class: everything that hetero_hvd raises on purpose."""
+
+
+class UserError(HeteroHvdError):
+    """The input is wrong. The message says where, what was found and what is allowed."""
+
+
+class ConfigError(UserError):
+    """One or more settings are wrong.
+
+    Attributes:
+        problems: One line for each problem, in the order of the file; never empty.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+class InfeasiblePlanError(UserError):
+    """The workers together cannot hold the global batch.
+
+    Attributes:
+        global_batch_size: What was asked for, samples per step.
+        capacity: What the workers can hold, samples per step.
+    """
+
+    def __init__(self, *, global_batch_size: int, capacity: int) -> None:
+        super().__init__(
+            f"global_batch_size={global_batch_size} does not fit: the workers hold at most "
+            f"{capacity} samples per step; lower it, add a node, or raise the memory limits"
+        )
+        self.global_batch_size = global_batch_size
+        self.capacity = capacity
+
+
+class JobError(UserError):
+    """The job cannot start or go on, for a reason that the user can remove."""
+
+
+class TransientError(HeteroHvdError):
+    """The world hiccuped: try again."""
+
+
+class DiscoveryError(TransientError):
+    """The list of nodes could not be read this time."""
+
+
+class ChannelError(TransientError):
+    """The channel between worker and driver broke, or a frame on it was not genuine."""
+
+
+class WorkerFault(HeteroHvdError):  # noqa: N818 - a fault of one worker, not an error of ours
+    """One worker is to blame: go on without it."""
+
+
+class WorkerLostError(WorkerFault):
+    """This worker is no longer a member of the job."""
+
+
+class InvariantError(HeteroHvdError):
+    """We are to blame: something that must always hold does not."""

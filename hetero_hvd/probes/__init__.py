@@ -1,0 +1,1 @@
+"""Measurements on the machine where they run."""

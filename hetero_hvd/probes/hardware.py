@@ -1,0 +1,192 @@
+"""What this machine lets this process use: cores, memory, network interfaces, GPUs.
+
+Needs no torch and makes no CUDA call, so that asking costs nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import ipaddress
+import os
+import platform
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interface:
+    """A network interface.
+
+    Attributes:
+        name: As the operating system calls it.
+        addresses: IPv4 first, then IPv6 without zone; may be empty.
+        is_up: It can carry traffic.
+    """
+
+    name: str
+    addresses: tuple[str, ...]
+    is_up: bool
+
+    @property
+    def reaches_others(self) -> bool:
+        """Whether another machine could be reached through it."""
+        found = map(ipaddress.ip_address, self.addresses)
+        return self.is_up and any(not (a.is_loopback or a.is_link_local) for a in found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A CUDA device, whether or not the installed torch can use it.
+
+    Attributes:
+        index: As the driver counts, 0-based.
+        name: Product name.
+        memory_bytes: All of its memory.
+    """
+
+    index: int
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """What this process may use here.
+
+    Attributes:
+        host: Name of the machine.
+        system: Kernel and architecture.
+        cores: Processor cores worth of time, > 0; below the machine's under a quota.
+        memory_bytes: Largest use before somebody stops this process.
+        interfaces: Network interfaces, by name.
+        gpus: CUDA devices, by index; empty where the driver's library cannot be asked.
+        ssh: Path of the ssh client; None where there is none.
+    """
+
+    host: str
+    system: str
+    cores: float
+    memory_bytes: int
+    interfaces: tuple[Interface, ...]
+    gpus: tuple[Gpu, ...]
+    ssh: str | None
+
+
+def probe_hardware() -> Hardware:
+    """Look at this machine once, now."""
+    return Hardware(
+        host=platform.node(),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cores=allowed_cores(),
+        memory_bytes=allowed_memory_bytes(),
+        interfaces=interfaces(),
+        gpus=gpus(),
+        ssh=shutil.which("ssh"),
+    )
+
+
+def allowed_cores() -> float:
+    """Cores worth of processor time for this process: its affinity, or less under a quota."""
+    quotas = [_quota(folder) for folder in _groups("cpu")]
+    return min([float(len(os.sched_getaffinity(0))), *(q for q in quotas if q is not None)])
+
+
+def allowed_memory_bytes() -> int:
+    """The machine's memory, or less where a control group says so."""
+    limits = [
+        _number(folder / file)
+        for folder in _groups("memory")
+        for file in ("memory.max", "memory.limit_in_bytes")
+    ]
+    return min([psutil.virtual_memory().total, *(n for n in limits if n is not None)])
+
+
+def interfaces() -> tuple[Interface, ...]:
+    """All network interfaces with their IPv4 and IPv6 addresses, by name."""
+    stats = psutil.net_if_stats()
+    return tuple(
+        Interface(
+            name=name,
+            addresses=tuple(
+                entry.address.partition("%")[0]
+                for family in (socket.AF_INET, socket.AF_INET6)
+                for entry in entries
+                if entry.family == family
+            ),
+            is_up=name in stats and stats[name].isup,
+        )
+        for name, entries in sorted(psutil.net_if_addrs().items())
+    )
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """CUDA devices according to the driver's own library (NVML); none is a normal case."""
+    try:
+        # Any, because the package has no types; lazily, because it is optional.
+        nvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        return ()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:  # no driver, hence no GPU
+        return ()
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        return tuple(
+            Gpu(
+                index=index,
+                name=str(nvml.nvmlDeviceGetName(handle)),
+                memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            )
+            for index, handle in enumerate(handles)
+        )
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _groups(controller: str) -> list[Path]:
+    """Folders of the control groups that bound this process: its own and all above it."""
+    try:
+        lines = _OWN_CGROUPS.read_text().splitlines()
+    except OSError:  # not Linux, or hidden: then nothing is known to bound us
+        return []
+    folders = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            top = _CGROUPS / controller
+        elif not controllers:
+            top = _CGROUPS
+        else:
+            continue
+        own = top / path.lstrip("/")
+        folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(top)]
+    return folders
+
+
+def _quota(folder: Path) -> float | None:
+    """Cores that this control group allows; None where it does not bound them."""
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except OSError:
+        quota_us = _number(folder / "cpu.cfs_quota_us")
+        period_us = _number(folder / "cpu.cfs_period_us")
+        return quota_us / period_us if quota_us and period_us else None
+
+
+def _number(file: Path) -> int | None:
+    """The positive number in a control group's file; None where there is none."""
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,86 @@
+"""Where the time of a training step goes, by phase, on this machine's own monotonic clock."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, Protocol
+
+Phase = Literal["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer"]
+
+
+class Event(Protocol):
+    """What we need of `torch.cuda.Event`."""
+
+    def record(self) -> None:
+        """Mark this point of the device's stream."""
+
+    def query(self) -> bool:
+        """Whether the device has passed it."""
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds from here to `end`."""
+
+
+class DeviceClock(Protocol):
+    """Makes events on the device; None where the host's clock is the device's clock."""
+
+    def __call__(self) -> Event:
+        """A new event."""
+
+
+class PhaseClock:
+    """Adds up the time of each phase over the steps since `take`.
+
+    With a `device_clock`, the phases of the device's queue (`transfer`, `forward`, `backward`,
+    `optimizer`) are measured between two device events and read only once the device has passed both:
+    the hot path never waits for the device. The others are host time.
+
+    Args:
+        device_clock: Makes device events; None to use the host's clock for everything.
+    """
+
+    def __init__(self, device_clock: DeviceClock | None = None) -> None:
+        self._device_clock = device_clock
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._open: list[tuple[str, Event, Event]] = []
+
+    @contextmanager
+    def phase(self, name: Phase) -> Iterator[None]:
+        """Add the time of the block to phase `name`."""
+        if self._device_clock is None or name in ("data_wait", "comm_wait"):
+            start = time.perf_counter()
+            try:
+                yield
+            finally:
+                self._seconds[name] += time.perf_counter() - start
+            return
+        begin, end = self._device_clock(), self._device_clock()
+        begin.record()
+        try:
+            yield
+        finally:
+            end.record()
+            self._open.append((name, begin, end))
+
+    def add(self, name: Phase, seconds: float) -> None:
+        """Add time that was measured elsewhere."""
+        self._seconds[name] += seconds
+
+    def take(self) -> dict[str, float]:
+        """Seconds per phase since the last `take`; a phase that was not entered is absent.
+
+        Device phases that the device has not passed yet are left for the next call.
+        """
+        waiting = []
+        for name, begin, end in self._open:
+            if end.query():
+                self._seconds[name] += begin.elapsed_time(end) / 1e3
+            else:
+                waiting.append((name, begin, end))
+        self._open = waiting
+        taken = dict(self._seconds)
+        self._seconds.clear()
+        return taken

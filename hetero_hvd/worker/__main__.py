@@ -1,0 +1,153 @@
+"""The supervisor of one worker process on its node: `python -m hetero_hvd.worker`.
+
+The driver starts it, here or through ssh, and talks to it over standard input: first one JSON line
+that says what to run, then one signal name a line. The end of the input means that the driver or the
+ssh connection is gone. In each case in which the supervisor goes, the whole process group of the
+worker goes: no orphan, anywhere. Standard library only, so that it costs little beside the worker.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+TERM_GRACE_SECONDS = 5.0
+"""Between SIGTERM and SIGKILL; Horovod's own launcher waits as long."""
+
+MAX_LINE_BYTES = 2**20
+PR_SET_PDEATHSIG = 1
+EXIT_CANNOT_START = 127
+GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
+
+
+def lines(descriptor: int) -> Iterator[bytes]:
+    """The complete lines that arrive; ends with the input, or at a line that cannot be ours."""
+    rest = b""
+    while len(rest) <= MAX_LINE_BYTES and (chunk := os.read(descriptor, 65536)):
+        *complete, rest = (rest + chunk).split(b"\n")
+        yield from complete
+
+
+def visible_gpus(environment: dict[str, str]) -> list[str]:
+    """The node's GPUs as CUDA would number them, without loading CUDA."""
+    given = environment.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name.strip() for name in given.split(",") if name.strip()]
+    with suppress(OSError):
+        return [str(index) for index in range(len(os.listdir(GPU_FOLDER)))]
+    return []
+
+
+def worker_environment(order: dict[str, Any]) -> dict[str, str]:
+    """This process's environment, the driver's additions, and the slot's own GPU.
+
+    `python` in the command is this interpreter, whether its virtual environment is active or not.
+    """
+    environment = {**os.environ, **order["environment"]}
+    environment["PATH"] = os.pathsep.join(
+        [str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]
+    )
+    gpus = visible_gpus(environment)
+    if order["gpu"] is not None and order["gpu"] < len(gpus):
+        environment["CUDA_VISIBLE_DEVICES"] = gpus[order["gpu"]]
+    return environment
+
+
+def killed_with_parent() -> Callable[[], None]:
+    """A function to run in the child: the kernel kills it when this process dies, however it dies."""
+    libc = ctypes.CDLL(None)
+    parent = os.getpid()
+
+    def prepare() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(EXIT_CANNOT_START)
+
+    return prepare
+
+
+def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Run the command in a process group of its own; a script gets this interpreter.
+
+    Raises:
+        OSError: There is no such program or folder.
+    """
+    command: list[str] = order["command"]
+    if command[0].endswith(".py"):
+        command = [sys.executable, *command]
+    environment = worker_environment(order)
+    return subprocess.Popen(  # noqa: S603 - running the user's command is what this is for
+        command,
+        cwd=order["directory"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=killed_with_parent(),  # noqa: PLW1509 - no thread was started yet
+    )
+
+
+def signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+    """Signal the worker and whatever it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
+
+
+def obey(child: subprocess.Popen[bytes], orders: Iterator[bytes], ending: threading.Event) -> None:
+    """Read the driver's further orders; the end of the input ends the worker."""
+    for line in orders:
+        if line == b"KILL":
+            signal_group(child, signal.SIGKILL)
+        elif line == b"TERM":
+            ending.set()
+    ending.set()
+
+
+def end_when_told(child: subprocess.Popen[bytes], ending: threading.Event) -> None:
+    """SIGTERM first; what is left after the grace gets SIGKILL."""
+    ending.wait()
+    signal_group(child, signal.SIGTERM)
+    threading.Event().wait(TERM_GRACE_SECONDS)
+    signal_group(child, signal.SIGKILL)
+
+
+def main() -> int:
+    """Supervise one worker.
+
+    Returns:
+        The worker's exit code; 128 + n if signal n ended it; 127 if it could not be started.
+    """
+    if sys.argv[1:] == ["--gpus"]:
+        sys.stdout.write(f"{len(visible_gpus(dict(os.environ)))}\n")
+        return 0
+    orders = lines(sys.stdin.fileno())
+    first = next(orders, None)
+    if first is None:
+        return EXIT_CANNOT_START
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    try:
+        child = start(json.loads(first))
+    except OSError as error:
+        sys.stderr.write(f"cannot start the worker: {error}\n")
+        return EXIT_CANNOT_START
+    for task in (lambda: obey(child, orders, ending), lambda: end_when_told(child, ending)):
+        threading.Thread(target=task, daemon=True).start()
+    # Not reaped yet, the worker keeps its process group's number from being given to somebody else.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    signal_group(child, signal.SIGKILL)
+    code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

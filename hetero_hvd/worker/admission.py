@@ -1,0 +1,142 @@
+"""Makes this process a worker: alone, under `horovodrun` (elastic or not), or under our driver."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+
+import torch
+
+from hetero_hvd.core.cluster import BalanceConfig
+from hetero_hvd.errors import UserError
+from hetero_hvd.messages import Crashed
+from hetero_hvd.worker.client import DriverClient
+from hetero_hvd.worker.collective import Collective, HostUpdates, open_collective
+from hetero_hvd.worker.node import Place, read_place
+from hetero_hvd.worker.planner import DriverPlanner, LocalPlanner, Planner
+
+
+class Seat:
+    """This process's seat in the job, for as long as the process lives.
+
+    Attributes:
+        place: Who and where it is.
+        client: The channel to our driver; None without one.
+        collective: The door to the other workers.
+        planner: Where plans come from; used on rank 0.
+        rendezvous_id: The last membership that this process was in.
+    """
+
+    def __init__(self, place: Place, *, progress: Callable[[], int]) -> None:
+        self.place = place
+        self.client: DriverClient | None = None
+        self.rendezvous_id = 0
+        self._updates: HostUpdates | None = None
+        if place.driver is not None:
+            self.client = DriverClient(place, progress=progress)
+            _report_crashes(self.client, place)
+            admission = self.client.wait_for_admission()
+            os.environ.update(admission.environment)
+            self.rendezvous_id = admission.rendezvous_id
+        self.collective: Collective = open_collective(is_unwanted=lambda: self.stop_requested)
+        self.collective.start()
+        atexit.register(self.leave)
+        if self.client is not None:
+            self.planner: Planner = DriverPlanner(self.client)
+        else:
+            self.planner = LocalPlanner(_balance_config(os.environ.get("HETERO_HVD_BALANCE")))
+            if os.environ.get("HOROVOD_ELASTIC") == "1":
+                self._updates = HostUpdates()
+
+    @property
+    def reset_requested(self) -> bool:
+        """Whether the driver, ours or Horovod's, wants another membership."""
+        if self.client is not None:
+            return self.client.reset_requested
+        return self._updates is not None and self._updates.pending
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether our driver ends the job."""
+        return self.client is not None and self.client.stop is not None
+
+    def reset_done(self) -> None:
+        """A new membership is entered: what was asked for has been done."""
+        if self.client is not None:
+            self.client.reset_requested = False
+        if self._updates is not None:
+            self._updates.pending = False
+
+    def leave(self) -> None:
+        """Close everything, once."""
+        atexit.unregister(self.leave)
+        self.collective.stop()
+        if self.client is not None:
+            self.client.close()
+
+
+_seats: list[Seat] = []
+
+
+def init(*, progress: Callable[[], int] = lambda: 0) -> Seat:
+    """Become a worker of the job, and wait until the driver admits this one; at once when alone.
+
+    Everything slow that the script does (imports, building the model, reading the dataset's index)
+    belongs before this call: a worker that joins a running job costs the others nothing until here.
+    `Trainer` calls it when its loop starts. Calling it again gives the same seat.
+
+    Args:
+        progress: Gives the number of applied steps, for the heartbeat.
+
+    Raises:
+        JobError: The environment is malformed, or Horovod is missing or does not start.
+        WorkerLostError: The driver does not want this worker any more.
+    """
+    if not _seats:
+        _seats.append(Seat(read_place(), progress=progress))
+    return _seats[0]
+
+
+def device() -> torch.device:
+    """The device that this worker computes on.
+
+    Under our driver each worker sees its own GPU only (`CUDA_VISIBLE_DEVICES`); under `horovodrun` the
+    GPU with the worker's local rank is taken. Without a GPU: the CPU. Does not need `init`.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    index = int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % torch.cuda.device_count()
+    return torch.device("cuda", index)
+
+
+def _balance_config(text: str | None) -> BalanceConfig:
+    """The balancer's settings for a job without our driver: JSON in `HETERO_HVD_BALANCE`."""
+    try:
+        return BalanceConfig(**json.loads(text or "{}"))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"HETERO_HVD_BALANCE={text!r}: {error}") from error
+
+
+def _report_crashes(client: DriverClient, place: Place) -> None:
+    """Tell the driver about an exception that ends the script, before the process ends."""
+    previous = sys.excepthook
+
+    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            lines = traceback.format_exception(kind, error, trace)
+            client.send(
+                Crashed(
+                    worker=place.worker,
+                    error=lines[-1].strip(),
+                    traceback="".join(lines),
+                    user_error=issubclass(kind, UserError),
+                )
+            )
+        previous(kind, error, trace)
+
+    sys.excepthook = report

@@ -1,0 +1,199 @@
+"""The worker's end of the channel to the driver: one thread, one connection, made again when it breaks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import psutil
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from hetero_hvd import channel
+from hetero_hvd.errors import ChannelError, WorkerLostError
+from hetero_hvd.messages import (
+    Admit,
+    BatchPlan,
+    FromDriver,
+    FromWorker,
+    Heartbeat,
+    Ready,
+    ResetRequested,
+    Stop,
+)
+from hetero_hvd.worker.node import Place
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 1.0
+CONNECT_TIMEOUT_SECONDS = 10.0
+MAX_BACKOFF_SECONDS = 5.0
+
+
+class DriverClient:
+    """What the driver has told this worker, and the way to answer.
+
+    If the driver is out of reach, `send` drops and training goes on with the last plan; the thread
+    keeps trying to connect.
+
+    Args:
+        place: Where this worker is and where the driver listens.
+        progress: Called for each heartbeat; gives the number of applied steps.
+    """
+
+    def __init__(self, place: Place, *, progress: Callable[[], int]) -> None:
+        self._place = place
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._connection: ClientConnection | None = None
+        self._session: channel.Session[FromWorker, FromDriver] | None = None
+        self._closed = threading.Event()
+        self._admission: Admit | None = None
+        self._plan: BatchPlan | None = None
+        self._stop: Stop | None = None
+        self.reset_requested = False
+        self._thread = threading.Thread(target=self._run, name="driver-channel", daemon=True)
+        self._thread.start()
+
+    @property
+    def plan(self) -> BatchPlan | None:
+        """The newest plan received."""
+        return self._plan
+
+    @property
+    def stop(self) -> Stop | None:
+        """The driver's order to leave, if it came."""
+        return self._stop
+
+    def wait_for_admission(self) -> Admit:
+        """Block until the driver makes this worker a member.
+
+        Raises:
+            WorkerLostError: The driver does not want it any more.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._admission is not None or self._stop is not None)
+        if self._admission is None:
+            raise WorkerLostError(self._stop.reason if self._stop else "no admission")
+        return self._admission
+
+    def wait_for_plan(self, rendezvous_id: int, *, timeout_seconds: float) -> BatchPlan | None:
+        """Block until a plan for this membership is there; None after the timeout."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._plan is not None and self._plan.rendezvous_id == rendezvous_id,
+                timeout_seconds,
+            )
+        plan = self._plan
+        return plan if plan is not None and plan.rendezvous_id == rendezvous_id else None
+
+    def send(self, message: FromWorker) -> bool:
+        """Send if the driver is within reach; whether it was."""
+        with self._lock:
+            if self._connection is None or self._session is None:
+                return False
+            try:
+                self._connection.send(self._session.seal(message))
+            except (WebSocketException, OSError) as error:
+                logger.warning("the driver is out of reach: %s", error)
+                return False
+        return True
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        self._closed.set()
+        connection = self._connection
+        if connection is not None:
+            connection.close()
+        self._thread.join(timeout=CONNECT_TIMEOUT_SECONDS)
+
+    def _run(self) -> None:
+        backoff = 0.1
+        while not self._closed.is_set():
+            try:
+                with self._connect() as connection:
+                    backoff = 0.1
+                    self._listen(connection)
+            except (WebSocketException, OSError, ChannelError, TimeoutError) as error:
+                if not self._closed.is_set():
+                    logger.warning("no channel to the driver: %s", error)
+            with self._lock:
+                self._connection = self._session = None
+            self._closed.wait(backoff)
+            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+
+    def _connect(self) -> ClientConnection:
+        address, port = self._place.driver or ("127.0.0.1", 0)
+        host = f"[{address}]" if ":" in address else address
+        connection = connect(
+            f"ws://{host}:{port}/channel",
+            open_timeout=CONNECT_TIMEOUT_SECONDS,
+            max_size=channel.MAX_FRAME_BYTES,
+            compression=None,
+            proxy=None,
+        )
+        key = self._place.key
+        driver_nonce = connection.recv(timeout=CONNECT_TIMEOUT_SECONDS)
+        frame, nonce = channel.answer(
+            key, driver_nonce, worker=self._place.worker, host=self._place.host
+        )
+        connection.send(frame)
+        proof = connection.recv(timeout=CONNECT_TIMEOUT_SECONDS)
+        session = channel.confirm(key, bytes(driver_nonce), nonce, proof)
+        with self._lock:
+            self._connection, self._session = connection, session
+        self.send(self._ready(connection.socket))
+        return connection
+
+    def _ready(self, connection: socket.socket) -> Ready:
+        return Ready(
+            worker=self._place.worker,
+            host=self._place.host,
+            interface=self._place.settings.get("interface")
+            or interface_of(connection.getsockname()[0]),
+            pid=os.getpid(),
+            versions={
+                name: importlib.metadata.version(name) for name in ("hetero_hvd", "horovod", "torch")
+            },
+        )
+
+    def _listen(self, connection: ClientConnection) -> None:
+        next_beat = time.monotonic()
+        while not self._closed.is_set():
+            if time.monotonic() >= next_beat:
+                self.send(Heartbeat(applied_steps=self._progress()))
+                next_beat = time.monotonic() + HEARTBEAT_SECONDS
+            try:
+                frame = connection.recv(timeout=max(0.0, next_beat - time.monotonic()))
+            except TimeoutError:
+                continue
+            session = self._session
+            if session is not None:
+                self._take(session.open(frame))
+
+    def _take(self, message: FromDriver) -> None:
+        with self._changed:
+            match message:
+                case Admit():
+                    self._admission = message
+                case BatchPlan():
+                    self._plan = message
+                case ResetRequested():
+                    self.reset_requested = True
+                case Stop():
+                    self._stop = message
+            self._changed.notify_all()
+
+
+def interface_of(address: str) -> str:
+    """Name of the network interface that holds an IP address; `lo` if none does."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in addresses):
+            return name
+    return "lo"

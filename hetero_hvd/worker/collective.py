@@ -1,0 +1,275 @@
+"""The worker's door to Horovod: every collective operation, and nothing that decides anything.
+
+Two implementations of one protocol: `HorovodCollective`, and `SoloCollective` for a script that runs
+alone, for which Horovod need not be installed. Horovod's `HorovodInternalError` (a peer is gone, or the
+membership changed under way) becomes `Interrupted` here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from hetero_hvd.errors import JobError, TransientError, WorkerLostError
+
+POLL_SECONDS = 0.0002
+"""Between two looks at an operation under way. `hvd.synchronize` would spin on a core that the CPU
+workers need for computing (75-97 % of it, measured)."""
+
+BROADCAST_CHUNK_BYTES = 64 * 2**20
+"""Gloo counts elements in an int; smaller pieces also bound the extra memory."""
+
+MAX_INIT_SECONDS = 600.0
+"""How long a worker tries to enter a rendezvous before it gives up."""
+
+RETRY_SECONDS = 0.05
+"""Between two such tries."""
+
+Handle = Any
+"""An operation under way, as `wait` takes it."""
+
+
+class Interrupted(TransientError):
+    """A collective operation broke: enter a new rendezvous and go on from the last complete step."""
+
+
+class Collective(Protocol):
+    """What the workers of one rendezvous do together."""
+
+    rank: int
+    size: int
+
+    def start(self) -> None:
+        """Enter the first rendezvous."""
+
+    def restart(self) -> None:
+        """Leave this rendezvous and enter the next one; operations under way are dropped."""
+
+    def stop(self) -> None:
+        """Leave for good."""
+
+    def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
+        """Start summing `tensor` over all workers, in place."""
+
+    def gather_rows_async(self, rows: torch.Tensor, name: str) -> Handle:
+        """Start concatenating 2-D `rows` of all workers in rank order; `wait` returns them."""
+
+    def wait(self, handle: Handle) -> torch.Tensor:
+        """Block until the operation is done.
+
+        Raises:
+            Interrupted: It broke; what it would have written is undefined.
+        """
+
+    def is_done(self, handle: Handle) -> bool:
+        """Whether `wait` would return at once."""
+
+    def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
+        """Copy rank `root`'s 1-D tensor into everybody's, in place."""
+
+
+class SoloCollective:
+    """One worker, no Horovod: every operation is the identity."""
+
+    rank = 0
+    size = 1
+
+    def start(self) -> None:
+        """Nobody to meet."""
+
+    def restart(self) -> None:
+        """Nobody to meet."""
+
+    def stop(self) -> None:
+        """Nobody to leave."""
+
+    def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:  # noqa: ARG002
+        """The sum of one tensor is itself."""
+        return tensor
+
+    def gather_rows_async(self, rows: torch.Tensor, name: str) -> Handle:  # noqa: ARG002
+        """The rows of one worker are its own."""
+        return rows.clone()
+
+    def wait(self, handle: Handle) -> torch.Tensor:
+        """Already there."""
+        tensor: torch.Tensor = handle
+        return tensor
+
+    def is_done(self, handle: Handle) -> bool:  # noqa: ARG002
+        """Always."""
+        return True
+
+    def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
+        """Everybody has it."""
+
+
+class HorovodCollective:
+    """The workers of one Horovod rendezvous.
+
+    Args:
+        elastic: Whether a new rendezvous can be entered after a fault.
+        is_unwanted: Asked after a failed attempt to enter one: whether to stop trying.
+    """
+
+    def __init__(self, *, elastic: bool, is_unwanted: Callable[[], bool]) -> None:
+        import horovod.torch as hvd  # noqa: PLC0415 - Horovod is needed only by those who train together
+
+        self._hvd = hvd
+        self._elastic = elastic
+        self._is_unwanted = is_unwanted
+        self.rank = 0
+        self.size = 1
+
+    def start(self) -> None:
+        """Enter a rendezvous; one that breaks while it forms is tried again (corrected Horovod only).
+
+        Raises:
+            JobError: Horovod does not start.
+            WorkerLostError: This worker is no longer a member.
+        """
+        deadline = time.monotonic() + MAX_INIT_SECONDS
+        while True:
+            try:
+                self._hvd.init()
+                break
+            except ValueError as error:  # raised by the corrected Horovod; the stock one aborts
+                self._hvd.shutdown()
+                if self._is_unwanted():
+                    raise WorkerLostError("no longer a member of the job") from error
+                if not self._elastic or time.monotonic() > deadline:
+                    raise JobError(f"Horovod did not start: {error}") from error
+                time.sleep(RETRY_SECONDS)
+        self.rank = self._hvd.rank()
+        self.size = self._hvd.size()
+
+    def restart(self) -> None:
+        """Shut Horovod down and start it again; all handles are void afterwards."""
+        if not self._elastic:
+            raise JobError("a worker is gone, and this job was not started as an elastic one")
+        self._hvd.shutdown()
+        self.start()
+
+    def stop(self) -> None:
+        """Shut Horovod down."""
+        self._hvd.shutdown()
+
+    def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
+        """Start `hvd.allreduce_async_` with `op=Sum`; equal names and shapes on all ranks."""
+        try:
+            return self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum)
+        except self._hvd.HorovodInternalError as error:
+            raise _translated(error) from error
+
+    def gather_rows_async(self, rows: torch.Tensor, name: str) -> Handle:
+        """Start `hvd.allgather_async`; the number of rows may differ between ranks."""
+        try:
+            return self._hvd.allgather_async(rows, name=name)
+        except self._hvd.HorovodInternalError as error:
+            raise _translated(error) from error
+
+    def wait(self, handle: Handle) -> torch.Tensor:
+        """Poll and sleep, so that a waiting worker leaves its core to a computing one."""
+        while not self._hvd.poll(handle):
+            time.sleep(POLL_SECONDS)
+        try:
+            tensor: torch.Tensor = self._hvd.synchronize(handle)
+        except self._hvd.HorovodInternalError as error:
+            raise _translated(error) from error
+        return tensor
+
+    def is_done(self, handle: Handle) -> bool:
+        """Ask Horovod."""
+        return bool(self._hvd.poll(handle))
+
+    def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
+        """Broadcast in chunks, in place."""
+        chunk = max(1, BROADCAST_CHUNK_BYTES // tensor.element_size())
+        for index, start in enumerate(range(0, tensor.numel(), chunk)):
+            piece = tensor[start : start + chunk]
+            try:
+                handle = self._hvd.broadcast_async_(piece, root, name=f"{name}.{index}")
+            except self._hvd.HorovodInternalError as error:
+                raise _translated(error) from error
+            self.wait(handle)
+
+
+def _translated(error: Exception) -> Exception:
+    """A broken rendezvous is worth a new one; a mismatch between the ranks would only come again."""
+    if "ismatched" in str(error):
+        return JobError(f"the workers do not agree on what to reduce: {error}")
+    return Interrupted(str(error))
+
+
+def gather_bytes(collective: Collective, payload: bytes, name: str) -> list[bytes]:
+    """Everybody's payload, in rank order.
+
+    Each payload travels with its length in front, as an allgather tells nobody where one ends.
+
+    Raises:
+        Interrupted: The rendezvous broke.
+    """
+    framed = len(payload).to_bytes(8, "big") + payload
+    column = torch.frombuffer(bytearray(framed), dtype=torch.uint8).reshape(-1, 1)
+    joined = bytes(collective.wait(collective.gather_rows_async(column, name)).numpy().tobytes())
+    payloads = []
+    while joined:
+        end = 8 + int.from_bytes(joined[:8], "big")
+        payloads.append(joined[8:end])
+        joined = joined[end:]
+    return payloads
+
+
+def broadcast_bytes(collective: Collective, payload: bytes, root: int, name: str) -> bytes:
+    """Rank `root`'s payload, on every rank; the others' argument is ignored.
+
+    Raises:
+        Interrupted: The rendezvous broke.
+    """
+    length = torch.tensor([len(payload)], dtype=torch.int64)
+    collective.broadcast(length, root, f"{name}.length")
+    if collective.rank == root:
+        buffer = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+    else:
+        buffer = torch.empty(int(length), dtype=torch.uint8)
+    collective.broadcast(buffer, root, name)
+    return buffer.numpy().tobytes()
+
+
+def open_collective(*, is_unwanted: Callable[[], bool]) -> Collective:
+    """The collective that this process's environment asks for.
+
+    Horovod's launcher (ours, `horovodrun`, elastic or not) sets `HOROVOD_RANK`; without it the script
+    runs alone.
+
+    Args:
+        is_unwanted: Whether the driver has told this worker to leave.
+    """
+    if "HOROVOD_RANK" not in os.environ:
+        return SoloCollective()
+    return HorovodCollective(
+        elastic=os.environ.get("HOROVOD_ELASTIC") == "1", is_unwanted=is_unwanted
+    )
+
+
+class HostUpdates:
+    """Horovod's own notice that hosts came or went, for a script under elastic `horovodrun`.
+
+    Registered with Horovod's notification manager, which the driver tells through rank 0. Our own
+    driver sends `ResetRequested` on the channel instead.
+    """
+
+    def __init__(self) -> None:
+        from horovod.common.elastic import notification_manager  # noqa: PLC0415 - as above
+
+        self.pending = False
+        notification_manager.init()
+        notification_manager.register_listener(self)
+
+    def on_hosts_updated(self, timestamp: float, update_res: Sequence[int] | int) -> None:  # noqa: ARG002
+        """Called by Horovod's notification thread on rank 0."""
+        self.pending = True

@@ -1,0 +1,206 @@
+"""Elastic state: what survives when workers are lost or join, and how all get equal again.
+
+A step is applied only after all its reductions have completed, so at any instant a survivor has applied
+exactly k or k + 1 steps. After a reset nothing is rolled back: if all replicas agree nothing is copied
+either, else the most advanced one is (`membership.meet`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from hetero_hvd.errors import InvariantError, UserError, WorkerLostError
+from hetero_hvd.messages import Finished, Recovered, StepsTimed
+from hetero_hvd.worker.admission import Seat, init
+from hetero_hvd.worker.collective import Interrupted, gather_bytes
+from hetero_hvd.worker.emulation import Emulation
+from hetero_hvd.worker.exchange import RESET, STOP, Table, TimingWindow
+from hetero_hvd.worker.loader import ShareLoader
+from hetero_hvd.worker.membership import FRESH, Membership, Report, meet
+from hetero_hvd.worker.position import Position
+from hetero_hvd.worker.replica import Replica, Stateful
+
+logger = logging.getLogger(__name__)
+
+
+class ElasticState:
+    """This worker's replica and its membership in the job.
+
+    Args:
+        parts: Name to model, optimizer, scheduler, scaler: all that must be equal on all workers.
+        loader: For the global batch size and how far it loads ahead.
+    """
+
+    def __init__(self, parts: dict[str, Stateful], loader: ShareLoader) -> None:
+        self.position = Position()
+        self._replica = Replica({**parts, "position": self.position})
+        self._loader = loader
+        self._seat: Seat | None = None
+        self._membership: Membership | None = None
+        self._window = TimingWindow()
+        self._applied_at = time.perf_counter()
+
+    @property
+    def seat(self) -> Seat:
+        """This process's seat; admission happens at the first use."""
+        if self._seat is None:
+            self._seat = init(progress=lambda: self.position.applied_steps)
+        return self._seat
+
+    @property
+    def membership(self) -> Membership:
+        """The membership under way.
+
+        Raises:
+            UserError: Before `enter`.
+        """
+        if self._membership is None:
+            raise UserError("take batches inside the loop over trainer.epochs()")
+        return self._membership
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this worker has rank 0 at the moment."""
+        return self._seat is None or self._seat.collective.rank == 0
+
+    @property
+    def num_workers(self) -> int:
+        """Members at the moment."""
+        return 1 if self._membership is None else len(self._membership.workers)
+
+    def enter(self) -> None:
+        """Be admitted and consistent with the others, if this has not happened yet."""
+        if self._membership is None:
+            self._meet(is_fresh=True)
+
+    def emulation(self) -> Emulation | None:
+        """How this worker's compute is to be slowed down, from nodes.yaml."""
+        return Emulation.of(self.seat.place.settings.get("emulate"))
+
+    def shares_in_epoch(self, step_in_epoch: int) -> tuple[tuple[int, ...], int]:
+        """The plan for a step of the epoch under way, and this worker's rank."""
+        step = self.position.applied_steps - self.position.step_in_epoch + step_in_epoch
+        return self.membership.shares_at(step), self.seat.collective.rank
+
+    def recover(self, cause: str, reason: str) -> None:
+        """Enter a new rendezvous and be consistent again; returns when training can go on.
+
+        Args:
+            cause: `fault` or `membership`.
+            reason: In words, for the log.
+        """
+        logger.info("entering a new rendezvous: %s", reason)
+        self._restart()
+        self._meet()
+        client = self.seat.client
+        if client is not None:
+            client.send(
+                Recovered(
+                    worker=self.seat.place.worker,
+                    rendezvous_id=self.membership.rendezvous_id,
+                    cause=cause,
+                    seconds=time.perf_counter() - self._applied_at,
+                    broadcast=self.membership.consistency.broadcast,
+                )
+            )
+
+    def step_applied(self, share: int, seconds: dict[str, float]) -> None:
+        """Account for a step, and take part in the exchange when one is due.
+
+        Args:
+            share: Samples of this worker in the step.
+            seconds: Time per phase of this worker in the step.
+        """
+        now = time.perf_counter()
+        self._window.add(share, {**seconds, "step": now - self._applied_at})
+        self._applied_at = now
+        step = self.position.applied_steps - 1
+        exchange = self.membership.exchange
+        try:
+            table = exchange.read()
+            if table is not None:
+                self._act_on(table)
+            if exchange is self.membership.exchange and exchange.is_due(step):
+                seat = self.seat
+                flags = RESET * seat.reset_requested + STOP * seat.stop_requested
+                newest = seat.planner.newest() if self.is_leader else None
+                exchange.submit(step, self._window.take(), newest, flags)
+        except Interrupted as fault:
+            self.recover("fault", str(fault))
+
+    def finish(self) -> None:
+        """All epochs are done: prove that all replicas are equal, and tell the driver.
+
+        Raises:
+            InvariantError: They are not.
+        """
+        checksum = self._replica.checksum()
+        while True:
+            try:
+                collective = self.seat.collective
+                found = set(gather_bytes(collective, checksum.encode(), "finish"))
+                break
+            except Interrupted as fault:
+                self.recover("fault", str(fault))
+        if len(found) != 1:
+            raise InvariantError(f"the replicas differ after {self.position.applied_steps} steps")
+        if self.seat.client is not None:
+            self.seat.client.send(
+                Finished(
+                    worker=self.seat.place.worker,
+                    applied_steps=self.position.applied_steps,
+                    checksum=checksum,
+                )
+            )
+
+    def _act_on(self, table: Table) -> None:
+        self.membership.follow(table.plan)
+        if self.is_leader:
+            self.seat.planner.timed(
+                StepsTimed(
+                    rendezvous_id=self.membership.rendezvous_id,
+                    step=table.step,
+                    epoch=self.position.epoch,
+                    loss=self.position.loss,
+                    timings=table.timings,
+                    exchange_seconds=table.blocked_seconds,
+                )
+            )
+        if table.stop:
+            self._leave("the driver ends the job")
+        if table.reset:
+            self.recover("membership", "the driver wants another membership")
+
+    def _restart(self) -> None:
+        try:
+            self.seat.collective.restart()
+        except WorkerLostError as error:
+            self._leave(str(error))
+
+    def _leave(self, reason: str) -> None:
+        """End this process quietly, as the driver asked for; `finally` blocks of the script run."""
+        logger.info("leaving: %s", reason)
+        raise SystemExit(0)
+
+    def _meet(self, *, is_fresh: bool = False) -> None:
+        seat = self.seat
+        while True:
+            report = Report(
+                worker=seat.place.worker,
+                applied_steps=FRESH if is_fresh else self.position.applied_steps,
+                checksum=self._replica.checksum(),
+                rendezvous_id=seat.rendezvous_id,
+                global_batch_size=self._loader.global_batch_size,
+                capacity=seat.place.capacity,
+                prefetch_steps=self._loader.prefetch_steps,
+            )
+            try:
+                self._membership = meet(seat.collective, self._replica, report, seat.planner)
+                break
+            except Interrupted as fault:
+                logger.info("the rendezvous broke: %s", fault)
+                self._restart()
+        seat.rendezvous_id = self._membership.rendezvous_id
+        seat.reset_done()
+        self._window = TimingWindow()

@@ -1,0 +1,188 @@
+"""Every few steps all workers learn all timings, the newest plan and what the driver wants of them.
+
+One small float64 allgather, submitted after step k and read after step k+1, so that it hides behind
+compute. Rank 0's rows also carry the plan and the flags; so every worker holds the same table, the same
+plan and the same wishes after the same step, and all of them act at the same step.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+
+from hetero_hvd.messages import BatchPlan, StepTiming, WorkerId
+from hetero_hvd.worker.collective import Collective, Handle
+
+FIELDS = StepTiming.__struct_fields__
+COUNTS = ("num_steps", "local_batch_size")
+RESET = 1
+STOP = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What one exchange told every worker.
+
+    Attributes:
+        step: Index of the step after which it was submitted.
+        timings: One row per worker in rank order.
+        plan: The plan to follow from `plan.from_step`.
+        reset: All workers are to enter a new rendezvous now.
+        stop: All workers are to leave now.
+        blocked_seconds: Time this worker's training loop spent on the exchange.
+    """
+
+    step: int
+    timings: tuple[StepTiming, ...]
+    plan: BatchPlan
+    reset: bool
+    stop: bool
+    blocked_seconds: float
+
+
+class Exchange:
+    """The exchange of one membership.
+
+    Args:
+        collective: The rendezvous.
+        workers: Its members in rank order.
+        plan: The plan that all of them start with.
+        prefetch_steps: The largest over all members; no plan may take effect within it.
+    """
+
+    def __init__(
+        self,
+        collective: Collective,
+        workers: tuple[WorkerId, ...],
+        plan: BatchPlan,
+        prefetch_steps: int,
+    ) -> None:
+        self._collective = collective
+        self._workers = workers
+        self._plan = plan
+        self._prefetch_steps = prefetch_steps
+        self._handle: Handle = None
+        self._step = -1
+        self._next_step = plan.from_step
+        self._reason = plan.reason
+
+    def is_due(self, step: int) -> bool:
+        """Whether an exchange is to be submitted after this step; the same answer on every worker."""
+        return self._handle is None and step >= self._next_step
+
+    def submit(self, step: int, timing: StepTiming, newest: BatchPlan | None, flags: int) -> None:
+        """Send this worker's row; on rank 0 also the newest plan and the flags.
+
+        The plan's `from_step` is stamped here: the step after the one during which all will read it,
+        and beyond what anybody may have loaded ahead.
+        """
+        row = [float(getattr(timing, field)) for field in FIELDS]
+        rows = [row]
+        if self._collective.rank == 0:
+            plan = self._plan
+            if newest is not None and self._is_news(newest):
+                plan = newest
+            first = step + 2 + self._prefetch_steps
+            from_step = plan.from_step if plan is self._plan else max(plan.from_step, first)
+            head = [plan.plan_id, from_step, plan.exchange_steps, flags]
+            rows += _in_rows([*head, *plan.local_batch_sizes], len(FIELDS))
+            self._reason = plan.reason
+        table = torch.tensor(rows, dtype=torch.float64)
+        self._handle = self._collective.gather_rows_async(table, "timings")
+        self._step = step
+
+    def read(self) -> Table | None:
+        """The table, if an exchange is under way; blocks until it is complete.
+
+        Raises:
+            Interrupted: The rendezvous broke.
+        """
+        if self._handle is None:
+            return None
+        began = time.perf_counter()
+        rows = self._collective.wait(self._handle).tolist()
+        blocked_seconds = time.perf_counter() - began
+        self._handle = None
+        num_extra = len(rows) - len(self._workers)
+        timings = tuple(_timing(row) for row in (rows[0], *rows[1 + num_extra :]))
+        numbers = [int(number) for row in rows[1 : 1 + num_extra] for number in row]
+        plan_id, from_step, exchange_steps, flags = numbers[:4]
+        if plan_id != self._plan.plan_id:
+            self._plan = BatchPlan(
+                rendezvous_id=self._plan.rendezvous_id,
+                plan_id=plan_id,
+                from_step=from_step,
+                exchange_steps=exchange_steps,
+                workers=self._workers,
+                local_batch_sizes=tuple(numbers[4 : 4 + len(self._workers)]),
+                reason=self._reason,
+            )
+        self._next_step = self._step + self._plan.exchange_steps
+        return Table(
+            step=self._step,
+            timings=timings,
+            plan=self._plan,
+            reset=bool(flags & RESET),
+            stop=bool(flags & STOP),
+            blocked_seconds=blocked_seconds,
+        )
+
+    def _is_news(self, plan: BatchPlan) -> bool:
+        return (
+            plan.rendezvous_id == self._plan.rendezvous_id
+            and plan.plan_id > self._plan.plan_id
+            and plan.workers == self._workers
+        )
+
+
+def _in_rows(numbers: list[int], width: int) -> list[list[float]]:
+    padded = [float(number) for number in numbers] + [0.0] * (-len(numbers) % width)
+    return [padded[start : start + width] for start in range(0, len(padded), width)]
+
+
+def _timing(row: list[float]) -> StepTiming:
+    values = dict(zip(FIELDS, row, strict=True))
+    return StepTiming(**{name: int(x) if name in COUNTS else x for name, x in values.items()})
+
+
+class TimingWindow:
+    """This worker's timings since the last exchange, over steps with one and the same share."""
+
+    def __init__(self) -> None:
+        self._share = -1
+        self._num_steps = 0
+        self._seconds: dict[str, float] = {}
+
+    def add(self, share: int, seconds: dict[str, float]) -> None:
+        """Add one step; a step with another share than the ones before starts the window anew.
+
+        Args:
+            share: Samples of this worker in the step.
+            seconds: Phase to seconds, as `PhaseClock.take` gives them, and `step`.
+        """
+        if share != self._share:
+            self._share, self._num_steps, self._seconds = share, 0, {}
+        self._num_steps += 1
+        for name, value in seconds.items():
+            self._seconds[name] = self._seconds.get(name, 0.0) + value
+
+    def take(self) -> StepTiming:
+        """The means of the window, which is empty afterwards; NaN where nothing was measured."""
+        count, share = self._num_steps, max(0, self._share)
+        mean = {
+            f"{name}_seconds": self._seconds.get(name, 0.0) / count if count else math.nan
+            for name in (
+                "data_wait",
+                "transfer",
+                "forward",
+                "backward",
+                "comm_wait",
+                "optimizer",
+                "step",
+            )
+        }
+        self._num_steps, self._seconds = 0, {}
+        return StepTiming(num_steps=count, local_batch_size=share, memory_bytes=math.nan, **mean)

@@ -1,0 +1,239 @@
+"""Hands out this worker's share of each global batch.
+
+Step k of an epoch consumes positions `[k*B, (k+1)*B)` of a permutation that depends on (seed, epoch)
+alone; a worker takes the contiguous slice that the plan gives its rank. So nothing but (epoch, step)
+describes where the data is, and no sample is lost or repeated over any change of plan or membership.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch.utils.data as torch_data
+
+from hetero_hvd.core import shards
+from hetero_hvd.errors import UserError
+
+
+class Slice(NamedTuple):
+    """This worker's part of one step.
+
+    Attributes:
+        step_in_epoch: Which step.
+        num_samples: Samples of this worker, >= 0.
+        global_samples: Samples of all workers together in this step, > 0.
+        batch: What the user's `collate_fn` made of them; None when there are none.
+    """
+
+    step_in_epoch: int
+    num_samples: int
+    global_samples: int
+    batch: Any
+
+
+SharesAt = Callable[[int], tuple[Sequence[int], int]]
+"""Local batch sizes in rank order and this worker's rank, for a step of the epoch."""
+
+
+class _CollateOrNone:
+    """The user's `collate_fn`, except that nothing gives None."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: list[Any]) -> Any:  # noqa: ANN401 - whatever the user's function gives
+        return self._collate(samples) if samples else None
+
+
+class _StepSampler:
+    """The batch sampler of the inner loader: asks for the plan only when a step is about to be loaded."""
+
+    def __init__(self) -> None:
+        self.steps: Iterator[tuple[int, Sequence[int]]] = iter(())
+
+    def __iter__(self) -> Iterator[Sequence[int]]:
+        return (indices for _, indices in self.steps)
+
+
+class ShareLoader:
+    """A user's `DataLoader`, cut into this worker's shares.
+
+    The global batch size, the order (shuffled or not), `drop_last`, `collate_fn`, worker processes,
+    prefetching and pinning are taken from the user's loader. The data order comes from (seed, epoch),
+    not from torch's generator, so that every worker knows it.
+
+    For an `IterableDataset` every worker reads the whole stream and keeps its slice: each sample is used
+    exactly once provided that the stream is the same on every worker and at every repetition.
+
+    Args:
+        loader: The loader of the script, with `batch_size` = samples per global batch.
+        accumulation_steps: Batches of the loader in one optimizer step, >= 1.
+        seed: Seed of the data order.
+
+    Raises:
+        UserError: The loader is of a kind whose samples cannot be divided; says which and what to do.
+    """
+
+    def __init__(
+        self, loader: torch_data.DataLoader[Any], *, accumulation_steps: int = 1, seed: int = 0
+    ) -> None:
+        if loader.batch_size is None:
+            raise UserError("the DataLoader has no batch_size: give it the global batch size")
+        if accumulation_steps < 1:
+            raise UserError(f"accumulation_steps={accumulation_steps}: must be >= 1")
+        self.global_batch_size = loader.batch_size * accumulation_steps
+        self._source = loader
+        self._seed = seed
+        self._is_stream = isinstance(loader.dataset, torch_data.IterableDataset)
+        self._shuffle = not self._is_stream and _is_shuffled(loader)
+        if self._is_stream and loader.num_workers:
+            raise UserError("an IterableDataset is read in the worker itself: set num_workers=0")
+        self._sampler = _StepSampler()
+        self._inner = None if self._is_stream else _inner_loader(loader, self._sampler)
+        self._order: tuple[int, np.ndarray[Any, np.dtype[np.int64]]] | None = None
+
+    @property
+    def prefetch_steps(self) -> int:
+        """Steps ahead of the current one whose samples may already be asked for."""
+        return self._source.num_workers * (self._source.prefetch_factor or 0)
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps in an epoch; None for a stream, whose end is known when it comes."""
+        if self._is_stream:
+            return None
+        return shards.steps_per_epoch(
+            len(self._source.dataset),  # type: ignore[arg-type]
+            self.global_batch_size,
+            drop_last=self._source.drop_last,
+        )
+
+    def slices(self, epoch: int, first_step: int, shares_at: SharesAt) -> Iterator[Slice]:
+        """This worker's slices of one epoch, from a step on.
+
+        Steps are loaded ahead by `prefetch_steps`; `shares_at` is asked once per step, in order, when
+        its loading starts.
+
+        Args:
+            epoch: Which permutation.
+            first_step: First step of the epoch to hand out, >= 0.
+            shares_at: The plan.
+        """
+        if self._inner is None:
+            yield from self._stream_slices(epoch, first_step, shares_at)
+            return
+        planned: list[tuple[int, int, int]] = []
+        self._sampler.steps = self._indices(epoch, first_step, shares_at, planned)
+        for batch in self._inner:
+            step, num_samples, global_samples = planned.pop(0)
+            yield Slice(step, num_samples, global_samples, batch)
+
+    def load(self, epoch: int, step: int, shares_at: SharesAt) -> Slice:
+        """This worker's slice of one step, loaded in this process."""
+        if self._is_stream:
+            return next(self._stream_slices(epoch, step, shares_at))
+        planned: list[tuple[int, int, int]] = []
+        _, indices = next(self._indices(epoch, step, shares_at, planned))
+        samples = [self._source.dataset[index] for index in indices]
+        return Slice(*planned[0], self._source.collate_fn(samples) if samples else None)
+
+    def _indices(
+        self,
+        epoch: int,
+        first_step: int,
+        shares_at: SharesAt,
+        planned: list[tuple[int, int, int]],
+    ) -> Iterator[tuple[int, Sequence[int]]]:
+        num_samples = len(self._source.dataset)  # type: ignore[arg-type]
+        order = self._epoch_order(epoch, num_samples) if self._shuffle else None
+        for step in range(first_step, self.steps_per_epoch or 0):
+            positions = shards.step_positions(
+                step, num_samples=num_samples, global_batch_size=self.global_batch_size
+            )
+            mine = _my_part(positions, *shares_at(step))
+            planned.append((step, len(mine), len(positions)))
+            yield step, mine if order is None else order[mine.start : mine.stop].tolist()
+
+    def _epoch_order(self, epoch: int, num_samples: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        if self._order is None or self._order[0] != epoch:
+            self._order = (epoch, shards.permutation(num_samples, seed=self._seed, epoch=epoch))
+        return self._order[1]
+
+    def _stream_slices(self, epoch: int, first_step: int, shares_at: SharesAt) -> Iterator[Slice]:
+        dataset = self._source.dataset
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
+        stream = iter(dataset)
+        size = self.global_batch_size
+        for _ in itertools.islice(stream, first_step * size):
+            pass
+        for step in itertools.count(first_step):
+            samples = list(itertools.islice(stream, size))
+            if not samples or (self._source.drop_last and len(samples) < size):
+                return
+            mine = _my_part(range(len(samples)), *shares_at(step))
+            kept = samples[mine.start : mine.stop]
+            batch = self._source.collate_fn(kept) if kept else None
+            yield Slice(step, len(kept), len(samples), batch)
+
+
+def contiguous_batches(
+    loader: torch_data.DataLoader[Any], shares: Sequence[int], rank: int
+) -> Iterator[tuple[int, Any]]:
+    """One worker's part of a whole set, in the set's own order, as (number of samples, batch).
+
+    Args:
+        loader: The loader of the script; its `batch_size` bounds each batch.
+        shares: Relative shares in rank order, >= 0, at least one > 0.
+        rank: Which part.
+    """
+    if isinstance(loader.dataset, torch_data.IterableDataset):
+        raise UserError("evaluation needs a dataset with a length, not an IterableDataset")
+    num_samples = len(loader.dataset)  # type: ignore[arg-type]
+    enough = [share * -(-num_samples // sum(shares)) for share in shares]
+    mine = shards.slice_of(range(num_samples), shards.divide(num_samples, enough), rank)
+    size = loader.batch_size or 1
+    sampler = _StepSampler()
+    parts = [mine[start : start + size] for start in range(0, len(mine), size)]
+    sampler.steps = ((index, part) for index, part in enumerate(parts))
+    for part, batch in zip(parts, _inner_loader(loader, sampler), strict=True):
+        yield len(part), batch
+
+
+def _my_part(positions: range, sizes: Sequence[int], rank: int) -> range:
+    return shards.slice_of(positions, shards.divide(len(positions), sizes), rank)
+
+
+def _is_shuffled(loader: torch_data.DataLoader[Any]) -> bool:
+    sampler = loader.sampler
+    if isinstance(sampler, torch_data.SequentialSampler):
+        return False
+    if isinstance(sampler, torch_data.RandomSampler) and not sampler.replacement:
+        return True
+    if isinstance(sampler, torch_data.DistributedSampler):
+        return bool(sampler.shuffle)
+    raise UserError(
+        f"the DataLoader's sampler is a {type(sampler).__name__}: must be none (shuffle=True or False); "
+        "put what it selects into the dataset, for example with torch.utils.data.Subset"
+    )
+
+
+def _inner_loader(
+    loader: torch_data.DataLoader[Any], sampler: _StepSampler
+) -> torch_data.DataLoader[Any]:
+    return torch_data.DataLoader(
+        loader.dataset,
+        batch_sampler=sampler,  # type: ignore[arg-type]  # any iterable of lists of indices will do
+        num_workers=loader.num_workers,
+        collate_fn=_CollateOrNone(loader.collate_fn),
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )

@@ -1,0 +1,149 @@
+"""One rendezvous: who is in it, that all replicas in it are equal, and the plan that they follow."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import msgspec
+
+from hetero_hvd.errors import InvariantError, JobError
+from hetero_hvd.messages import BatchPlan, WorkerId, WorkersJoined
+from hetero_hvd.worker.collective import Collective, broadcast_bytes, gather_bytes
+from hetero_hvd.worker.exchange import Exchange
+from hetero_hvd.worker.planner import Planner
+from hetero_hvd.worker.replica import Replica
+
+FRESH = -1
+"""Applied steps of a worker that has no state worth keeping."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What each worker tells the others when it enters a rendezvous.
+
+    Attributes:
+        worker: Who it is.
+        applied_steps: Steps applied, or `FRESH`.
+        checksum: Digest of its replica.
+        rendezvous_id: The last rendezvous that it was in; 0 for none.
+        global_batch_size: From its script.
+        capacity: Its largest local batch, samples; -1 = not limited.
+        prefetch_steps: Steps that it may load ahead.
+    """
+
+    worker: WorkerId
+    applied_steps: int
+    checksum: str
+    rendezvous_id: int
+    global_batch_size: int
+    capacity: int
+    prefetch_steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consistency:
+    """How the replicas were made equal.
+
+    Attributes:
+        broadcast: Whether state was copied.
+        num_fresh: Members that came without state.
+    """
+
+    broadcast: bool
+    num_fresh: int
+
+
+class Membership:
+    """The members of one rendezvous, after `meet` has made their replicas equal.
+
+    Attributes:
+        rendezvous_id: Version of the membership; the same on all members.
+        workers: Members in rank order.
+        consistency: How the replicas were made equal.
+        exchange: The exchange of timings and plans.
+    """
+
+    def __init__(
+        self, collective: Collective, reports: list[Report], consistency: Consistency, plan: BatchPlan
+    ) -> None:
+        self.rendezvous_id = plan.rendezvous_id
+        self.workers = tuple(report.worker for report in reports)
+        self.consistency = consistency
+        prefetch_steps = max(report.prefetch_steps for report in reports)
+        self.exchange = Exchange(collective, self.workers, plan, prefetch_steps)
+        self._plans: deque[BatchPlan] = deque([plan], maxlen=2)
+
+    @property
+    def plan(self) -> BatchPlan:
+        """The newest plan, in force or about to be."""
+        return self._plans[-1]
+
+    def follow(self, plan: BatchPlan) -> None:
+        """Switch to `plan` from its `from_step` on."""
+        if plan.plan_id != self.plan.plan_id:
+            self._plans.append(plan)
+
+    def shares_at(self, step: int) -> tuple[int, ...]:
+        """Local batch sizes in rank order for a step, counted from the start of training."""
+        for plan in reversed(self._plans):
+            if plan.from_step <= step:
+                return plan.local_batch_sizes
+        return self._plans[0].local_batch_sizes
+
+
+def meet(
+    collective: Collective, replica: Replica, report: Report, planner: Planner
+) -> Membership:
+    """Make all replicas of a new rendezvous equal, and get its first plan.
+
+    If all have applied the same number of steps and hold the same bits, nothing is copied. Else the
+    most advanced member's state goes to all the others, and all prove that they hold it.
+
+    Raises:
+        Interrupted: The rendezvous broke; enter the next one and call again.
+        JobError: The workers run different scripts.
+        InvariantError: The replicas differ after copying.
+    """
+    reports = _exchange_reports(collective, report, "reports")
+    source = max(range(len(reports)), key=lambda rank: (reports[rank].applied_steps, -rank))
+    best = reports[source]
+    stale = [r for r in reports if (r.applied_steps, r.checksum) != (best.applied_steps, best.checksum)]
+    if stale:
+        mine = collective.rank == source
+        payload = broadcast_bytes(collective, replica.dump() if mine else b"", source, "replica")
+        if report in stale:
+            replica.load(payload)
+        proofs = gather_bytes(collective, replica.checksum().encode(), "proofs")
+        if len(set(proofs)) != 1:
+            raise InvariantError(f"replicas differ after copying: {dict(zip(reports, proofs, strict=True))}")
+    plan = _first_plan(collective, reports, planner)
+    consistency = Consistency(
+        broadcast=bool(stale), num_fresh=sum(r.applied_steps == FRESH for r in reports)
+    )
+    return Membership(collective, reports, consistency, plan)
+
+
+def _exchange_reports(collective: Collective, report: Report, name: str) -> list[Report]:
+    payloads = gather_bytes(collective, msgspec.msgpack.encode(report), name)
+    reports = [msgspec.msgpack.decode(payload, type=Report) for payload in payloads]
+    sizes = {r.global_batch_size: r.worker for r in reports}
+    if len(sizes) > 1:
+        found = ", ".join(f"{worker}: {size}" for size, worker in sizes.items())
+        raise JobError(f"the workers' scripts differ: global batch sizes {found}")
+    return reports
+
+
+def _first_plan(collective: Collective, reports: list[Report], planner: Planner) -> BatchPlan:
+    """Rank 0 asks the planner; all get its answer."""
+    payload = b""
+    if collective.rank == 0:
+        event = WorkersJoined(
+            rendezvous_id=1 + max(report.rendezvous_id for report in reports),
+            workers=tuple(report.worker for report in reports),
+            applied_steps=max(0, *(report.applied_steps for report in reports)),
+            global_batch_size=reports[0].global_batch_size,
+            capacities=tuple(report.capacity for report in reports),
+            prefetch_steps=max(report.prefetch_steps for report in reports),
+        )
+        payload = msgspec.msgpack.encode(planner.joined(event))
+    return msgspec.msgpack.decode(gather_bytes(collective, payload, "plan")[0], type=BatchPlan)

@@ -1,0 +1,73 @@
+"""What this process is told about its place in the job, through its environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import WorkerId
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A worker's place.
+
+    Attributes:
+        worker: Its identity.
+        host: Its name as a Horovod host.
+        driver: `(address, port)` of our driver; None under `horovodrun` or alone.
+        key: The job's key; empty without a driver.
+        settings: This node's part of nodes.yaml that the worker needs.
+    """
+
+    worker: WorkerId
+    host: str
+    driver: tuple[str, int] | None
+    key: bytes
+    settings: Mapping[str, Any]
+
+    @property
+    def capacity(self) -> int:
+        """Largest local batch, samples; -1 = not limited."""
+        limit = self.settings.get("max_local_batch_size")
+        return -1 if limit is None else int(limit)
+
+
+def read_place(environment: Mapping[str, str] | None = None) -> Place:
+    """The place that the environment describes; alone, it is `localhost:0`.
+
+    Raises:
+        JobError: A variable is malformed.
+    """
+    variables = os.environ if environment is None else environment
+    driver = variables.get("HETERO_HVD_DRIVER")
+    if driver is None:
+        name = re.sub(r"[^A-Za-z0-9.-]", "-", variables.get("HOROVOD_HOSTNAME", "localhost"))
+        slot = int(variables.get("HOROVOD_LOCAL_RANK", "0"))
+        return Place(
+            worker=WorkerId(name, slot), host=name, driver=None, key=b"", settings=_settings(variables)
+        )
+    address, _, port = driver.rpartition(":")
+    try:
+        return Place(
+            worker=WorkerId.parse(variables["HETERO_HVD_WORKER"]),
+            host=variables["HETERO_HVD_HOST"],
+            driver=(address, int(port)),
+            key=bytes.fromhex(variables["HETERO_HVD_KEY"]),
+            settings=_settings(variables),
+        )
+    except (KeyError, ValueError) as error:
+        raise JobError(f"HETERO_HVD_DRIVER is set, but the rest is not as expected: {error}") from error
+
+
+def _settings(variables: Mapping[str, str]) -> Mapping[str, Any]:
+    try:
+        return msgspec.json.decode(variables.get("HETERO_HVD_NODE", "{}"), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise JobError(f"HETERO_HVD_NODE: {error}") from error

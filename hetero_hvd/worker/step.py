@@ -1,0 +1,199 @@
+"""One optimizer step: forward and backward in micro-batches, exact reduction, clip, apply."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.probes.timing import PhaseClock
+from hetero_hvd.worker.buffers import BufferAverage
+from hetero_hvd.worker.collective import Collective
+from hetero_hvd.worker.emulation import Emulation
+from hetero_hvd.worker.loader import Slice
+from hetero_hvd.worker.micro_batch import split, to_device
+from hetero_hvd.worker.reducer import DEFAULT_BUCKET_BYTES, Reducer
+
+Loss = torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]
+"""Mean loss over a micro-batch's samples, or (mean loss, weight) where the mean is over something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """How a step is taken.
+
+    Attributes:
+        scaler: For float16 autocast; unscaled after the reduction, so that all workers decide alike.
+        clip: Called with the parameters after the reduction and before the optimizer, for example
+            `lambda parameters: clip_grad_norm_(parameters, 1.0)`.
+        micro_batch_size: Samples in one forward and backward at most, > 0; None = the whole share.
+        accumulation_steps: Batches of the loader in one optimizer step, >= 1.
+        bucket_bytes: Size at which a gradient bucket is closed, > 0.
+    """
+
+    scaler: torch.amp.GradScaler | None = None
+    clip: Callable[[list[Parameter]], object] | None = None
+    micro_batch_size: int | None = None
+    accumulation_steps: int = 1
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("micro_batch_size", "accumulation_steps", "bucket_bytes"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise UserError(f"{name}={value!r}: must be a whole number >= 1")
+
+
+class Step:
+    """The steps of one model, one after the other.
+
+    With samples as weights, each micro-batch of n samples contributes n / N times the gradient of its
+    mean loss; the sum over micro-batches and workers is the gradient of the mean over the N samples of
+    the global batch. With other weights w the contributions are w / N, and the sum is divided by W / N
+    after the reduction, W being the sum of all weights, reduced along.
+
+    Args:
+        model: The user's model.
+        optimizer: The user's optimizer.
+        options: How to take a step.
+        device: Where the model is.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        options: StepOptions,
+        device: torch.device,
+    ) -> None:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise UserError("optimizer LBFGS evaluates the loss several times a step: not supported")
+        self._optimizer = optimizer
+        self._options = options
+        self._device = device
+        self._reducer = Reducer(model.parameters(), bucket_bytes=options.bucket_bytes)
+        self._buffers = BufferAverage(model)
+        self._slice: Slice | None = None
+        self._micro: tuple[int, bool] = (0, False)
+        self._began_at = 0.0
+        self._weight = 0.0
+        self._weighted_loss = torch.zeros((), dtype=torch.float64)
+        self.emulation: Emulation | None = None
+        self.clock = PhaseClock(_device_event if device.type == "cuda" else None)
+
+    def begin(self, collective: Collective, part: Slice) -> None:
+        """Start a step on this worker's part of the global batch."""
+        self._slice = part
+        self._began_at = time.perf_counter()
+        self._weight = 0.0
+        self._weighted_loss = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._buffers.remember()
+        self._reducer.overlap = self.emulation is None
+        self._reducer.prepare(collective)
+
+    def micro_batches(self, batch: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """The batch in pieces on the device, in order."""
+        part = self._current()
+        if not part.num_samples:
+            return
+        size = self._options.micro_batch_size or part.num_samples
+        done = 0
+        for num_samples, piece in split(batch, num_samples=part.num_samples, size=size):
+            done += num_samples
+            self._micro = (num_samples, done == part.num_samples)
+            with self.clock.phase("transfer"):
+                moved = [to_device(item, self._device) for item in piece]
+            yield moved
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Around the user's loss function."""
+        with self.clock.phase("forward"):
+            start = time.perf_counter()
+            yield
+            if self.emulation is not None:
+                self.emulation.stretch(start)
+
+    def backward(self, loss: Loss) -> None:
+        """Add one micro-batch's contribution to the gradients."""
+        num_samples, is_last = self._micro
+        mean, weight = loss if isinstance(loss, tuple) else (loss, num_samples)
+        if mean.dim():
+            raise UserError(f"the loss has shape {tuple(mean.shape)}: must be a scalar, the mean")
+        weight = float(weight)
+        if weight < 0:
+            raise UserError(f"the weight of a loss is {weight}: must be >= 0")
+        if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
+            return
+        self._weight += weight
+        self._weighted_loss += mean.detach().double() * weight
+        scaled = mean * (weight / self._current().global_samples)
+        if self._options.scaler is not None:
+            scaled = self._options.scaler.scale(scaled)
+        with self.clock.phase("backward"):
+            start = time.perf_counter()
+            self._reducer.last_backward = is_last
+            scaled.backward()  # type: ignore[no-untyped-call]
+            if self.emulation is not None:
+                self.emulation.stretch(start)
+
+    def finish(self, collective: Collective) -> float:
+        """Reduce over all workers, and apply.
+
+        Returns:
+            Weighted mean of the loss over the global batch, the same on all workers.
+
+        Raises:
+            Interrupted: A reduction broke; parameters and optimizer are untouched, call `undo`.
+        """
+        part = self._current()
+        if self.emulation is not None:
+            with self.clock.phase("backward"):
+                self.emulation.hold(self._began_at, part.num_samples)
+        self._reducer.launch_rest()
+        self._buffers.launch(collective, part.num_samples / part.global_samples)
+        totals = torch.tensor([self._weight, float(self._weighted_loss)], dtype=torch.float64)
+        handle = collective.sum_async(totals, "totals")
+        with self.clock.phase("comm_wait"):
+            self._reducer.wait()
+            self._buffers.wait(collective)
+            collective.wait(handle)
+        weight, weighted_loss = totals.tolist()
+        with self.clock.phase("optimizer"):
+            self._reducer.publish(part.global_samples / weight if weight else 0.0)
+            self._buffers.publish()
+            self._apply()
+        return weighted_loss / weight if weight else 0.0
+
+    def undo(self) -> None:
+        """Forget a step that was not applied."""
+        self._buffers.restore()
+
+    def _apply(self) -> None:
+        scaler, clip = self._options.scaler, self._options.clip
+        if scaler is not None:
+            scaler.scale(torch.zeros((), device=self._device))  # a worker without samples never did
+            scaler.unscale_(self._optimizer)
+        if clip is not None:
+            clip([p for p in self._reducer.parameters if p.grad is not None])
+        if scaler is not None:
+            scaler.step(self._optimizer)
+            scaler.update()
+        else:
+            self._optimizer.step()
+
+    def _current(self) -> Slice:
+        if self._slice is None:
+            raise UserError("no step is under way: take the batch from trainer.batches()")
+        return self._slice
+
+
+def _device_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)

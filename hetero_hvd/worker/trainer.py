@@ -1,0 +1,272 @@
+"""The training loop of a user's script: this worker's part of each step, exact and elastic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.messages import Evaluated
+from hetero_hvd.worker.admission import device
+from hetero_hvd.worker.collective import Interrupted, gather_bytes
+from hetero_hvd.worker.elastic import ElasticState
+from hetero_hvd.worker.evaluation import Metrics, evaluate_part, merge
+from hetero_hvd.worker.loader import ShareLoader, Slice
+from hetero_hvd.worker.replica import Stateful
+from hetero_hvd.worker.step import Loss, Step, StepOptions
+
+
+class Trainer:
+    """Trains one model with the workers of a job, whatever their number, speed and fate.
+
+    Example:
+        trainer = hetero_hvd.Trainer(model, optimizer, loader)
+        for epoch in trainer.epochs(10):
+            for images, labels in trainer.batches():
+                trainer.step(lambda x, y: cross_entropy(model(x), y), images, labels)
+
+    The loader's `batch_size` is the global batch size: it keeps its meaning whatever the cluster, so the
+    learning rate needs no change. When workers are lost or join, the loop simply goes on: a step is
+    applied by all or by none, and what the script keeps in local variables stays.
+
+    Args:
+        model: Moved to `hetero_hvd.device()` here.
+        optimizer: Any torch optimizer that needs no closure.
+        loader: The script's loader; see `ShareLoader`.
+        scheduler: Advanced by the trainer, so that every worker's stands at the same place.
+        scheduler_interval: `epoch` (after each) or `step` (after each optimizer step).
+        extra_state: Name to whatever else must be equal on all workers and has a state dict.
+        seed: Seed of the data order.
+        options: The fields of `StepOptions`: scaler, clip, micro_batch_size, accumulation_steps,
+            bucket_bytes.
+
+    Raises:
+        UserError: A combination that cannot work; says which and what to do.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loader: DataLoader[Any],
+        *,
+        scheduler: LRScheduler | None = None,
+        scheduler_interval: Literal["epoch", "step"] = "epoch",
+        extra_state: Mapping[str, Stateful] | None = None,
+        seed: int = 0,
+        **options: Any,  # noqa: ANN401 - the fields of StepOptions
+    ) -> None:
+        if scheduler_interval not in ("epoch", "step"):
+            raise UserError(f"scheduler_interval={scheduler_interval!r}: must be 'epoch' or 'step'")
+        if isinstance(scheduler, ReduceLROnPlateau):
+            raise UserError(
+                "ReduceLROnPlateau needs a metric: give it as extra_state and call its step yourself"
+            )
+        try:
+            step_options = StepOptions(**options)
+        except TypeError as error:
+            raise UserError(f"Trainer: {error}") from error
+        self._model = model.to(device())
+        self._scheduler = scheduler
+        self._scheduler_interval = scheduler_interval
+        accumulation_steps = step_options.accumulation_steps
+        self._loader = ShareLoader(loader, accumulation_steps=accumulation_steps, seed=seed)
+        parts = {"model": model, "optimizer": optimizer}
+        parts |= {"scheduler": scheduler, "scaler": step_options.scaler}
+        kept: dict[str, Stateful] = {name: part for name, part in parts.items() if part is not None}
+        self._state = ElasticState({**(extra_state or {}), **kept}, self._loader)
+        self._step = Step(model, optimizer, step_options, device())
+        self._slice: Slice | None = None
+        self._num_evaluated = 0
+        self._epoch_exhausted = False
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this worker should do what is to be done once, such as printing; may change."""
+        return self._state.is_leader
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of the job at this moment."""
+        return self._state.num_workers
+
+    @property
+    def applied_steps(self) -> int:
+        """Optimizer steps applied since the start of training, by all workers alike."""
+        return self._state.position.applied_steps
+
+    def epochs(self, num_epochs: int) -> Iterator[int]:
+        """The epochs from where training stands; a worker that joins late starts in the current one.
+
+        The first one is handed out once the driver has admitted this worker and its model is equal to
+        the others'. The scheduler advances when the next one is asked for.
+        """
+        position = self._state.position
+        self._step.emulation = self._state.emulation()
+        self._state.enter()
+        while position.epoch < num_epochs:
+            self._epoch_exhausted = False
+            yield position.epoch
+            position.next_epoch()
+            self._num_evaluated = 0
+            if self._scheduler is not None and self._scheduler_interval == "epoch":
+                self._scheduler.step()
+        self._state.finish()
+
+    def batches(self) -> Iterator[Any]:
+        """This worker's part of each global batch of the epoch under way, as the loader collates it.
+
+        Steps in which the plan gives this worker nothing are taken without showing up here. When the
+        membership changed before a step was applied, the step's new part is handed out.
+
+        Raises:
+            UserError: `step` (or `apply`) was not called for the batch before.
+        """
+        position = self._state.position
+        while True:
+            membership = self._state.membership
+            slices = self._loader.slices(
+                position.epoch, position.step_in_epoch, self._state.shares_in_epoch
+            )
+            while membership is self._state.membership:
+                with self._step.clock.phase("data_wait"):
+                    part = next(slices, None)
+                if part is None:
+                    self._epoch_exhausted = True
+                    return
+                self._begin(part)
+                if part.num_samples:
+                    yield part.batch
+                else:
+                    self.apply()
+                moved = position.step_in_epoch > part.step_in_epoch
+                if not moved and membership is self._state.membership:
+                    raise UserError("trainer.step (or apply) was not called for the last batch")
+
+    def step(self, loss_function: Callable[..., Loss], *batch: Any) -> float:  # noqa: ANN401
+        """One optimizer step on the global batch of which `batch` is this worker's part.
+
+        Forward and backward run in micro-batches; the reduction overlaps with the last backward. When
+        the membership changes under way, the step is taken again with this worker's new part, until it
+        is applied. (If `batch` is not what `batches` handed out, whole or unpacked, this cannot be done
+        here: then `batches` hands out the new part, and the loss returned is that of the last step.)
+
+        Args:
+            loss_function: Called with each micro-batch; gives the mean loss over its samples, or
+                (mean loss, weight) where the mean is over something else, such as unmasked tokens.
+            batch: What `batches` handed out.
+
+        Returns:
+            The mean loss over the global batch, the same number on every worker.
+        """
+        position = self._state.position
+        step, unpacked = position.applied_steps, self._is_unpacked(batch)
+        while True:
+            for micro_batch in self.micro_batches(*batch):
+                with self._step.forward():
+                    loss = loss_function(*micro_batch)
+                self.backward(loss)
+            if self.apply() or position.applied_steps > step or unpacked is None:
+                return position.loss
+            part = self._loader.load(
+                position.epoch, position.step_in_epoch, self._state.shares_in_epoch
+            )
+            self._begin(part)
+            batch = tuple(part.batch or ()) if unpacked else (part.batch,)
+
+    def evaluate(self, metrics: Callable[..., Metrics], loader: DataLoader[Any]) -> dict[str, float]:
+        """Exact means over a whole set, computed by all workers together.
+
+        Each worker takes a contiguous part in proportion to its share of the training batches.
+
+        Args:
+            metrics: Called with each batch, in evaluation mode and without gradients; gives name to
+                mean over its samples, or (that, weight).
+            loader: Its `batch_size` bounds each batch; each sample is used exactly once.
+
+        Returns:
+            Name to weighted mean, the same numbers on every worker.
+        """
+        position = self._state.position
+        self._num_evaluated += 1
+        if self._num_evaluated <= len(position.evaluations):  # a joiner: the others have done it
+            return position.evaluations[self._num_evaluated - 1]
+        result = merge(self._evaluate_together(metrics, loader))
+        position.evaluations.append(result)
+        if self.is_leader:
+            self._state.seat.planner.evaluated(
+                Evaluated(epoch=position.epoch, step=position.applied_steps, metrics=result)
+            )
+        return result
+
+    def micro_batches(self, *batch: Any) -> Iterator[Any]:  # noqa: ANN401
+        """Lower level: the batch in pieces of at most `micro_batch_size` samples, on the device.
+
+        With `backward` and `apply` this is what `step` is made of, for those who write their own loop.
+        """
+        yield from self._step.micro_batches(batch)
+
+    def backward(self, loss: Loss) -> None:
+        """Lower level: backward of one micro-batch's loss; once for each of `micro_batches`."""
+        self._step.backward(loss)
+
+    def apply(self) -> bool:
+        """Lower level: reduce the gradients over all workers and apply them.
+
+        Returns:
+            Whether the step was applied. If not, the membership has changed: `batches` hands out this
+            worker's new part of the same step.
+        """
+        part = self._slice
+        if part is None:
+            raise UserError("no step is under way: take the batch from trainer.batches()")
+        try:
+            loss = self._step.finish(self._state.seat.collective)
+        except Interrupted as fault:
+            self._step.undo()
+            self._state.recover("fault", str(fault))
+            return False
+        self._state.position.advance(loss)
+        self._num_evaluated = 0
+        if self._scheduler is not None and self._scheduler_interval == "step":
+            self._scheduler.step()
+        self._state.step_applied(part.num_samples, self._step.clock.take())
+        return True
+
+    def _begin(self, part: Slice) -> None:
+        self._slice = part
+        self._step.begin(self._state.seat.collective, part)
+
+    def _is_unpacked(self, batch: tuple[Any, ...]) -> bool | None:
+        """Whether these are the items of the batch handed out, or (False) it whole; None: neither."""
+        handed_out = None if self._slice is None else self._slice.batch
+        if len(batch) == 1 and batch[0] is handed_out:
+            return False
+        if isinstance(handed_out, tuple | list) and len(batch) == len(handed_out):
+            same = all(mine is theirs for mine, theirs in zip(batch, handed_out, strict=True))
+            return True if same else None
+        return None
+
+    def _evaluate_together(
+        self, metrics: Callable[..., Metrics], loader: DataLoader[Any]
+    ) -> list[bytes]:
+        while True:
+            membership, collective = self._state.membership, self._state.seat.collective
+            shares = membership.plan.local_batch_sizes
+            part = evaluate_part(
+                self._model, metrics, loader, shares=shares, rank=collective.rank, device=device()
+            )
+            try:
+                return gather_bytes(collective, part, "metrics")
+            except Interrupted as fault:
+                self._state.recover("fault", str(fault))
+            # In mid-epoch a fresh worker goes straight on to the next step: it will not help here.
+            if not self._epoch_exhausted and self._state.membership.consistency.num_fresh:
+                alone = evaluate_part(
+                    self._model, metrics, loader, shares=[1], rank=0, device=device()
+                )
+                return [alone]

@@ -1,0 +1,40 @@
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+setup(
+    name="hetero_hvd",
+    version="0.1.0",
+    description="Train one PyTorch model on machines of unequal speed, through Elastic Horovod",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.11,<3.12",
+    packages=find_packages(include=["hetero_hvd", "hetero_hvd.*"]),
+    package_data={"hetero_hvd": ["py.typed"]},
+    install_requires=[
+        "msgspec>=0.18",
+        "numpy>=1.24",
+        "psutil>=5.9",
+        "pyyaml>=6.0",
+        "rich>=13",
+        "websockets>=13",
+    ],
+    extras_require={
+        "train": ["horovod==0.28.1", "torch>=2.1"],
+        "demo": ["scikit-learn>=1.3"],
+        "dev": [
+            "coverage>=7.10",
+            "hypothesis>=6.90",
+            "import-linter>=2.0",
+            "mypy>=1.8",
+            "pytest>=8",
+            "pytest-timeout>=2.3",
+            "ruff>=0.5",
+            "scikit-learn>=1.3",
+            "types-PyYAML",
+            "types-psutil",
+        ],
+    },
+    entry_points={"console_scripts": ["hetero-hvd = hetero_hvd.cli:main"]},
+)

@@ -1,0 +1,175 @@
+"""The command line as a person meets it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.cli import main
+
+NODES = """\
+nodes:
+  - {name: a, slots: 2}
+  - {name: b, env: {TOKEN: s3cret}, devices: []}
+  - {name: c, address: 10.0.0.2, slots: 4, user: train}
+  - {name: d, address: 10.0.0.2, slots: 1}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a nodes.yaml, the working directory."""
+    (tmp_path / "nodes.yaml").write_text(NODES)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_discover_prints_horovods_format(capsys):
+    """Local nodes are one host to Horovod, and so are ssh nodes with one address."""
+    assert main(["discover"]) == 0
+    assert capsys.readouterr().out == "localhost:3\n10.0.0.2:5\n"
+
+
+def test_horovods_own_discovery_reads_it(folder: Path):
+    """Horovod 0.28.1, given `hetero-hvd discover` as its script, finds those hosts and slots."""
+    discovery = pytest.importorskip("horovod.runner.elastic.discovery")
+    script = f"{sys.executable} -m hetero_hvd discover -f {folder / 'nodes.yaml'}"
+    found = discovery.HostDiscoveryScript(script, None).find_available_hosts_and_slots()
+    assert found == {"localhost": 3, "10.0.0.2": 5}
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("{name: a, address: b}", "nodes[0].slots: Horovod's discovery needs a number"),
+        ("{name: a, address: 'fd00::1', slots: 1}", "nodes[0].address: found 'fd00::1'"),
+    ],
+)
+def test_discover_refuses_what_horovod_cannot_read(folder: Path, capsys, node, message):
+    """Horovod would fail later, with a traceback."""
+    (folder / "nodes.yaml").write_text(f"nodes: [{node}]")
+    assert main(["discover"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"hetero-hvd: {message}")
+
+
+@pytest.mark.usefixtures("folder")
+def test_nodes_as_json(capsys):
+    """Everything about the nodes but the values of their environment."""
+    assert main(["nodes", "--json"]) == 0
+    text = capsys.readouterr().out
+    nodes = json.loads(text)
+    assert [(n["name"], n["launcher"], n["slots"]) for n in nodes] == [
+        ("a", "local", 2),
+        ("b", "local", 1),
+        ("c", "ssh", 4),
+        ("d", "ssh", 1),
+    ]
+    assert nodes[1]["env"] == ["TOKEN"]
+    assert "s3cret" not in text
+
+
+@pytest.mark.usefixtures("folder")
+def test_nodes_as_a_table(capsys):
+    """A row for each node."""
+    assert main(["nodes"]) == 0
+    text = capsys.readouterr().out
+    assert "train@10.0.0.2" in text
+    assert "CPU only" in text
+    assert "s3cret" not in text
+
+
+@pytest.mark.usefixtures("folder")
+def test_config_says_where_each_value_came_from(capsys, monkeypatch):
+    """Flag, environment, file and line, or default."""
+    monkeypatch.setenv("HETERO_HVD_MAX_NP", "6")
+    assert main(["config", "--min-np", "2", "--no-balance"]) == 0
+    text = capsys.readouterr().out
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines()}
+    assert rows["job.min_np"] == ["2", "flag"]
+    assert rows["job.balance"] == ["false", "flag"]
+    assert rows["job.max_np"] == ["6", "environment"]
+    assert rows["nodes[2].slots"] == ["4", "nodes.yaml:4"]
+    assert rows["job.max_restarts"] == ["3", "default"]
+    assert "s3cret" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ([], ["the following arguments are required: COMMAND (see hetero-hvd --help)"]),
+        (["run"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
+        (["run", "--"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
+        (["nodes", "--", "x"], ["only 'run' takes a command after --"]),
+        (["nodes", "--jsn"], ["unrecognized arguments: --jsn (see hetero-hvd --help)"]),
+        (["nodes", "-f", "none.yaml"], ["none.yaml: no such file"]),
+        (
+            ["run", "--min-np", "x", "--max-np=0", "--", "train.py"],
+            [
+                "flag: --min-np: found 'x', must be an integer of at least 1",
+                "flag: --max-np: found '0', must be an integer of at least 1",
+            ],
+        ),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_wrong_input_is_one_line_per_problem_and_exit_code_2(capsys, words, lines):
+    """No traceback, no usage text, nothing on standard output."""
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == [f"hetero-hvd: {line}" for line in lines]
+
+
+@pytest.mark.parametrize("command", [["tran.py"], ["python", "tran.py"], ["python3.11", "tran.py"]])
+def test_a_mistyped_script_is_found_before_anything_is_started(folder: Path, capsys, command):
+    """The message says where it was looked for."""
+    assert main(["run", "--", *command, "--epochs", "3"]) == 2
+    expected = f"hetero-hvd: tran.py: no such file in {folder}, where a runs it\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_script_is_looked_for_in_the_nodes_directory(folder: Path, capsys):
+    """A node with its own directory has its own train.py."""
+    (folder / "train.py").touch()
+    (folder / "nodes.yaml").write_text("nodes: [{name: a, directory: other}]")
+    assert main(["run", "--", "train.py"]) == 2
+    expected = f"hetero-hvd: train.py: no such file in {folder}/other, where a runs it\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_doctor(capsys):
+    """The exit code says whether this machine can train, and JSON holds the same."""
+    code = main(["doctor", "--json"])
+    assert code in {0, 1}
+    assert isinstance(json.loads(capsys.readouterr().out), dict)
+
+
+def test_help_and_listings_need_neither_horovod_nor_torch():
+    """A laptop that only looks at a cluster needs no training installation."""
+    code = (
+        "import sys; from hetero_hvd.cli import main; code = main(['config', '-f', sys.argv[1]]);"
+        "sys.exit(code or sorted({'torch', 'horovod', 'rich'} & set(sys.modules)) or 0)"
+    )
+    shipped = Path(__file__).parents[1] / "nodes.yaml"
+    run = subprocess.run([sys.executable, "-c", code, shipped], capture_output=True, check=False)
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+def test_a_reader_that_stops_reading_is_no_failure(folder: Path):
+    """`hetero-hvd config | head -1` ends without a traceback."""
+    nodes = "".join(f"- {{name: n{i}}}\n" for i in range(300))
+    (folder / "nodes.yaml").write_text("nodes:\n" + nodes)
+    with subprocess.Popen(
+        [sys.executable, "-m", "hetero_hvd", "config"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0

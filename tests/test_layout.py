@@ -1,0 +1,103 @@
+"""The code keeps to its own rules: small files, short functions, one direction of imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[1]
+PACKAGE = CHECKOUT / "hetero_hvd"
+FOLDERS = ("hetero_hvd", "scripts", "tests", "docs")
+FILES = sorted(path for folder in FOLDERS for path in (CHECKOUT / folder).rglob("*.py"))
+MODULES = sorted(
+    ".".join(path.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__")
+    for path in PACKAGE.rglob("*.py")
+)
+TRAINS = ("hetero_hvd.worker.", "hetero_hvd.driver.")
+"""What needs Horovod; all else must import without it and without torch."""
+
+
+def relative(path):
+    """How the test's name shows a file."""
+    return str(path.relative_to(CHECKOUT))
+
+
+def num_lines(function):
+    """Lines of a function without its docstring: promises may be long, code may not."""
+    docstring = function.body[0] if ast.get_docstring(function) else None
+    promised = docstring.end_lineno - docstring.lineno + 1 if docstring else 0
+    return function.end_lineno - function.lineno + 1 - promised
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_files_and_functions_are_short(path):
+    """No file has more than 300 lines, no function more than 40 beside its docstring."""
+    text = path.read_text()
+    assert len(text.splitlines()) <= 300
+    functions = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert {f.name: num_lines(f) for f in functions if num_lines(f) > 40} == {}
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_names_say_what_is_inside(path):
+    """No module is called by a name that would fit any other as well."""
+    assert path.stem not in {"utils", "helpers", "common", "base", "misc", "manager"}
+
+
+def test_imports_go_in_one_direction():
+    """The contracts in pyproject.toml hold."""
+    lint = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [lint, "--no-cache"], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def run_python(code):
+    """What a fresh interpreter prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_does_not_train_imports_without_horovod_and_torch():
+    """The package, its command line, configuration, core and probes need neither."""
+    names = [name for name in MODULES if not name.startswith(TRAINS) and "__main__" not in name]
+    code = f"""
+import importlib, sys
+sys.modules["horovod"] = sys.modules["torch"] = None  # importing them raises ImportError
+for name in {names!r}:
+    importlib.import_module(name)
+print("imported")
+"""
+    assert run_python(code) == "imported\n"
+
+
+def test_importing_has_no_side_effect():
+    """No module starts a thread, installs a signal handler, sets up logging or touches CUDA."""
+    names = [name for name in MODULES if "__main__" not in name]
+    code = f"""
+import importlib, logging, os, signal, sys, threading
+import torch, horovod.torch  # theirs are not ours
+handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+environment, threads, logs = dict(os.environ), threading.enumerate(), list(logging.root.handlers)
+for name in {names!r}:
+    importlib.import_module(name)
+assert [signal.getsignal(number) for number in signal.valid_signals()] == handlers
+assert (dict(os.environ), threading.enumerate()) == (environment, threads)
+assert logging.root.handlers == logs
+assert not torch.cuda.is_initialized()
+assert not horovod.torch.is_initialized()
+print("imported")
+"""
+    assert run_python(code) == "imported\n"
