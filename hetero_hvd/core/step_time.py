@@ -15,7 +15,7 @@ FORGETTING = 0.98
 PRIOR_OVERHEAD_RATIO = 0.1
 """Share of the first measured time that is taken for batch-independent; what GPUs show."""
 
-PRIOR_OVERHEAD_SPREAD = 0.2
+PRIOR_OVERHEAD_SPREAD = 0.15
 """Standard error of that guess."""
 
 PRIOR_SIGMA_RATIO = 0.05
@@ -27,6 +27,7 @@ HUBER_LIMIT = 2.0
 CUSUM_CLIP, CUSUM_DRIFT, CUSUM_THRESHOLD = 3.0, 0.5, 4.0
 """Standard errors; one clipped residual stays below the threshold, two do not (Page, 1954)."""
 
+GATE = 3.5
 ALARM_RATIO = math.log(1.08)
 """Smaller changes are left to the recursive fit."""
 
@@ -217,4 +218,4 @@ class StepTimeEstimator:
         change = median(
             math.log(seconds / (self._fixed + self._slope * size)) for size, seconds in since
         )
-        return math.exp(change) if abs(change) > max(ALARM_RATIO, 2 * self._sigma) else None
+        return math.exp(change) if abs(change) > max(ALARM_RATIO, GATE * self._sigma/math.sqrt(len(since))) else None

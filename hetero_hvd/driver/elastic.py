@@ -65,6 +65,40 @@ class MembersOnly(WorkerStateRegistry):  # type: ignore[misc] # Horovod has no t
             self._barrier.abort()
 
 
+def horovod_environment(
+    place: Any,  # noqa: ANN401
+    *,
+    rendezvous: tuple[str, int],
+    interface: str,
+    gloo_timeout_seconds: int,
+) -> dict[str, str]:
+    """The variables with which a worker enters its first rendezvous.
+
+    Args:
+        place: Horovod's SlotInfo.
+        rendezvous: Address and port of our server, as seen from the worker.
+        interface: The worker's network interface for Gloo and NCCL.
+        gloo_timeout_seconds: Longest wait inside one collective.
+    """
+    return {
+        "HOROVOD_HOSTNAME": str(place.hostname),
+        "HOROVOD_RANK": str(place.rank),
+        "HOROVOD_SIZE": str(place.size),
+        "HOROVOD_LOCAL_RANK": str(place.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(place.local_size),
+        "HOROVOD_CROSS_RANK": str(place.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(place.cross_size),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": rendezvous[0],
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(rendezvous[1]),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+        "HOROVOD_ELASTIC": "1",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(gloo_timeout_seconds),
+    }
+
+
 class AdoptingDriver(ElasticDriver):  # type: ignore[misc] # Horovod has no types
     """Decides who is a member; the processes belong to somebody else.
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from hetero_hvd.driver.summary import Exchange
-from hetero_hvd.messages import BatchPlan, Recovered, StepsTimed, WorkerId, WorkersJoined
+from hetero_hvd.messages import BatchPlan, Evaluated, Recovered, StepsTimed, WorkerId, WorkersJoined
 
 MAX_SHOWN_WORKERS = 8
 
@@ -48,6 +48,11 @@ class Progress:
         """A worker is back in training."""
         how = "state copied" if event.broadcast else "nothing copied"
         self._say(f"{event.worker} trains again after {event.seconds:.2f} s ({event.cause}, {how})")
+
+    def evaluated(self, event: Evaluated) -> None:
+        """An evaluation is done."""
+        metrics = "  ".join(f"{name} {value:.4g}" for name, value in event.metrics.items())
+        self._say(f"step {event.step}: evaluation after epoch {event.epoch}: {metrics}")
 
     def timed(self, event: StepsTimed, workers: Sequence[WorkerId], *, now_seconds: float) -> None:
         """Account for an exchange; at most one line each interval."""

@@ -1,0 +1,119 @@
+"""What the workers tell about the training: on to the balancer, the summary and the terminal."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from hetero_hvd.config import ClusterConfig
+from hetero_hvd.core.cluster import BalanceConfig, ClusterState
+from hetero_hvd.driver.output import Console
+from hetero_hvd.driver.progress import Progress
+from hetero_hvd.driver.summary import Summary
+from hetero_hvd.messages import (
+    BatchPlan,
+    Evaluated,
+    Finished,
+    FromWorker,
+    Recovered,
+    StepsTimed,
+    WorkerId,
+    WorkersJoined,
+)
+
+MAX_RESETS_WITHOUT_STEP = 20
+
+
+class Ledger:
+    """Keeps the books of a run.
+
+    Args:
+        config: Of the job.
+        console: Where to show the progress.
+        decisions: File that gets one JSON line for each decision of the balancer.
+
+    Attributes:
+        summary: Of the run so far.
+        workers: Members of the newest rendezvous in rank order.
+        rendezvous_id: Of the newest rendezvous heard of; 0 before.
+        resets_without_step: Rendezvous in a row in which no step was applied.
+    """
+
+    def __init__(self, config: ClusterConfig, console: Console, decisions: Path) -> None:
+        job = config.job
+        hints = {n.name: n.relative_speed for n in config.nodes if n.relative_speed is not None}
+        self._cluster = ClusterState(
+            BalanceConfig(
+                balance=job.balance,
+                baseline_steps=job.baseline_steps,
+                min_gain_ratio=job.min_gain_ratio,
+                relative_speeds=hints,
+            )
+        )
+        all_uniform = 2**63
+        self.summary = Summary(baseline_steps=job.baseline_steps if job.balance else all_uniform)
+        self._progress = Progress(console.say, interval_seconds=job.progress_seconds)
+        self._decisions = decisions.open("ab", buffering=0)
+        self.workers: tuple[WorkerId, ...] = ()
+        self.rendezvous_id = 0
+        self.resets_without_step = 0
+        self._applied_steps = -1
+
+    @property
+    def plan(self) -> BatchPlan | None:
+        """The newest plan."""
+        return self._cluster.plan
+
+    def take(self, message: FromWorker) -> list[BatchPlan]:
+        """Account for a message.
+
+        Returns:
+            Plans for the sender.
+
+        Raises:
+            InfeasiblePlanError: The workers cannot hold the global batch.
+        """
+        match message:
+            case WorkersJoined():
+                self._joined(message)
+                return self._balance(message)
+            case StepsTimed() if message.rendezvous_id == self.rendezvous_id:
+                self.summary.timed(message)
+                self._progress.timed(message, self.workers, now_seconds=time.monotonic())
+                return self._balance(message)
+            case Recovered():
+                self.summary.workers[message.worker].recoveries.append(message)
+                self._progress.recovered(message)
+            case Evaluated():
+                self.summary.evaluated = message
+                self._progress.evaluated(message)
+            case Finished():
+                self.summary.workers[message.worker].finished = message
+        return []
+
+    def close(self) -> None:
+        """Close the file."""
+        self._decisions.close()
+
+    def _joined(self, event: WorkersJoined) -> None:
+        self.rendezvous_id = event.rendezvous_id
+        self.workers = event.workers
+        is_stuck = event.applied_steps == self._applied_steps
+        self.resets_without_step = self.resets_without_step + 1 if is_stuck else 0
+        self._applied_steps = event.applied_steps
+        self.summary.joined(event)
+        self._progress.joined(event)
+
+    def _balance(self, event: WorkersJoined | StepsTimed) -> list[BatchPlan]:
+        plans = []
+        for result in self._cluster.handle(event, now_seconds=time.monotonic()):
+            if isinstance(result, BatchPlan):
+                self.summary.planned(result)
+                self._progress.planned(result)
+                plans.append(result)
+            else:
+                line = msgspec.json.encode(msgspec.to_builtins(result, str_keys=True)) + b"\n"
+                self._decisions.write(line)
+        return plans
