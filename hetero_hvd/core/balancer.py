@@ -70,7 +70,8 @@ def balance(
         # Division and multiplication round differently; the product is what a caller compares.
         counts += overhead + cost * (counts + 1) <= seconds
         counts -= overhead + cost * counts > seconds
-        return np.clip(counts, low, high)
+        kept: Counts = np.clip(counts, low, high)
+        return kept
 
     counts = _earliest(done_by, num_grains, late=float((overhead + cost * high).max()), ids=workers)
     sizes = [int(count) * grain for count in counts]
@@ -108,7 +109,7 @@ def _earliest(
     # No time lies between `early` and `late`: what they differ by ends at the same instant.
     counts = done_by(early)
     tied = done_by(late) - counts
-    order = sorted(np.flatnonzero(tied), key=lambda rank: (ids[rank].node, ids[rank].slot))
+    order = sorted(np.flatnonzero(tied).tolist(), key=lambda rank: (ids[rank].node, ids[rank].slot))
     before = np.cumsum(tied[order]) - tied[order]
     counts[order] += np.clip(num_grains - counts.sum() - before, 0, tied[order])
     return counts

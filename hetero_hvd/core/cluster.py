@@ -7,69 +7,28 @@ the plans and decisions that follow, and touches nothing else: no socket, no clo
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import replace
 
-from hetero_hvd.core.control import Decision, MoveRule, Trial
+from hetero_hvd.core.balancer import slowest_seconds
+from hetero_hvd.core.control import Decision, MoveRule
 from hetero_hvd.core.known import KnownWorker, own_seconds
 from hetero_hvd.core.pace import ExchangePace
-from hetero_hvd.core.planner import Spares, best_plan, even_plan, models_or_guesses
+from hetero_hvd.core.planner import best_plan, even_plan, models_or_guesses
+from hetero_hvd.core.settings import BalanceConfig
+from hetero_hvd.core.spares import Spares
 from hetero_hvd.core.step_time import StepTimeModel
-from hetero_hvd.errors import ConfigError, InvariantError
-from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
+from hetero_hvd.core.trial import Trial
+from hetero_hvd.errors import InvariantError
+from hetero_hvd.messages import BatchPlan, StepsTimed, StepTiming, WorkerId, WorkersJoined
+
+__all__ = ["BalanceConfig", "ClusterState"]
 
 PLAN_DELAY_STEPS = 3
 """The table of step k is read after k+1; the plan rides on an exchange begun later, read after."""
 
 LOST_PLAN_ROWS = 20
 """Tables that contradict the plan in force before it is sent again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BalanceConfig:
-    """How the global batch is divided."""
-
-    balance: bool = True
-    """Follow the measured speeds; else the same share for all."""
-
-    baseline_steps: int = 0
-    """First steps of the run with the same share for all, to compare with; >= 0."""
-
-    min_gain_ratio: float = 0.02
-    """Predicted part of the step time that a new plan must save, 0 to 0.5."""
-
-    exchange_seconds: float = 1.0
-    """Time between two exchanges of timings once settled, > 0."""
-
-    grain: int = 1
-    """Samples that are never split between workers, >= 1."""
-
-    relative_speeds: Mapping[str, float] = field(default_factory=dict)
-    """Hints per node for the first plan, > 0; a node without one counts as 1."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            ConfigError: With all that is wrong.
-        """
-        checks = [
-            ("baseline_steps", self.baseline_steps, self.baseline_steps >= 0, ">= 0"),
-            ("min_gain_ratio", self.min_gain_ratio, 0 <= self.min_gain_ratio <= 0.5, "0 to 0.5"),
-            ("exchange_seconds", self.exchange_seconds, self.exchange_seconds > 0, "> 0"),
-            ("grain", self.grain, self.grain >= 1, ">= 1"),
-        ]
-        checks += [
-            (f"relative_speeds[{node}]", speed, 0 < speed < math.inf, "> 0")
-            for node, speed in self.relative_speeds.items()
-        ]
-        wrong = [
-            f"{name}={found}: must be {allowed}" for name, found, ok, allowed in checks if not ok
-        ]
-        if wrong:
-            raise ConfigError(wrong)
 
 
 class ClusterState:
@@ -89,7 +48,6 @@ class ClusterState:
         self._pace = ExchangePace(config.exchange_seconds)
         self._spares = Spares()
         self._trial: Trial | None = None
-        self._slowest: deque[float] = deque(maxlen=5)
         self._num_contradictions = 0
 
     @property
@@ -105,14 +63,13 @@ class ClusterState:
     @property
     def ideal_samples_per_second(self) -> float:
         """Sum of what the members do while busy, at their last measured shares."""
-        rows = [k.last_timing for k in self._known.values() if k.last_timing]
+        rows = self._last_rows()
         return sum(row.local_batch_size / row.busy_seconds for row in rows)
 
     @property
     def imbalance_ratio(self) -> float:
         """(largest - smallest) / mean of the members' last busy times; NaN before the first."""
-        rows = [k.last_timing for k in self._known.values() if k.last_timing]
-        busy = [row.busy_seconds for row in rows]
+        busy = [row.busy_seconds for row in self._last_rows()]
         return (max(busy) - min(busy)) * len(busy) / sum(busy) if busy else math.nan
 
     def handle(
@@ -147,12 +104,15 @@ class ClusterState:
     def _join(self, event: WorkersJoined, now_seconds: float) -> BatchPlan:
         known = {w: self._all_known.get(w) or KnownWorker() for w in event.workers}
         if self._may_balance(event.applied_steps):
-            sizes = self._best(event, known, now_seconds)
+            _, sizes = self._best(event, known, now_seconds)
             measured = sum(record.estimator.is_ready for record in known.values())
             reason = f"start: {measured} of {len(known)} workers were measured before"
         else:
-            sizes, reason = self._even(event), "start: the same share for all"
-        self._all_known.update(known)
+            sizes = even_plan(event, grain=self._config.grain)
+            reason = "start: the same share for all"
+        for worker, record in known.items():
+            record.forgive()
+            self._all_known[worker] = record
         self._joined, self._known, self._last_step = event, known, -1
         self._spares = Spares()
         self._unsettle()
@@ -174,11 +134,11 @@ class ClusterState:
         if changed:
             self._unsettle()
         self._compare(event, plan)
-        decision = self._decide(event, changed, now_seconds)
+        decision = replace(self._decide(event, now_seconds), changed=changed)
         sizes = plan.local_batch_sizes
         if decision.action in {"move", "roll back", "try again"}:
             sizes = decision.proposed
-            self._follow(decision, plan)
+            self._follow(decision)
         exchange_steps = self._exchange_steps(event, plan)
         reason = decision.reason
         if sizes == plan.local_batch_sizes:
@@ -214,101 +174,79 @@ class ClusterState:
         return changed
 
     def _compare(self, event: StepsTimed, plan: BatchPlan) -> None:
-        """Note how the plan in force does, and whether it is in force at all."""
+        """Note whether the newest plan is in force."""
         measured = tuple(row.local_batch_size for row in event.timings)
-        slowest = max(map(own_seconds, event.timings))
-        if measured == plan.local_batch_sizes and math.isfinite(slowest):
-            self._slowest.append(slowest)
         if event.step >= plan.from_step:
             contradicted = measured != plan.local_batch_sizes
             self._num_contradictions = self._num_contradictions + 1 if contradicted else 0
 
-    def _decide(
-        self, event: StepsTimed, changed: Mapping[WorkerId, float], now_seconds: float
-    ) -> Decision:
+    def _decide(self, event: StepsTimed, now_seconds: float) -> Decision:
         joined, plan = self._members()
-        current = plan.local_batch_sizes
-        self._spares.observe(
-            dict(zip(joined.workers, current, strict=True)), now_seconds=now_seconds
-        )
-        if not self._may_balance(event.step + PLAN_DELAY_STEPS + joined.prefetch_steps):
+        step, current = event.step, plan.local_batch_sizes
+        measured = tuple(row.local_batch_size for row in event.timings)
+        self._spares.observe(joined.workers, current, measured, now_seconds=now_seconds)
+        if not self._may_balance(step + PLAN_DELAY_STEPS + joined.prefetch_steps):
             reason = "baseline" if self._config.balance else "balancing is off"
-            return Decision(step=event.step, action="keep", reason=reason)
+            return Decision(step=step, action="keep", reason=reason)
         rollback = self._judge_trial(event, now_seconds)
         if rollback is not None:
             return rollback
-        unmeasured = [
-            str(worker)
-            for (worker, record), size in zip(self._known.items(), current, strict=True)
-            if size and not record.estimator.is_ready
-        ]
-        if unmeasured:
-            reason = f"not measured yet: {', '.join(unmeasured[:5])}"
-            return Decision(step=event.step, action="keep", reason=reason)
-        proposed = self._best(joined, self._known, now_seconds)
-        retried = [w for w, size in zip(joined.workers, current, strict=True) if not size]
-        retried = [worker for worker in retried if worker in self._spares.retried]
-        if retried:
-            reason = f"measure again: {', '.join(map(str, retried[:5]))}"
-            return Decision(step=event.step, action="try again", reason=reason, proposed=proposed)
+        estimators = [record.estimator for record in self._known.values()]
+        for worker, estimator, size in zip(joined.workers, estimators, current, strict=True):
+            if size and not estimator.is_ready:
+                return Decision(step=step, action="keep", reason=f"{worker} is not measured yet")
+        models, proposed = self._best(joined, self._known, now_seconds)
+        for worker, now, then in zip(joined.workers, current, proposed, strict=True):
+            if then and not now and worker in self._spares.retried:
+                reason = f"measure {worker} again"
+                return Decision(step=step, action="try again", reason=reason, proposed=proposed)
         return self._rule.judge(
-            list(self._models(joined, self._known).values()),
-            [record.estimator for record in self._known.values()],
-            current=current,
-            proposed=proposed,
-            step=event.step,
-            changed=changed,
+            tuple(models.values()), estimators, current=current, proposed=proposed, step=step
         )
 
     def _judge_trial(self, event: StepsTimed, now_seconds: float) -> Decision | None:
-        """Accept the plan on trial when it has been measured, or say that it was a mistake."""
-        trial = self._trial
-        if trial is None:
+        """The way back if the plan on trial asks too much of somebody; else it stands."""
+        joined, _ = self._members()
+        if self._trial is None:
             return None
-        trial.observe(event.timings)
-        if not trial.is_over:
+        self._trial.observe(event.timings)
+        if not self._trial.is_over:
             return None
-        self._trial = None
-        workers = tuple(self._known)
-        sigma = max(record.estimator.sigma_ratio for record in self._known.values())
-        tolerance = max(self._config.min_gain_ratio, 1.5 * sigma)
-        overloaded = trial.overloaded(workers, tolerance_ratio=tolerance)
-        for rank, estimator in overloaded.items():
-            self._known[workers[rank]].fail(trial.sizes[rank], estimator, now_seconds=now_seconds)
-        if not overloaded:
+        trial, self._trial = self._trial, None
+        overloaded = trial.overloaded(self._known)
+        for worker, (size, before) in overloaded.items():
+            self._known[worker].fail(size, before, now_seconds=now_seconds)
+        models, proposed = self._best(joined, self._known, now_seconds)
+        shares = dict(zip(joined.workers, proposed, strict=True))
+        predicted = slowest_seconds(tuple(models.values()), proposed)
+        avoided = all(shares[worker] < size for worker, (size, _) in overloaded.items())
+        if not (overloaded and avoided and predicted < trial.slowest_seconds):
+            for worker in overloaded:
+                self._known[worker].unfail()
             return None
-        names = ", ".join(f"{workers[rank]} at {trial.sizes[rank]}" for rank in overloaded)
+        names = ", ".join(f"{worker} at {size}" for worker, (size, _) in overloaded.items())
         return Decision(
             step=event.step,
             action="roll back",
-            reason=f"slower than before and than predicted: {names}",
-            proposed=trial.before,
+            reason=f"slowed down by its share: {names}",
+            proposed=proposed,
+            current_seconds=trial.slowest_seconds,
+            proposed_seconds=predicted,
         )
 
-    def _follow(self, decision: Decision, plan: BatchPlan) -> None:
-        """Prepare for a new plan: a move is on trial against the plan before it."""
-        if decision.action == "roll back":
-            self._trial = None
-        elif self._trial is not None:
-            self._trial.extend(self._known, decision.proposed)
-        else:
-            measured = median(self._slowest) if self._slowest else decision.current_seconds
-            self._trial = Trial(
-                self._known,
-                before=plan.local_batch_sizes,
-                before_seconds=measured,
-                sizes=decision.proposed,
-            )
+    def _follow(self, decision: Decision) -> None:
+        """Prepare for a new plan: larger shares are on trial."""
+        if self._trial is None:
+            self._trial = Trial()
+        self._trial.begin(self._known, decision.proposed)
         self._rule.forget()
         self._pace.disturb()
-        self._slowest.clear()
 
     def _unsettle(self) -> None:
-        """The workers have changed: what was measured of the plan in force is void."""
+        """The workers have changed: judge the plan in force anew."""
         self._trial = None
         self._rule.forget()
         self._pace.disturb()
-        self._slowest.clear()
         self._num_contradictions = 0
 
     def _may_balance(self, from_step: int) -> bool:
@@ -319,34 +257,29 @@ class ClusterState:
             return 1  # so that the baseline ends on time
         return self._pace.exchange_steps(plan.exchange_steps)
 
-    def _models(
-        self, joined: WorkersJoined, known: Mapping[WorkerId, KnownWorker]
-    ) -> dict[WorkerId, StepTimeModel]:
-        return models_or_guesses(
-            known,
-            relative_speeds=self._config.relative_speeds,
-            typical_share=joined.global_batch_size / len(known),
-        )
-
     def _best(
         self, joined: WorkersJoined, known: Mapping[WorkerId, KnownWorker], now_seconds: float
-    ) -> tuple[int, ...]:
-        return best_plan(
-            self._models(joined, known),
+    ) -> tuple[dict[WorkerId, StepTimeModel], tuple[int, ...]]:
+        """The models of all members, guessed where not measured, and the best plan for them."""
+        models = models_or_guesses(
+            known,
+            relative_speeds=self._config.relative_speeds,
             global_batch_size=joined.global_batch_size,
-            capacities=joined.capacities,
+        )
+        sizes = best_plan(
+            models,
+            joined,
             trusted=[record.max_share(now_seconds=now_seconds) for record in known.values()],
             grain=self._config.grain,
             retried=self._spares.retried,
         )
+        return models, sizes
 
-    def _even(self, joined: WorkersJoined) -> tuple[int, ...]:
-        return even_plan(
-            joined.workers,
-            global_batch_size=joined.global_batch_size,
-            capacities=joined.capacities,
-            grain=self._config.grain,
-        )
+    def _last_rows(self) -> list[StepTiming]:
+        """The last measured row of each member that has work."""
+        sizes = self._plan.local_batch_sizes if self._plan else ()
+        pairs = zip(self._known.values(), sizes, strict=True)
+        return [known.last_timing for known, size in pairs if size and known.last_timing]
 
     def _members(self) -> tuple[WorkersJoined, BatchPlan]:
         if self._joined is None or self._plan is None:

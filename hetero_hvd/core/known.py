@@ -58,6 +58,8 @@ class KnownWorker:
         self.last_timing: StepTiming | None = None
         self._failed_share = math.inf
         self._failed_until_seconds = -math.inf
+        self._rows_to_confirm = 0
+        self._withdrawn = self.estimator
         self._wait = LastingWait()
 
     def observe(self, timing: StepTiming) -> float | None:
@@ -66,6 +68,7 @@ class KnownWorker:
         if size == 0 or not math.isfinite(busy) or size >= self._failed_share:
             return None
         self.last_timing = timing
+        self._rows_to_confirm = max(0, self._rows_to_confirm - 1)
         compute = busy - timing.data_wait_seconds
         lasting = self._wait.seconds(size, timing.data_wait_seconds)
         return self.estimator.update(size, compute + lasting, timing.num_steps)
@@ -76,31 +79,46 @@ class KnownWorker:
             self.largest_share = max(self.largest_share, local_batch_size)
 
     def fail(self, local_batch_size: int, before: StepTimeEstimator, *, now_seconds: float) -> None:
-        """This share measured worse than predicted: ask for less and unlearn it, for an hour.
+        """This share slowed it down, or it has changed: back to what it carried, to see which.
 
         Args:
             local_batch_size: The share, samples.
             before: The estimator as it was before that share.
             now_seconds: The time now.
         """
+        self._withdrawn = self.estimator
         self.estimator = before
         self._failed_share = local_batch_size
         self._failed_until_seconds = now_seconds + FAILED_SHARE_SECONDS
+        self._rows_to_confirm = FEWEST_ROWS
+
+    def unfail(self) -> None:
+        """Take the last `fail` back: nothing better is known than to go on with that share."""
+        self.estimator = self._withdrawn
+        self.forgive()
+
+    def forgive(self) -> None:
+        """Void past failures: the cluster or the worker has changed."""
+        self._failed_share = math.inf
+        self._rows_to_confirm = 0
 
     def accept_change(self, ratio: float) -> None:
-        """The worker itself has changed, at a share that it carries: failures are void."""
+        """The worker itself has changed its speed, at a share that it carries."""
         self.estimator.rescale(ratio)
-        self._failed_share = math.inf
+        if self._rows_to_confirm:
+            self.forgive()  # not the larger share was to blame, but this change
 
     def max_share(self, *, now_seconds: float) -> int:
         """Largest local batch to ask for, samples; -1 = not limited.
 
-        After a failure it is half way to the failed share, so that a memory cliff is approached by
-        bisection and each failure halves the next step.
+        After a failure it is the proven share until rows have confirmed it, then half way to the
+        failed one: a cliff is approached by bisection, and each failure halves the next step.
         """
         if self.largest_share == 0:
             return -1
+        if self._rows_to_confirm:
+            return self.largest_share
         limit = TRUST_RATIO * self.largest_share
         if now_seconds >= self._failed_until_seconds:
-            self._failed_share = math.inf
+            self.forgive()
         return int(min(limit, (self.largest_share + self._failed_share) // 2))

@@ -8,29 +8,23 @@ from statistics import median
 from hetero_hvd.core.balancer import balance, slowest_seconds
 from hetero_hvd.core.known import KnownWorker
 from hetero_hvd.core.step_time import StepTimeModel
-from hetero_hvd.messages import WorkerId
+from hetero_hvd.messages import WorkerId, WorkersJoined
 
 SPARE_RATIO = 0.05
 """A worker is left without work only if its first grain would cost the step more than this."""
 
 
-def even_plan(
-    workers: Sequence[WorkerId],
-    *,
-    global_batch_size: int,
-    capacities: Sequence[int],
-    grain: int,
-) -> tuple[int, ...]:
-    """The same share for all, as far as the capacities allow; sizes in the order of `workers`.
+def even_plan(joined: WorkersJoined, *, grain: int) -> tuple[int, ...]:
+    """The same share for all, as far as the capacities allow.
 
     Raises:
         InfeasiblePlanError: The workers together hold fewer samples.
     """
     same = StepTimeModel(overhead_seconds=0.0, seconds_per_sample=1.0)
     return balance(
-        dict.fromkeys(workers, same),
-        global_batch_size=global_batch_size,
-        capacities=capacities,
+        dict.fromkeys(joined.workers, same),
+        global_batch_size=joined.global_batch_size,
+        capacities=joined.capacities,
         grain=grain,
     )
 
@@ -39,18 +33,18 @@ def models_or_guesses(
     known: Mapping[WorkerId, KnownWorker],
     *,
     relative_speeds: Mapping[str, float],
-    typical_share: float,
+    global_batch_size: int,
 ) -> dict[WorkerId, StepTimeModel]:
     """The measured model of each worker; for a new one, what its hint says against the others.
 
     Args:
         known: The members in rank order.
         relative_speeds: Hint per node, > 0; 1 where there is none.
-        typical_share: Local batch at which the measured workers are compared, samples, > 0.
+        global_batch_size: Samples per step; workers are compared at an equal share of them.
     """
     hints = {worker: relative_speeds.get(worker.node, 1.0) for worker in known}
     models = {w: record.estimator.model for w, record in known.items() if record.estimator.is_ready}
-    share = max(1, round(typical_share))
+    share = max(1, global_batch_size // len(known))
     full_speed = [model.step_seconds(share) / share * hints[w] for w, model in models.items()]
     cost = median(full_speed) if full_speed else 1.0
     return {
@@ -62,9 +56,8 @@ def models_or_guesses(
 
 def best_plan(
     models: Mapping[WorkerId, StepTimeModel],
+    joined: WorkersJoined,
     *,
-    global_batch_size: int,
-    capacities: Sequence[int],
     trusted: Sequence[int],
     grain: int,
     retried: Collection[WorkerId] = (),
@@ -76,8 +69,7 @@ def best_plan(
 
     Args:
         models: Step-time model per worker, in rank order.
-        global_batch_size: Samples per optimizer step, > 0.
-        capacities: Largest local batch that fits, samples; -1 = not limited.
+        joined: The rendezvous: batch and capacities.
         trusted: Largest local batch to ask for, samples; -1 = not limited. Raised together, by
             doubling, where they do not hold the batch: after losses the rest must carry it.
         grain: Samples that are never split.
@@ -86,7 +78,8 @@ def best_plan(
     Raises:
         InfeasiblePlanError: The capacities hold fewer samples.
     """
-    limits = _within(capacities, trusted, global_batch_size, grain)
+    global_batch_size = joined.global_batch_size
+    limits = _within(joined.capacities, trusted, global_batch_size, grain)
     plan = balance(models, global_batch_size=global_batch_size, capacities=limits, grain=grain)
     if all(plan):
         return plan
@@ -118,42 +111,3 @@ def _within(
         if sum(limit // grain * grain for limit in limits) >= global_batch_size or limits == held:
             return limits
         asked = [2 * limit for limit in asked]
-
-
-class Spares:
-    """Workers without work: when to measure them again, since only work shows their speed.
-
-    A worker is tried again after a minute, then at intervals that grow fourfold up to an hour.
-    """
-
-    FIRST_SECONDS, GROWTH, LAST_SECONDS, ROWS = 60.0, 4, 3600.0, 4
-
-    def __init__(self) -> None:
-        self._waiting: dict[WorkerId, tuple[float, float]] = {}
-        self._rows_left: dict[WorkerId, int] = {}
-
-    @property
-    def retried(self) -> Collection[WorkerId]:
-        """Workers to give one grain to until they are measured."""
-        return self._rows_left.keys()
-
-    def observe(self, sizes: Mapping[WorkerId, int], *, now_seconds: float) -> None:
-        """Take the local batch sizes of the next table."""
-        for worker, size in sizes.items():
-            if worker in self._rows_left:
-                self._rows_left[worker] -= size > 0
-                if self._rows_left[worker] == 0:
-                    del self._rows_left[worker]
-            elif size > 0:
-                self._waiting.pop(worker, None)
-            else:
-                self._wait(worker, now_seconds)
-
-    def _wait(self, worker: WorkerId, now_seconds: float) -> None:
-        due, interval = self._waiting.setdefault(
-            worker, (now_seconds + self.FIRST_SECONDS, self.FIRST_SECONDS)
-        )
-        if now_seconds >= due:
-            interval = min(interval * self.GROWTH, self.LAST_SECONDS)
-            self._waiting[worker] = (now_seconds + interval, interval)
-            self._rows_left[worker] = self.ROWS

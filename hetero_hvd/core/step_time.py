@@ -22,14 +22,16 @@ PRIOR_SIGMA_RATIO = 0.05
 """Noise of one step's time before enough of it was seen."""
 
 HUBER_LIMIT = 2.0
-"""Residuals count up to this many standard errors, so that a spike cannot carry the model away."""
+"""Residuals beyond this many standard errors weigh less, in inverse proportion (Huber, 1964)."""
 
 CUSUM_CLIP, CUSUM_DRIFT, CUSUM_THRESHOLD = 3.0, 0.5, 4.0
 """Standard errors; one clipped residual stays below the threshold, two do not (Page, 1954)."""
 
-GATE = 3.5
 ALARM_RATIO = math.log(1.08)
 """Smaller changes are left to the recursive fit."""
+
+ALARM_ERRORS = 4.5
+"""So are those that noise could feign, in standard errors of the rows since the change."""
 
 MAD_TO_SIGMA = 1.4826
 """Of a normal distribution."""
@@ -172,9 +174,12 @@ class StepTimeEstimator:
         aa, ab, bb = self._covariance
         one, slope = 1 / predicted, size / predicted
         gain_a, gain_b = aa * one + ab * slope, ab * one + bb * slope
-        variance = one * gain_a + slope * gain_b + self._sigma**2 / num_steps
-        error = math.sqrt(variance)
-        correction = max(-HUBER_LIMIT * error, min(residual, HUBER_LIMIT * error)) / variance
+        noise = self._sigma**2 / num_steps
+        variance = one * gain_a + slope * gain_b + noise
+        standardised = residual / math.sqrt(variance)
+        # An outlier has its noise raised, so a model that is unsure there still believes it.
+        variance += noise * max(0.0, abs(standardised) / HUBER_LIMIT - 1)
+        correction = residual / variance
         self._fixed += gain_a * correction
         self._slope += gain_b * correction
         aa = (aa - gain_a * gain_a / variance) / FORGETTING
@@ -184,7 +189,7 @@ class StepTimeEstimator:
         widest = self._prior_covariance(size)
         shrink = min(1.0, (widest[0] + widest[2]) / (aa + bb))
         self._covariance = (aa * shrink, ab * shrink, bb * shrink)
-        return residual / error
+        return standardised
 
     def _project(self, aa: float, ab: float, bb: float, size: float) -> None:
         """Keep overhead >= 0 and slope > 0, moving the other where the data would have put it."""
@@ -218,4 +223,5 @@ class StepTimeEstimator:
         change = median(
             math.log(seconds / (self._fixed + self._slope * size)) for size, seconds in since
         )
-        return math.exp(change) if abs(change) > max(ALARM_RATIO, GATE * self._sigma/math.sqrt(len(since))) else None
+        certain = max(ALARM_RATIO, ALARM_ERRORS * self._sigma / math.sqrt(len(since)))
+        return math.exp(change) if abs(change) > certain else None

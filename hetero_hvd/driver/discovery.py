@@ -13,7 +13,7 @@ from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.driver.launcher import WorkerProcess
 from hetero_hvd.driver.output import Console, WorkerOutput
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import Ready, WorkerId
+from hetero_hvd.messages import Admit, Ready, WorkerId
 
 FIRST_BACKOFF_SECONDS = 1.0
 EXIT_NOT_STARTED = 127
@@ -29,7 +29,7 @@ class Slot:
         host: The worker's name as a Horovod host, new at each restart.
         process: The running process; None between two.
         ready: What the running worker said of itself; None before.
-        is_admitted: Whether Horovod made the running worker a member.
+        admission: With which the running worker was made a member; None before.
         is_wanted: Whether nodes.yaml still has it.
         num_restarts: So many so far.
         heard_at_seconds: When the worker last sent something, monotonic clock.
@@ -41,7 +41,7 @@ class Slot:
     host: str = ""
     process: WorkerProcess | None = None
     ready: Ready | None = None
-    is_admitted: bool = False
+    admission: Admit | None = None
     is_wanted: bool = True
     num_restarts: int = 0
     heard_at_seconds: float = field(default_factory=time.monotonic)
@@ -127,7 +127,9 @@ class Slots:
             if worker not in present:
                 path = self._logs / f"{worker.node}-{worker.slot}.log"
                 slot = Slot(
-                    worker=worker, node=node, output=WorkerOutput(self._console, path, f"[{worker}] ")
+                    worker=worker,
+                    node=node,
+                    output=WorkerOutput(self._console, path, f"[{worker}] "),
                 )
                 self._tasks[slot] = asyncio.create_task(self._live(slot))
         self._changed()
@@ -178,7 +180,7 @@ class Slots:
         self._console.say(f"{slot.worker} is no longer in nodes.yaml and leaves")
         if slot.process is None:
             self._tasks[slot].cancel()
-        elif not slot.is_admitted:
+        elif slot.admission is None:
             slot.process.terminate()
 
     async def _live(self, slot: Slot) -> None:
@@ -186,7 +188,9 @@ class Slots:
         try:
             while await self._run(slot) != 0 and self.may_restart and slot.is_wanted:
                 if slot.num_restarts >= self._max_restarts:
-                    self._console.say(f"{slot.worker} is given up after {slot.num_restarts} restarts")
+                    self._console.say(
+                        f"{slot.worker} is given up after {slot.num_restarts} restarts"
+                    )
                     break
                 slot.num_restarts += 1
                 self._console.say(
@@ -213,8 +217,7 @@ class Slots:
             slot.output.feed(f"cannot be started: {error}\n".encode())
             code = EXIT_NOT_STARTED
         self._on_exit(slot, code)
-        slot.process = slot.ready = None
-        slot.is_admitted = False
+        slot.process = slot.ready = slot.admission = None
         self._changed()
         return code
 

@@ -1,8 +1,8 @@
-"""Horovod's ElasticDriver, taught to adopt workers that already run. The driver's only use of Horovod.
+"""Horovod's ElasticDriver, taught to adopt workers that already run. Our only use of it here.
 
 What is changed, and why (Horovod 0.28.1, `horovod/runner/elastic/`):
-- `driver.py:188-208` looks for hosts once a second and tells about a change once, and only rank 0; a
-  message that comes while a worker resets is lost for ever. Here: five times a second, and again
+- `driver.py:188-208` looks for hosts once a second and tells about a change once, and only rank 0;
+  a message that comes while a worker resets is lost for ever. Here: five times a second, and again
   until the membership is as wanted.
 - `driver.py:189` takes new hosts in the order of a Python set; here in the order of nodes.yaml.
 - `registration.py:74-113` lets anybody count as a party of the barrier; here members only.
@@ -32,12 +32,12 @@ TICK_SECONDS = 0.2
 class LiveHosts(HostDiscovery):  # type: ignore[misc] # Horovod has no types
     """Horovod's view of the workers: each that is ready is a host of its own with one slot.
 
-    So a dead worker costs its own slot only, and as each restart has a new name, Horovod's blacklist,
-    which it never forgets, does not matter.
+    So a dead worker costs its own slot only, and as each restart has a new name, Horovod's
+    blacklist, which it never forgets, does not matter.
 
     Args:
-        available: Called in Horovod's thread; names of the ready and living workers, in the order in
-            which new ones get their ranks.
+        available: Called in Horovod's thread; names of the ready and living workers, in the order
+            in which new ones get their ranks.
     """
 
     def __init__(self, available: Callable[[], tuple[str, ...]]) -> None:
@@ -50,7 +50,7 @@ class LiveHosts(HostDiscovery):  # type: ignore[misc] # Horovod has no types
 
 
 class MembersOnly(WorkerStateRegistry):  # type: ignore[misc] # Horovod has no types
-    """Horovod's barrier, without strangers: a removed worker that asks again would complete it early."""
+    """Horovod's barrier, without strangers: a removed worker that asks again completed it early."""
 
     def _record_state(self, host: str, slot: int, state: str) -> int:
         self._action_event.wait()
@@ -210,4 +210,4 @@ class AdoptingDriver(ElasticDriver):  # type: ignore[misc] # Horovod has no type
         try:
             super()._handle_worker_exit(slot_info, exit_code, timestamp)
         except (threading.BrokenBarrierError, RuntimeError) as error:
-            logger.info("%s: its end was not recorded: %s", slot_info.hostname, error)
+            logger.info("%s: nobody waits for its end any more (%r)", slot_info.hostname, error)

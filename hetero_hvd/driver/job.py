@@ -1,69 +1,42 @@
-"""One job from its start to its end: `run_job` ties servers, processes and Horovod together.
+"""One job from its start to its end.
 
-One asyncio loop in the main thread holds all state. Horovod's driver lives in threads of its own and
-reaches the loop through `call_soon_threadsafe` only.
+One asyncio loop in the main thread holds all state. Horovod's driver lives in threads of its own
+and reaches the loop through `call_soon_threadsafe` only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from hetero_hvd import channel
 from hetero_hvd.config import NodesFile
-from hetero_hvd.driver.discovery import Slot, Slots
-from hetero_hvd.driver.elastic import AdoptingDriver, horovod_environment
-from hetero_hvd.driver.launcher import WorkerProcess, count_gpus, exit_in_words, launch_order
-from hetero_hvd.driver.ledger import MAX_RESETS_WITHOUT_STEP, Ledger
-from hetero_hvd.driver.network import DriverAddresses
 from hetero_hvd.driver.output import Console
-from hetero_hvd.driver.rendezvous import Rendezvous
 from hetero_hvd.driver.report import as_dict, as_text
-from hetero_hvd.driver.server import ChannelServer
+from hetero_hvd.driver.team import Ending, Team
 from hetero_hvd.errors import ConfigError, JobError, UserError
-from hetero_hvd.messages import Admit, Crashed, FromWorker, Heartbeat, Ready, ResetRequested, Stop
-
-logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-REQUEST_SECONDS = 1.0
-"""Between two requests to the workers for the same change of membership."""
-
 LEAVE_SECONDS = 10.0
-"""For a worker to end by itself once it is done or was let go."""
+"""For the workers to end by themselves when the training is done."""
 
 END_SECONDS = 8.0
 """For all processes to end after SIGTERM, which becomes SIGKILL after 5 s, everywhere."""
 
-
-@dataclass(frozen=True)
-class Ending:
-    """How a job ended.
-
-    Attributes:
-        exit_code: For the command line.
-        reason: In words.
-        is_orderly: Whether the workers end by themselves.
-    """
-
-    exit_code: int
-    reason: str
-    is_orderly: bool = False
+KILL_SECONDS = 3.0
+EXIT_USER_ERROR = 2
+EXIT_BUG = 1
 
 
 def run_job(nodes_file: NodesFile, command: tuple[str, ...]) -> int:
-    """Train until the workers are done. Call it from the main thread: it handles Ctrl-C and SIGTERM.
+    """Train until the workers are done. For the main thread: it handles Ctrl-C and SIGTERM.
 
     Args:
         nodes_file: The nodes and the job's settings; followed while the job runs.
@@ -75,9 +48,8 @@ def run_job(nodes_file: NodesFile, command: tuple[str, ...]) -> int:
     Raises:
         UserError: The job cannot start or go on, for a reason that the user can remove.
     """
-    job = nodes_file.current.job
-    name = f"{datetime.now(timezone.utc):%Y-%m-%dT%H-%M-%SZ}"
-    output = Path(job.output) if job.output else Path("runs", name)
+    name = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
+    output = Path(nodes_file.current.job.output or Path("runs", name))
     try:
         (output / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -109,3 +81,120 @@ def log_file(path: Path) -> Iterator[None]:
         root.setLevel(level)
         root.removeHandler(handler)
         handler.close()
+
+
+class Job:
+    """The life of a job.
+
+    Args:
+        nodes_file: See `run_job`.
+        command: See `run_job`.
+        output: Folder for logs and summary.
+        console: Where to tell people.
+    """
+
+    def __init__(
+        self, nodes_file: NodesFile, command: tuple[str, ...], output: Path, console: Console
+    ) -> None:
+        self._nodes_file = nodes_file
+        self._output = output
+        self._console = console
+        self._team = Team(nodes_file.current, command, output, console)
+        self._is_interrupted = False
+
+    async def run(self) -> int:
+        """Start, train, end; see `run_job`."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupt, number)
+        work = asyncio.create_task(self._work())
+        work.add_done_callback(self._team.give_up)
+        ending = Ending(EXIT_BUG, "an error of the driver")
+        try:
+            ending = await self._team.ended
+        except UserError as error:
+            ending = Ending(EXIT_USER_ERROR, str(error))
+            raise
+        finally:
+            work.cancel()
+            await self._close(ending)
+            self._summarize(ending)
+        return ending.exit_code
+
+    async def _work(self) -> None:
+        cluster = self._nodes_file.current
+        endpoints = [await self._team.endpoints.towards(node) for node in cluster.nodes]
+        self._console.say(f"logs: {self._output / 'logs'}  status: {endpoints[0].status_url}")
+        await self._team.slots.follow(cluster)
+        await self._wait_for_workers()
+        await self._team.membership.start()
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(TICK_SECONDS)
+            await self._follow_file()
+            self._team.check(slept_too_long_seconds=time.monotonic() - before - TICK_SECONDS)
+
+    async def _wait_for_workers(self) -> None:
+        """Until all workers are ready, or enough of them and the others have had their time."""
+        job = self._nodes_file.current.job
+        slots = self._team.slots
+        deadline = time.monotonic() + job.start_timeout_seconds
+        while True:
+            num_ready, num_wanted = len(slots.available()), len(slots.all)
+            num_enough = max(job.min_np, min(num_wanted, job.max_np or num_wanted))
+            if num_ready >= num_enough:
+                return
+            left_seconds = deadline - time.monotonic()
+            if left_seconds <= 0:
+                break
+            await self._team.wait_for_change(left_seconds)
+        if num_ready < job.min_np:
+            raise JobError(
+                f"{num_ready} of {num_wanted} workers were ready after "
+                f"{job.start_timeout_seconds:g} s, min_np is {job.min_np}; look into "
+                f"{self._output / 'logs'}, or raise start_timeout_seconds"
+            )
+        self._console.say(
+            f"starting with {num_ready} of {num_wanted} workers; others join when ready"
+        )
+
+    async def _follow_file(self) -> None:
+        news = self._nodes_file.refresh()
+        if isinstance(news, ConfigError):
+            for problem in news.problems:
+                self._console.say(f"{problem} (the job goes on with the earlier version)")
+        elif news == "changed":
+            await self._team.slots.follow(self._nodes_file.current)
+
+    def _interrupt(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._is_interrupted:
+            self._console.say(f"{name} again: all workers are killed")
+            self._team.slots.kill()
+            return
+        self._is_interrupted = True
+        self._console.say(f"{name}: all workers are asked to end; once more kills them")
+        self._team.end(Ending(128 + number, f"ended by {name}"))
+
+    async def _close(self, ending: Ending) -> None:
+        """End every process that was started, and every thread."""
+        slots = self._team.slots
+        slots.may_restart = False
+        await self._team.membership.close()
+        if not (ending.is_orderly and await slots.wait(LEAVE_SECONDS)):
+            slots.end()
+            if not await slots.wait(END_SECONDS):
+                slots.kill()
+                await slots.wait(KILL_SECONDS)
+        await self._team.close()
+
+    def _summarize(self, ending: Ending) -> None:
+        summary = self._team.ledger.summary
+        facts = as_dict(summary, exit_code=ending.exit_code, reason=ending.reason)
+        content = msgspec.json.format(msgspec.json.encode(facts)) + b"\n"  # writes NaN as null
+        try:
+            (self._output / "summary.json").write_bytes(content)
+        except OSError as error:
+            self._console.say(f"summary.json cannot be written: {error}")
+        for line in as_text(facts):
+            self._console.say(line)

@@ -28,7 +28,7 @@ LAST_OUTPUT_SECONDS = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOrder:
-    """What the supervisor on the node should run. Goes over standard input, never on a command line.
+    """What the supervisor on the node should run. Sent over its input, never on a command line.
 
     Attributes:
         command: The user's command.
@@ -48,7 +48,12 @@ def supervisor_command(node: NodeConfig, *arguments: str) -> list[str]:
     command = [node.python or sys.executable, *SUPERVISOR, *arguments]
     if node.launcher == "local":
         return command
-    options = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3"]
+    options = [
+        "BatchMode=yes",
+        "ConnectTimeout=10",
+        "ServerAliveInterval=5",
+        "ServerAliveCountMax=3",
+    ]
     options += [f"{name}={value}" for name, value in node.ssh_options.items()]
     vector = ["ssh", "-T", *(part for option in options for part in ("-o", option))]
     if node.port is not None:
@@ -123,19 +128,19 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             lambda: cls(output),
             *supervisor_command(node),
             stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C is for the driver, who then ends the workers in order
+            start_new_session=True,  # a Ctrl-C is for the driver, who ends the workers in order
         )
-        process._write(json.dumps(asdict(order)))
+        process.tell(json.dumps(asdict(order)))
         return process
 
     def terminate(self) -> None:
         """Ask it to end; who does not within a few seconds is killed."""
-        self._write("TERM")
+        self.tell("TERM")
         asyncio.get_running_loop().call_later(TERM_SECONDS, self._kill_handle)
 
     def kill(self) -> None:
         """End it at once."""
-        self._write("KILL")
+        self.tell("KILL")
         asyncio.get_running_loop().call_later(KILL_SECONDS, self._kill_handle)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -164,7 +169,8 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             if self._transport is not None:
                 self._transport.close()
 
-    def _write(self, line: str) -> None:
+    def tell(self, line: str) -> None:
+        """Give the supervisor a line."""
         stdin = self._transport.get_pipe_transport(0) if self._transport else None
         if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
             stdin.write(f"{line}\n".encode())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
 
 from hetero_hvd.config import ClusterConfig
-from hetero_hvd.core.cluster import BalanceConfig, ClusterState
+from hetero_hvd.core.cluster import ClusterState
+from hetero_hvd.core.control import Decision
+from hetero_hvd.core.settings import BalanceConfig
 from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.progress import Progress
 from hetero_hvd.driver.summary import Summary
@@ -106,6 +109,15 @@ class Ledger:
         self.summary.joined(event)
         self._progress.joined(event)
 
+    def _line(self, decision: Decision) -> bytes:
+        changed = {str(worker): ratio for worker, ratio in decision.changed.items()}
+        facts = asdict(replace(decision, changed={})) | {
+            "changed": changed,
+            "rendezvous_id": self.rendezvous_id,
+            "workers": list(map(str, self.workers)),
+        }
+        return msgspec.json.encode(facts) + b"\n"
+
     def _balance(self, event: WorkersJoined | StepsTimed) -> list[BatchPlan]:
         plans = []
         for result in self._cluster.handle(event, now_seconds=time.monotonic()):
@@ -114,6 +126,5 @@ class Ledger:
                 self._progress.planned(result)
                 plans.append(result)
             else:
-                line = msgspec.json.encode(msgspec.to_builtins(result, str_keys=True)) + b"\n"
-                self._decisions.write(line)
+                self._decisions.write(self._line(result))
         return plans

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from typing import NamedTuple, Protocol
 
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.errors import JobError
@@ -24,8 +26,8 @@ def address_towards(node: NodeConfig) -> str:
             probe.connect((node.address, 9))
         except OSError as error:
             raise JobError(
-                f"node {node.name}: no route to {node.address} ({error}); correct its address, or set "
-                "job.driver_address to the address at which the nodes reach this machine"
+                f"node {node.name}: no route to {node.address} ({error}); correct its address, "
+                "or set job.driver_address to the address at which the nodes reach this machine"
             ) from error
         address: str = probe.getsockname()[0]
     return address
@@ -46,8 +48,8 @@ def resolve(address: str) -> str:
 class DriverAddresses:
     """The driver's address for each node.
 
-    A job of local nodes stays on the loopback interface. As soon as one node is remote, local workers
-    use an outside address too: it decides the interface on which Gloo listens for the others.
+    A job of local nodes stays on the loopback interface. As soon as one node is remote, local
+    workers use an outside address too: it decides on which interface Gloo listens for the others.
 
     Args:
         nodes: The nodes at the start of the job.
@@ -70,9 +72,68 @@ class DriverAddresses:
         """
         if node.launcher == "local":
             return self._for_local
-        if self._for_local == LOOPBACK:
+        address = self._fixed or address_towards(node)
+        if self._for_local == LOOPBACK != address:
             raise JobError(
-                f"node {node.name}: is remote, but the job was started with local nodes only, which "
-                "it could not reach; set job.driver_address and start again"
+                f"node {node.name}: is remote, but the job was started with local nodes only, "
+                "which it could not reach; set job.driver_address and start again"
             )
-        return self._fixed or address_towards(node)
+        return address
+
+
+class Listener(Protocol):
+    """A server that can listen on several addresses."""
+
+    async def listen(self, address: str) -> int:
+        """Accept connections on an address; returns the port."""
+
+
+class Endpoint(NamedTuple):
+    """Where a node reaches the driver."""
+
+    address: str
+    channel_port: int
+    rendezvous_port: int
+
+    @property
+    def status_url(self) -> str:
+        """Where the job's state is shown, to this machine only."""
+        return f"http://{self.address}:{self.channel_port}/status"
+
+
+class Endpoints:
+    """The driver's listening sockets: two on each address that some node needs, and on no other.
+
+    Args:
+        addresses: The driver's address for each node.
+        channels: The server of the workers' channels.
+        rendezvous: The server where they meet.
+    """
+
+    def __init__(
+        self, addresses: DriverAddresses, channels: Listener, rendezvous: Listener
+    ) -> None:
+        self._addresses = addresses
+        self._channels = channels
+        self._rendezvous = rendezvous
+        self._open: dict[str, Endpoint] = {}
+        self._lock = asyncio.Lock()
+
+    async def towards(self, node: NodeConfig) -> Endpoint:
+        """The endpoint for a node, opened if it is the first for that address.
+
+        Raises:
+            JobError: There is no way to the node, or the address is not ours.
+        """
+        address = self._addresses.towards(node)
+        async with self._lock:
+            if address not in self._open:
+                try:
+                    ports = (
+                        await self._channels.listen(address),
+                        await self._rendezvous.listen(address),
+                    )
+                except OSError as error:
+                    raise JobError(f"the driver cannot listen on {address}: {error}") from error
+                self._open[address] = Endpoint(address, *ports)
+        return self._open[address]

@@ -68,10 +68,12 @@ class WorkerOutput:
 
     Attributes:
         tail: The last lines, for the report of a worker that did not start.
+        is_shown: Whether lines go to the console as well as to the file.
     """
 
     def __init__(self, console: Console, path: Path, prefix: str) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.is_shown = True
         self._console = console
         self._prefix = prefix
         self._rest = b""
@@ -104,4 +106,5 @@ class WorkerOutput:
     def _show(self, line: bytes) -> None:
         text = line.decode(errors="replace").rstrip("\r")
         self.tail.append(text)
-        self._console.say(self._prefix + text)
+        if self.is_shown:
+            self._console.say(self._prefix + text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from hetero_hvd.driver.summary import Exchange
+from hetero_hvd.driver.summary import Exchange, Phase
 from hetero_hvd.messages import BatchPlan, Evaluated, Recovered, StepsTimed, WorkerId, WorkersJoined
 
 MAX_SHOWN_WORKERS = 8
@@ -24,8 +24,8 @@ class Progress:
         self._interval_seconds = interval_seconds
         self._next_at_seconds = -math.inf
         self._shares: tuple[int, ...] = ()
-        self._num_samples = 0.0
-        self._num_seconds = 0.0
+        self._phase = Phase()
+        self._is_first_exchange = True
 
     def joined(self, event: WorkersJoined) -> None:
         """A membership is complete."""
@@ -34,13 +34,18 @@ class Progress:
             f"step {event.applied_steps}: {len(event.workers)} workers train together: {names}"
         )
         self._shares = ()
+        self._phase = Phase()
+        self._is_first_exchange = True
 
     def planned(self, plan: BatchPlan) -> None:
         """There is a new plan; shown if it changes the shares."""
         if plan.local_batch_sizes != self._shares:
             self._shares = plan.local_batch_sizes
             shares = shown(
-                [f"{worker} {share}" for worker, share in zip(plan.workers, self._shares, strict=True)]
+                [
+                    f"{worker} {share}"
+                    for worker, share in zip(plan.workers, self._shares, strict=True)
+                ]
             )
             self._say(f"step {plan.from_step}: shares {shares}: {plan.reason}")
 
@@ -54,26 +59,30 @@ class Progress:
         metrics = "  ".join(f"{name} {value:.4g}" for name, value in event.metrics.items())
         self._say(f"step {event.step}: evaluation after epoch {event.epoch}: {metrics}")
 
-    def timed(self, event: StepsTimed, workers: Sequence[WorkerId], *, now_seconds: float) -> None:
-        """Account for an exchange; at most one line each interval."""
+    def timed(
+        self, event: StepsTimed, workers: tuple[WorkerId, ...], *, now_seconds: float
+    ) -> None:
+        """Account for an exchange; at most one line each interval.
+
+        The first exchange of a membership is left out: it contains the start.
+        """
+        is_first, self._is_first_exchange = self._is_first_exchange, False
         exchange = Exchange.of(event)
-        if exchange is None:
+        if is_first or exchange is None:
             return
-        self._num_samples += exchange.num_samples
-        self._num_seconds += exchange.num_seconds
+        self._phase.add(exchange, event, workers)
         if now_seconds < self._next_at_seconds:
             return
         self._next_at_seconds = now_seconds + self._interval_seconds
-        speed = self._num_samples / self._num_seconds
-        self._num_samples = self._num_seconds = 0.0
+        phase, self._phase = self._phase, Phase()
+        speed, ideal = phase.samples_per_second, phase.ideal_samples_per_second
         loads = shown(
             [
                 f"{worker} {row.local_batch_size} in {row.busy_seconds * 1e3:.0f} ms"
                 for worker, row in zip(workers, event.timings, strict=True)
             ]
         )
-        ideal = exchange.ideal_samples_per_second
-        share = f"  ({speed / ideal:.2f} of ideal)" if math.isfinite(ideal) else ""
+        share = f"  ({speed / ideal:.2f} of ideal)" if speed and ideal else ""
         self._say(
             f"step {event.step}  epoch {event.epoch}  loss {event.loss:.4g}  "
             f"{speed:.0f} samples/s{share}  {loads}"

@@ -1,8 +1,8 @@
-"""Where the workers of a membership meet: Horovod's rendezvous protocol, spoken by one asyncio server.
+"""Where the workers of a membership meet: Horovod's rendezvous protocol on one asyncio server.
 
 Same HTTP protocol as Horovod's own server (`horovod/runner/http/http_server.py`), so its C++ client
-works with it, but a GET waits until its key is there: clients that poll through a thread per request
-make most of the seconds that Elastic Horovod needs for a reset. And it is closed: only addresses from
+works with it, but a GET waits until its key is there: polling clients and a thread per request make
+most of the seconds that Elastic Horovod needs for a reset. And it is closed: only addresses from
 which a worker has proved that it holds the job's key are answered, nothing is ever unpickled, and
 only members count in the driver's barrier.
 """
@@ -12,17 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from hetero_hvd.driver.wire import MAX_HEAD_BYTES, Request, RequestError, read_request, reply
 
 logger = logging.getLogger(__name__)
 
-MAX_HEAD_BYTES = 8192
-MAX_BODY_BYTES = 2**20
 MAX_STORED_BYTES = 256 * 2**20
 MAX_CONNECTIONS = 8192
 READ_SECONDS = 10.0
@@ -36,10 +35,7 @@ REFUSAL_SECONDS = 0.2
 
 RANK_AND_SIZE = "rank_and_size"
 NOT_A_MEMBER = b"-1,-1,-1,-1,-1,-1"
-"""Horovod's answer to a removed worker (`horovod/runner/common/util/hosts.py`, INVALID_SLOT_INFO)."""
-
-REQUEST_LINE = re.compile(rb"([A-Z]{1,10}) /([!-.0-~]{1,200})/([!-.0-~]{1,200}) HTTP/1\.[01]")
-CONTENT_LENGTH = re.compile(rb"(?im)^content-length:[ \t]*(\d{1,12})[ \t]*\r?$")
+"""Horovod's answer to a removed worker (`runner/common/util/hosts.py`, INVALID_SLOT_INFO)."""
 
 
 class Barrier(Protocol):
@@ -61,36 +57,17 @@ class Member(Protocol):
     hostname: str
 
 
-class Request(NamedTuple):
-    """One parsed request."""
-
-    method: str
-    scope: str
-    key: str
-    body: bytes
-
-
-class RequestError(Exception):
-    """A request that is refused with this status."""
-
-    def __init__(self, status: HTTPStatus) -> None:
-        super().__init__(status.phrase)
-        self.status = status
-
-
 class Rendezvous:
     """The server. Everything runs in the loop's thread, but `init` and `stop`, which Horovod calls.
 
-    Args:
-        on_members: Called in the loop's thread with the hosts of each new membership.
-
     Attributes:
         refused: Requests answered with an error, and connections turned away.
+        on_members: Called in the loop's thread with the hosts of each new membership.
     """
 
-    def __init__(self, on_members: Callable[[set[str]], None] = lambda _: None) -> None:
+    def __init__(self) -> None:
         self.refused = 0
-        self._on_members = on_members
+        self.on_members: Callable[[set[str]], None] = lambda _: None
         self._loop = asyncio.get_running_loop()
         self._barrier: Barrier | None = None
         self._allowed: set[str] = set()
@@ -161,7 +138,7 @@ class Rendezvous:
         self._is_broken = False
         self._members = hosts
         self._known |= hosts
-        self._on_members(hosts)
+        self.on_members(hosts)
 
     def _break(self) -> None:
         self._is_broken = True
@@ -173,21 +150,24 @@ class Rendezvous:
         peer = writer.get_extra_info("peername")[0]
         self._num_connections += 1
         try:
-            if peer not in self._allowed or self._num_connections > MAX_CONNECTIONS:
-                raise RequestError(HTTPStatus.FORBIDDEN)
+            self._check(peer)
             request = await asyncio.wait_for(read_request(reader), READ_SECONDS)
-            await _reply(writer, HTTPStatus.OK, await self._answer(request))
+            await reply(writer, HTTPStatus.OK, await self._answer(request))
         except RequestError as error:
             if error.status is not HTTPStatus.NOT_FOUND:
                 self.refused += 1
                 logger.info("rendezvous: %s: %s", peer, error)
             with contextlib.suppress(ConnectionError):
-                await _reply(writer, error.status, b"")
-        except (ConnectionError, EOFError, asyncio.TimeoutError) as error:
+                await reply(writer, error.status, b"")
+        except (ConnectionError, EOFError, TimeoutError) as error:
             logger.info("rendezvous: %s: %r", peer, error)
         finally:
             self._num_connections -= 1
             writer.close()
+
+    def _check(self, peer: str) -> None:
+        if peer not in self._allowed or self._num_connections > MAX_CONNECTIONS:
+            raise RequestError(HTTPStatus.FORBIDDEN)
 
     async def _answer(self, request: Request) -> bytes:
         """The body of the answer; raises RequestError."""
@@ -220,7 +200,7 @@ class Rendezvous:
             value = self._values[name] = self._loop.create_future()
         try:
             body = await asyncio.wait_for(asyncio.shield(value), WAIT_SECONDS)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise RequestError(HTTPStatus.NOT_FOUND) from error
         if body is None:
             raise RequestError(HTTPStatus.GONE)
@@ -245,39 +225,6 @@ class Rendezvous:
             return await asyncio.shield(pending)
         except RuntimeError as error:  # the barrier is broken, or this worker was recorded as dead
             raise RequestError(HTTPStatus.GONE) from error
-
-
-async def read_request(reader: asyncio.StreamReader) -> Request:
-    """Read one request, within the limits.
-
-    Raises:
-        RequestError: It is malformed or too large.
-        EOFError: The client left.
-    """
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError as error:
-        raise RequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from error
-    line, _, fields = head.partition(b"\r\n")
-    match = REQUEST_LINE.fullmatch(line)
-    lengths = CONTENT_LENGTH.findall(fields)
-    if match is None or len(lengths) > 1 or b"transfer-encoding" in fields.lower():
-        raise RequestError(HTTPStatus.BAD_REQUEST)
-    num_bytes = int(lengths[0]) if lengths else 0
-    if num_bytes > MAX_BODY_BYTES:
-        raise RequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-    body = await reader.readexactly(num_bytes)
-    method, scope, key = (part.decode("ascii") for part in match.groups())
-    return Request(method, scope, key, body)
-
-
-async def _reply(writer: asyncio.StreamWriter, status: HTTPStatus, body: bytes) -> None:
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    writer.write(head.encode("ascii") + body)
-    await writer.drain()
 
 
 def in_daemon_thread(function: Callable[[], bytes]) -> asyncio.Future[bytes]:

@@ -51,6 +51,8 @@ def as_text(facts: dict[str, Any]) -> Iterator[str]:
         facts: From `as_dict`.
     """
     yield f"ended: {facts['reason']}"
+    if not facts["memberships"]:
+        return
     yield f"  steps                {facts['steps']} of {facts['global_batch_size']} samples"
     speeds = (
         ("uniform shares", "uniform_samples_per_second"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 from collections.abc import Callable
@@ -143,8 +142,8 @@ class ChannelServer:
     def _route(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == CHANNEL_PATH:
             return None
-        peer = ipaddress.ip_address(connection.remote_address[0])
-        if request.path == STATUS_PATH and peer.is_loopback:
+        is_from_here = connection.remote_address[0] == connection.local_address[0]
+        if request.path == STATUS_PATH and is_from_here:
             return connection.respond(HTTPStatus.OK, json.dumps(self._desk.status()) + "\n")
         self.refused += 1
         return connection.respond(HTTPStatus.NOT_FOUND, "")
@@ -154,9 +153,9 @@ class ChannelServer:
         try:
             connection = await asyncio.wait_for(self._handshake(socket), HANDSHAKE_SECONDS)
             await self._converse(connection, peer)
-        except (ChannelError, ConnectionClosed, asyncio.TimeoutError) as error:
+        except (ChannelError, ConnectionClosed, TimeoutError) as error:
             self.refused += 1
-            logger.warning("channel: %s refused: %s", peer, error or "no answer in time")
+            logger.warning("channel: %s refused: %s", peer, str(error) or "no answer in time")
             await socket.close(POLICY_VIOLATION)
 
     async def _handshake(self, socket: ServerConnection) -> Connection:

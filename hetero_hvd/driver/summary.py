@@ -1,4 +1,4 @@
-"""What a run was like, counted while it goes on: a text for people and summary.json for programs."""
+"""What a run was like, counted while it goes on."""
 
 from __future__ import annotations
 
@@ -50,7 +50,11 @@ class Exchange:
         if num_steps == 0 or not steps:
             return None
         # A worker without samples has nothing to be measured; it neither adds speed nor waits.
-        busy = [(row.local_batch_size, row.busy_seconds) for row in event.timings if row.local_batch_size]
+        busy = [
+            (row.local_batch_size, row.busy_seconds)
+            for row in event.timings
+            if row.local_batch_size
+        ]
         times = [seconds for _, seconds in busy]
         is_known = bool(times) and all(seconds > 0 for seconds in times)
         mean = sum(times) / len(times) if times else math.nan

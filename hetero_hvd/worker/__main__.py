@@ -1,9 +1,9 @@
 """The supervisor of one worker process on its node: `python -m hetero_hvd.worker`.
 
 The driver starts it, here or through ssh, and talks to it over standard input: first one JSON line
-that says what to run, then one signal name a line. The end of the input means that the driver or the
-ssh connection is gone. In each case in which the supervisor goes, the whole process group of the
-worker goes: no orphan, anywhere. Standard library only, so that it costs little beside the worker.
+that says what to run, then one signal name a line. The end of the input means that the driver or
+the ssh connection is gone. Whenever the supervisor goes, the whole process group of the worker
+goes: no orphan, anywhere. Standard library only, so that it costs little beside the worker.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def visible_gpus(environment: dict[str, str]) -> list[str]:
     if given is not None:
         return [name.strip() for name in given.split(",") if name.strip()]
     with suppress(OSError):
-        return [str(index) for index in range(len(os.listdir(GPU_FOLDER)))]
+        return [str(index) for index in range(len(list(GPU_FOLDER.iterdir())))]
     return []
 
 
@@ -63,7 +63,7 @@ def worker_environment(order: dict[str, Any]) -> dict[str, str]:
 
 
 def killed_with_parent() -> Callable[[], None]:
-    """A function to run in the child: the kernel kills it when this process dies, however it dies."""
+    """A function to run in the child: the kernel kills it when this process dies, in any way."""
     libc = ctypes.CDLL(None)
     parent = os.getpid()
 
@@ -85,9 +85,9 @@ def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
     if command[0].endswith(".py"):
         command = [sys.executable, *command]
     environment = worker_environment(order)
-    return subprocess.Popen(  # noqa: S603 - running the user's command is what this is for
+    return subprocess.Popen(
         command,
-        cwd=order["directory"],
+        cwd=Path(order["directory"]).expanduser(),
         env=environment,
         stdin=subprocess.DEVNULL,
         start_new_session=True,

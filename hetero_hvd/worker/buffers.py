@@ -24,6 +24,7 @@ class BufferAverage:
         self._handle: Handle = None
         self._flat = torch.empty(0, dtype=torch.float64)
         self._before: list[torch.Tensor] = []
+        self._names = _averaged(model)
 
     def remember(self) -> None:
         """Keep the buffers as they are before a step's forward passes change them."""
@@ -69,10 +70,14 @@ class BufferAverage:
                 offset += buffer.numel()
 
     def _buffers(self) -> list[torch.Tensor]:
-        persistent = self._model.state_dict().keys()
-        return [
-            buffer
-            for name, buffer in self._model.named_buffers()
-            if name in persistent
-            and (buffer.is_floating_point() or name.endswith("num_batches_tracked"))
-        ]
+        return [b for name, b in self._model.named_buffers() if name in self._names]
+
+
+def _averaged(model: torch.nn.Module) -> set[str]:
+    persistent = model.state_dict().keys()
+    return {
+        name
+        for name, buffer in model.named_buffers()
+        if name in persistent
+        and (buffer.is_floating_point() or name.endswith("num_batches_tracked"))
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import logging
 import os
@@ -158,9 +159,7 @@ class DriverClient:
             interface=self._place.settings.get("interface")
             or interface_of(connection.getsockname()[0]),
             pid=os.getpid(),
-            versions={
-                name: importlib.metadata.version(name) for name in ("hetero_hvd", "horovod", "torch")
-            },
+            versions=installed_versions("hetero_hvd", "horovod", "torch"),
         )
 
     def _listen(self, connection: ClientConnection) -> None:
@@ -189,6 +188,15 @@ class DriverClient:
                 case Stop():
                     self._stop = message
             self._changed.notify_all()
+
+
+def installed_versions(*names: str) -> dict[str, str]:
+    """Version of each package that is installed."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def interface_of(address: str) -> str:

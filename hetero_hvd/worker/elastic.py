@@ -73,6 +73,7 @@ class ElasticState:
         """Be admitted and consistent with the others, if this has not happened yet."""
         if self._membership is None:
             self._meet(is_fresh=True)
+            self._applied_at = time.perf_counter()
 
     def emulation(self) -> Emulation | None:
         """How this worker's compute is to be slowed down, from nodes.yaml."""
@@ -129,20 +130,22 @@ class ElasticState:
         except Interrupted as fault:
             self.recover("fault", str(fault))
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         """All epochs are done: prove that all replicas are equal, and tell the driver.
 
+        Returns:
+            Whether it is so; if the membership changed under way, a member may not be as far.
+
         Raises:
-            InvariantError: They are not.
+            InvariantError: The replicas differ.
         """
         checksum = self._replica.checksum()
-        while True:
-            try:
-                collective = self.seat.collective
-                found = set(gather_bytes(collective, checksum.encode(), "finish"))
-                break
-            except Interrupted as fault:
-                self.recover("fault", str(fault))
+        try:
+            self._tell(self.membership.exchange.read())
+            found = set(gather_bytes(self.seat.collective, checksum.encode(), "finish"))
+        except Interrupted as fault:
+            self.recover("fault", str(fault))
+            return False
         if len(found) != 1:
             raise InvariantError(f"the replicas differ after {self.position.applied_steps} steps")
         if self.seat.client is not None:
@@ -153,10 +156,10 @@ class ElasticState:
                     checksum=checksum,
                 )
             )
+        return True
 
-    def _act_on(self, table: Table) -> None:
-        self.membership.follow(table.plan)
-        if self.is_leader:
+    def _tell(self, table: Table | None) -> None:
+        if table is not None and self.is_leader:
             self.seat.planner.timed(
                 StepsTimed(
                     rendezvous_id=self.membership.rendezvous_id,
@@ -167,6 +170,10 @@ class ElasticState:
                     exchange_seconds=table.blocked_seconds,
                 )
             )
+
+    def _act_on(self, table: Table) -> None:
+        self.membership.follow(table.plan, applied_steps=self.position.applied_steps)
+        self._tell(table)
         if table.stop:
             self._leave("the driver ends the job")
         if table.reset:
@@ -189,6 +196,8 @@ class ElasticState:
             report = Report(
                 worker=seat.place.worker,
                 applied_steps=FRESH if is_fresh else self.position.applied_steps,
+                epoch=self.position.epoch,
+                num_evaluations=len(self.position.evaluations),
                 checksum=self._replica.checksum(),
                 rendezvous_id=seat.rendezvous_id,
                 global_batch_size=self._loader.global_batch_size,

@@ -131,13 +131,15 @@ class ShareLoader:
             step, num_samples, global_samples = planned.pop(0)
             yield Slice(step, num_samples, global_samples, batch)
 
-    def load(self, epoch: int, step: int, shares_at: SharesAt) -> Slice:
-        """This worker's slice of one step, loaded in this process."""
+    def load(self, epoch: int, step: int, shares_at: SharesAt) -> Slice | None:
+        """This worker's slice of one step, loaded in this process; None past the end of the epoch."""
         if self._is_stream:
-            return next(self._stream_slices(epoch, step, shares_at))
+            return next(self._stream_slices(epoch, step, shares_at), None)
         planned: list[tuple[int, int, int]] = []
-        _, indices = next(self._indices(epoch, step, shares_at, planned))
-        samples = [self._source.dataset[index] for index in indices]
+        found = next(self._indices(epoch, step, shares_at, planned), None)
+        if found is None:
+            return None
+        samples = [self._source.dataset[index] for index in found[1]]
         return Slice(*planned[0], self._source.collate_fn(samples) if samples else None)
 
     def _indices(
@@ -211,10 +213,11 @@ def _is_shuffled(loader: torch_data.DataLoader[Any]) -> bool:
     sampler = loader.sampler
     if isinstance(sampler, torch_data.SequentialSampler):
         return False
-    if isinstance(sampler, torch_data.RandomSampler) and not sampler.replacement:
-        return True
     if isinstance(sampler, torch_data.DistributedSampler):
         return bool(sampler.shuffle)
+    whole = isinstance(sampler, torch_data.RandomSampler) and not sampler.replacement
+    if whole and sampler.num_samples == len(loader.dataset):  # type: ignore[arg-type]
+        return True
     raise UserError(
         f"the DataLoader's sampler is a {type(sampler).__name__}: must be none (shuffle=True or False); "
         "put what it selects into the dataset, for example with torch.utils.data.Subset"

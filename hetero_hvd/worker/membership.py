@@ -24,6 +24,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         worker: Who it is.
         applied_steps: Steps applied, or `FRESH`.
+        epoch: Epoch that it is in.
+        num_evaluations: Evaluations done since the last applied step.
         checksum: Digest of its replica.
         rendezvous_id: The last rendezvous that it was in; 0 for none.
         global_batch_size: From its script.
@@ -33,6 +35,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: WorkerId
     applied_steps: int
+    epoch: int
+    num_evaluations: int
     checksum: str
     rendezvous_id: int
     global_batch_size: int
@@ -71,17 +75,23 @@ class Membership:
         self.consistency = consistency
         prefetch_steps = max(report.prefetch_steps for report in reports)
         self.exchange = Exchange(collective, self.workers, plan, prefetch_steps)
-        self._plans: deque[BatchPlan] = deque([plan], maxlen=2)
+        self._plans: deque[BatchPlan] = deque([plan])
 
     @property
     def plan(self) -> BatchPlan:
         """The newest plan, in force or about to be."""
         return self._plans[-1]
 
-    def follow(self, plan: BatchPlan) -> None:
-        """Switch to `plan` from its `from_step` on."""
+    def follow(self, plan: BatchPlan, *, applied_steps: int) -> None:
+        """Switch to `plan` from its `from_step` on.
+
+        Plans in between are kept until they are of no use to the steps from `applied_steps` on: who
+        loads ahead has asked for those steps already, and who does not must get the same answer.
+        """
         if plan.plan_id != self.plan.plan_id:
             self._plans.append(plan)
+        while len(self._plans) > 1 and self._plans[1].from_step <= applied_steps:
+            self._plans.popleft()
 
     def shares_at(self, step: int) -> tuple[int, ...]:
         """Local batch sizes in rank order for a step, counted from the start of training."""
@@ -97,7 +107,8 @@ def meet(
     """Make all replicas of a new rendezvous equal, and get its first plan.
 
     If all have applied the same number of steps and hold the same bits, nothing is copied. Else the
-    most advanced member's state goes to all the others, and all prove that they hold it.
+    most advanced member's state goes to all the others, and all prove that they hold it. Of those with
+    as many steps, one that has not left the epoch yet counts: another's evaluations may be missing.
 
     Raises:
         Interrupted: The rendezvous broke; enter the next one and call again.
@@ -105,7 +116,7 @@ def meet(
         InvariantError: The replicas differ after copying.
     """
     reports = _exchange_reports(collective, report, "reports")
-    source = max(range(len(reports)), key=lambda rank: (reports[rank].applied_steps, -rank))
+    source = max(range(len(reports)), key=lambda rank: (*_progress(reports[rank]), -rank))
     best = reports[source]
     stale = [r for r in reports if (r.applied_steps, r.checksum) != (best.applied_steps, best.checksum)]
     if stale:
@@ -121,6 +132,10 @@ def meet(
         broadcast=bool(stale), num_fresh=sum(r.applied_steps == FRESH for r in reports)
     )
     return Membership(collective, reports, consistency, plan)
+
+
+def _progress(report: Report) -> tuple[int, int, int]:
+    return report.applied_steps, -report.epoch, report.num_evaluations
 
 
 def _exchange_reports(collective: Collective, report: Report, name: str) -> list[Report]:

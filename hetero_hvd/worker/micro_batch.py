@@ -11,9 +11,11 @@ from hetero_hvd.errors import UserError
 
 
 def to_device(batch: Any, device: torch.device) -> Any:  # noqa: ANN401 - whatever the loader yields
-    """The batch with every tensor on `device`, asynchronously where memory is pinned."""
+    """The batch with all that has a method `to` on `device`, asynchronously where memory is pinned."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
+    if callable(getattr(batch, "to", None)):  # packed sequences, graphs, tokenised text
+        return batch.to(device)
     if isinstance(batch, Mapping):
         return {key: to_device(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

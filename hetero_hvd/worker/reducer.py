@@ -51,12 +51,12 @@ class _Bucket:
         for parameter, view in zip(self.parameters, self.views, strict=True):
             parameter.grad = view
 
-    def launch(self, collective: Collective, generation: int) -> None:
+    def launch(self, collective: Collective) -> None:
         # Horovod has no bfloat16, and half-precision sums lose bits: both travel as float32.
         self._used.copy_(torch.tensor(self.seen))
         half = self.flat.dtype in (torch.float16, torch.bfloat16)
         self._wire = self.flat.float() if half else self.flat
-        self.handle = collective.sum_async(self._wire, f"gradients.{generation}.{self.index}")
+        self.handle = collective.sum_async(self._wire, f"gradients.{self.index}")
 
     def finish(self, collective: Collective) -> None:
         collective.wait(self.handle)
@@ -93,7 +93,6 @@ class Reducer:
         self._trainable: tuple[bool, ...] = ()
         self._buckets: list[_Bucket] = []
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
-        self._generation = 0
         self._collective: Collective | None = None
         self._fault: Interrupted | None = None
         self.overlap = True
@@ -124,7 +123,7 @@ class Reducer:
             return
         for bucket in self._buckets:
             if bucket.handle is None:
-                bucket.launch(self._collective, self._generation)
+                bucket.launch(self._collective)
 
     def wait(self) -> None:
         """Block until every bucket is reduced.
@@ -147,12 +146,12 @@ class Reducer:
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._buckets, self._trainable = [], [], trainable
-        self._generation += 1
         group: list[Parameter] = []
         group_bytes = 0
         # Backward produces gradients in about the reverse order of the parameters.
         for parameter in reversed(self._parameters):
             if not parameter.requires_grad:
+                parameter.grad = None  # the optimizer would go on applying the last one
                 continue
             if not parameter.dtype.is_floating_point:
                 raise UserError(f"a parameter is of {parameter.dtype}: must be a real floating-point type")
@@ -198,6 +197,6 @@ class Reducer:
         if self._fault is not None or self._collective is None:
             return
         try:
-            bucket.launch(self._collective, self._generation)
+            bucket.launch(self._collective)
         except Interrupted as fault:  # not through autograd: `wait` raises it
             self._fault = fault

@@ -22,6 +22,26 @@ class Stateful(Protocol):
         """Take over a state."""
 
 
+class Trainable:
+    """Which parameters of a model are trained: a worker that joins was not there when some were frozen.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        """Name to `requires_grad`."""
+        return {name: p.requires_grad for name, p in self._model.named_parameters()}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Freeze and unfreeze."""
+        for name, parameter in self._model.named_parameters():
+            parameter.requires_grad_(state[name])
+
+
 class Replica:
     """The training state of this worker.
 

@@ -32,7 +32,8 @@ class StepOptions:
         scaler: For float16 autocast; unscaled after the reduction, so that all workers decide alike.
         clip: Called with the parameters after the reduction and before the optimizer, for example
             `lambda parameters: clip_grad_norm_(parameters, 1.0)`.
-        micro_batch_size: Samples in one forward and backward at most, > 0; None = the whole share.
+        micro_batch_size: Samples in one forward and backward at most, > 0; None = the whole share, or
+            with `accumulation_steps` the loader's batch size.
         accumulation_steps: Batches of the loader in one optimizer step, >= 1.
         bucket_bytes: Size at which a gradient bucket is closed, > 0.
     """
@@ -75,6 +76,7 @@ class Step:
     ) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise UserError("optimizer LBFGS evaluates the loss several times a step: not supported")
+        _check(model, optimizer)
         self._optimizer = optimizer
         self._options = options
         self._device = device
@@ -94,9 +96,10 @@ class Step:
         self._began_at = time.perf_counter()
         self._weight = 0.0
         self._weighted_loss = torch.zeros((), dtype=torch.float64, device=self._device)
-        self._buffers.remember()
-        self._reducer.overlap = self.emulation is None
-        self._reducer.prepare(collective)
+        with self.clock.phase("optimizer"):  # what `zero_grad` would be
+            self._buffers.remember()
+            self._reducer.overlap = self.emulation is None
+            self._reducer.prepare(collective)
 
     def micro_batches(self, batch: Sequence[Any]) -> Iterator[Sequence[Any]]:
         """The batch in pieces on the device, in order."""
@@ -183,16 +186,30 @@ class Step:
             scaler.unscale_(self._optimizer)
         if clip is not None:
             clip([p for p in self._reducer.parameters if p.grad is not None])
-        if scaler is not None:
+        if scaler is None:
+            self._optimizer.step()
+        elif any(p.grad is not None for p in self._reducer.parameters):
             scaler.step(self._optimizer)
             scaler.update()
-        else:
-            self._optimizer.step()
 
     def _current(self) -> Slice:
         if self._slice is None:
             raise UserError("no step is under way: take the batch from trainer.batches()")
         return self._slice
+
+
+def _check(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse what would let the workers drift apart, or could not be reduced."""
+    known = {id(parameter) for parameter in model.parameters()}
+    groups = optimizer.param_groups
+    if any(id(parameter) not in known for group in groups for parameter in group["params"]):
+        raise UserError(
+            "the optimizer has parameters that are not the model's: give a model that holds them all, "
+            "for example torch.nn.ModuleList([model, criterion])"
+        )
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
+            raise UserError(f"model.{name}: sparse gradients are not reduced: use sparse=False")
 
 
 def _device_event() -> torch.cuda.Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -16,7 +17,7 @@ from hetero_hvd.worker.collective import Interrupted, gather_bytes
 from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.evaluation import Metrics, evaluate_part, merge
 from hetero_hvd.worker.loader import ShareLoader, Slice
-from hetero_hvd.worker.replica import Stateful
+from hetero_hvd.worker.replica import Stateful, Trainable
 from hetero_hvd.worker.step import Loss, Step, StepOptions
 
 
@@ -74,11 +75,17 @@ class Trainer:
         self._scheduler = scheduler
         self._scheduler_interval = scheduler_interval
         accumulation_steps = step_options.accumulation_steps
+        if accumulation_steps > 1 and step_options.micro_batch_size is None:  # bounds the memory
+            step_options = replace(step_options, micro_batch_size=loader.batch_size)
         self._loader = ShareLoader(loader, accumulation_steps=accumulation_steps, seed=seed)
-        parts = {"model": model, "optimizer": optimizer}
+        parts = {"model": model, "trainable": Trainable(model), "optimizer": optimizer}
         parts |= {"scheduler": scheduler, "scaler": step_options.scaler}
+        taken = sorted(parts.keys() & (extra_state or {}).keys())
+        if taken:
+            raise UserError(f"extra_state: {', '.join(taken)}: kept already; use another name")
+        parts |= extra_state or {}
         kept: dict[str, Stateful] = {name: part for name, part in parts.items() if part is not None}
-        self._state = ElasticState({**(extra_state or {}), **kept}, self._loader)
+        self._state = ElasticState(kept, self._loader)
         self._step = Step(model, optimizer, step_options, device())
         self._slice: Slice | None = None
         self._num_evaluated = 0
@@ -108,14 +115,15 @@ class Trainer:
         position = self._state.position
         self._step.emulation = self._state.emulation()
         self._state.enter()
-        while position.epoch < num_epochs:
+        while position.epoch < num_epochs or not self._state.finish():
+            if position.epoch >= num_epochs:  # a new membership, and nobody has anything left to do
+                continue
             self._epoch_exhausted = False
             yield position.epoch
             position.next_epoch()
             self._num_evaluated = 0
             if self._scheduler is not None and self._scheduler_interval == "epoch":
                 self._scheduler.step()
-        self._state.finish()
 
     def batches(self) -> Iterator[Any]:
         """This worker's part of each global batch of the epoch under way, as the loader collates it.
@@ -175,6 +183,8 @@ class Trainer:
             part = self._loader.load(
                 position.epoch, position.step_in_epoch, self._state.shares_in_epoch
             )
+            if part is None:  # another worker has not left the epoch before: `batches` goes on
+                return position.loss
             self._begin(part)
             batch = tuple(part.batch or ()) if unpacked else (part.batch,)
 
@@ -195,7 +205,10 @@ class Trainer:
         self._num_evaluated += 1
         if self._num_evaluated <= len(position.evaluations):  # a joiner: the others have done it
             return position.evaluations[self._num_evaluated - 1]
-        result = merge(self._evaluate_together(metrics, loader))
+        parts = self._evaluate_together(metrics, loader)
+        if parts is None:
+            return position.evaluations[self._num_evaluated - 1]
+        result = merge(parts)
         position.evaluations.append(result)
         if self.is_leader:
             self._state.seat.planner.evaluated(
@@ -253,8 +266,8 @@ class Trainer:
 
     def _evaluate_together(
         self, metrics: Callable[..., Metrics], loader: DataLoader[Any]
-    ) -> list[bytes]:
-        while True:
+    ) -> list[bytes] | None:
+        while self._num_evaluated > len(self._state.position.evaluations):
             membership, collective = self._state.membership, self._state.seat.collective
             shares = membership.plan.local_batch_sizes
             part = evaluate_part(
@@ -270,3 +283,4 @@ class Trainer:
                     self._model, metrics, loader, shares=[1], rank=0, device=device()
                 )
                 return [alone]
+        return None  # the others were through with it when the membership changed

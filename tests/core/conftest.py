@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import pytest
@@ -15,8 +15,26 @@ from hetero_hvd.core.control import Decision
 from hetero_hvd.core.step_time import StepTimeModel
 from hetero_hvd.messages import BatchPlan, StepsTimed, StepTiming, WorkerId, WorkersJoined
 
-Curve = Callable[[int], float]
-"""True mean busy seconds of a step with that many samples."""
+
+class Curve(Protocol):
+    """The truth about a worker."""
+
+    def step_seconds(self, local_batch_size: int) -> float:
+        """True mean busy seconds of a step with that many samples."""
+
+
+@dataclass(frozen=True)
+class Cliff:
+    """Like `below`, but `ratio` times slower with more than `edge` samples (memory, say)."""
+
+    below: StepTimeModel
+    edge: int
+    ratio: float
+
+    def step_seconds(self, local_batch_size: int) -> float:
+        """Seconds of a step."""
+        seconds = self.below.step_seconds(local_batch_size)
+        return seconds * (self.ratio if local_batch_size > self.edge else 1.0)
 
 
 def affine(speed: float, overhead_seconds: float = 0.0) -> StepTimeModel:
@@ -24,7 +42,7 @@ def affine(speed: float, overhead_seconds: float = 0.0) -> StepTimeModel:
     return StepTimeModel(overhead_seconds=overhead_seconds, seconds_per_sample=1 / speed)
 
 
-def timing(size: int, compute: float, *, wait: float = 0.0, step: float = 0.0, num: int = 1):
+def timing(size, compute, *, wait=0.0, step_seconds=0.0, num=1):
     """A row with its busy time split as a worker would."""
     return StepTiming(
         num_steps=num,
@@ -36,7 +54,7 @@ def timing(size: int, compute: float, *, wait: float = 0.0, step: float = 0.0, n
         backward_seconds=compute * 2 / 3,
         comm_wait_seconds=0.0,
         optimizer_seconds=0.0,
-        step_seconds=step or compute + wait,
+        step_seconds=step_seconds or compute + wait,
     )
 
 
@@ -128,7 +146,10 @@ class Simulation:
         step_seconds = np.mean([max(b for _, b in row) for row in self.rows])
         timings = tuple(
             timing(
-                column[0][0], float(np.mean([b for _, b in column])), step=step_seconds, num=num
+                column[0][0],
+                float(np.mean([b for _, b in column])),
+                step_seconds=step_seconds,
+                num=num,
             )
             for column in zip(*self.rows, strict=True)
         )
@@ -159,7 +180,25 @@ class Simulation:
         return next(good, 10**9)
 
 
-@pytest.fixture
-def simulate() -> type[Simulation]:
+@pytest.fixture(name="simulation")
+def simulation_class() -> type[Simulation]:
     """The simulation's class."""
     return Simulation
+
+
+@pytest.fixture(name="affine")
+def affine_function():
+    """Make a worker of that speed."""
+    return affine
+
+
+@pytest.fixture(name="cliff")
+def cliff_class():
+    """A worker with a cliff."""
+    return Cliff
+
+
+@pytest.fixture(name="timing")
+def timing_function():
+    """Make a row."""
+    return timing

@@ -13,54 +13,71 @@ import pytest
 SCRIPTS = Path(__file__).with_name("scripts")
 
 
-@pytest.fixture
-def run_workers(tmp_path):
-    """Give `run(script, n, **arguments)`: the JSON that each of n ranks left, in rank order."""
+def variables_of(slot, port):
+    """What Horovod's launcher would set for one worker."""
+    return os.environ | {
+        "HOROVOD_HOSTNAME": slot.hostname,
+        "HOROVOD_RANK": str(slot.rank),
+        "HOROVOD_SIZE": str(slot.size),
+        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
+        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": "lo",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "60",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def exit_codes(commands, *, timeout_seconds):
+    """Run the (command, environment) pairs side by side; none outlives this call."""
+    processes = [subprocess.Popen(command, env=variables) for command, variables in commands]
+    try:
+        return [process.wait(timeout_seconds) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture(scope="session")
+def start_workers():
+    """Give `start(folder, script, n, **arguments)`: the JSON that each rank left, in rank order.
+
+    A rank whose exit code is not 0 fails the test, unless `codes` names what is expected of each.
+    """
     pytest.importorskip("horovod")
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 
-    servers = []
-
-    def run(script, num_workers, *, timeout_seconds=100, environment=None, **arguments):
-        server = RendezvousServer()
-        servers.append(server)
-        port = server.start()
+    def start(folder, script, num_workers, *, timeout_seconds=50, codes=None, **arguments):
         slots = get_host_assignments(parse_hosts(f"localhost:{num_workers}"), num_workers)
-        server.init(slots)
-        processes = []
-        for slot in slots:
-            out = tmp_path / f"{script}.{num_workers}.{slot.rank}.json"
-            variables = os.environ | {
-                "HOROVOD_HOSTNAME": slot.hostname,
-                "HOROVOD_RANK": str(slot.rank),
-                "HOROVOD_SIZE": str(slot.size),
-                "HOROVOD_LOCAL_RANK": str(slot.local_rank),
-                "HOROVOD_LOCAL_SIZE": str(slot.local_size),
-                "HOROVOD_CROSS_RANK": str(slot.cross_rank),
-                "HOROVOD_CROSS_SIZE": str(slot.cross_size),
-                "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-                "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-                "HOROVOD_CONTROLLER": "gloo",
-                "HOROVOD_CPU_OPERATIONS": "gloo",
-                "HOROVOD_GLOO_IFACE": "lo",
-                "HOROVOD_GLOO_TIMEOUT_SECONDS": "60",
-                "OMP_NUM_THREADS": "1",
-                **(environment or {}),
-            }
-            command = [sys.executable, SCRIPTS / f"{script}.py", out, json.dumps(arguments)]
-            processes.append((subprocess.Popen(command, env=variables), out))
+        outputs = [folder / f"{script}.{slot.rank}.json" for slot in slots]
+        server = RendezvousServer()
+        port = server.start()
         try:
-            codes = [process.wait(timeout_seconds) for process, _ in processes]
+            server.init(slots)
+            commands = [
+                ([sys.executable, SCRIPTS / f"{script}.py", out, json.dumps(arguments)],)
+                + (variables_of(slot, port),)
+                for slot, out in zip(slots, outputs, strict=True)
+            ]
+            found = exit_codes(commands, timeout_seconds=timeout_seconds)
         finally:
-            for process, _ in processes:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-        assert codes == [0] * num_workers
-        return [json.loads(out.read_text()) for _, out in processes]
+            server.stop()
+            server._httpd.server_close()
+        assert found == (codes or [0] * num_workers)
+        return [json.loads(out.read_text()) for out in outputs if out.exists()]
 
-    yield run
-    for server in servers:
-        server.stop()
-        server._httpd.server_close()
+    return start
+
+
+@pytest.fixture
+def run_workers(tmp_path, start_workers):
+    """`start_workers` in a folder of this test."""
+    return lambda script, num_workers, **rest: start_workers(tmp_path, script, num_workers, **rest)

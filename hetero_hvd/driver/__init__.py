@@ -1,0 +1,1 @@
+"""Runs once per job: starts the workers, decides who is a member, balances, reports."""

@@ -1,0 +1,148 @@
+"""Who of the ready workers is a member: the loop's side of Horovod's driver."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hetero_hvd.config import JobConfig
+from hetero_hvd.driver.discovery import Slots
+from hetero_hvd.driver.elastic import AdoptingDriver, horovod_environment
+from hetero_hvd.driver.ledger import Ledger
+from hetero_hvd.driver.network import Endpoints
+from hetero_hvd.driver.rendezvous import Rendezvous
+from hetero_hvd.driver.server import ChannelServer
+from hetero_hvd.messages import Admit, ResetRequested, Stop
+
+REQUEST_SECONDS = 1.0
+"""Between two requests to the workers for the same change of membership."""
+
+LEAVE_SECONDS = 10.0
+"""For a worker that was let go to end by itself."""
+
+
+class Membership:
+    """Lets workers in and out. Used in the loop's thread, but for what is called by Horovod.
+
+    Args:
+        job: Settings.
+        slots: The workers.
+        channels: The ways to them.
+        endpoints: Where they reach us.
+        ledger: Tells when a rendezvous is complete.
+        on_over: Called when Horovod regards the job as over, with its reason if it has one.
+
+    Attributes:
+        rendezvous: The server where the members meet.
+        hosts: Members of the newest membership, as Horovod hosts.
+        has_started: Whether there has been one.
+    """
+
+    def __init__(
+        self,
+        job: JobConfig,
+        *,
+        slots: Slots,
+        channels: ChannelServer,
+        endpoints: Endpoints,
+        rendezvous: Rendezvous,
+        ledger: Ledger,
+        on_over: Callable[[str | None], None],
+    ) -> None:
+        self.rendezvous = rendezvous
+        self.hosts: set[str] = set()
+        self._job = job
+        self._slots = slots
+        self._channels = channels
+        self._endpoints = endpoints
+        self._ledger = ledger
+        self._on_over = on_over
+        self._loop = asyncio.get_running_loop()
+        self._horovod: AdoptingDriver | None = None
+        self._rendezvous_id_before = 0
+        self._next_request_at_seconds = -math.inf
+        rendezvous.on_members = self._changed
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the workers that were ready first have been admitted."""
+        return self._horovod is not None
+
+    async def start(self) -> None:
+        """Make members of the workers that are ready; returns when Horovod has decided who."""
+        self._horovod = AdoptingDriver(
+            self.rendezvous,
+            self._slots.available,
+            min_np=self._job.min_np,
+            max_np=self._job.max_np,
+            elastic_timeout_seconds=self._job.elastic_timeout_seconds,
+            on_change=self._change_wanted,
+            on_stop=self._stopped,
+        )
+        self.rendezvous.attach(self._horovod)
+        self._horovod.hosts_changed()
+        await asyncio.to_thread(self._horovod.start_training, self._adopt)
+
+    def hosts_changed(self) -> None:
+        """A worker became ready or went."""
+        if self._horovod is not None:
+            self._horovod.hosts_changed()
+
+    async def close(self) -> None:
+        """End Horovod's threads; workers that meet from now on hear that they are no members."""
+        if self._horovod is not None:
+            await asyncio.to_thread(self._horovod.close)
+        for slot in self._slots.all:
+            if slot.process is not None and slot.admission is None:
+                self._channels.send(slot.host, Stop(reason="the job is over"))
+
+    def _change_wanted(self, joining: set[str], leaving: set[str]) -> None:
+        """Called in a thread of Horovod's."""
+        self._loop.call_soon_threadsafe(self._request_reset, joining, leaving)
+
+    def _stopped(self, reason: str | None) -> None:
+        """Called in a thread of Horovod's."""
+        self._loop.call_soon_threadsafe(self._on_over, reason)
+
+    def _adopt(self, place: Any) -> int:  # noqa: ANN401
+        """Called in a thread of Horovod's: admit a worker, wait for its end."""
+        return asyncio.run_coroutine_threadsafe(self._admit(place), self._loop).result()
+
+    async def _admit(self, place: Any) -> int:  # noqa: ANN401
+        slot = self._slots.find(place.hostname)
+        if slot is None or slot.process is None or slot.ready is None:
+            return 1  # it died between its discovery and now
+        endpoint = await self._endpoints.towards(slot.node)
+        environment = horovod_environment(
+            place,
+            rendezvous=(endpoint.address, endpoint.rendezvous_port),
+            interface=slot.node.interface or slot.ready.interface,
+            gloo_timeout_seconds=self._job.gloo_timeout_seconds,
+        )
+        slot.admission = Admit(environment=environment, rendezvous_id=self._ledger.rendezvous_id)
+        self._channels.send(slot.host, slot.admission)  # sent again if the channel is broken now
+        return await slot.process.exited
+
+    def _changed(self, hosts: set[str]) -> None:
+        """There is a new membership; the workers are not in it yet."""
+        self.hosts = hosts
+        self._rendezvous_id_before = self._ledger.rendezvous_id
+        for slot in self._slots.without(hosts):
+            self._channels.send(slot.host, Stop(reason="this node is no longer in nodes.yaml"))
+            if slot.process is not None:
+                self._loop.call_later(LEAVE_SECONDS, slot.process.terminate)
+
+    def _request_reset(self, joining: set[str], leaving: set[str]) -> None:
+        """Ask the members for a reset; not during one, nor if a fault brings it about anyway."""
+        now = time.monotonic()
+        is_settled = self._ledger.rendezvous_id > self._rendezvous_id_before
+        is_fault = any(self._slots.find(host) is None for host in leaving)
+        if is_fault or not is_settled or now < self._next_request_at_seconds:
+            return
+        self._next_request_at_seconds = now + REQUEST_SECONDS
+        words = [f"{host} joins" for host in joining] + [f"{host} leaves" for host in leaving]
+        for host in self.hosts:
+            self._channels.send(host, ResetRequested(reason=", ".join(sorted(words))))

@@ -1,0 +1,298 @@
+"""The workers of a job: what they say, who of them is a member, and when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hetero_hvd import channel
+from hetero_hvd.config import ClusterConfig
+from hetero_hvd.driver.discovery import Slot, Slots
+from hetero_hvd.driver.launcher import WorkerProcess, count_gpus, exit_in_words, launch_order
+from hetero_hvd.driver.ledger import MAX_RESETS_WITHOUT_STEP, Ledger
+from hetero_hvd.driver.membership import Membership
+from hetero_hvd.driver.network import DriverAddresses, Endpoints
+from hetero_hvd.driver.output import Console
+from hetero_hvd.driver.rendezvous import Rendezvous
+from hetero_hvd.driver.server import ChannelServer
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import Crashed, Finished, FromWorker, Ready
+
+logger = logging.getLogger(__name__)
+
+EXIT_USER_ERROR = 2
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended.
+
+    Attributes:
+        exit_code: For the command line.
+        reason: In words.
+        is_orderly: Whether the workers end by themselves.
+    """
+
+    exit_code: int
+    reason: str
+    is_orderly: bool = False
+
+
+class Team:
+    """Brings together slots, channels, rendezvous and Horovod. Used in the loop's thread.
+
+    Args:
+        config: Of the job at its start.
+        command: The user's command.
+        output: Folder for logs and decisions.
+        console: Where to tell people.
+
+    Attributes:
+        endpoints: Where the nodes reach the driver.
+        slots: The workers' processes.
+        membership: Who of them trains.
+        ledger: The books of the run.
+        ended: Set once, when the job is over; an exception is a reason to give up.
+
+    Raises:
+        JobError: There is no way to a node.
+    """
+
+    def __init__(
+        self, config: ClusterConfig, command: tuple[str, ...], output: Path, console: Console
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._job = config.job
+        self._command = command
+        self._console = console
+        self._key = channel.new_key()
+        self._channels = ChannelServer(self._key, self)
+        self._rendezvous = Rendezvous()
+        addresses = DriverAddresses(config.nodes, config.job.driver_address)
+        self.endpoints = Endpoints(addresses, self._channels, self._rendezvous)
+        self._last_failure = 0
+        self._news = asyncio.Event()
+        self._versions: dict[str, str] = {}
+        self.ended: asyncio.Future[Ending] = self._loop.create_future()
+        self.ledger = Ledger(config, console, output / "decisions.jsonl")
+        self.slots = Slots(
+            console,
+            output / "logs",
+            launch=self._launch,
+            count_gpus=count_gpus,
+            on_change=self._slots_changed,
+            on_exit=self._exited,
+        )
+        self.membership = Membership(
+            config.job,
+            slots=self.slots,
+            channels=self._channels,
+            endpoints=self.endpoints,
+            rendezvous=self._rendezvous,
+            ledger=self.ledger,
+            on_over=self._over,
+        )
+
+    def end(self, ending: Ending) -> None:
+        """The job is over; the first reason counts."""
+        if not self.ended.done():
+            self.ended.set_result(ending)
+            self.slots.may_restart = False
+
+    def give_up(self, task: asyncio.Task[None]) -> None:
+        """Called when the job's main task has ended: it never does without a reason to give up."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.ended.done():
+            self.ended.set_exception(error)
+
+    async def wait_for_change(self, timeout_seconds: float) -> None:
+        """Wait until a worker became ready or went."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._news.wait(), timeout_seconds)
+        self._news.clear()
+
+    def check(self, *, slept_too_long_seconds: float) -> None:
+        """Look for workers that hang, and for a job that does not get on. Call it each second.
+
+        Args:
+            slept_too_long_seconds: So long the driver itself did not run; not the workers' fault.
+        """
+        now = time.monotonic()
+        for slot in self.slots.all:
+            slot.heard_at_seconds += max(0.0, slept_too_long_seconds)
+            silent_seconds = now - slot.heard_at_seconds
+            if slot.ready and silent_seconds > self._job.heartbeat_timeout_seconds:
+                self._kill(slot, f"has been silent for {silent_seconds:.0f} s")
+        for host in self._rendezvous.overdue(self._job.elastic_timeout_seconds):
+            if (late := self.slots.find(host)) is not None:
+                self._kill(late, "has let the others wait for too long")
+        if self.ledger.resets_without_step >= MAX_RESETS_WITHOUT_STEP:
+            raise JobError(
+                f"{MAX_RESETS_WITHOUT_STEP} resets in a row without a step: see the workers' logs"
+            )
+
+    async def close(self) -> None:
+        """Close all sockets and files."""
+        self._rendezvous.close()
+        await self._channels.close()
+        self.ledger.close()
+
+    # --- the workers' channels, see `server.Desk` ---------------------------------------------
+
+    def expects(self, hello: channel.Hello) -> bool:
+        """Whether this worker was started by us and still runs."""
+        slot = self.slots.find(hello.host)
+        return slot is not None and slot.worker == hello.worker
+
+    def connected(self, hello: channel.Hello, address: str) -> None:
+        """From now on the rendezvous answers this address."""
+        logger.info("%s is connected from %s", hello.host, address)
+        self._rendezvous.allow(address)
+
+    def received(self, host: str, message: FromWorker) -> None:
+        """Act on a worker's message."""
+        slot = self.slots.find(host)
+        if slot is None:
+            return
+        slot.heard_at_seconds = time.monotonic()
+        try:
+            self._handle(slot, message)
+        except Exception as error:  # noqa: BLE001 - raised again by whoever awaits `ended`
+            if not self.ended.done():
+                self.ended.set_exception(error)
+
+    def status(self) -> dict[str, Any]:
+        """What GET /status answers."""
+        plan = self.ledger.plan
+        return {
+            "state": "ended"
+            if self.ended.done()
+            else "training"
+            if self.membership.hosts
+            else "starting",
+            "step": self.ledger.summary.last_step,
+            "workers": {
+                str(slot.worker): {
+                    "host": slot.host,
+                    "ready": slot.ready is not None,
+                    "member": slot.host in self.membership.hosts,
+                    "restarts": slot.num_restarts,
+                    "pid": slot.ready.pid if slot.ready else None,
+                }
+                for slot in self.slots.all
+            },
+            "plan": {
+                str(worker): share
+                for worker, share in zip(plan.workers, plan.local_batch_sizes, strict=True)
+            }
+            if plan
+            else None,
+        }
+
+    def _handle(self, slot: Slot, message: FromWorker) -> None:
+        match message:
+            case Ready():
+                self._ready(slot, message)
+            case Crashed():
+                self._crashed(slot, message)
+            case Finished():
+                self.slots.may_restart = False
+                self.ledger.take(message)
+            case _:
+                for plan in self.ledger.take(message):
+                    self._channels.send(slot.host, plan)
+
+    def _ready(self, slot: Slot, ready: Ready) -> None:
+        for package, version in ready.versions.items():
+            common = self._versions.setdefault(package, version)
+            if version != common:
+                self._console.say(f"{slot.worker} has {package} {version}, others have {common}")
+        self.slots.became_ready(slot, ready)
+        if slot.admission is not None:  # its channel broke, perhaps before the first Admit came
+            self._channels.send(slot.host, slot.admission)
+
+    def _crashed(self, slot: Slot, crash: Crashed) -> None:
+        if not slot.is_wanted or self.ended.done():
+            return
+        for other in self.slots.all:  # all fail in the same way: one traceback is enough
+            other.output.is_shown = False
+        for line in [] if crash.user_error else crash.traceback.rstrip().splitlines():
+            self._console.say(line)
+        self._console.say(f"{slot.worker}: {crash.error}")
+        self.end(
+            Ending(EXIT_USER_ERROR if crash.user_error else 1, f"{slot.worker}: {crash.error}")
+        )
+
+    def _kill(self, slot: Slot, fault: str) -> None:
+        if slot.process is not None:
+            self._console.say(f"{slot.worker} {fault} and is killed")
+            slot.heard_at_seconds = math.inf
+            slot.process.kill()
+
+    # --- processes, see `discovery.Slots` -----------------------------------------------------
+
+    async def _launch(self, slot: Slot) -> WorkerProcess:
+        endpoint = await self.endpoints.towards(slot.node)
+        identity = {
+            "HETERO_HVD_DRIVER": f"{endpoint.address}:{endpoint.channel_port}",
+            "HETERO_HVD_KEY": self._key.hex(),
+            "HETERO_HVD_WORKER": str(slot.worker),
+            "HETERO_HVD_HOST": slot.host,
+        }
+        order = launch_order(slot.node, slot.worker.slot, self._command, identity)
+        return await WorkerProcess.start(slot.node, order, slot.output)
+
+    def _slots_changed(self) -> None:
+        self._news.set()
+        if not self.membership.has_started or self.ended.done():
+            return
+        self.membership.hosts_changed()
+        num_left = len(self.slots.all)
+        if num_left < self._job.min_np and self._last_failure and self.slots.may_restart:
+            reason = f"{num_left} workers are left, min_np is {self._job.min_np}"
+            self.end(Ending(self._last_failure, reason))
+
+    def _exited(self, slot: Slot, code: int) -> None:
+        self.ledger.summary.workers[slot.worker].exit_codes.append(code)
+        self._rendezvous.invalidate(slot.host)
+        self._last_failure = code or self._last_failure
+        if self.ended.done():
+            return
+        if not slot.is_wanted:
+            self._console.say(f"{slot.worker} has left")
+            return
+        what = f"{slot.worker} {exit_in_words(code)}"
+        if slot.ready is None:
+            self._not_started(slot, code, what)
+        elif code:
+            self._console.say(f"{what} after {self.ledger.summary.num_steps} steps")
+
+    def _not_started(self, slot: Slot, code: int, what: str) -> None:
+        """A worker ended before it was ready; if none got further, the job cannot start."""
+        last_line = next((line for line in reversed(slot.output.tail) if line.strip()), "")
+        self._console.say(f"{what} before it was ready: {last_line}")
+        is_hopeful = any(
+            other.ready or other.num_restarts == 0 for other in self.slots.all if other is not slot
+        )
+        if not self.membership.has_started and not is_hopeful:
+            if code == 0:
+                what = "the script ended without calling hetero_hvd.init()"
+            self.end(Ending(code or 1, f"no worker became ready: {what}: {last_line}"))
+
+    def _over(self, reason: str | None) -> None:
+        """All members have ended, or Horovod could not go on without those who did."""
+        records = self.ledger.summary.workers.values()
+        finished = [record.exit_codes[-1:] for record in records if record.finished]
+        if finished:
+            code = next((codes[0] for codes in finished if any(codes)), 0)
+            self.end(Ending(code, "the training is finished", is_orderly=True))
+        elif self._last_failure:
+            self.end(Ending(self._last_failure, reason or "no worker is left to go on with"))
+        else:
+            self.end(Ending(0, reason or "all workers have ended", is_orderly=True))

@@ -1,0 +1,117 @@
+"""The estimator learns a worker's curve from noisy rows and says when the worker has changed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero_hvd.core.step_time import StepTimeEstimator, StepTimeModel
+
+curves = st.builds(
+    StepTimeModel,
+    overhead_seconds=st.floats(0, 0.2),
+    seconds_per_sample=st.floats(1e-4, 0.01),
+)
+
+
+def taught(curve, sizes, *, noise=0.0, seed=0):
+    """An estimator that has seen the curve at these batch sizes, and the alarms it gave."""
+    random = np.random.default_rng(seed)
+    estimator, alarms = StepTimeEstimator(), []
+    for size in sizes:
+        ratio = estimator.update(size, curve.step_seconds(size) * random.lognormal(0.0, noise))
+        if ratio is not None:
+            alarms.append(ratio)
+    return estimator, alarms
+
+
+@given(curves)
+def test_two_batch_sizes_reveal_the_curve(curve):
+    """Without noise, overhead and slope follow from rows at two sizes."""
+    estimator, _ = taught(curve, [64] * 5 + [128, 32] * 40)
+    for size in (32, 64, 128, 256):
+        predicted = estimator.model.step_seconds(size)
+        assert predicted == pytest.approx(curve.step_seconds(size), rel=0.01)
+
+
+@given(curves, st.lists(st.integers(1, 512), min_size=1, max_size=60), st.integers(0, 99))
+def test_parameters_stay_physical(curve, sizes, seed):
+    """Overhead >= 0, slope > 0 and a finite error, whatever noise comes in."""
+    estimator, _ = taught(curve, sizes, noise=0.5, seed=seed)
+    assert estimator.model.overhead_seconds >= 0
+    assert estimator.model.seconds_per_sample > 0
+    assert math.isfinite(estimator.standard_error_ratio(100))
+
+
+@given(st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -1.0]))
+def test_rows_that_are_no_measurement_are_ignored(busy):
+    """NaN, infinite, zero and negative times change nothing, nor do rows without work."""
+    curve = StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.001)
+    estimator, _ = taught(curve, [64] * 5)
+    before = estimator.model
+    assert estimator.update(64, busy) is None
+    assert estimator.update(0, 0.5) is None
+    assert estimator.update(64, 0.5, num_steps=0) is None
+    assert estimator.model == before
+    unready = StepTimeEstimator()
+    unready.update(64, busy)
+    assert not unready.is_ready
+
+
+def test_one_spike_neither_alarms_nor_carries_the_model_away():
+    """A step 20 times as long as usual moves the prediction by less than two noise widths."""
+    curve = StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.001)
+    estimator, alarms = taught(curve, [64] * 60, noise=0.02)
+    assert estimator.update(64, 20 * curve.step_seconds(64)) is None
+    assert alarms == []
+    predicted = estimator.model.step_seconds(64)
+    assert predicted == pytest.approx(curve.step_seconds(64), rel=0.04)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.8, 1.25, 2.0, 4.0])
+def test_a_change_of_speed_is_reported_within_four_rows(ratio):
+    """At CV 2 % the alarm names the ratio within 5 %, and rescaling follows it."""
+    curve = StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.001)
+    for seed in range(20):
+        estimator, alarms = taught(curve, [64] * 60, noise=0.02, seed=seed)
+        assert alarms == []
+        random = np.random.default_rng(seed)
+        rows = (curve.step_seconds(64) * ratio * random.lognormal(0, 0.02) for _ in range(4))
+        found = next(filter(None, (estimator.update(64, row) for row in rows)), None)
+        assert found is not None
+        assert found == pytest.approx(ratio, rel=0.1)
+        estimator.rescale(found)
+        assert estimator.model.step_seconds(64) == pytest.approx(
+            ratio * curve.step_seconds(64), rel=0.05
+        )
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
+def test_the_noise_is_learnt(noise):
+    """Within a factor of 1.8 after 100 rows, on the average of 20 seeds."""
+    curve = StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.001)
+    found = [taught(curve, [64] * 100, noise=noise, seed=s)[0].sigma_ratio for s in range(20)]
+    assert noise / 1.8 < float(np.mean(found)) < noise * 1.8
+
+
+def test_the_error_grows_away_from_the_data():
+    """A prediction at ten times the batch is less certain than one at the measured batch."""
+    curve = StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.001)
+    estimator, _ = taught(curve, [64] * 20, noise=0.02)
+    near, far = estimator.standard_error_ratio(64), estimator.standard_error_ratio(640)
+    assert near < 0.02 < far
+
+
+def test_a_copy_learns_alone():
+    """A snapshot is not touched by what the original sees later."""
+    curve = StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.001)
+    estimator, _ = taught(curve, [64] * 5)
+    twin, before = estimator.copy(), estimator.model
+    estimator.update(64, 1.0)
+    estimator.update(64, 1.0)
+    assert twin.model == before
+    assert twin.update(64, curve.step_seconds(64)) is None

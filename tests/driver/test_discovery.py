@@ -1,0 +1,179 @@
+"""Slots and their restarts, with small real processes."""
+
+import asyncio
+import io
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
+from hetero_hvd.driver import discovery
+from hetero_hvd.driver.discovery import Slots
+from hetero_hvd.driver.launcher import WorkerProcess, launch_order
+from hetero_hvd.driver.output import Console
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import Admit, Ready
+
+pytestmark = pytest.mark.process
+
+
+def cluster(*names, slots=1, max_restarts=3):
+    """Settings with these local nodes."""
+    nodes = tuple(NodeConfig(name=name, slots=slots, devices=()) for name in names)
+    return ClusterConfig(
+        path=Path("nodes.yaml"), job=JobConfig(max_restarts=max_restarts), nodes=nodes
+    )
+
+
+class Bench:
+    """Slots whose workers run a shell script."""
+
+    def __init__(self, folder, script):
+        self.stream = io.StringIO()
+        self.console = Console(self.stream)
+        self.starts = []
+        self.exits = []
+        self._script = script
+        self.slots = Slots(
+            self.console,
+            folder,
+            launch=self._launch,
+            count_gpus=self._count_gpus,
+            on_change=lambda: None,
+            on_exit=lambda slot, code: self.exits.append((slot.host, code)),
+        )
+
+    async def _launch(self, slot):
+        self.starts.append(slot.host)
+        if self._script is None:
+            raise JobError("no way to it")
+        command = ("sh", "-c", self._script)
+        order = launch_order(slot.node, slot.worker.slot, command, {})
+        return await WorkerProcess.start(slot.node, order, slot.output)
+
+    async def _count_gpus(self, node):  # noqa: ARG002
+        return 2
+
+    def ready(self, slot):
+        """What happens when the worker reports."""
+        ready = Ready(worker=slot.worker, host=slot.host, interface="lo", pid=1, versions={})
+        self.slots.became_ready(slot, ready)
+
+
+def run(folder, script, scenario):
+    """Run a scenario; all processes are ended afterwards."""
+
+    async def main():
+        bench = Bench(folder, script)
+        try:
+            await asyncio.wait_for(scenario(bench), 15)
+        finally:
+            bench.slots.kill()
+            bench.slots.end()
+            await bench.slots.wait(10)
+            await asyncio.sleep(0)
+            bench.console.close()
+        return bench
+
+    return asyncio.run(main())
+
+
+def test_a_slot_that_keeps_dying_is_given_up(tmp_path, monkeypatch):
+    """Each restart has a new host name and waits twice as long; after the last one it is over."""
+    monkeypatch.setattr(discovery, "FIRST_BACKOFF_SECONDS", 0.01)
+
+    async def scenario(bench):
+        await bench.slots.follow(cluster("alpha", max_restarts=2))
+        assert await bench.slots.wait(10)
+
+    bench = run(tmp_path, "exit 3", scenario)
+    assert bench.exits == [("alpha-0", 3), ("alpha-0.r1", 3), ("alpha-0.r2", 3)]
+    assert "alpha:0 is given up after 2 restarts" in bench.stream.getvalue()
+    assert bench.slots.all == ()
+
+
+def test_a_slot_that_cannot_be_started_is_tried_again(tmp_path, monkeypatch):
+    """A node that is out of reach counts like a worker that dies at once; its log says why."""
+    monkeypatch.setattr(discovery, "FIRST_BACKOFF_SECONDS", 0.01)
+
+    async def scenario(bench):
+        await bench.slots.follow(cluster("alpha", max_restarts=1))
+        assert await bench.slots.wait(10)
+
+    bench = run(tmp_path, None, scenario)
+    assert bench.exits == [("alpha-0", 127), ("alpha-0.r1", 127)]
+    assert "no way to it" in (tmp_path / "alpha-0.log").read_text()
+
+
+def test_who_ends_well_is_not_restarted(tmp_path):
+    """Exit code 0 means done."""
+
+    async def scenario(bench):
+        await bench.slots.follow(cluster("alpha"))
+        assert await bench.slots.wait(10)
+
+    assert run(tmp_path, "exit 0", scenario).starts == ["alpha-0"]
+
+
+def test_only_ready_workers_are_available_and_in_file_order(tmp_path):
+    """Horovod hears of a worker when it is warm, in the order of nodes.yaml."""
+
+    async def scenario(bench):
+        await bench.slots.follow(cluster("beta", "alpha", slots=2))
+        assert bench.slots.available() == ()
+        while not all(slot.process for slot in bench.slots.all):
+            await asyncio.sleep(0.01)
+        for slot in reversed(bench.slots.all):
+            bench.ready(slot)
+        assert bench.slots.available() == ("beta-0", "beta-1", "alpha-0", "alpha-1")
+        assert bench.slots.find("alpha-1").worker.slot == 1
+
+    run(tmp_path, "sleep 100", scenario)
+
+
+def test_a_removed_member_runs_until_it_is_excluded(tmp_path):
+    """One that was not admitted ends at once; a member stays until the membership is without it."""
+
+    async def scenario(bench):
+        await bench.slots.follow(cluster("alpha", "beta", "gamma"))
+        while not all(slot.process for slot in bench.slots.all):
+            await asyncio.sleep(0.01)
+        alpha, beta, gamma = bench.slots.all
+        for slot in bench.slots.all:
+            bench.ready(slot)
+        beta.admission = Admit(environment={}, rendezvous_id=0)
+        await bench.slots.follow(cluster("alpha"))
+        assert bench.slots.available() == ("alpha-0",)
+        await asyncio.wait_for(gamma.process.exited, 10)
+        assert alpha.process is not None
+        assert not beta.process.exited.done()
+        assert bench.slots.without({"alpha-0", "beta-0"}) == []
+        assert bench.slots.without({"alpha-0"}) == [beta]
+
+    run(tmp_path, "sleep 100", scenario)
+
+
+def test_a_node_that_comes_back_has_a_new_host_name(tmp_path):
+    """Horovod may still know, or have blacklisted, the name that it had."""
+
+    async def scenario(bench):
+        for names in (("alpha",), (), ("alpha",)):
+            await bench.slots.follow(cluster("omega", *names))
+            while not all(slot.process for slot in bench.slots.all):
+                await asyncio.sleep(0.01)
+        assert Counter(bench.starts) == Counter(["omega-0", "alpha-0", "alpha-0.r1"])
+
+    run(tmp_path, "sleep 100", scenario)
+
+
+def test_slots_follow_the_gpus_where_the_file_says_nothing(tmp_path):
+    """A node without `slots` and `devices` is asked for its GPUs, once."""
+
+    async def scenario(bench):
+        nodes = (NodeConfig(name="gpubox"),)
+        config = ClusterConfig(path=Path("nodes.yaml"), job=JobConfig(), nodes=nodes)
+        await bench.slots.follow(config)
+        assert [str(slot.worker) for slot in bench.slots.all] == ["gpubox:0", "gpubox:1"]
+
+    run(tmp_path, "sleep 100", scenario)

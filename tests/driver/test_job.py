@@ -1,0 +1,177 @@
+"""Whole jobs: the command line, real worker processes, real Horovod."""
+
+import os
+import signal
+
+import pytest
+
+from .conftest import processes_of, wait_until, write_nodes
+
+pytestmark = pytest.mark.process
+
+
+def test_three_workers_train_to_the_end(start_job):
+    """All workers finish with equal replicas, the exit code is 0, and the summary says so."""
+    job = start_job("--progress-seconds", "0.1")
+    job.wait_for(r"step 0: 3 workers train together: alpha:0, beta:0, gamma:0")
+    job.wait_for(
+        r"step \d+  epoch \d+  loss \S+  \d+ samples/s  \([\d.]+ of ideal\)  alpha:0 \d+ in "
+    )
+    assert job.wait() == 0
+    summary = job.summary()
+    assert summary["steps"] == 40
+    assert summary["replicas_equal"] is True
+    assert summary["exit_code"] == 0
+    assert {name: w["exit_codes"] for name, w in summary["workers"].items()} == {
+        "alpha:0": [0],
+        "beta:0": [0],
+        "gamma:0": [0],
+    }
+    for name in ("alpha", "beta", "gamma"):
+        log = (job.folder / "out" / "logs" / f"{name}-0.log").read_text()
+        assert "the script is done" in log
+        assert f"[{name}:0] the script is done" in job.output
+
+
+def test_a_killed_worker_costs_its_slot_only_and_comes_back(start_job):
+    """The survivors go on at once and without copying state; the restarted worker joins them."""
+    job = start_job(script=("30",))
+    status = job.status()
+    job.wait_for("3 workers train together")
+    assert status["workers"].keys() == {"alpha:0", "beta:0", "gamma:0"}
+    signal_worker(job, "beta:0", signal.SIGKILL)
+    job.wait_for(r"beta:0 was ended by SIGKILL")
+    job.wait_for(r"2 workers train together: alpha:0, gamma:0")
+    seconds = job.wait_for(r"trains again after ([\d.]+) s \(fault, nothing copied\)")
+    assert float(seconds[1]) < 5
+    job.wait_for(r"3 workers train together: alpha:0, gamma:0, beta:0")
+    assert job.wait() == 0
+    summary = job.summary()
+    assert summary["steps"] == 240
+    assert summary["replicas_equal"] is True
+    assert summary["workers"]["beta:0"]["exit_codes"] == [137, 0]
+
+
+def test_a_second_death_during_the_recovery_does_not_stop_the_job(start_job):
+    """The rendezvous under way is refused, so the last survivor need not wait for Gloo's timeout."""
+    job = start_job("--max-restarts", "0", script=("20",))
+    status = job.status()
+    job.wait_for("3 workers train together")
+    for worker in ("beta:0", "gamma:0"):
+        signal_pid(status_pid(job, worker, status), signal.SIGKILL)
+    job.wait_for(r"1 workers train together: alpha:0")
+    assert job.wait() == 0
+    assert job.summary()["steps"] == 160
+
+
+def test_a_stopped_worker_is_killed_by_its_silence(start_job):
+    """A worker that hangs is found by its missing heartbeat; the others do not wait for Gloo."""
+    job = start_job("--heartbeat-timeout-seconds", "3", "--max-restarts", "0", script=("20",))
+    job.status()
+    job.wait_for("3 workers train together")
+    signal_worker(job, "alpha:0", signal.SIGSTOP)
+    job.wait_for(r"alpha:0 has been silent for \d s and is killed")
+    job.wait_for(r"2 workers train together: beta:0, gamma:0")
+    assert job.wait() == 0
+
+
+def test_nodes_yaml_is_followed(start_job):
+    """A node that is added joins, one that is removed leaves, a broken edit changes nothing."""
+    job = start_job(names=("alpha", "beta"), script=("60",))
+    job.wait_for("2 workers train together: alpha:0, beta:0")
+    job.nodes_file.write_text("nodes: [{nome: gamma}]\n")
+    job.wait_for(r"unknown key.*goes on with the earlier version")
+    write_nodes(job.nodes_file, ("alpha", "beta", "gamma"))
+    job.wait_for("3 workers train together: alpha:0, beta:0, gamma:0")
+    write_nodes(job.nodes_file, ("beta", "gamma"))
+    job.wait_for("alpha:0 is no longer in nodes.yaml and leaves")
+    job.wait_for("2 workers train together: beta:0, gamma:0")
+    job.wait_for("alpha:0 has left")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 143
+    assert job.summary()["workers"]["alpha:0"]["exit_codes"] == [0]
+
+
+def test_ctrl_c_ends_all_processes(start_job):
+    """SIGINT to the driver ends every worker, and the exit code is 130."""
+    job = start_job(script=("1000",))
+    job.wait_for("3 workers train together")
+    assert len(processes_of(job.folder)) >= 7  # the driver, three supervisors, three workers
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait(10) == 130
+    assert processes_of(job.folder) == []
+
+
+def test_a_second_ctrl_c_kills(start_job):
+    """Workers that ignore SIGTERM are killed at once when the user insists."""
+    job = start_job(command=("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1; done"))
+    for _ in range(3):
+        job.wait_for("deaf")
+    job.process.send_signal(signal.SIGINT)
+    job.wait_for("once more kills them")
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait(4) == 130
+
+
+def test_a_killed_driver_leaves_no_orphan(start_job):
+    """Even SIGKILL of the driver ends all workers."""
+    job = start_job(script=("1000",))
+    job.wait_for("3 workers train together")
+    job.process.kill()
+    wait_until(lambda: not processes_of(job.folder), 8, "the end of all workers")
+
+
+def test_an_import_error_is_reported_and_ends_the_job(start_job):
+    """If no worker gets as far as being ready, the job ends at once with the workers' exit code."""
+    job = start_job(script=("1", "fail-before"))
+    assert job.wait() == 1
+    assert "no worker became ready" in job.output[-1]
+    assert "exited with code 1: ImportError: no such library" in job.output[-1]
+
+
+def test_a_script_without_init_fails(start_job):
+    """Copies that ran side by side without knowing of each other are no training."""
+    job = start_job(command=("true",))
+    assert job.wait() == 1
+    assert "without calling hetero_hvd.init()" in job.output[-1]
+
+
+def test_an_exception_in_the_script_ends_the_job(start_job):
+    """One traceback is shown, the others end, the exit code is 1."""
+    job = start_job(script=("5", "fail-during"))
+    assert job.wait() == 1
+    text = "\n".join(job.output)
+    assert text.count("Traceback") == 1
+    assert "ArithmeticError: the script is wrong" in job.summary()["reason"]
+
+
+def test_wrong_input_is_one_line(start_job):
+    """A UserError of the script needs no traceback and has exit code 2."""
+    job = start_job(script=("5", "bad-input"))
+    assert job.wait() == 2
+    assert "Traceback" not in "\n".join(job.output)
+    assert "the dataset is empty" in job.summary()["reason"]
+
+
+def test_too_few_workers_is_a_clear_error(start_job):
+    """After the start timeout the job gives up in one line if there are fewer than min_np."""
+    job = start_job(
+        "--start-timeout-seconds", "1", names=("alpha", "beta"), command=("sleep", "100"), min_np=2
+    )
+    assert job.wait() == 2
+    assert any("0 of 2 workers were ready after 1 s, min_np is 2" in line for line in job.output)
+
+
+def signal_worker(job, worker, number):
+    """Signal the worker itself, not its supervisor."""
+    signal_pid(job.pid_of(worker), number)
+
+
+def status_pid(job, worker, status):
+    """From a status that was asked for before, so that two signals are close together."""
+    return status["workers"][worker]["pid"] or job.pid_of(worker)
+
+
+def signal_pid(pid, number):
+    """Send a signal."""
+    os.kill(pid, number)

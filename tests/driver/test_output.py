@@ -1,0 +1,70 @@
+"""What people see of the workers' output."""
+
+import io
+import threading
+
+from hetero_hvd.driver.output import Console, WorkerOutput
+
+
+def test_lines_are_prefixed_and_kept(tmp_path):
+    """Each line has the worker's name, also one that came in pieces; the file has the raw bytes."""
+    stream = io.StringIO()
+    console = Console(stream)
+    output = WorkerOutput(console, tmp_path / "logs" / "a-0.log", "[a:0] ")
+    for part in (b"one\ntw", b"o\r\n", b"\xffthree"):
+        output.feed(part)
+    output.close()
+    console.close()
+    assert stream.getvalue() == "[a:0] one\n[a:0] two\n[a:0] \ufffdthree\n"
+    assert list(output.tail) == ["one", "two", "\ufffdthree"]
+    assert (tmp_path / "logs" / "a-0.log").read_bytes() == b"one\ntwo\r\n\xffthree"
+
+
+class SlowStream(io.StringIO):
+    """A terminal that stands still until it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.entered = threading.Event()
+        self.gate = threading.Event()
+
+    def write(self, text):
+        """Block, then write."""
+        self.entered.set()
+        self.gate.wait(5)
+        return super().write(text)
+
+
+def test_a_slow_terminal_blocks_nobody():
+    """What does not fit is dropped, and a notice says how much."""
+    stream = SlowStream()
+    console = Console(stream, max_lines=3)
+    console.say("first")
+    stream.entered.wait(5)
+    for number in range(10):
+        console.say(str(number))
+    stream.gate.set()
+    console.close()
+    assert stream.getvalue().splitlines() == [
+        "first",
+        "[7 lines dropped here: the output is too slow]",
+        "0",
+        "1",
+        "2",
+    ]
+
+
+class ClosedStream(io.StringIO):
+    """A pipe whose reader has left."""
+
+    def write(self, text):
+        """Fail as such a pipe does."""
+        raise BrokenPipeError(text)
+
+
+def test_a_closed_output_does_not_stop_the_training():
+    """As under `hetero-hvd run | head`."""
+    console = Console(ClosedStream())
+    for number in range(10):
+        console.say(str(number))
+    console.close()

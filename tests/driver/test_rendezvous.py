@@ -1,0 +1,247 @@
+"""The rendezvous server, spoken to over raw sockets as a worker or a stranger would."""
+
+import asyncio
+import threading
+from dataclasses import dataclass
+
+import pytest
+
+from hetero_hvd.driver import rendezvous
+from hetero_hvd.driver.rendezvous import NOT_A_MEMBER, Rendezvous
+
+
+@dataclass
+class Place:
+    """What Horovod says of a member."""
+
+    hostname: str
+
+
+class Gate:
+    """A barrier with the driver's rules: complete when every expected host is counted."""
+
+    def __init__(self, hosts):
+        self.counted = []
+        self.opened = threading.Event()
+        self.is_finished = False
+        self._hosts = hosts
+
+    def finished(self):
+        """See `rendezvous.Barrier`."""
+        return self.is_finished
+
+    def has_rank_assignment(self, host, slot):
+        """See `rendezvous.Barrier`."""
+        return host in self._hosts and slot == 0
+
+    def wait_for_rank(self, host, slot):  # noqa: ARG002 - the protocol's
+        """See `rendezvous.Barrier`."""
+        self.counted.append(host)
+        if len(self.counted) == len(self._hosts):
+            self.opened.set()
+        if not self.opened.wait(5):
+            raise RuntimeError("never complete")
+        return f"{self._hosts.index(host)},{len(self._hosts)},0,1,0,1".encode()
+
+
+async def ask(port, text, *, end=False):
+    """Send bytes; returns status and body. `end` closes our side after sending."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(text)
+        if end:
+            writer.write_eof()
+        answer = await asyncio.wait_for(reader.read(), 5)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return (int(head.split()[1]) if head else None), body
+
+
+def get(path):
+    """A request as Horovod's client sends it."""
+    return f"GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+
+
+def put(path, body):
+    """A request as Horovod's client sends it."""
+    return f"PUT /{path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def serve(scenario, hosts=("alpha-0", "beta-0"), *, is_trusted=True):
+    """Run a scenario against a server with these members."""
+
+    async def run():
+        server = Rendezvous()
+        gate = Gate(list(hosts))
+        server.attach(gate)
+        port = await server.listen("127.0.0.1")
+        if is_trusted:
+            server.allow("127.0.0.1")
+        server.init([Place(host) for host in hosts])
+        await asyncio.sleep(0)  # `init` comes from another thread and is done by the loop
+        try:
+            await scenario(server, gate, port)
+        finally:
+            server.close()
+
+    asyncio.run(run())
+
+
+def test_a_get_waits_for_its_put():
+    """A key that is not there yet is answered as soon as it is, not by a 404 to poll again."""
+
+    async def scenario(server, gate, port):  # noqa: ARG001
+        waiting = asyncio.create_task(ask(port, get("global0/1")))
+        assert await ask(port, put("global0/1", b"\x00address\xff")) == (200, b"")
+        assert await waiting == (200, b"\x00address\xff")
+        assert await ask(port, get("global0/1")) == (200, b"\x00address\xff")
+
+    serve(scenario)
+
+
+def test_a_key_that_never_comes_is_not_found(monkeypatch):
+    """Horovod's client then asks again until its own timeout, as with its own server."""
+    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.05)
+
+    async def scenario(server, gate, port):  # noqa: ARG001
+        assert await ask(port, get("global0/1")) == (404, b"")
+        assert server.refused == 0
+
+    serve(scenario)
+
+
+def test_a_new_membership_empties_the_store(monkeypatch):
+    """Addresses of an earlier rendezvous must not be met in the next; its waiters are refused."""
+    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.05)
+
+    async def scenario(server, gate, port):  # noqa: ARG001
+        await ask(port, put("global0/0", b"old"))
+        waiting = asyncio.create_task(ask(port, get("global0/1")))
+        await asyncio.sleep(0.02)
+        server.init([Place("alpha-0")])
+        assert (await waiting)[0] == 410
+        assert await ask(port, get("global0/0")) == (404, b"")
+
+    serve(scenario)
+
+
+def test_the_death_of_a_member_refuses_the_rendezvous_under_way():
+    """Waiting and later requests are refused, until the next membership; a stranger's death is not."""
+
+    async def scenario(server, gate, port):  # noqa: ARG001
+        server.invalidate("gamma-0")
+        waiting = asyncio.create_task(ask(port, get("global0/1")))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        server.invalidate("beta-0")
+        assert (await waiting)[0] == 410
+        assert (await ask(port, get("global0/2")))[0] == 410
+
+    serve(scenario)
+
+
+def test_ranks_are_given_when_all_members_are_there():
+    """The barrier is the driver's; a worker that asks twice is counted once."""
+
+    async def scenario(server, gate, port):  # noqa: ARG001
+        first = asyncio.create_task(ask(port, get("rank_and_size/alpha-0:0")))
+        again = asyncio.create_task(ask(port, get("rank_and_size/alpha-0:0")))
+        await asyncio.sleep(0.05)
+        assert gate.counted == ["alpha-0"]
+        assert server.overdue(0.01) == {"beta-0"}
+        assert server.overdue(60) == set()
+        assert await ask(port, get("rank_and_size/beta-0:0")) == (200, b"1,2,0,1,0,1")
+        assert await first == await again == (200, b"0,2,0,1,0,1")
+        assert sorted(gate.counted) == ["alpha-0", "beta-0"]
+
+    serve(scenario)
+
+
+def test_a_removed_worker_is_told_so_and_not_counted():
+    """Horovod's own format for it; an empty answer would make its client believe it has rank 0."""
+
+    async def scenario(server, gate, port):
+        server.init([Place("alpha-0"), Place("beta-0"), Place("gamma-0")])
+        await asyncio.sleep(0)
+        assert await ask(port, get("rank_and_size/gamma-0:0")) == (200, NOT_A_MEMBER)
+        gate.is_finished = True
+        assert await ask(port, get("rank_and_size/alpha-0:0")) == (200, NOT_A_MEMBER)
+        assert gate.counted == []
+
+    serve(scenario)
+
+
+HOSTILE = {
+    "unknown host in the barrier": (get("rank_and_size/mallory-0:0"), 403),
+    "other slot in the barrier": (get("rank_and_size/alpha-0:1"), 403),
+    "malformed slot": (get("rank_and_size/alpha-0:x"), 403),
+    "no slot": (get("rank_and_size/alpha-0"), 403),
+    "worker address to unpickle": (put("worker_addresses/alpha-0:0", b"cos\nsystem\n"), 403),
+    "write to the barrier": (put("rank_and_size/alpha-0:0", b"0,1,0,1,0,1"), 403),
+    "other method": (b"POST /global0/1 HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 403),
+    "endless path": (get("global0/" + "x" * 9000), 431),
+    "long key": (get("global0/" + "x" * 300), 400),
+    "more parts": (get("global0/a/b"), 400),
+    "no key": (get("global0"), 400),
+    "not HTTP": (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
+    "large body": (b"PUT /global0/1 HTTP/1.1\r\nContent-Length: 1048577\r\n\r\n", 413),
+    "absurd length": (b"PUT /global0/1 HTTP/1.1\r\nContent-Length: 99999999999999\r\n\r\n", 400),
+    "negative length": (b"PUT /global0/1 HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+    "two lengths": (
+        b"PUT /global0/1 HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        400,
+    ),
+    "chunks": (b"PUT /global0/1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+}
+
+
+@pytest.mark.parametrize(("request_bytes", "status"), HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_a_worker_would_not_send_is_refused(request_bytes, status):
+    """Each is answered with a status, counted, reaches neither store nor barrier, and harms nobody."""
+
+    async def scenario(server, gate, port):
+        assert await ask(port, request_bytes) == (status, b"")
+        assert server.refused == 1
+        assert gate.counted == []
+        await ask(port, put("global0/0", b"fine"))
+        assert await ask(port, get("global0/0")) == (200, b"fine")
+
+    serve(scenario)
+
+
+def test_a_client_that_says_nothing_is_dropped(monkeypatch):
+    """A half-sent request neither blocks others nor stays."""
+    monkeypatch.setattr(rendezvous, "READ_SECONDS", 0.05)
+
+    async def scenario(server, gate, port):  # noqa: ARG001
+        assert await ask(port, b"GET /global0/1 HT") == (None, b"")
+        assert await ask(port, b"PUT /a/b HTTP/1.1\r\nContent-Length: 9\r\n\r\nx") == (None, b"")
+        assert await ask(port, b"GET /global0/1 HT", end=True) == (None, b"")
+
+    serve(scenario)
+
+
+def test_nobody_is_answered_before_a_worker_has_proved_itself_from_there():
+    """The address must be one from which a worker that holds the job's key has connected."""
+
+    async def scenario(server, gate, port):  # noqa: ARG001
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert (await reader.read()).startswith(b"HTTP/1.1 403")  # even before a request is read
+        writer.close()
+        await writer.wait_closed()
+        assert server.refused == 1
+
+    serve(scenario, is_trusted=False)
+
+
+def test_the_store_is_bounded(monkeypatch):
+    """A member that writes without end is refused."""
+    monkeypatch.setattr(rendezvous, "MAX_STORED_BYTES", 1000)
+
+    async def scenario(server, gate, port):  # noqa: ARG001
+        assert (await ask(port, put("global0/0", b"x" * 900)))[0] == 200
+        assert (await ask(port, put("global0/0", b"x" * 900)))[0] == 507
+
+    serve(scenario)

@@ -1,0 +1,208 @@
+"""What is counted during a run, and how it is told."""
+
+import io
+import json
+import math
+
+import msgspec
+
+from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
+from hetero_hvd.driver.ledger import MAX_RESETS_WITHOUT_STEP, Ledger
+from hetero_hvd.driver.output import Console
+from hetero_hvd.driver.report import as_dict, as_text
+from hetero_hvd.driver.summary import Exchange, Summary
+from hetero_hvd.messages import (
+    BatchPlan,
+    Evaluated,
+    Finished,
+    Recovered,
+    StepsTimed,
+    StepTiming,
+    WorkerId,
+    WorkersJoined,
+)
+
+ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)
+
+
+def joined(rendezvous_id=1, applied_steps=0, workers=(ALPHA, BETA)):
+    """A rendezvous of workers with a global batch of 100."""
+    return WorkersJoined(
+        rendezvous_id=rendezvous_id,
+        workers=workers,
+        applied_steps=applied_steps,
+        global_batch_size=100,
+        capacities=(-1,) * len(workers),
+        prefetch_steps=0,
+    )
+
+
+def row(share, busy_seconds, step_seconds, num_steps=1):
+    """One worker's timing; all its busy time is forward."""
+    return StepTiming(
+        num_steps=num_steps,
+        local_batch_size=share,
+        memory_bytes=math.nan,
+        data_wait_seconds=0.0,
+        transfer_seconds=0.0,
+        forward_seconds=busy_seconds,
+        backward_seconds=0.0,
+        comm_wait_seconds=0.0,
+        optimizer_seconds=0.0,
+        step_seconds=step_seconds,
+    )
+
+
+def timed(step, *rows, rendezvous_id=1):
+    """An exchange."""
+    return StepsTimed(
+        rendezvous_id=rendezvous_id,
+        step=step,
+        epoch=0,
+        loss=1.0,
+        timings=rows,
+        exchange_seconds=0.0,
+    )
+
+
+UNIFORM = (row(50, 0.05, 0.2), row(50, 0.2, 0.2))
+BALANCED = (row(80, 0.08, 0.08), row(20, 0.08, 0.08))
+
+
+def test_an_exchange_in_numbers():
+    """Speed, what the workers could do if nobody waited, and how uneven they are."""
+    exchange = Exchange.of(timed(0, *UNIFORM))
+    assert exchange.num_samples / exchange.num_seconds == 500
+    assert exchange.ideal_samples_per_second == 50 / 0.05 + 50 / 0.2
+    assert exchange.imbalance_ratio == 0.15 / 0.125
+
+
+def test_unmeasured_and_idle_workers():
+    """A worker without samples counts for nothing; an unmeasured one leaves the ideal unknown."""
+    idle = Exchange.of(timed(0, row(100, 0.1, 0.1), row(0, 0.0, 0.1)))
+    assert idle.ideal_samples_per_second == 1000
+    assert idle.imbalance_ratio == 0
+    unmeasured = Exchange.of(timed(0, row(50, 0.1, 0.1), row(50, math.nan, 0.1)))
+    assert math.isnan(unmeasured.ideal_samples_per_second)
+    assert Exchange.of(timed(0, row(50, 0.1, 0.1, num_steps=0))) is None
+    assert Exchange.of(timed(0, row(50, 0.1, math.nan))) is None
+
+
+def full_summary():
+    """A run: 4 uniform steps, 3 on the way, then balanced; one reset; both finish."""
+    summary = Summary(baseline_steps=4)
+    summary.joined(joined())
+    for step in range(7):
+        summary.timed(timed(step, *UNIFORM))
+    summary.joined(joined(rendezvous_id=2, applied_steps=7))
+    for step in range(7, 20):
+        summary.timed(timed(step, *BALANCED, rendezvous_id=2))
+    for plan_id, shares in enumerate(((50, 50), (50, 50), (80, 20))):
+        summary.planned(
+            BatchPlan(
+                rendezvous_id=1,
+                plan_id=plan_id,
+                from_step=plan_id * 3,
+                exchange_steps=1,
+                workers=(ALPHA, BETA),
+                local_batch_sizes=shares,
+                reason="",
+            )
+        )
+    summary.evaluated = Evaluated(epoch=1, step=20, metrics={"accuracy": 0.5, "loss": math.nan})
+    for worker in (ALPHA, BETA):
+        record = summary.workers[worker]
+        record.recoveries.append(
+            Recovered(worker=worker, rendezvous_id=2, cause="fault", seconds=0.5, broadcast=False)
+        )
+        record.finished = Finished(worker=worker, applied_steps=20, checksum="abc")
+        record.exit_codes.append(0)
+    return summary
+
+
+def test_the_summary_of_a_run():
+    """Uniform and balanced speed of the same run, the ideal, and when balance was reached."""
+    facts = as_dict(full_summary(), exit_code=0, reason="done")
+    assert facts["steps"] == 20
+    assert facts["samples"] == 2000
+    assert facts["uniform_samples_per_second"] == 500
+    assert round(facts["balanced_samples_per_second"]) == 1250
+    assert facts["balanced_by_uniform_ratio"] == 2.5
+    assert round(facts["share_of_ideal_ratio"], 6) == 1
+    assert facts["steps_until_balanced"] == 4  # step 7 starts anew, step 8 is the first that counts
+    assert facts["memberships"] == 2
+    assert facts["replicas_equal"] is True
+    assert facts["workers"]["alpha:0"]["shares"] == [(0, 50), (6, 80)]
+    assert round(facts["workers"]["alpha:0"]["mean_busy_seconds"], 6) == 0.08
+    assert json.loads(msgspec.json.encode(facts))["evaluation"]["metrics"]["loss"] is None
+
+
+def test_the_summary_in_words():
+    """A person finds the same numbers."""
+    text = "\n".join(as_text(as_dict(full_summary(), exit_code=0, reason="done")))
+    for part in (
+        "uniform shares       500",
+        "balanced / uniform   2.50",
+        "share 50 > 80",
+        "longest 0.50 s",
+    ):
+        assert part in text
+
+
+def test_a_run_that_never_trained_has_a_short_summary():
+    """The reason, and nothing made up."""
+    facts = as_dict(Summary(baseline_steps=0), exit_code=1, reason="no worker")
+    assert list(as_text(facts)) == ["ended: no worker"]
+    assert facts["balanced_samples_per_second"] is None
+    assert facts["replicas_equal"] is None
+
+
+def test_different_replicas_are_shouted_about():
+    """Silent divergence is the worst end of a training."""
+    summary = full_summary()
+    summary.workers[BETA].finished = Finished(worker=BETA, applied_steps=20, checksum="xyz")
+    facts = as_dict(summary, exit_code=0, reason="done")
+    assert facts["replicas_equal"] is False
+    assert any("REPLICAS DIFFER" in line for line in as_text(facts))
+
+
+def ledger(folder, **job):
+    """A ledger and what it says."""
+    stream = io.StringIO()
+    console = Console(stream)
+    nodes = (NodeConfig(name="alpha"), NodeConfig(name="beta", relative_speed=0.5))
+    config = ClusterConfig(path=folder / "nodes.yaml", job=JobConfig(**job), nodes=nodes)
+    return Ledger(config, console, folder / "decisions.jsonl"), console, stream
+
+
+def test_the_balancer_is_asked_and_its_decisions_are_kept(tmp_path):
+    """A membership gets its plan at once, using the hints; uneven timings bring a better one."""
+    books, console, stream = ledger(tmp_path, progress_seconds=0.001)
+    [first] = books.take(joined())
+    assert first.local_batch_sizes == (67, 33)
+    plans = []
+    for step in range(10):
+        plans += books.take(timed(step, row(67, 0.067, 0.33), row(33, 0.33, 0.33)))
+    assert plans[-1].local_batch_sizes[0] > 67
+    assert books.take(timed(11, *UNIFORM, rendezvous_id=7)) == []
+    books.close()
+    console.close()
+    decisions = [
+        json.loads(line) for line in (tmp_path / "decisions.jsonl").read_text().splitlines()
+    ]
+    assert {"step", "action", "reason", "workers"} <= decisions[0].keys()
+    assert decisions[0]["workers"] == ["alpha:0", "beta:0"]
+    assert "step 0: 2 workers train together: alpha:0, beta:0" in stream.getvalue()
+    assert "alpha:0 67 in 67 ms | beta:0 33 in 330 ms" in stream.getvalue()
+
+
+def test_resets_without_a_step_are_counted(tmp_path):
+    """A job whose every step breaks must not go on for ever."""
+    books, console, _ = ledger(tmp_path)
+    for rendezvous_id in range(1, MAX_RESETS_WITHOUT_STEP + 2):
+        books.take(joined(rendezvous_id=rendezvous_id, applied_steps=5))
+    assert books.resets_without_step == MAX_RESETS_WITHOUT_STEP
+    books.take(joined(rendezvous_id=100, applied_steps=6))
+    assert books.resets_without_step == 0
+    books.close()
+    console.close()

@@ -1,0 +1,33 @@
+"""A small training for the tests: real workers, real Horovod, steps of about 20 ms.
+
+Usage: train.py EPOCHS [fail-before|fail-during|bad-input]
+"""
+
+import sys
+import time
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import hetero_hvd
+
+epochs, fault = int(sys.argv[1]), "".join(sys.argv[2:])
+if fault == "fail-before":
+    raise ImportError("no such library")
+torch.manual_seed(0)
+inputs = torch.randn(512, 8)
+targets = inputs @ torch.randn(8, 1)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+trainer = hetero_hvd.Trainer(
+    model, optimizer, DataLoader(TensorDataset(inputs, targets), batch_size=64)
+)
+for epoch in trainer.epochs(epochs):
+    if epoch == 1 and fault == "fail-during":
+        raise ArithmeticError("the script is wrong")
+    if epoch == 1 and fault == "bad-input":
+        raise hetero_hvd.UserError("the dataset is empty")
+    for x, y in trainer.batches():
+        time.sleep(0.02)
+        trainer.step(lambda x, y: torch.nn.functional.mse_loss(model(x), y), x, y)
+sys.stdout.write("the script is done\n")

@@ -1,0 +1,54 @@
+"""Law: a delay comes back in the column of the phase it was in, and in no other."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+DELAY_SECONDS = 0.15
+OWN = ("data_wait", "transfer", "forward", "backward", "optimizer")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory, start_workers):
+    """Phase in which worker 1 is slow, to the tables that worker 0 passed on."""
+    return start_workers(
+        tmp_path_factory.mktemp("delays"), "delays", 2, delay_seconds=DELAY_SECONDS, phases=OWN
+    )[0]
+
+
+def typical(tables, rank, column):
+    """Median over the steps, without the first one, which warms up."""
+    return median(table[rank][f"{column}_seconds"] for table in tables[1:])
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("phase", OWN)
+def test_a_delay_comes_back_in_its_own_column(tables, phase):
+    """The slow worker's column holds the delay; its other columns do not."""
+    for column in (*OWN, "comm_wait"):
+        found = typical(tables[phase], 1, column)
+        if column == phase:
+            assert DELAY_SECONDS <= found < 1.3 * DELAY_SECONDS
+        else:
+            assert found < 0.3 * DELAY_SECONDS
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("phase", OWN)
+def test_the_peer_of_a_slow_worker_waits_in_communication(tables, phase):
+    """What a late worker costs the other is its communication wait, never its own busy time."""
+    assert 0.7 * DELAY_SECONDS < typical(tables[phase], 0, "comm_wait") < 1.3 * DELAY_SECONDS
+    assert sum(typical(tables[phase], 0, column) for column in OWN) < 0.3 * DELAY_SECONDS
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("phase", OWN)
+def test_the_step_lasts_as_long_as_its_phases(tables, phase):
+    """Both workers' steps last the delay and little more, and the phases account for them."""
+    for rank in (0, 1):
+        step = typical(tables[phase], rank, "step")
+        phases = sum(typical(tables[phase], rank, column) for column in (*OWN, "comm_wait"))
+        assert DELAY_SECONDS <= step < 1.5 * DELAY_SECONDS
+        assert phases == pytest.approx(step, rel=0.2)
