@@ -67,6 +67,13 @@ CORRECTIONS = (
         "    horovod_global.initialization_failed = false;\n",
     ),
     Correction(
+        "process-sets-keep-the-interface",
+        "horovod/common/gloo/gloo_context.cc",
+        "  auto dev = CreateDevice(device_attr);\n\n  global_ctx = global_context.ctx;\n",
+        "  device_attr.iface = global_context.gloo_iface_;\n"
+        "  auto dev = CreateDevice(device_attr);\n\n  global_ctx = global_context.ctx;\n",
+    ),
+    Correction(
         "stall-inspector-knows-ranks",
         "horovod/common/gloo/gloo_controller.cc",
         "global_ranks_.reserve(size_);",

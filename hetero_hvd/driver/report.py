@@ -8,6 +8,15 @@ from typing import Any
 from hetero_hvd.driver.summary import Phase, Summary, WorkerRecord
 from hetero_hvd.messages import WorkerId
 
+_NUMBERS = (
+    ("uniform shares", "uniform_samples_per_second", "{:.0f} samples/s"),
+    ("balanced shares", "balanced_samples_per_second", "{:.0f} samples/s"),
+    ("ideal", "ideal_samples_per_second", "{:.0f} samples/s"),
+    ("balanced / uniform", "balanced_by_uniform_ratio", "{:.2f}"),
+    ("balanced / ideal", "share_of_ideal_ratio", "{:.2f}"),
+    ("steps until balanced", "steps_until_balanced", "{}"),
+)
+
 
 def as_dict(summary: Summary, *, exit_code: int, reason: str) -> dict[str, Any]:
     """What happened in a run. Unknown values are None.
@@ -53,31 +62,24 @@ def as_text(facts: dict[str, Any]) -> Iterator[str]:
     yield f"ended: {facts['reason']}"
     if not facts["memberships"]:
         return
-    yield f"  steps                {facts['steps']} of {facts['global_batch_size']} samples"
-    speeds = (
-        ("uniform shares", "uniform_samples_per_second"),
-        ("balanced shares", "balanced_samples_per_second"),
-        ("ideal", "ideal_samples_per_second"),
-    )
-    for label, name in speeds:
+    yield _line("steps", f"{facts['steps']} of {facts['global_batch_size']} samples")
+    for label, name, form in _NUMBERS:
         if facts[name] is not None:
-            yield f"  {label:<20} {facts[name]:.0f} samples/s"
-    if facts["balanced_by_uniform_ratio"] is not None:
-        yield f"  balanced / uniform   {facts['balanced_by_uniform_ratio']:.2f}"
-    if facts["share_of_ideal_ratio"] is not None:
-        yield f"  balanced / ideal     {facts['share_of_ideal_ratio']:.2f}"
-    if facts["steps_until_balanced"] is not None:
-        yield f"  steps until balanced {facts['steps_until_balanced']}"
+            yield _line(label, form.format(facts[name]))
     if facts["evaluation"]:
         metrics = facts["evaluation"]["metrics"]
         shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        yield f"  last evaluation      {shown} (epoch {facts['evaluation']['epoch']})"
+        yield _line("last evaluation", f"{shown} (epoch {facts['evaluation']['epoch']})")
     if facts["memberships"] > 1:
-        yield f"  resets               {facts['memberships'] - 1}"
+        yield _line("resets", str(facts["memberships"] - 1))
     if facts["replicas_equal"] is False:
         yield "  THE REPLICAS DIFFER: the workers ended with different parameters"
     for name, worker in facts["workers"].items():
-        yield f"  {name:<20} {_worker_line(worker)}"
+        yield _line(name, _worker_line(worker))
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label:<20} {text}"
 
 
 def _worker_line(worker: dict[str, Any]) -> str:

@@ -119,6 +119,7 @@ class DriverClient:
         while not self._closed.is_set():
             try:
                 with self._connect() as connection:
+                    self._shake_hands(connection)
                     backoff = 0.1
                     self._listen(connection)
             except (WebSocketException, OSError, ChannelError, TimeoutError) as error:
@@ -132,13 +133,15 @@ class DriverClient:
     def _connect(self) -> ClientConnection:
         address, port = self._place.driver or ("127.0.0.1", 0)
         host = f"[{address}]" if ":" in address else address
-        connection = connect(
+        return connect(
             f"ws://{host}:{port}/channel",
             open_timeout=CONNECT_TIMEOUT_SECONDS,
             max_size=channel.MAX_FRAME_BYTES,
             compression=None,
             proxy=None,
         )
+
+    def _shake_hands(self, connection: ClientConnection) -> None:
         key = self._place.key
         driver_nonce = connection.recv(timeout=CONNECT_TIMEOUT_SECONDS)
         frame, nonce = channel.answer(
@@ -147,10 +150,9 @@ class DriverClient:
         connection.send(frame)
         proof = connection.recv(timeout=CONNECT_TIMEOUT_SECONDS)
         session = channel.confirm(key, bytes(driver_nonce), nonce, proof)
-        with self._lock:
+        with self._lock:  # nothing that `send` was given may come before `Ready`
+            connection.send(session.seal(self._ready(connection.socket)))
             self._connection, self._session = connection, session
-        self.send(self._ready(connection.socket))
-        return connection
 
     def _ready(self, connection: socket.socket) -> Ready:
         return Ready(

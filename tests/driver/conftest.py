@@ -1,5 +1,6 @@
 """A job run by the command line, and a check that it leaves nothing behind."""
 
+import asyncio
 import json
 import os
 import queue
@@ -45,6 +46,12 @@ def wait_until(condition, seconds, what):
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(0.05)
+
+
+async def until(condition):
+    """Wait for a condition that no event tells about, in a loop that must go on."""
+    while not condition():  # noqa: ASYNC110 - a process's state has no event
+        await asyncio.sleep(0.01)
 
 
 class Job:
@@ -97,7 +104,7 @@ class Job:
         """What the driver says of itself."""
         if not hasattr(self, "_url"):
             self._url = self.wait_for(r"status: (\S+)")[1]
-        with urllib.request.urlopen(self._url, timeout=5) as answer:
+        with urllib.request.urlopen(self._url, timeout=5) as answer:  # noqa: S310 - our own
             return json.load(answer)
 
     def pid_of(self, worker):

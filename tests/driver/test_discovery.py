@@ -15,6 +15,8 @@ from hetero_hvd.driver.output import Console
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import Admit, Ready
 
+from .conftest import until
+
 pytestmark = pytest.mark.process
 
 
@@ -122,8 +124,7 @@ def test_only_ready_workers_are_available_and_in_file_order(tmp_path):
     async def scenario(bench):
         await bench.slots.follow(cluster("beta", "alpha", slots=2))
         assert bench.slots.available() == ()
-        while not all(slot.process for slot in bench.slots.all):
-            await asyncio.sleep(0.01)
+        await until(lambda: all(slot.process for slot in bench.slots.all))
         for slot in reversed(bench.slots.all):
             bench.ready(slot)
         assert bench.slots.available() == ("beta-0", "beta-1", "alpha-0", "alpha-1")
@@ -137,8 +138,7 @@ def test_a_removed_member_runs_until_it_is_excluded(tmp_path):
 
     async def scenario(bench):
         await bench.slots.follow(cluster("alpha", "beta", "gamma"))
-        while not all(slot.process for slot in bench.slots.all):
-            await asyncio.sleep(0.01)
+        await until(lambda: all(slot.process for slot in bench.slots.all))
         alpha, beta, gamma = bench.slots.all
         for slot in bench.slots.all:
             bench.ready(slot)
@@ -160,8 +160,7 @@ def test_a_node_that_comes_back_has_a_new_host_name(tmp_path):
     async def scenario(bench):
         for names in (("alpha",), (), ("alpha",)):
             await bench.slots.follow(cluster("omega", *names))
-            while not all(slot.process for slot in bench.slots.all):
-                await asyncio.sleep(0.01)
+            await until(lambda: all(slot.process for slot in bench.slots.all))
         assert Counter(bench.starts) == Counter(["omega-0", "alpha-0", "alpha-0.r1"])
 
     run(tmp_path, "sleep 100", scenario)

@@ -184,7 +184,7 @@ def test_closing_ends_those_who_wait(cluster):
     one = cluster("a-0", "b-0")
     one.start()
     threads, answers = one.meet("a-0")
-    wait_until(lambda: one.driver._worker_registry.get_recorded_slots(), 5, "the first")
+    wait_until(one.driver._worker_registry.get_recorded_slots, 5, "the first")
     one.driver.close()
     threads[0].join(5)
     assert isinstance(answers["a-0"], RuntimeError)

@@ -53,7 +53,7 @@ def test_a_killed_worker_costs_its_slot_only_and_comes_back(start_job):
 
 
 def test_a_second_death_during_the_recovery_does_not_stop_the_job(start_job):
-    """The rendezvous under way is refused, so the last survivor need not wait for Gloo's timeout."""
+    """The rendezvous under way is refused: the last survivor need not wait for Gloo."""
     job = start_job("--max-restarts", "0", script=("20",))
     status = job.status()
     job.wait_for("3 workers train together")

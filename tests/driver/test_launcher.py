@@ -21,7 +21,7 @@ from hetero_hvd.driver.launcher import (
 )
 from hetero_hvd.driver.output import Console, WorkerOutput
 
-from .conftest import processes_of, wait_until
+from .conftest import processes_of, until, wait_until
 
 HERE = NodeConfig(name="alpha", directory=None)
 
@@ -49,8 +49,12 @@ def run(command, folder, scenario=None, **node):
 
 async def wait_for_text(path, text):
     """Until the log has it."""
-    while text not in path.read_text():
-        await asyncio.sleep(0.02)
+    await until(lambda: text in path.read_text())
+
+
+def parent_of(pid):
+    """Pid of a process's parent."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 @pytest.mark.process
@@ -87,7 +91,8 @@ def test_a_missing_program_is_one_line(tmp_path):
 @pytest.mark.process
 def test_the_worker_s_environment(tmp_path):
     """It has the node's additions, its devices, and one thread if it is emulated."""
-    names = "OMP_NUM_THREADS CUDA_VISIBLE_DEVICES COLOUR PYTHONUNBUFFERED HETERO_HVD_NODE".split()
+    names = ["OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "COLOUR", "PYTHONUNBUFFERED"]
+    names += ["HETERO_HVD_NODE"]
     script = f"import os, json; print(json.dumps([os.environ.get(n) for n in {names}]))"
     _, text = run(
         (sys.executable, "-c", script),
@@ -117,7 +122,7 @@ def test_the_end_of_the_input_ends_the_whole_tree(tmp_path):
     order = {"command": ["sh", "-c", script], "directory": str(tmp_path), "environment": {}}
     supervisor.stdin.write(json.dumps({**order, "gpu": None}) + "\n")
     supervisor.stdin.flush()
-    wait_until(lambda: (tmp_path / "up").exists(), 10, "the worker")
+    wait_until((tmp_path / "up").exists, 10, "the worker")
     assert len(processes_of(tmp_path)) == 2
     supervisor.stdin.close()
     assert supervisor.wait(10) == 128 + signal.SIGKILL
@@ -129,11 +134,9 @@ def test_a_killed_supervisor_takes_the_worker_with_it(tmp_path):
     """The kernel kills the worker when its supervisor is killed."""
 
     async def kill_supervisor(process, log):  # noqa: ARG001
-        while not processes_of(tmp_path):
-            await asyncio.sleep(0.02)
+        await until(lambda: processes_of(tmp_path))
         [worker] = processes_of(tmp_path)
-        parent = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
-        os.kill(parent, signal.SIGKILL)
+        os.kill(parent_of(worker), signal.SIGKILL)
 
     assert run(("sleep", "100"), tmp_path, kill_supervisor)[0] == 137
     wait_until(lambda: not processes_of(tmp_path), 2, "the end of the worker")
@@ -176,7 +179,7 @@ def test_a_daemon_that_holds_the_output_does_not_hide_the_end(tmp_path):
 
 
 def test_ssh_gets_an_argument_vector():
-    """Options come from nodes.yaml, nothing passes through a local shell, nothing secret is there."""
+    """Options come from nodes.yaml; nothing passes through a local shell, nothing is secret."""
     node = NodeConfig(
         name="gpubox",
         address="10.0.0.2",

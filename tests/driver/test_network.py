@@ -45,7 +45,7 @@ def test_a_given_driver_address_is_used_for_all():
 def test_the_kernel_is_asked_for_the_way():
     """The address is that of the interface which leads to the node; nothing is sent."""
     assert address_towards(NodeConfig(name="a", address="127.0.0.2")) == "127.0.0.1"
-    with pytest.raises(JobError, match="node a: no route to no.such.host.invalid"):
+    with pytest.raises(JobError, match=r"node a: no route to no\.such\.host\.invalid"):
         address_towards(NodeConfig(name="a", address="no.such.host.invalid", launcher="ssh"))
 
 

@@ -128,7 +128,7 @@ def test_a_new_membership_empties_the_store(monkeypatch):
 
 
 def test_the_death_of_a_member_refuses_the_rendezvous_under_way():
-    """Waiting and later requests are refused, until the next membership; a stranger's death is not."""
+    """Waiting and later requests are refused; a stranger's death changes nothing."""
 
     async def scenario(server, gate, port):  # noqa: ARG001
         server.invalidate("gamma-0")
@@ -145,7 +145,7 @@ def test_the_death_of_a_member_refuses_the_rendezvous_under_way():
 def test_ranks_are_given_when_all_members_are_there():
     """The barrier is the driver's; a worker that asks twice is counted once."""
 
-    async def scenario(server, gate, port):  # noqa: ARG001
+    async def scenario(server, gate, port):
         first = asyncio.create_task(ask(port, get("rank_and_size/alpha-0:0")))
         again = asyncio.create_task(ask(port, get("rank_and_size/alpha-0:0")))
         await asyncio.sleep(0.05)
@@ -199,7 +199,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("request_bytes", "status"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_what_a_worker_would_not_send_is_refused(request_bytes, status):
-    """Each is answered with a status, counted, reaches neither store nor barrier, and harms nobody."""
+    """Each is answered, counted, reaches neither store nor barrier, and harms nobody."""
 
     async def scenario(server, gate, port):
         assert await ask(port, request_bytes) == (status, b"")

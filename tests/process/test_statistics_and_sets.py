@@ -1,0 +1,46 @@
+"""What is computed over whole batches and sets is exact for any shares, and the same everywhere."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory, start_workers):
+    """What three workers found."""
+    return start_workers(tmp_path_factory.mktemp("sets"), "statistics_and_sets", 3)
+
+
+def test_running_mean_is_that_of_the_joined_batch(ranks):
+    """A normalisation layer's running mean is what one process computes; all workers hold its bits."""
+    found = [rank["running_statistics"] for rank in ranks]
+    assert found[0]["moved"] > 1e-2
+    assert max(found[0]["errors"]) <= 1e-6
+    assert all(other["buffers"] == found[0]["buffers"] for other in found)
+
+
+def test_evaluation_is_exact(ranks):
+    """Metrics over the set equal one process's, by samples and by weights, on every worker."""
+    for epoch, *others in zip(*(rank["evaluation"] for rank in ranks), strict=True):
+        assert all(other["found"] == epoch["found"] for other in others)
+        assert epoch["training"] is True
+        for found, expected in zip(epoch["found"], epoch["expected"], strict=True):
+            assert found == pytest.approx(expected, rel=1e-7)  # accuracy is a float32
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"), [("stream", [16, 16, 16, 2]), ("stream_of_whole_batches", [16, 16, 16])]
+)
+def test_a_stream_is_consumed_once(ranks, name, steps):
+    """Each step takes the next samples of the stream, and no sample is taken twice."""
+    consumed = [[] for _ in range(2 * len(steps))]
+    for rank in ranks:
+        for step, samples in rank[name]:
+            consumed[step] += samples
+    expected = []
+    for epoch in range(2):
+        samples = iter(range(100 * epoch, 100 * epoch + 50))
+        expected += [[next(samples) for _ in range(size)] for size in steps]
+    assert consumed == expected

@@ -1,0 +1,81 @@
+"""The records that cross a process boundary."""
+
+from __future__ import annotations
+
+import math
+import typing
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero_hvd import messages
+from hetero_hvd.errors import UserError
+from hetero_hvd.messages import StepTiming, WorkerId
+
+NODES = st.from_regex(messages.NODE_NAME, fullmatch=True)
+WORKERS = st.builds(WorkerId, NODES, st.integers(0, 10_000))
+RECORDS = typing.get_args(messages.FromWorker) + typing.get_args(messages.FromDriver)
+st.register_type_strategy(WorkerId, WORKERS)
+st.register_type_strategy(int, st.integers(-(2**63), 2**64 - 1))
+st.register_type_strategy(float, st.floats())
+
+
+def plain(value):
+    """A record as plain data in which NaN equals itself."""
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    if isinstance(value, msgspec.Struct):
+        return (type(value), *(plain(getattr(value, name)) for name in value.__struct_fields__))
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+@given(data=st.data())
+def test_every_record_survives_the_wire(record, data):
+    """What is decoded equals what was encoded, NaN and infinities included."""
+    fields = {
+        name: st.from_type(kind)
+        for name, kind in typing.get_type_hints(record).items()
+        if name in record.__struct_fields__
+    }
+    sent = record(**data.draw(st.fixed_dictionaries(fields)))
+    one_of_all = typing.Union[messages.FromWorker, messages.FromDriver]  # noqa: UP007 - of two aliases
+    received = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=one_of_all)
+    assert plain(received) == plain(sent)
+
+
+@given(worker=WORKERS)
+def test_a_worker_id_reads_what_it_writes(worker):
+    """`NODE:SLOT` and back."""
+    assert WorkerId.parse(str(worker)) == worker
+
+
+@pytest.mark.parametrize("text", ["", "alpha", ":0", "alpha:", "alpha:-1", "a/b:0", "-a:0", "alpha:x"])
+def test_a_malformed_worker_id_is_refused(text):
+    """The message shows what was found and what is allowed."""
+    with pytest.raises(UserError, match=r"must be NODE:SLOT, for example alpha:0"):
+        WorkerId.parse(text)
+
+
+def test_busy_time_is_the_workers_own():
+    """Everything but the wait for others; NaN as soon as a part of it was not measured."""
+    row = StepTiming(
+        num_steps=1,
+        local_batch_size=8,
+        memory_bytes=math.nan,
+        data_wait_seconds=1.0,
+        transfer_seconds=2.0,
+        forward_seconds=4.0,
+        backward_seconds=8.0,
+        comm_wait_seconds=100.0,
+        optimizer_seconds=16.0,
+        step_seconds=131.0,
+    )
+    assert row.busy_seconds == 31.0
+    assert math.isnan(msgspec.structs.replace(row, forward_seconds=math.nan).busy_seconds)
