@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
+from hetero_hvd.bench import simulate
 from hetero_hvd.config import JOB_SETTINGS, ClusterConfig, NodeConfig, NodesFile, listing
 from hetero_hvd.errors import JobError, UserError
 
@@ -93,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         ("config", _config, "list every setting and where its value came from", None),
         ("discover", _discover, "list the hosts for horovodrun", _DISCOVER_HELP),
         ("doctor", _doctor, "say what this machine can train with, and what not", None),
+        ("simulate", _simulate, "compare balancing policies on a cluster that is described", None),
     ):
         command = commands.add_parser(
             name,
@@ -105,7 +107,9 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(act=act)
         if name in {"nodes", "doctor"}:
             command.add_argument("--json", action="store_true", help="print JSON")
-        if name != "doctor":
+        if name == "simulate":
+            simulate.add_arguments(command)
+        elif name != "doctor":
             command.add_argument(
                 "-f",
                 "--nodes-file",
@@ -248,3 +252,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
     diagnosis = diagnose()
     print(json.dumps(diagnosis.as_dict(), indent=2) if arguments.json else diagnosis.text())
     return 0 if diagnosis.can_train else 1
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    print(simulate.run(arguments))
+    return 0

@@ -285,5 +285,7 @@ class Stop(Message, frozen=True):
     reason: str
 
 
-FromWorker = Ready | WorkersJoined | StepsTimed | Evaluated | Recovered | Finished | Crashed | Heartbeat
+FromWorker = (
+    Ready | WorkersJoined | StepsTimed | Evaluated | Recovered | Finished | Crashed | Heartbeat
+)
 FromDriver = Admit | BatchPlan | ResetRequested | Stop

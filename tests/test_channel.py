@@ -64,7 +64,10 @@ def test_an_answer_speaks_for_its_sender_only():
     """Neither the worker nor the host in a signed answer can be changed."""
     nonce = channel.challenge()
     frame, _ = channel.answer(KEY, nonce, worker=WORKER, host="alpha-1")
-    for forged in (frame.replace(b"alpha\x01", b"betas\x01"), frame.replace(b"alpha-1", b"alpha-2")):
+    for forged in (
+        frame.replace(b"alpha\x01", b"betas\x01"),
+        frame.replace(b"alpha-1", b"alpha-2"),
+    ):
         assert forged != frame
         with pytest.raises(ChannelError, match="key"):
             channel.accept(KEY, nonce, forged)

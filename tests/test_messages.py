@@ -56,7 +56,9 @@ def test_a_worker_id_reads_what_it_writes(worker):
     assert WorkerId.parse(str(worker)) == worker
 
 
-@pytest.mark.parametrize("text", ["", "alpha", ":0", "alpha:", "alpha:-1", "a/b:0", "-a:0", "alpha:x"])
+@pytest.mark.parametrize(
+    "text", ["", "alpha", ":0", "alpha:", "alpha:-1", "a/b:0", "-a:0", "alpha:x"]
+)
 def test_a_malformed_worker_id_is_refused(text):
     """The message shows what was found and what is allowed."""
     with pytest.raises(UserError, match=r"must be NODE:SLOT, for example alpha:0"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hetero_hvd.config.declare import about, check, settings_of
-from hetero_hvd.config.kinds import HOST, PATH, boolean, integer, number
+from hetero_hvd.config.kinds import HOST, PATH, boolean, choice, integer, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,14 @@ class JobConfig:
     )
     balance: bool = field(
         default=True, metadata=about(boolean(), "give each worker the share that it can carry")
+    )
+    rule: str = field(
+        default="model",
+        metadata=about(
+            choice("model", "static", "lbb", "omnilearn"),
+            "how shares follow from timings; `static` keeps to the nodes' relative_speed, the last "
+            "two are published rules to compare with",
+        ),
     )
     baseline_steps: int = field(
         default=0,

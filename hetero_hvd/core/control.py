@@ -50,9 +50,10 @@ class Decision:
 class MoveRule:
     """Move at once for a large gain, after two agreeing plans for a certain one, else not.
 
-    A gain is certain above the configured minimum, above what the model's uncertainty could feign
-    and above a quarter of a step's noise. Among n workers the slowest prediction is the largest of
-    n errors, about sqrt(2 ln n) standard errors too high, so the bar grows with n.
+    A gain is certain above the configured minimum and above what the model's uncertainty could
+    feign; the noise of single steps does not matter beyond that. Among n workers the slowest
+    prediction is the largest of n errors, about sqrt(2 ln n) standard errors too high, so the bar
+    grows with n.
     """
 
     def __init__(self, min_gain_ratio: float) -> None:
@@ -74,16 +75,15 @@ class MoveRule:
     ) -> Decision:
         """Decide between the plan in force and the best one now."""
         now, then = slowest_seconds(models, current), slowest_seconds(models, proposed)
-        error_now, sigma_now = _uncertainty(models, estimators, current)
-        error_then, sigma_then = _uncertainty(models, estimators, proposed)
-        sigma = max(sigma_now, sigma_then)
-        threshold = max(self._min_gain_ratio, error_now, error_then, 0.25 * sigma)
+        error_now = _uncertainty(models, estimators, current)
+        error_then = _uncertainty(models, estimators, proposed)
+        threshold = max(self._min_gain_ratio, error_now, error_then)
         gain = 1 - then / now
         previous, self._previous = self._previous, None
         action: Action = "keep"
         if gain <= threshold and gain <= AT_ONCE_RATIO:
             reason = f"a gain of {gain:.1%} is below {threshold:.1%}"
-        elif gain > max(AT_ONCE_RATIO, 2 * sigma, error_now):
+        elif gain > max(AT_ONCE_RATIO, error_now):
             action, reason = "move", f"{gain:.0%} faster"
         elif previous is not None and 1 - slowest_seconds(models, previous) / now > threshold:
             action, reason = "move", f"{gain:.1%} faster, confirmed"
@@ -105,10 +105,9 @@ def _uncertainty(
     models: Sequence[StepTimeModel],
     estimators: Sequence[StepTimeEstimator],
     plan: Sequence[int],
-) -> tuple[float, float]:
-    """Error of the slowest worker's predicted time under a plan, and the noise of its steps."""
+) -> float:
+    """By how much noise could feign that the slowest worker is slower, as a ratio."""
     seconds = [model.step_seconds(size) for model, size in zip(models, plan, strict=True)]
     slowest = seconds.index(max(seconds))
     spread = 0.6 + 0.6 * math.sqrt(2 * math.log(len(models)))
-    error = estimators[slowest].standard_error_ratio(plan[slowest])
-    return spread * error, estimators[slowest].sigma_ratio
+    return spread * estimators[slowest].standard_error_ratio(plan[slowest])

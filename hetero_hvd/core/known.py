@@ -11,8 +11,9 @@ from hetero_hvd.messages import StepTiming
 TRUST_RATIO = 2
 """A worker is never asked for more than this many times the largest share measured on it."""
 
-FAILED_SHARE_SECONDS = 3600.0
-"""How long a share that measured worse than predicted is remembered."""
+FIRST_FAILED_SECONDS, LAST_FAILED_SECONDS, FAILED_GROWTH = 60.0, 3600.0, 4
+"""How long a share that measured worse than predicted is remembered: noise can look like a cliff,
+so at first not for long, and longer each time that it is confirmed."""
 
 LASTING_ROWS, FEWEST_ROWS = 8, 3
 """A wait for data counts once it has lasted this many rows; fewer at the start."""
@@ -58,6 +59,7 @@ class KnownWorker:
         self.last_timing: StepTiming | None = None
         self._failed_share = math.inf
         self._failed_until_seconds = -math.inf
+        self._num_failures = 0
         self._rows_to_confirm = 0
         self._withdrawn = self.estimator
         self._wait = LastingWait()
@@ -89,7 +91,9 @@ class KnownWorker:
         self._withdrawn = self.estimator
         self.estimator = before
         self._failed_share = local_batch_size
-        self._failed_until_seconds = now_seconds + FAILED_SHARE_SECONDS
+        seconds = FIRST_FAILED_SECONDS * FAILED_GROWTH**self._num_failures
+        self._failed_until_seconds = now_seconds + min(seconds, LAST_FAILED_SECONDS)
+        self._num_failures = min(self._num_failures + 1, 10)
         self._rows_to_confirm = FEWEST_ROWS
 
     def unfail(self) -> None:

@@ -12,6 +12,9 @@ from hetero_hvd.messages import StepTiming
 SETTLING_EXCHANGES = 10
 """Exchanges after each step that follow a join or a change, to learn and react fast."""
 
+HURRIED_STEPS = 4
+"""Steps with an exchange each after a worker saw itself change: enough to be sure of it."""
+
 MAX_EXCHANGE_STEPS = 100
 
 
@@ -43,3 +46,43 @@ class ExchangePace:
         ideal = self._exchange_seconds / max(median(self._step_seconds), 1e-6)
         steps = max(1, min(round(ideal), MAX_EXCHANGE_STEPS))
         return current if steps / 2 < current < steps * 2 else steps
+
+
+class Hurry:
+    """Tells from a worker's own steps that its speed has changed, before any exchange does.
+
+    The reference is a running mean of the busy time at the share in force; two steps in a row on
+    the same side of it by more than `CHANGE_RATIO` and four mean deviations are a change. One spike
+    is none. From then on the new level is the reference.
+    """
+
+    CHANGE_RATIO, DEVIATIONS, WEIGHT, FEWEST = 0.15, 4.0, 0.1, 4
+
+    def __init__(self) -> None:
+        self._share, self._num, self._mean, self._deviation, self._side = -1, 0, 0.0, 0.0, 0.0
+
+    def observe(self, share: int, busy_seconds: float) -> bool:
+        """Take one step; whether the speed seems to have changed with the step before it."""
+        if share != self._share:
+            self._restart(share)
+        if share == 0 or not busy_seconds > 0:
+            return False
+        if self._num < self.FEWEST:
+            self._num += 1
+            self._mean += (busy_seconds - self._mean) / self._num
+            self._deviation = max(self._deviation, abs(busy_seconds - self._mean))
+            return False
+        error = busy_seconds - self._mean
+        bound = max(self.CHANGE_RATIO * self._mean, self.DEVIATIONS * self._deviation)
+        side = math.copysign(1.0, error) if abs(error) > bound else 0.0
+        if side and side == self._side:
+            self._restart(share)
+            return True
+        self._side = side
+        if not side:
+            self._mean += self.WEIGHT * error
+            self._deviation += self.WEIGHT * (abs(error) - self._deviation)
+        return False
+
+    def _restart(self, share: int) -> None:
+        self._share, self._num, self._mean, self._deviation, self._side = share, 0, 0.0, 0.0, 0.0

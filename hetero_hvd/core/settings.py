@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from hetero_hvd.errors import ConfigError
+
+Rule = Literal["model", "static", "lbb", "omnilearn"]
+"""How shares follow from timings: `model` is ours, the others are what it is measured against."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +19,9 @@ class BalanceConfig:
 
     balance: bool = True
     """Follow the measured speeds; else the same share for all."""
+
+    rule: Rule = "model"
+    """Which rule divides the batch; see `core.policies`."""
 
     baseline_steps: int = 0
     """First steps of the run with the same share for all, to compare with; >= 0."""

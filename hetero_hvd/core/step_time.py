@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Self
 
-FORGETTING = 0.98
-"""Weight of the last row but one against the last: about 50 rows count."""
+KNOWN_TO_RATIO = 0.01
+"""So many rows are remembered that their mean is known to this; fewer would chase noise, more would
+hide a drift."""
+
+FEWEST_REMEMBERED, MOST_REMEMBERED = 25, 200
 
 PRIOR_OVERHEAD_RATIO = 0.1
 """Share of the first measured time that is taken for batch-independent; what GPUs show."""
@@ -182,9 +185,11 @@ class StepTimeEstimator:
         correction = residual / variance
         self._fixed += gain_a * correction
         self._slope += gain_b * correction
-        aa = (aa - gain_a * gain_a / variance) / FORGETTING
-        ab = (ab - gain_a * gain_b / variance) / FORGETTING
-        bb = (bb - gain_b * gain_b / variance) / FORGETTING
+        remembered = (self._sigma / KNOWN_TO_RATIO) ** 2 / num_steps
+        forgetting = 1 - 1 / min(MOST_REMEMBERED, max(FEWEST_REMEMBERED, remembered))
+        aa = (aa - gain_a * gain_a / variance) / forgetting
+        ab = (ab - gain_a * gain_b / variance) / forgetting
+        bb = (bb - gain_b * gain_b / variance) / forgetting
         self._project(aa, ab, bb, size)
         widest = self._prior_covariance(size)
         shrink = min(1.0, (widest[0] + widest[2]) / (aa + bb))

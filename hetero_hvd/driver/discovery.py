@@ -152,6 +152,12 @@ class Slots:
             else:
                 task.cancel()
 
+    def end_idle(self) -> None:
+        """End those who are no members, and start none again: the job is over."""
+        self.may_restart = False
+        for slot in self.all:
+            self._end_if_idle(slot)
+
     def kill(self) -> None:
         """End all workers at once."""
         for slot in self._tasks:
@@ -178,6 +184,9 @@ class Slots:
         """A member goes on until Horovod has excluded it; see `without`."""
         slot.is_wanted = False
         self._console.say(f"{slot.worker} is no longer in nodes.yaml and leaves")
+        self._end_if_idle(slot)
+
+    def _end_if_idle(self, slot: Slot) -> None:
         if slot.process is None:
             self._tasks[slot].cancel()
         elif slot.admission is None:

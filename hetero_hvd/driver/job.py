@@ -179,7 +179,7 @@ class Job:
     async def _close(self, ending: Ending) -> None:
         """End every process that was started, and every thread."""
         slots = self._team.slots
-        slots.may_restart = False
+        slots.end_idle()
         await self._team.membership.close()
         if not (ending.is_orderly and await slots.wait(LEAVE_SECONDS)):
             slots.end()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from hetero_hvd.config import ClusterConfig
-from hetero_hvd.core.cluster import ClusterState
 from hetero_hvd.core.control import Decision
-from hetero_hvd.core.settings import BalanceConfig
+from hetero_hvd.core.policies import make_policy
+from hetero_hvd.core.settings import BalanceConfig, Rule
 from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.progress import Progress
 from hetero_hvd.driver.summary import Summary
@@ -27,6 +28,7 @@ from hetero_hvd.messages import (
 )
 
 MAX_RESETS_WITHOUT_STEP = 20
+MAX_RECORDING_BYTES = 64 * 2**20
 
 
 class Ledger:
@@ -35,7 +37,8 @@ class Ledger:
     Args:
         config: Of the job.
         console: Where to show the progress.
-        decisions: File that gets one JSON line for each decision of the balancer.
+        decisions: File that gets one JSON line for each decision of the balancer; beside it
+            timings.jsonl gets what they were based on.
 
     Attributes:
         summary: Of the run so far.
@@ -47,8 +50,9 @@ class Ledger:
     def __init__(self, config: ClusterConfig, console: Console, decisions: Path) -> None:
         job = config.job
         hints = {n.name: n.relative_speed for n in config.nodes if n.relative_speed is not None}
-        self._cluster = ClusterState(
+        self._cluster = make_policy(
             BalanceConfig(
+                rule=cast("Rule", job.rule),
                 balance=job.balance,
                 baseline_steps=job.baseline_steps,
                 min_gain_ratio=job.min_gain_ratio,
@@ -59,6 +63,7 @@ class Ledger:
         self.summary = Summary(baseline_steps=job.baseline_steps if job.balance else all_uniform)
         self._progress = Progress(console.say, interval_seconds=job.progress_seconds)
         self._decisions = decisions.open("ab", buffering=0)
+        self._timings = decisions.with_name("timings.jsonl").open("ab", buffering=0)
         self.workers: tuple[WorkerId, ...] = ()
         self.rendezvous_id = 0
         self.resets_without_step = 0
@@ -81,10 +86,12 @@ class Ledger:
         match message:
             case WorkersJoined():
                 self._joined(message)
+                self._record(message)
                 return self._balance(message)
             case StepsTimed() if message.rendezvous_id == self.rendezvous_id:
                 self.summary.timed(message)
                 self._progress.timed(message, self.workers, now_seconds=time.monotonic())
+                self._record(message)
                 return self._balance(message)
             case Recovered():
                 self.summary.workers[message.worker].recoveries.append(message)
@@ -97,8 +104,9 @@ class Ledger:
         return []
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the files."""
         self._decisions.close()
+        self._timings.close()
 
     def _joined(self, event: WorkersJoined) -> None:
         self.rendezvous_id = event.rendezvous_id
@@ -108,6 +116,11 @@ class Ledger:
         self._applied_steps = event.applied_steps
         self.summary.joined(event)
         self._progress.joined(event)
+
+    def _record(self, event: WorkersJoined | StepsTimed) -> None:
+        """Keep what `hetero-hvd simulate --recording` replays, as long as it is of a sane size."""
+        if self._timings.tell() < MAX_RECORDING_BYTES:
+            self._timings.write(msgspec.json.encode(event) + b"\n")
 
     def _line(self, decision: Decision) -> bytes:
         changed = {str(worker): ratio for worker, ratio in decision.changed.items()}

@@ -62,7 +62,7 @@ class Membership:
         self._on_over = on_over
         self._loop = asyncio.get_running_loop()
         self._horovod: AdoptingDriver | None = None
-        self._rendezvous_id_before = 0
+        self._num_met_before = 0
         self._next_request_at_seconds = -math.inf
         rendezvous.on_members = self._changed
 
@@ -92,12 +92,9 @@ class Membership:
             self._horovod.hosts_changed()
 
     async def close(self) -> None:
-        """End Horovod's threads; workers that meet from now on hear that they are no members."""
+        """End Horovod's threads; workers that ask for a rank hear that they are no members."""
         if self._horovod is not None:
             await asyncio.to_thread(self._horovod.close)
-        for slot in self._slots.all:
-            if slot.process is not None and slot.admission is None:
-                self._channels.send(slot.host, Stop(reason="the job is over"))
 
     def _change_wanted(self, joining: set[str], leaving: set[str]) -> None:
         """Called in a thread of Horovod's."""
@@ -129,7 +126,7 @@ class Membership:
     def _changed(self, hosts: set[str]) -> None:
         """There is a new membership; the workers are not in it yet."""
         self.hosts = hosts
-        self._rendezvous_id_before = self._ledger.rendezvous_id
+        self._num_met_before = self._ledger.summary.num_memberships
         for slot in self._slots.without(hosts):
             self._channels.send(slot.host, Stop(reason="this node is no longer in nodes.yaml"))
             if slot.process is not None:
@@ -138,7 +135,7 @@ class Membership:
     def _request_reset(self, joining: set[str], leaving: set[str]) -> None:
         """Ask the members for a reset; not during one, nor if a fault brings it about anyway."""
         now = time.monotonic()
-        is_settled = self._ledger.rendezvous_id > self._rendezvous_id_before
+        is_settled = self._ledger.summary.num_memberships > self._num_met_before
         is_fault = any(self._slots.find(host) is None for host in leaving)
         if is_fault or not is_settled or now < self._next_request_at_seconds:
             return

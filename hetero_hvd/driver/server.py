@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 CHANNEL_PATH = "/channel"
 STATUS_PATH = "/status"
 HANDSHAKE_SECONDS = 10.0
+CLOSE_SECONDS = 1.0
+"""For a worker to answer our good-bye; one that is out of reach never does."""
+
 MAX_UNSENT_MESSAGES = 1000
 POLICY_VIOLATION = 1008
 
@@ -117,6 +120,7 @@ class ChannelServer:
             process_request=self._route,
             max_size=channel.MAX_FRAME_BYTES,
             compression=None,
+            close_timeout=CLOSE_SECONDS,
             ping_interval=None,  # the worker's heartbeat says more: that its Python runs
             logger=logger,
         )

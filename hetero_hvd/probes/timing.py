@@ -35,8 +35,8 @@ class PhaseClock:
     """Adds up the time of each phase over the steps since `take`.
 
     With a `device_clock`, the phases of the device's queue (`transfer`, `forward`, `backward`,
-    `optimizer`) are measured between two device events and read only once the device has passed both:
-    the hot path never waits for the device. The others are host time.
+    `optimizer`) are measured between two device events and read only once the device has passed
+    both: the hot path never waits for the device. The others are host time.
 
     Args:
         device_clock: Makes device events; None to use the host's clock for everything.

@@ -1,0 +1,1 @@
+"""What runs in each worker process: data, steps, reductions, elastic state."""

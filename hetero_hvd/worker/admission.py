@@ -105,8 +105,8 @@ def init(*, progress: Callable[[], int] = lambda: 0) -> Seat:
 def device() -> torch.device:
     """The device that this worker computes on.
 
-    Under our driver each worker sees its own GPU only (`CUDA_VISIBLE_DEVICES`); under `horovodrun` the
-    GPU with the worker's local rank is taken. Without a GPU: the CPU. Does not need `init`.
+    Under our driver each worker sees its own GPU only (`CUDA_VISIBLE_DEVICES`); under `horovodrun`
+    the GPU with the worker's local rank is taken. Without a GPU: the CPU. Does not need `init`.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -126,7 +126,9 @@ def _report_crashes(client: DriverClient, place: Place) -> None:
     """Tell the driver about an exception that ends the script, before the process ends."""
     previous = sys.excepthook
 
-    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def report(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
         if not issubclass(kind, KeyboardInterrupt):
             lines = traceback.format_exception(kind, error, trace)
             client.send(

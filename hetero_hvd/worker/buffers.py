@@ -1,8 +1,8 @@
 """Keeps the running statistics of normalisation layers the same on all workers.
 
-Each worker's running mean is `(1 - m) * old + m * own mean`; averaged with the samples as weights this
-is the running mean of the joined batch, exactly (it is linear). The running variance becomes the mean
-of the workers' variances: what PyTorch's gradient accumulation gives too.
+Each worker's running mean is `(1 - m) * old + m * own mean`; averaged with the samples as weights
+this is the running mean of the joined batch, exactly (it is linear). The running variance becomes
+the mean of the workers' variances: what PyTorch's gradient accumulation gives too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class BufferAverage:
         """Start the reduction.
 
         Args:
-            weight: Share of the global batch's samples that this worker's statistics have seen, 0 to 1.
+            collective: The rendezvous.
+            weight: Share of the global batch's samples that this worker's statistics have seen, 0
+                to 1.
         """
         buffers = self._buffers()
         self._handle = None

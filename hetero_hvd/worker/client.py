@@ -1,4 +1,4 @@
-"""The worker's end of the channel to the driver: one thread, one connection, made again when it breaks."""
+"""The worker's end of the channel to the driver: one thread, one connection at a time."""
 
 from __future__ import annotations
 
@@ -143,13 +143,13 @@ class DriverClient:
 
     def _shake_hands(self, connection: ClientConnection) -> None:
         key = self._place.key
-        driver_nonce = connection.recv(timeout=CONNECT_TIMEOUT_SECONDS)
+        driver_nonce = connection.recv(timeout=CONNECT_TIMEOUT_SECONDS, decode=False)
         frame, nonce = channel.answer(
             key, driver_nonce, worker=self._place.worker, host=self._place.host
         )
         connection.send(frame)
         proof = connection.recv(timeout=CONNECT_TIMEOUT_SECONDS)
-        session = channel.confirm(key, bytes(driver_nonce), nonce, proof)
+        session = channel.confirm(key, driver_nonce, nonce, proof)
         with self._lock:  # nothing that `send` was given may come before `Ready`
             connection.send(session.seal(self._ready(connection.socket)))
             self._connection, self._session = connection, session

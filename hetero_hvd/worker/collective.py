@@ -1,8 +1,8 @@
 """The worker's door to Horovod: every collective operation, and nothing that decides anything.
 
-Two implementations of one protocol: `HorovodCollective`, and `SoloCollective` for a script that runs
-alone, for which Horovod need not be installed. Horovod's `HorovodInternalError` (a peer is gone, or the
-membership changed under way) becomes `Interrupted` here, and nowhere else.
+Two implementations of one protocol: `HorovodCollective`, and `SoloCollective` for a script that
+runs alone, for which Horovod need not be installed. Horovod's `HorovodInternalError` (a peer is
+gone, or the membership changed under way) becomes `Interrupted` here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Handle = Any
 """An operation under way, as `wait` takes it."""
 
 
-class Interrupted(TransientError):
-    """A collective operation broke: enter a new rendezvous and go on from the last complete step."""
+class Interrupted(TransientError):  # noqa: N818 - control flow, as in Horovod
+    """A collective operation broke: a new rendezvous, and on from the last complete step."""
 
 
 class Collective(Protocol):
@@ -126,7 +126,7 @@ class HorovodCollective:
         self.size = 1
 
     def start(self) -> None:
-        """Enter a rendezvous; one that breaks while it forms is tried again (corrected Horovod only).
+        """Enter a rendezvous; try again if it breaks while it forms (corrected Horovod only).
 
         Raises:
             JobError: Horovod does not start.
@@ -199,7 +199,7 @@ class HorovodCollective:
 
 
 def _translated(error: Exception) -> Exception:
-    """A broken rendezvous is worth a new one; a mismatch between the ranks would only come again."""
+    """A broken rendezvous is worth a new one; a mismatch between ranks would only come again."""
     if "ismatched" in str(error):
         return JobError(f"the workers do not agree on what to reduce: {error}")
     return Interrupted(str(error))
@@ -243,8 +243,8 @@ def broadcast_bytes(collective: Collective, payload: bytes, root: int, name: str
 def open_collective(*, is_unwanted: Callable[[], bool]) -> Collective:
     """The collective that this process's environment asks for.
 
-    Horovod's launcher (ours, `horovodrun`, elastic or not) sets `HOROVOD_RANK`; without it the script
-    runs alone.
+    Horovod's launcher (ours, `horovodrun`, elastic or not) sets `HOROVOD_RANK`; without it the
+    script runs alone.
 
     Args:
         is_unwanted: Whether the driver has told this worker to leave.

@@ -1,8 +1,8 @@
 """Elastic state: what survives when workers are lost or join, and how all get equal again.
 
-A step is applied only after all its reductions have completed, so at any instant a survivor has applied
-exactly k or k + 1 steps. After a reset nothing is rolled back: if all replicas agree nothing is copied
-either, else the most advanced one is (`membership.meet`).
+A step is applied only after all its reductions have completed, so at any instant a survivor has
+applied exactly k or k + 1 steps. After a reset nothing is rolled back: if all replicas agree
+nothing is copied either, else the most advanced one is (`membership.meet`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 
+from hetero_hvd.core.pace import Hurry
 from hetero_hvd.errors import InvariantError, UserError, WorkerLostError
 from hetero_hvd.messages import Finished, Recovered, StepsTimed
 from hetero_hvd.worker.admission import Seat, init
@@ -39,6 +40,8 @@ class ElasticState:
         self._seat: Seat | None = None
         self._membership: Membership | None = None
         self._window = TimingWindow()
+        self._hurry = Hurry()
+        self._has_changed = False
         self._applied_at = time.perf_counter()
 
     @property
@@ -106,18 +109,29 @@ class ElasticState:
                 )
             )
 
-    def step_applied(self, share: int, seconds: dict[str, float]) -> None:
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the next exchange should not wait: this worker has changed, or has a new plan."""
+        if self._has_changed or not self.is_leader:
+            return self._has_changed
+        return self.membership.exchange.is_news(self.seat.planner.newest())
+
+    def step_applied(self, share: int, seconds: dict[str, float], *, is_urgent: bool) -> None:
         """Account for a step, and take part in the exchange when one is due.
 
         Args:
             share: Samples of this worker in the step.
             seconds: Time per phase of this worker in the step.
+            is_urgent: Whether any worker wanted an exchange now.
         """
         now = time.perf_counter()
+        step = self.position.applied_steps - 1
+        self._look_for_change(share, seconds, step)
         self._window.add(share, {**seconds, "step": now - self._applied_at})
         self._applied_at = now
-        step = self.position.applied_steps - 1
         exchange = self.membership.exchange
+        if is_urgent:
+            exchange.hurry(step)
         try:
             table = exchange.read()
             if table is not None:
@@ -129,6 +143,16 @@ class ElasticState:
                 exchange.submit(step, self._window.take(), newest, flags)
         except Interrupted as fault:
             self.recover("fault", str(fault))
+
+    def _look_for_change(self, share: int, seconds: dict[str, float], step: int) -> None:
+        self._has_changed = False
+        if (
+            share == self.membership.shares_at(step)[self.seat.collective.rank]
+        ):  # no rest of an epoch
+            busy = sum(value for phase, value in seconds.items() if phase != "comm_wait")
+            self._has_changed = self._hurry.observe(share, busy)
+        if self._has_changed:
+            self._window = TimingWindow()  # what was before says nothing any more
 
     def finish(self) -> bool:
         """All epochs are done: prove that all replicas are equal, and tell the driver.

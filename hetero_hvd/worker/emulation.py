@@ -1,4 +1,4 @@
-"""Slows this worker's compute down honestly, so that a mixed cluster can be tried on one machine."""
+"""Slows this worker's compute down honestly, to try a mixed cluster on one machine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Emulation:
     """Holds the compute of a step back; the time held is part of what is measured.
 
     Either every measured piece of compute is stretched by 1 / `relative_speed`, or the whole step's
-    compute is held until `overhead_seconds + seconds_per_sample * x` after its start, which stays true
-    when the machine has fewer cores than workers.
+    compute is held until `overhead_seconds + seconds_per_sample * x` after its start, which stays
+    true when the machine has fewer cores than workers.
 
     Args:
         relative_speed: 0 < speed <= 1, or None.
@@ -52,7 +52,7 @@ class Emulation:
             time.sleep(elapsed / self._relative_speed - elapsed)
 
     def hold(self, since: float, num_samples: int) -> None:
-        """Sleep until the compute of a whole step that began at `since` has taken its emulated time.
+        """Sleep until a whole step's compute that began at `since` has taken its emulated time.
 
         Args:
             since: `time.perf_counter()` at its start.

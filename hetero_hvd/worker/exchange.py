@@ -1,8 +1,8 @@
 """Every few steps all workers learn all timings, the newest plan and what the driver wants of them.
 
 One small float64 allgather, submitted after step k and read after step k+1, so that it hides behind
-compute. Rank 0's rows also carry the plan and the flags; so every worker holds the same table, the same
-plan and the same wishes after the same step, and all of them act at the same step.
+compute. Rank 0's rows also carry the plan and the flags; so every worker holds the same table, the
+same plan and the same wishes after the same step, and all of them act at the same step.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
+from hetero_hvd.core.pace import HURRIED_STEPS
 from hetero_hvd.messages import BatchPlan, StepTiming, WorkerId
 from hetero_hvd.worker.collective import Collective, Handle
 
 FIELDS = StepTiming.__struct_fields__
-COUNTS = ("num_steps", "local_batch_size")
 RESET = 1
 STOP = 2
 
@@ -68,28 +68,36 @@ class Exchange:
         self._step = -1
         self._next_step = plan.from_step
         self._reason = plan.reason
+        self._sent_plan_id = plan.plan_id
+        self._hurry_until = -1
 
     def is_due(self, step: int) -> bool:
-        """Whether an exchange is to be submitted after this step; the same answer on every worker."""
+        """Whether an exchange is due after this step; the same answer on every worker."""
         return self._handle is None and step >= self._next_step
+
+    def hurry(self, step: int) -> None:
+        """Exchange after this step and some more; all workers call it after the same step."""
+        self._hurry_until = step + HURRIED_STEPS
+        self._next_step = min(self._next_step, step)
 
     def submit(self, step: int, timing: StepTiming, newest: BatchPlan | None, flags: int) -> None:
         """Send this worker's row; on rank 0 also the newest plan and the flags.
 
-        The plan's `from_step` is stamped here: the step after the one during which all will read it,
-        and beyond what anybody may have loaded ahead.
+        The plan's `from_step` is stamped here: the step after the one during which all will read
+        it, and beyond what anybody may have loaded ahead.
         """
         row = [float(getattr(timing, field)) for field in FIELDS]
         rows = [row]
         if self._collective.rank == 0:
             plan = self._plan
-            if newest is not None and self._is_news(newest):
+            if newest is not None and self.is_news(newest):
                 plan = newest
             first = step + 2 + self._prefetch_steps
             from_step = plan.from_step if plan is self._plan else max(plan.from_step, first)
             head = [plan.plan_id, from_step, plan.exchange_steps, flags]
             rows += _in_rows([*head, *plan.local_batch_sizes], len(FIELDS))
             self._reason = plan.reason
+            self._sent_plan_id = plan.plan_id
         table = torch.tensor(rows, dtype=torch.float64)
         self._handle = self._collective.gather_rows_async(table, "timings")
         self._step = step
@@ -120,7 +128,8 @@ class Exchange:
                 local_batch_sizes=tuple(numbers[4 : 4 + len(self._workers)]),
                 reason=self._reason,
             )
-        self._next_step = self._step + self._plan.exchange_steps
+        is_hurried = self._step + 1 < self._hurry_until
+        self._next_step = self._step + (1 if is_hurried else self._plan.exchange_steps)
         return Table(
             step=self._step,
             timings=timings,
@@ -130,10 +139,12 @@ class Exchange:
             blocked_seconds=blocked_seconds,
         )
 
-    def _is_news(self, plan: BatchPlan) -> bool:
+    def is_news(self, plan: BatchPlan | None) -> bool:
+        """Whether this plan, the newest that rank 0 has, was not sent to the others yet."""
         return (
-            plan.rendezvous_id == self._plan.rendezvous_id
-            and plan.plan_id > self._plan.plan_id
+            plan is not None
+            and plan.rendezvous_id == self._plan.rendezvous_id
+            and plan.plan_id > self._sent_plan_id
             and plan.workers == self._workers
         )
 
@@ -144,8 +155,9 @@ def _in_rows(numbers: list[int], width: int) -> list[list[float]]:
 
 
 def _timing(row: list[float]) -> StepTiming:
-    values = dict(zip(FIELDS, row, strict=True))
-    return StepTiming(**{name: int(x) if name in COUNTS else x for name, x in values.items()})
+    num_steps, local_batch_size, *others = row
+    rest = dict(zip(FIELDS[2:], others, strict=True))
+    return StepTiming(num_steps=int(num_steps), local_batch_size=int(local_batch_size), **rest)
 
 
 class TimingWindow:

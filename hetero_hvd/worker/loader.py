@@ -1,8 +1,9 @@
 """Hands out this worker's share of each global batch.
 
-Step k of an epoch consumes positions `[k*B, (k+1)*B)` of a permutation that depends on (seed, epoch)
-alone; a worker takes the contiguous slice that the plan gives its rank. So nothing but (epoch, step)
-describes where the data is, and no sample is lost or repeated over any change of plan or membership.
+Step k of an epoch consumes positions `[k*B, (k+1)*B)` of a permutation that depends on (seed,
+epoch) alone; a worker takes the contiguous slice that the plan gives its rank. So nothing but
+(epoch, step) describes where the data is, and no sample is lost or repeated over any change of plan
+or membership.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class _CollateOrNone:
 
 
 class _StepSampler:
-    """The batch sampler of the inner loader: asks for the plan only when a step is about to be loaded."""
+    """The inner loader's batch sampler: asks for the plan only when a step is to be loaded."""
 
     def __init__(self) -> None:
         self.steps: Iterator[tuple[int, Sequence[int]]] = iter(())
@@ -62,11 +63,11 @@ class ShareLoader:
     """A user's `DataLoader`, cut into this worker's shares.
 
     The global batch size, the order (shuffled or not), `drop_last`, `collate_fn`, worker processes,
-    prefetching and pinning are taken from the user's loader. The data order comes from (seed, epoch),
-    not from torch's generator, so that every worker knows it.
+    prefetching and pinning are taken from the user's loader. The data order comes from (seed,
+    epoch), not from torch's generator, so that every worker knows it.
 
-    For an `IterableDataset` every worker reads the whole stream and keeps its slice: each sample is used
-    exactly once provided that the stream is the same on every worker and at every repetition.
+    For an `IterableDataset` every worker reads the whole stream and keeps its slice: each sample is
+    used exactly once provided that the stream is the same on every worker and at every repetition.
 
     Args:
         loader: The loader of the script, with `batch_size` = samples per global batch.
@@ -74,7 +75,8 @@ class ShareLoader:
         seed: Seed of the data order.
 
     Raises:
-        UserError: The loader is of a kind whose samples cannot be divided; says which and what to do.
+        UserError: The loader is of a kind whose samples cannot be divided; says which and what to
+            do.
     """
 
     def __init__(
@@ -114,8 +116,8 @@ class ShareLoader:
     def slices(self, epoch: int, first_step: int, shares_at: SharesAt) -> Iterator[Slice]:
         """This worker's slices of one epoch, from a step on.
 
-        Steps are loaded ahead by `prefetch_steps`; `shares_at` is asked once per step, in order, when
-        its loading starts.
+        Steps are loaded ahead by `prefetch_steps`; `shares_at` is asked once per step, in order,
+        when its loading starts.
 
         Args:
             epoch: Which permutation.
@@ -132,7 +134,7 @@ class ShareLoader:
             yield Slice(step, num_samples, global_samples, batch)
 
     def load(self, epoch: int, step: int, shares_at: SharesAt) -> Slice | None:
-        """This worker's slice of one step, loaded in this process; None past the end of the epoch."""
+        """This worker's slice of one step, loaded in this process; None past the epoch's end."""
         if self._is_stream:
             return next(self._stream_slices(epoch, step, shares_at), None)
         planned: list[tuple[int, int, int]] = []
@@ -216,11 +218,11 @@ def _is_shuffled(loader: torch_data.DataLoader[Any]) -> bool:
     if isinstance(sampler, torch_data.DistributedSampler):
         return bool(sampler.shuffle)
     whole = isinstance(sampler, torch_data.RandomSampler) and not sampler.replacement
-    if whole and sampler.num_samples == len(loader.dataset):  # type: ignore[arg-type]
+    if whole and sampler.num_samples == len(loader.dataset):  # type: ignore[arg-type,attr-defined]
         return True
     raise UserError(
-        f"the DataLoader's sampler is a {type(sampler).__name__}: must be none (shuffle=True or False); "
-        "put what it selects into the dataset, for example with torch.utils.data.Subset"
+        f"the DataLoader's sampler is a {type(sampler).__name__}: must be none (shuffle=True or "
+        "False); put what it selects into the dataset, for example with torch.utils.data.Subset"
     )
 
 

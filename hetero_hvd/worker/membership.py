@@ -1,4 +1,4 @@
-"""One rendezvous: who is in it, that all replicas in it are equal, and the plan that they follow."""
+"""One rendezvous: its members, that their replicas are equal, and the plan they follow."""
 
 from __future__ import annotations
 
@@ -68,7 +68,11 @@ class Membership:
     """
 
     def __init__(
-        self, collective: Collective, reports: list[Report], consistency: Consistency, plan: BatchPlan
+        self,
+        collective: Collective,
+        reports: list[Report],
+        consistency: Consistency,
+        plan: BatchPlan,
     ) -> None:
         self.rendezvous_id = plan.rendezvous_id
         self.workers = tuple(report.worker for report in reports)
@@ -101,14 +105,13 @@ class Membership:
         return self._plans[0].local_batch_sizes
 
 
-def meet(
-    collective: Collective, replica: Replica, report: Report, planner: Planner
-) -> Membership:
+def meet(collective: Collective, replica: Replica, report: Report, planner: Planner) -> Membership:
     """Make all replicas of a new rendezvous equal, and get its first plan.
 
     If all have applied the same number of steps and hold the same bits, nothing is copied. Else the
-    most advanced member's state goes to all the others, and all prove that they hold it. Of those with
-    as many steps, one that has not left the epoch yet counts: another's evaluations may be missing.
+    most advanced member's state goes to all the others, and all prove that they hold it. Of those
+    with as many steps, one that has not left the epoch yet counts: another's evaluations may be
+    missing.
 
     Raises:
         Interrupted: The rendezvous broke; enter the next one and call again.
@@ -118,7 +121,9 @@ def meet(
     reports = _exchange_reports(collective, report, "reports")
     source = max(range(len(reports)), key=lambda rank: (*_progress(reports[rank]), -rank))
     best = reports[source]
-    stale = [r for r in reports if (r.applied_steps, r.checksum) != (best.applied_steps, best.checksum)]
+    stale = [
+        r for r in reports if (r.applied_steps, r.checksum) != (best.applied_steps, best.checksum)
+    ]
     if stale:
         mine = collective.rank == source
         payload = broadcast_bytes(collective, replica.dump() if mine else b"", source, "replica")
@@ -126,7 +131,9 @@ def meet(
             replica.load(payload)
         proofs = gather_bytes(collective, replica.checksum().encode(), "proofs")
         if len(set(proofs)) != 1:
-            raise InvariantError(f"replicas differ after copying: {dict(zip(reports, proofs, strict=True))}")
+            raise InvariantError(
+                f"replicas differ after copying: {dict(zip(reports, proofs, strict=True))}"
+            )
     plan = _first_plan(collective, reports, planner)
     consistency = Consistency(
         broadcast=bool(stale), num_fresh=sum(r.applied_steps == FRESH for r in reports)

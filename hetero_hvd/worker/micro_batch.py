@@ -11,7 +11,7 @@ from hetero_hvd.errors import UserError
 
 
 def to_device(batch: Any, device: torch.device) -> Any:  # noqa: ANN401 - whatever the loader yields
-    """The batch with all that has a method `to` on `device`, asynchronously where memory is pinned."""
+    """The batch with all that can be moved on `device`, asynchronously where memory is pinned."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if callable(getattr(batch, "to", None)):  # packed sequences, graphs, tokenised text
@@ -25,11 +25,13 @@ def to_device(batch: Any, device: torch.device) -> Any:  # noqa: ANN401 - whatev
     return batch
 
 
-def split(batch: Sequence[Any], *, num_samples: int, size: int) -> Iterator[tuple[int, Sequence[Any]]]:
+def split(
+    batch: Sequence[Any], *, num_samples: int, size: int
+) -> Iterator[tuple[int, Sequence[Any]]]:
     """Cut a batch along its samples.
 
-    Tensors are cut along dimension 0 and lists of `num_samples` items along their length; tuples and
-    mappings are cut item by item.
+    Tensors are cut along dimension 0 and lists of `num_samples` items along their length; tuples
+    and mappings are cut item by item.
 
     Args:
         batch: What the loader yielded, as a sequence of arguments.

@@ -51,7 +51,11 @@ def read_place(environment: Mapping[str, str] | None = None) -> Place:
         name = re.sub(r"[^A-Za-z0-9.-]", "-", variables.get("HOROVOD_HOSTNAME", "localhost"))
         slot = int(variables.get("HOROVOD_LOCAL_RANK", "0"))
         return Place(
-            worker=WorkerId(name, slot), host=name, driver=None, key=b"", settings=_settings(variables)
+            worker=WorkerId(name, slot),
+            host=name,
+            driver=None,
+            key=b"",
+            settings=_settings(variables),
         )
     address, _, port = driver.rpartition(":")
     try:
@@ -63,7 +67,9 @@ def read_place(environment: Mapping[str, str] | None = None) -> Place:
             settings=_settings(variables),
         )
     except (KeyError, ValueError) as error:
-        raise JobError(f"HETERO_HVD_DRIVER is set, but the rest is not as expected: {error}") from error
+        raise JobError(
+            f"HETERO_HVD_DRIVER is set, but the rest is not as expected: {error}"
+        ) from error
 
 
 def _settings(variables: Mapping[str, str]) -> Mapping[str, Any]:

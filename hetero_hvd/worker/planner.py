@@ -1,4 +1,4 @@
-"""Where plans come from: the driver's balancer, or the same code in rank 0 when there is no driver."""
+"""Where plans come from: the driver's balancer, or the same code in rank 0 without a driver."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import logging
 import time
 from typing import Protocol
 
-from hetero_hvd.core.cluster import BalanceConfig, ClusterState
-from hetero_hvd.errors import InfeasiblePlanError
+from hetero_hvd.core import planner
+from hetero_hvd.core.policies import make_policy
+from hetero_hvd.core.settings import BalanceConfig
 from hetero_hvd.messages import BatchPlan, Evaluated, StepsTimed, WorkersJoined
 from hetero_hvd.worker.client import DriverClient
 
@@ -34,10 +35,10 @@ class Planner(Protocol):
 
 
 class LocalPlanner:
-    """The balancer in this process: for `horovodrun`, elastic or not, and for a script run alone."""
+    """The balancer in this process: for `horovodrun`, elastic or not, and for a lone script."""
 
     def __init__(self, config: BalanceConfig) -> None:
-        self._cluster = ClusterState(config)
+        self._cluster = make_policy(config)
         self._plan: BatchPlan | None = None
 
     def joined(self, event: WorkersJoined) -> BatchPlan:
@@ -96,29 +97,17 @@ class DriverPlanner:
 
 
 def even_plan(event: WorkersJoined) -> BatchPlan:
-    """Even shares within the capacities; what is left goes where there is room, in rank order.
+    """Even shares within the capacities.
 
     Raises:
         InfeasiblePlanError: The capacities together do not hold the global batch.
     """
-    room = [event.global_batch_size if cap < 0 else cap for cap in event.capacities]
-    if sum(room) < event.global_batch_size:
-        raise InfeasiblePlanError(global_batch_size=event.global_batch_size, capacity=sum(room))
-    shares = [0] * len(room)
-    left = event.global_batch_size
-    while left:
-        open_ranks = [rank for rank, space in enumerate(room) if space]
-        for place, rank in enumerate(open_ranks):
-            part = min(room[rank], -(-left // (len(open_ranks) - place)))
-            shares[rank] += part
-            room[rank] -= part
-            left -= part
     return BatchPlan(
         rendezvous_id=event.rendezvous_id,
         plan_id=0,
         from_step=event.applied_steps,
         exchange_steps=1,
         workers=event.workers,
-        local_batch_sizes=tuple(shares),
+        local_batch_sizes=planner.even_plan(event, grain=1),
         reason="even shares",
     )

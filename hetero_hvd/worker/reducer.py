@@ -1,8 +1,9 @@
 """Sums the workers' gradients in buckets while the backward pass is still running.
 
-gradient = sum over ranks of (sum over own samples of d loss / N): each worker scales its own loss, the
-reduction is a plain sum, so that the result is exact for any shares. (Horovod's `DistributedOptimizer`
-averages per-rank means, which is wrong as soon as the counts differ, and allows one backward a step.)
+gradient = sum over ranks of (sum over own samples of d loss / N): each worker scales its own loss,
+the reduction is a plain sum, so that the result is exact for any shares. (Horovod's
+`DistributedOptimizer` averages per-rank means, which is wrong as soon as the counts differ, and
+allows one backward a step.)
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.worker.collective import Collective, Handle, Interrupted
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
-"""As in PyTorch's DistributedDataParallel: large enough to amortise latency, small enough to overlap."""
+"""As in PyTorch's DistributedDataParallel: amortises latency, and leaves room to overlap."""
 
 
 class _Bucket:
-    """Gradients of several parameters in one flat buffer, followed by one `used` flag per parameter.
+    """Gradients of several parameters in one flat buffer, then one `used` flag for each.
 
-    Each parameter's `grad` is a view into the buffer, so nothing is copied. The flags are summed along:
-    a parameter that no worker used keeps `grad=None`, as it would in one process.
+    Each parameter's `grad` is a view into the buffer, so nothing is copied. The flags are summed
+    along: a parameter that no worker used keeps `grad=None`, as it would in one process.
     """
 
     def __init__(self, index: int, parameters: list[Parameter]) -> None:
@@ -74,8 +75,8 @@ class _Bucket:
 class Reducer:
     """The gradients of one model, reduced over all workers.
 
-    Order of calls in a step: `prepare`, then backward passes with `last_backward` set before the last,
-    `launch_rest`, `wait`, `publish`.
+    Order of calls in a step: `prepare`, then backward passes with `last_backward` set before the
+    last, `launch_rest`, `wait`, `publish`.
 
     Args:
         parameters: All parameters; those without `requires_grad` are left out.
@@ -154,8 +155,13 @@ class Reducer:
                 parameter.grad = None  # the optimizer would go on applying the last one
                 continue
             if not parameter.dtype.is_floating_point:
-                raise UserError(f"a parameter is of {parameter.dtype}: must be a real floating-point type")
-            alike = group and (group[0].dtype, group[0].device) == (parameter.dtype, parameter.device)
+                raise UserError(
+                    f"a parameter is of {parameter.dtype}: must be a real floating-point type"
+                )
+            alike = group and (group[0].dtype, group[0].device) == (
+                parameter.dtype,
+                parameter.device,
+            )
             if group and (not alike or group_bytes >= self._bucket_bytes):
                 self._add_bucket(group)
                 group, group_bytes = [], 0
@@ -177,13 +183,16 @@ class Reducer:
             grad = parameter.grad
             if grad is not None and grad.data_ptr() != view.data_ptr():
                 if grad.is_sparse:
-                    raise UserError("sparse gradients are not reduced: use sparse=False in the embedding")
+                    raise UserError(
+                        "sparse gradients are not reduced: use sparse=False in the embedding"
+                    )
                 # Somebody set `grad` to None; put what arrived where it belongs.
                 view.copy_(grad)
                 parameter.grad = view
             if bucket.handle is not None:
                 raise UserError(
-                    "a gradient arrived after its bucket was reduced: use checkpoint(use_reentrant=False)"
+                    "a gradient arrived after its bucket was reduced: "
+                    "use checkpoint(use_reentrant=False)"
                 )
             bucket.seen[place] = 1.0
             if self.last_backward:

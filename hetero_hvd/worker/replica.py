@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from typing import Any, Protocol
 import torch
 
 from hetero_hvd.errors import UserError
+
+CHUNK_ELEMENTS = 2**18
+"""Elements of a tensor that are summed at once; bounds the extra memory to a few MiB."""
 
 
 class Stateful(Protocol):
@@ -23,7 +27,7 @@ class Stateful(Protocol):
 
 
 class Trainable:
-    """Which parameters of a model are trained: a worker that joins was not there when some were frozen.
+    """Which parameters of a model are trained: a joiner was not there when some were frozen.
 
     Args:
         model: The model.
@@ -55,21 +59,22 @@ class Replica:
     def checksum(self) -> str:
         """A digest of every bit of every tensor and number of the state.
 
-        Tensors are summed as integers on their device (wrap-around), so that the cost is one pass over
-        memory and one number per tensor to the host. Equal replicas have equal digests; replicas that
-        differ by training have different ones for all practical purposes (it is no cryptographic hash
-        of the tensors).
+        Tensors are summed on their device, so that the cost is a pass over memory and a few numbers
+        per tensor to the host: bits read as integers, times fixed random weights (plain sums of
+        sign-magnitude floats cancel when values of both signs are shifted alike). Equal replicas
+        have equal digests; replicas that differ by training have different ones for all practical
+        purposes (it is no cryptographic hash of the tensors).
         """
         digest = hashlib.sha256()
         sums: list[torch.Tensor] = []
         for name, leaf in self._leaves():
             if isinstance(leaf, torch.Tensor):
                 digest.update(f"{name}{tuple(leaf.shape)}{leaf.dtype}".encode())
-                sums.append(_bit_sum(leaf).cpu())
+                sums.append(_weighted_bits(leaf).cpu())
             else:
                 digest.update(f"{name}{leaf!r}".encode())
         if sums:
-            digest.update(torch.stack(sums).numpy().tobytes())
+            digest.update(torch.cat(sums).numpy().tobytes())
         return digest.hexdigest()[:32]
 
     def dump(self) -> bytes:
@@ -81,7 +86,8 @@ class Replica:
     def load(self, payload: bytes) -> None:
         """Take over a state that `dump` wrote on another worker.
 
-        Only tensors and plain data are accepted (`weights_only`): nothing is unpickled that could run.
+        Only tensors and plain data are accepted (`weights_only`): nothing is unpickled that could
+        run.
 
         Raises:
             UserError: The state holds other objects, or does not fit this worker's model.
@@ -91,7 +97,9 @@ class Replica:
             for name, part in self._parts.items():
                 part.load_state_dict(state[name])
         except Exception as error:
-            raise UserError(f"the state of another worker does not fit this one: {error}") from error
+            raise UserError(
+                f"the state of another worker does not fit this one: {error}"
+            ) from error
 
     def _leaves(self) -> Iterator[tuple[str, Any]]:
         for name, part in self._parts.items():
@@ -109,12 +117,27 @@ def _walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 -
         yield name, value
 
 
-def _bit_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Sum of the bits of a tensor, read as integers of its element size; int64, wraps around."""
-    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+def _weighted_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Weighted sums of the bits, one for each `CHUNK_ELEMENTS`; int64."""
     flat = tensor.detach().contiguous().flatten()
     if flat.is_complex():
         flat = torch.view_as_real(flat).flatten()
     if flat.dtype is torch.bool:
         flat = flat.to(torch.uint8)
-    return flat.view(integers[flat.element_size()]).sum(dtype=torch.int64)
+    integers = {1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32)
+    weights = _weights(flat.device)
+    sums = []
+    for piece in flat.view(integers).split(CHUNK_ELEMENTS):
+        bits = piece.to(torch.int32)
+        bits = (bits ^ (bits >> 15)).mul_(weights[: len(bits)])  # lets the sign reach the low bits
+        sums.append(bits.sum(dtype=torch.int64))
+    return torch.stack(sums)
+
+
+@functools.cache
+def _weights(device: torch.device) -> torch.Tensor:
+    """Odd 32-bit integers without a pattern: the finaliser of SplitMix64 (Steele et al., 2014)."""
+    mixed = torch.arange(1, CHUNK_ELEMENTS + 1) * -0x61C8864680B583EB
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        mixed = (mixed ^ (mixed >> shift)) * factor
+    return ((mixed >> 31) | 1).to(torch.int32).to(device)

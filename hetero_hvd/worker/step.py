@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn import Parameter
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.probes.timing import PhaseClock
+from hetero_hvd.probes.timing import Event, PhaseClock
 from hetero_hvd.worker.buffers import BufferAverage
 from hetero_hvd.worker.collective import Collective
 from hetero_hvd.worker.emulation import Emulation
@@ -21,7 +21,7 @@ from hetero_hvd.worker.micro_batch import split, to_device
 from hetero_hvd.worker.reducer import DEFAULT_BUCKET_BYTES, Reducer
 
 Loss = torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]
-"""Mean loss over a micro-batch's samples, or (mean loss, weight) where the mean is over something else."""
+"""Mean loss over a micro-batch's samples, or (mean loss, weight) if it is over something else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +29,12 @@ class StepOptions:
     """How a step is taken.
 
     Attributes:
-        scaler: For float16 autocast; unscaled after the reduction, so that all workers decide alike.
+        scaler: For float16 autocast; unscaled after the reduction, so that all workers decide
+            alike.
         clip: Called with the parameters after the reduction and before the optimizer, for example
             `lambda parameters: clip_grad_norm_(parameters, 1.0)`.
-        micro_batch_size: Samples in one forward and backward at most, > 0; None = the whole share, or
-            with `accumulation_steps` the loader's batch size.
+        micro_batch_size: Samples in one forward and backward at most, > 0; None = the whole share,
+            or with `accumulation_steps` the loader's batch size.
         accumulation_steps: Batches of the loader in one optimizer step, >= 1.
         bucket_bytes: Size at which a gradient bucket is closed, > 0.
     """
@@ -55,16 +56,20 @@ class StepOptions:
 class Step:
     """The steps of one model, one after the other.
 
-    With samples as weights, each micro-batch of n samples contributes n / N times the gradient of its
-    mean loss; the sum over micro-batches and workers is the gradient of the mean over the N samples of
-    the global batch. With other weights w the contributions are w / N, and the sum is divided by W / N
-    after the reduction, W being the sum of all weights, reduced along.
+    With samples as weights, each micro-batch of n samples contributes n / N times the gradient of
+    its mean loss; the sum over micro-batches and workers is the gradient of the mean over the N
+    samples of the global batch. With other weights w the contributions are w / N, and the sum is
+    divided by W / N after the reduction, W being the sum of all weights, reduced along.
 
     Args:
         model: The user's model.
         optimizer: The user's optimizer.
         options: How to take a step.
         device: Where the model is.
+
+    Attributes:
+        emulation: Slows the compute down; None: it does not.
+        is_urgent: Whether any worker wanted an exchange in the last step; the same on all.
     """
 
     def __init__(
@@ -75,7 +80,9 @@ class Step:
         device: torch.device,
     ) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):
-            raise UserError("optimizer LBFGS evaluates the loss several times a step: not supported")
+            raise UserError(
+                "optimizer LBFGS evaluates the loss several times a step: not supported"
+            )
         _check(model, optimizer)
         self._optimizer = optimizer
         self._options = options
@@ -88,6 +95,7 @@ class Step:
         self._weight = 0.0
         self._weighted_loss = torch.zeros((), dtype=torch.float64)
         self.emulation: Emulation | None = None
+        self.is_urgent = False
         self.clock = PhaseClock(_device_event if device.type == "cuda" else None)
 
     def begin(self, collective: Collective, part: Slice) -> None:
@@ -143,12 +151,16 @@ class Step:
         with self.clock.phase("backward"):
             start = time.perf_counter()
             self._reducer.last_backward = is_last
-            scaled.backward()  # type: ignore[no-untyped-call]
+            scaled.backward()
             if self.emulation is not None:
                 self.emulation.stretch(start)
 
-    def finish(self, collective: Collective) -> float:
+    def finish(self, collective: Collective, *, is_urgent: bool = False) -> float:
         """Reduce over all workers, and apply.
+
+        Args:
+            collective: The rendezvous.
+            is_urgent: This worker wants an exchange of timings now; see `is_urgent`.
 
         Returns:
             Weighted mean of the loss over the global batch, the same on all workers.
@@ -162,13 +174,16 @@ class Step:
                 self.emulation.hold(self._began_at, part.num_samples)
         self._reducer.launch_rest()
         self._buffers.launch(collective, part.num_samples / part.global_samples)
-        totals = torch.tensor([self._weight, float(self._weighted_loss)], dtype=torch.float64)
+        totals = torch.tensor(
+            [self._weight, float(self._weighted_loss), is_urgent], dtype=torch.float64
+        )
         handle = collective.sum_async(totals, "totals")
         with self.clock.phase("comm_wait"):
             self._reducer.wait()
             self._buffers.wait(collective)
             collective.wait(handle)
-        weight, weighted_loss = totals.tolist()
+        weight, weighted_loss, num_urgent = totals.tolist()
+        self.is_urgent = num_urgent > 0
         with self.clock.phase("optimizer"):
             self._reducer.publish(part.global_samples / weight if weight else 0.0)
             self._buffers.publish()
@@ -181,14 +196,17 @@ class Step:
 
     def _apply(self) -> None:
         scaler, clip = self._options.scaler, self._options.clip
+        reduced = [p for p in self._reducer.parameters if p.grad is not None]
+        if scaler is not None and not reduced:
+            return  # nobody used anything; a scaler cannot step without a gradient
         if scaler is not None:
             scaler.scale(torch.zeros((), device=self._device))  # a worker without samples never did
             scaler.unscale_(self._optimizer)
         if clip is not None:
-            clip([p for p in self._reducer.parameters if p.grad is not None])
+            clip(reduced)
         if scaler is None:
             self._optimizer.step()
-        elif any(p.grad is not None for p in self._reducer.parameters):
+        else:
             scaler.step(self._optimizer)
             scaler.update()
 
@@ -204,13 +222,13 @@ def _check(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     groups = optimizer.param_groups
     if any(id(parameter) not in known for group in groups for parameter in group["params"]):
         raise UserError(
-            "the optimizer has parameters that are not the model's: give a model that holds them all, "
-            "for example torch.nn.ModuleList([model, criterion])"
+            "the optimizer has parameters that are not the model's: give a model that holds them "
+            "all, for example torch.nn.ModuleList([model, criterion])"
         )
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
             raise UserError(f"model.{name}: sparse gradients are not reduced: use sparse=False")
 
 
-def _device_event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)
+def _device_event() -> Event:
+    return cast("Event", torch.cuda.Event(enable_timing=True))

@@ -30,9 +30,9 @@ class Trainer:
             for images, labels in trainer.batches():
                 trainer.step(lambda x, y: cross_entropy(model(x), y), images, labels)
 
-    The loader's `batch_size` is the global batch size: it keeps its meaning whatever the cluster, so the
-    learning rate needs no change. When workers are lost or join, the loop simply goes on: a step is
-    applied by all or by none, and what the script keeps in local variables stays.
+    The loader's `batch_size` is the global batch size: it keeps its meaning whatever the cluster,
+    so the learning rate needs no change. When workers are lost or join, the loop simply goes on: a
+    step is applied by all or by none, and what the script keeps in local variables stays.
 
     Args:
         model: Moved to `hetero_hvd.device()` here.
@@ -65,7 +65,8 @@ class Trainer:
             raise UserError(f"scheduler_interval={scheduler_interval!r}: must be 'epoch' or 'step'")
         if isinstance(scheduler, ReduceLROnPlateau):
             raise UserError(
-                "ReduceLROnPlateau needs a metric: give it as extra_state and call its step yourself"
+                "ReduceLROnPlateau needs a metric: give it as extra_state and call its step "
+                "yourself"
             )
         try:
             step_options = StepOptions(**options)
@@ -78,14 +79,14 @@ class Trainer:
         if accumulation_steps > 1 and step_options.micro_batch_size is None:  # bounds the memory
             step_options = replace(step_options, micro_batch_size=loader.batch_size)
         self._loader = ShareLoader(loader, accumulation_steps=accumulation_steps, seed=seed)
-        parts = {"model": model, "trainable": Trainable(model), "optimizer": optimizer}
-        parts |= {"scheduler": scheduler, "scaler": step_options.scaler}
-        taken = sorted(parts.keys() & (extra_state or {}).keys())
-        if taken:
-            raise UserError(f"extra_state: {', '.join(taken)}: kept already; use another name")
-        parts |= extra_state or {}
-        kept: dict[str, Stateful] = {name: part for name, part in parts.items() if part is not None}
-        self._state = ElasticState(kept, self._loader)
+        parts: dict[str, Stateful | None] = {
+            "model": model,
+            "trainable": Trainable(model),
+            "optimizer": optimizer,
+            "scheduler": scheduler,
+            "scaler": step_options.scaler,
+        }
+        self._state = ElasticState(_kept(parts, extra_state or {}), self._loader)
         self._step = Step(model, optimizer, step_options, device())
         self._slice: Slice | None = None
         self._num_evaluated = 0
@@ -107,10 +108,10 @@ class Trainer:
         return self._state.position.applied_steps
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
-        """The epochs from where training stands; a worker that joins late starts in the current one.
+        """The epochs from where training stands; a late joiner starts in the current one.
 
-        The first one is handed out once the driver has admitted this worker and its model is equal to
-        the others'. The scheduler advances when the next one is asked for.
+        The first one is handed out once the driver has admitted this worker and its model is equal
+        to the others'. The scheduler advances when the next one is asked for.
         """
         position = self._state.position
         self._step.emulation = self._state.emulation()
@@ -126,10 +127,10 @@ class Trainer:
                 self._scheduler.step()
 
     def batches(self) -> Iterator[Any]:
-        """This worker's part of each global batch of the epoch under way, as the loader collates it.
+        """This worker's part of each global batch of this epoch, as the loader collates it.
 
-        Steps in which the plan gives this worker nothing are taken without showing up here. When the
-        membership changed before a step was applied, the step's new part is handed out.
+        Steps in which the plan gives this worker nothing are taken without showing up here. When
+        the membership changed before a step was applied, the step's new part is handed out.
 
         Raises:
             UserError: `step` (or `apply`) was not called for the batch before.
@@ -158,10 +159,11 @@ class Trainer:
     def step(self, loss_function: Callable[..., Loss], *batch: Any) -> float:  # noqa: ANN401
         """One optimizer step on the global batch of which `batch` is this worker's part.
 
-        Forward and backward run in micro-batches; the reduction overlaps with the last backward. When
-        the membership changes under way, the step is taken again with this worker's new part, until it
-        is applied. (If `batch` is not what `batches` handed out, whole or unpacked, this cannot be done
-        here: then `batches` hands out the new part, and the loss returned is that of the last step.)
+        Forward and backward run in micro-batches; the reduction overlaps with the last backward.
+        When the membership changes under way, the step is taken again with this worker's new part,
+        until it is applied. (If `batch` is not what `batches` handed out, whole or unpacked, this
+        cannot be done here: then `batches` hands out the new part, and the loss returned is that of
+        the last step.)
 
         Args:
             loss_function: Called with each micro-batch; gives the mean loss over its samples, or
@@ -188,7 +190,9 @@ class Trainer:
             self._begin(part)
             batch = tuple(part.batch or ()) if unpacked else (part.batch,)
 
-    def evaluate(self, metrics: Callable[..., Metrics], loader: DataLoader[Any]) -> dict[str, float]:
+    def evaluate(
+        self, metrics: Callable[..., Metrics], loader: DataLoader[Any]
+    ) -> dict[str, float]:
         """Exact means over a whole set, computed by all workers together.
 
         Each worker takes a contiguous part in proportion to its share of the training batches.
@@ -219,7 +223,8 @@ class Trainer:
     def micro_batches(self, *batch: Any) -> Iterator[Any]:  # noqa: ANN401
         """Lower level: the batch in pieces of at most `micro_batch_size` samples, on the device.
 
-        With `backward` and `apply` this is what `step` is made of, for those who write their own loop.
+        With `backward` and `apply` this is what `step` is made of, for those who write their own
+        loop.
         """
         yield from self._step.micro_batches(batch)
 
@@ -231,14 +236,14 @@ class Trainer:
         """Lower level: reduce the gradients over all workers and apply them.
 
         Returns:
-            Whether the step was applied. If not, the membership has changed: `batches` hands out this
-            worker's new part of the same step.
+            Whether the step was applied. If not, the membership has changed: `batches` hands out
+            this worker's new part of the same step.
         """
         part = self._slice
         if part is None:
             raise UserError("no step is under way: take the batch from trainer.batches()")
         try:
-            loss = self._step.finish(self._state.seat.collective)
+            loss = self._step.finish(self._state.seat.collective, is_urgent=self._state.is_urgent)
         except Interrupted as fault:
             self._step.undo()
             self._state.recover("fault", str(fault))
@@ -247,7 +252,9 @@ class Trainer:
         self._num_evaluated = 0
         if self._scheduler is not None and self._scheduler_interval == "step":
             self._scheduler.step()
-        self._state.step_applied(part.num_samples, self._step.clock.take())
+        self._state.step_applied(
+            part.num_samples, self._step.clock.take(), is_urgent=self._step.is_urgent
+        )
         return True
 
     def _begin(self, part: Slice) -> None:
@@ -255,7 +262,7 @@ class Trainer:
         self._step.begin(self._state.seat.collective, part)
 
     def _is_unpacked(self, batch: tuple[Any, ...]) -> bool | None:
-        """Whether these are the items of the batch handed out, or (False) it whole; None: neither."""
+        """Whether these are the items of the batch handed out; False: it whole; None: neither."""
         handed_out = None if self._slice is None else self._slice.batch
         if len(batch) == 1 and batch[0] is handed_out:
             return False
@@ -284,3 +291,12 @@ class Trainer:
                 )
                 return [alone]
         return None  # the others were through with it when the membership changed
+
+
+def _kept(
+    parts: Mapping[str, Stateful | None], extra_state: Mapping[str, Stateful]
+) -> dict[str, Stateful]:
+    taken = sorted(parts.keys() & extra_state.keys())
+    if taken:
+        raise UserError(f"extra_state: {', '.join(taken)}: kept already; use another name")
+    return {name: part for name, part in parts.items() if part is not None} | dict(extra_state)

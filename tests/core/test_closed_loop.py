@@ -60,13 +60,14 @@ def test_a_worker_that_halves_its_speed_is_followed_within_5_exchanges(mixed):
     for seed in SEEDS:
         run = mixed(seed)
         run.run(100)
-        full_speed = run.curves[0]
+        full_speed = run.scenario.curves[0]
         for overhead, steps in ((2.0, slower), (1.0, faster)):
             since = run.step
-            run.curves[0] = type(full_speed)(
+            slowed = type(full_speed)(
                 overhead_seconds=full_speed.overhead_seconds * overhead,
                 seconds_per_sample=full_speed.seconds_per_sample * overhead,
             )
+            run.set_curve(0, slowed)
             run.run(60)
             steps.append(run.steps_until(0.95, since=since))
     for steps in (slower, faster):
@@ -101,17 +102,17 @@ def test_prefetching_delays_a_plan_but_does_not_unsettle(mixed):
         assert np.mean(run.efficiency_at[40:]) >= 0.97
 
 
-def test_exchanges_become_rare_and_changes_are_still_followed(mixed):
+def test_exchanges_become_rare_and_changes_are_still_followed(mixed, affine):
     """Once settled, rows come about once a second; after a change, each step again."""
     run = mixed(3, config=BalanceConfig(exchange_seconds=1.0))
     run.run(200)
     assert 4 <= run.plan.exchange_steps <= 12  # steps take about 0.1 s
-    since, exchanges = run.step, run.exchanges
-    run.curves[0] = type(run.curves[0])(overhead_seconds=0.0, seconds_per_sample=2 / SPEEDS[0])
+    since, exchanges = run.step, run.num_exchanges
+    run.set_curve(0, affine(SPEEDS[0] / 2))
     run.run(200)
     in_time = run.steps_until(0.95, since=since)
     assert in_time <= 5 * 12
-    assert run.exchanges - exchanges < 100
+    assert run.num_exchanges - exchanges < 100
 
 
 def test_a_memory_cliff_is_found_once_and_not_visited_again(simulation, affine, cliff):
@@ -134,8 +135,8 @@ def test_a_worker_is_dropped_when_it_costs_too_much_and_taken_back_when_not(simu
     run = simulation(curves, seed=1, noise=0.02, config=EACH_STEP)
     run.run(40)
     assert run.plan.local_batch_sizes[2] == 0
-    run.curves[2] = affine(1500)
-    run.run(int(100 / run.slowest_seconds(run.plan.local_batch_sizes)))
+    run.set_curve(2, affine(1500))
+    run.run(int(100 / run.best_seconds_at[-1]))
     assert "try again" in {decision.action for decision in run.decisions}
     assert run.efficiency_at[-1] >= 0.97
 
@@ -158,9 +159,7 @@ def test_a_new_membership_starts_balanced_from_what_is_remembered(mixed):
     for seed in range(5):
         run = mixed(seed)
         run.run(60)
-        run.workers = run.workers[::-1]
-        run.curves = run.curves[::-1]
-        run.join()
+        run.join([3, 2, 1, 0])
         since = run.step
         run.run(5)
         assert min(run.efficiency_at[since:]) >= 0.95

@@ -73,6 +73,7 @@ class Job:
         self._lines = queue.Queue()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
+        self._url = self.wait_for(r"status: (\S+)")[1]
 
     def _read(self):
         for line in self.process.stdout:
@@ -102,8 +103,6 @@ class Job:
 
     def status(self):
         """What the driver says of itself."""
-        if not hasattr(self, "_url"):
-            self._url = self.wait_for(r"status: (\S+)")[1]
         with urllib.request.urlopen(self._url, timeout=5) as answer:  # noqa: S310 - our own
             return json.load(answer)
 

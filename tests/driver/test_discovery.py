@@ -176,3 +176,17 @@ def test_slots_follow_the_gpus_where_the_file_says_nothing(tmp_path):
         assert [str(slot.worker) for slot in bench.slots.all] == ["gpubox:0", "gpubox:1"]
 
     run(tmp_path, "sleep 100", scenario)
+
+
+def test_at_the_end_nobody_waits_for_those_who_are_no_members(tmp_path):
+    """A worker that was not admitted ends, a slot between two restarts starts none."""
+
+    async def scenario(bench):
+        await bench.slots.follow(cluster("alpha", "beta"))
+        await until(lambda: bench.exits)
+        await until(lambda: "restart 1" in bench.stream.getvalue())
+        bench.slots.end_idle()
+        assert await bench.slots.wait(5)
+        assert sorted(bench.starts) == ["alpha-0", "beta-0"]
+
+    run(tmp_path, f"mkdir {tmp_path}/died && exit 1; sleep 100", scenario)

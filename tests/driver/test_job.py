@@ -35,11 +35,10 @@ def test_three_workers_train_to_the_end(start_job):
 
 def test_a_killed_worker_costs_its_slot_only_and_comes_back(start_job):
     """The survivors go on at once and without copying state; the restarted worker joins them."""
-    job = start_job(script=("30",))
-    status = job.status()
-    job.wait_for("3 workers train together")
-    assert status["workers"].keys() == {"alpha:0", "beta:0", "gamma:0"}
-    signal_worker(job, "beta:0", signal.SIGKILL)
+    job = start_job("--progress-seconds", "0.2", script=("70",))
+    assert job.status()["workers"].keys() == {"alpha:0", "beta:0", "gamma:0"}
+    job.wait_for(r"step [1-9]\d*  epoch")
+    os.kill(job.pid_of("beta:0"), signal.SIGKILL)
     job.wait_for(r"beta:0 was ended by SIGKILL")
     job.wait_for(r"2 workers train together: alpha:0, gamma:0")
     seconds = job.wait_for(r"trains again after ([\d.]+) s \(fault, nothing copied\)")
@@ -47,18 +46,28 @@ def test_a_killed_worker_costs_its_slot_only_and_comes_back(start_job):
     job.wait_for(r"3 workers train together: alpha:0, gamma:0, beta:0")
     assert job.wait() == 0
     summary = job.summary()
-    assert summary["steps"] == 240
+    assert summary["steps"] == 560
     assert summary["replicas_equal"] is True
     assert summary["workers"]["beta:0"]["exit_codes"] == [137, 0]
 
 
+def test_a_worker_killed_before_the_first_step_comes_back(start_job):
+    """The same in the middle of the first meeting, when nobody has any state yet."""
+    job = start_job(script=("1000",))
+    job.wait_for("3 workers train together")
+    os.kill(job.pid_of("beta:0"), signal.SIGKILL)
+    job.wait_for("2 workers train together: alpha:0, gamma:0")
+    job.wait_for("3 workers train together: alpha:0, gamma:0, beta:0")
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait() == 130
+
+
 def test_a_second_death_during_the_recovery_does_not_stop_the_job(start_job):
     """The rendezvous under way is refused: the last survivor need not wait for Gloo."""
-    job = start_job("--max-restarts", "0", script=("20",))
-    status = job.status()
-    job.wait_for("3 workers train together")
-    for worker in ("beta:0", "gamma:0"):
-        signal_pid(status_pid(job, worker, status), signal.SIGKILL)
+    job = start_job("--max-restarts", "0", "--progress-seconds", "0.2", script=("20",))
+    job.wait_for(r"step [1-9]\d*  epoch")
+    for pid in [job.pid_of(worker) for worker in ("beta:0", "gamma:0")]:
+        os.kill(pid, signal.SIGKILL)
     job.wait_for(r"1 workers train together: alpha:0")
     assert job.wait() == 0
     assert job.summary()["steps"] == 160
@@ -67,9 +76,8 @@ def test_a_second_death_during_the_recovery_does_not_stop_the_job(start_job):
 def test_a_stopped_worker_is_killed_by_its_silence(start_job):
     """A worker that hangs is found by its missing heartbeat; the others do not wait for Gloo."""
     job = start_job("--heartbeat-timeout-seconds", "3", "--max-restarts", "0", script=("20",))
-    job.status()
     job.wait_for("3 workers train together")
-    signal_worker(job, "alpha:0", signal.SIGSTOP)
+    os.kill(job.pid_of("alpha:0"), signal.SIGSTOP)
     job.wait_for(r"alpha:0 has been silent for \d s and is killed")
     job.wait_for(r"2 workers train together: beta:0, gamma:0")
     assert job.wait() == 0
@@ -160,18 +168,3 @@ def test_too_few_workers_is_a_clear_error(start_job):
     )
     assert job.wait() == 2
     assert any("0 of 2 workers were ready after 1 s, min_np is 2" in line for line in job.output)
-
-
-def signal_worker(job, worker, number):
-    """Signal the worker itself, not its supervisor."""
-    signal_pid(job.pid_of(worker), number)
-
-
-def status_pid(job, worker, status):
-    """From a status that was asked for before, so that two signals are close together."""
-    return status["workers"][worker]["pid"] or job.pid_of(worker)
-
-
-def signal_pid(pid, number):
-    """Send a signal."""
-    os.kill(pid, number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -52,19 +53,21 @@ def start_workers():
     A rank whose exit code is not 0 fails the test, unless `codes` names what is expected of each.
     """
     pytest.importorskip("horovod")
-    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-    from horovod.runner.http.http_server import RendezvousServer
+    hosts = importlib.import_module("horovod.runner.common.util.hosts")
+    http_server = importlib.import_module("horovod.runner.http.http_server")
 
     def start(folder, script, num_workers, *, timeout_seconds=50, codes=None, **arguments):
-        slots = get_host_assignments(parse_hosts(f"localhost:{num_workers}"), num_workers)
+        slots = hosts.get_host_assignments(
+            hosts.parse_hosts(f"localhost:{num_workers}"), num_workers
+        )
         outputs = [folder / f"{script}.{slot.rank}.json" for slot in slots]
-        server = RendezvousServer()
+        server = http_server.RendezvousServer()
         port = server.start()
         try:
             server.init(slots)
+            names = [sys.executable, SCRIPTS / f"{script}.py"]
             commands = [
-                ([sys.executable, SCRIPTS / f"{script}.py", out, json.dumps(arguments)],)
-                + (variables_of(slot, port),)
+                ([*names, out, json.dumps(arguments)], variables_of(slot, port))
                 for slot, out in zip(slots, outputs, strict=True)
             ]
             found = exit_codes(commands, timeout_seconds=timeout_seconds)

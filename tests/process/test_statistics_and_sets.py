@@ -14,7 +14,7 @@ def ranks(tmp_path_factory, start_workers):
 
 
 def test_running_mean_is_that_of_the_joined_batch(ranks):
-    """A normalisation layer's running mean is what one process computes; all workers hold its bits."""
+    """A normalisation layer's running mean is one process's; all workers hold the same bits."""
     found = [rank["running_statistics"] for rank in ranks]
     assert found[0]["moved"] > 1e-2
     assert max(found[0]["errors"]) <= 1e-6

@@ -22,7 +22,9 @@ def steps_of(case):
     end = SIZE - SIZE % BATCH if case.get("drop_last") else SIZE
     for epoch in range(case["epochs"]):
         order = permutation(SIZE, seed=SEED, epoch=epoch)
-        yield from (order[start : min(start + BATCH, end)].tolist() for start in range(0, end, BATCH))
+        yield from (
+            order[start : min(start + BATCH, end)].tolist() for start in range(0, end, BATCH)
+        )
 
 
 @pytest.mark.process

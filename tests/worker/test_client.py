@@ -178,7 +178,7 @@ def test_out_of_reach_it_drops_and_comes_back(start):
 
 
 def test_a_driver_with_another_key_is_never_obeyed(start):
-    """The worker's proof is refused, the worker hangs up, and leaves no connection behind."""
+    """The worker's proof is refused, and it tries again, in vain."""
     driver = start(Driver, channel.new_key())
     client = start(DriverClient, place(driver.port, channel.new_key()), progress=lambda: 0)
     for _ in range(2):

@@ -63,6 +63,7 @@ class SlowOptimizer(torch.optim.SGD):
 
 
 def tables_with(phase):
+    """Tables with."""
     planner = follow([[2, 2]])
     model = nn.Linear(3, 1)
     model.weight.register_hook(lambda _: sleep(phase, "backward"))

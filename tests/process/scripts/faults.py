@@ -18,6 +18,7 @@ KIND = arguments()["kind"]
 
 
 def main():
+    """Main."""
     follow([SHARES[KIND]])
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
     loader = DataLoader(TensorDataset(torch.randn(80, 64)), 8)
@@ -41,6 +42,8 @@ began = time.monotonic()
 try:
     main()
 except BaseException as error:
-    report({"error": type(error).__name__, "message": str(error), "seconds": time.monotonic() - began})
+    report(
+        {"error": type(error).__name__, "message": str(error), "seconds": time.monotonic() - began}
+    )
     raise
 Path(sys.argv[1]).unlink(missing_ok=True)

@@ -19,20 +19,24 @@ PLANS = {
 
 
 def new_data():
+    """New data."""
     with seeded(1):
         return TensorDataset(torch.randn(SIZE, 6), torch.randint(4, (SIZE,)))
 
 
 def new_loader(**options):
+    """New loader."""
     return DataLoader(new_data(), **{"batch_size": BATCH, "shuffle": True} | options)
 
 
 def new_model():
+    """New model."""
     with seeded():
         return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 4))
 
 
 def sgd(model, **options):
+    """Sgd."""
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2, **options)
 
 
@@ -45,6 +49,7 @@ def train(trainer, model, *, epochs=3, loss=None):
 
 
 def scheduler_per_epoch(trainer_of):
+    """Scheduler per epoch."""
     model = new_model()
     optimizer = sgd(model)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
@@ -52,6 +57,7 @@ def scheduler_per_epoch(trainer_of):
 
 
 def scheduler_per_step(trainer_of):
+    """Scheduler per step."""
     model = new_model()
     optimizer = sgd(model)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=18)
@@ -60,6 +66,7 @@ def scheduler_per_step(trainer_of):
 
 
 def scheduler_on_plateau(trainer_of):
+    """Scheduler on plateau."""
     model = new_model()
     optimizer = sgd(model)
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.9)
@@ -74,6 +81,7 @@ def scheduler_on_plateau(trainer_of):
 
 
 def clipping(trainer_of):
+    """Clipping."""
     model = new_model()
     norms = []
     clip = lambda parameters: norms.append(nn.utils.clip_grad_norm_(parameters, 0.2))  # noqa: E731
@@ -83,12 +91,14 @@ def clipping(trainer_of):
 
 
 def accumulation(trainer_of):
+    """Accumulation."""
     model = new_model()
     loader = new_loader(batch_size=BATCH // 2)
     return train(trainer_of(model, sgd(model), loader, accumulation_steps=2), model)
 
 
 def micro_batches(trainer_of):
+    """Micro batches."""
     model = new_model()
     return train(trainer_of(model, sgd(model), new_loader(), micro_batch_size=3), model)
 
@@ -97,16 +107,15 @@ def float16(trainer_of):
     """One sample in one step of the second epoch overflows."""
     model, scaler = new_model(), torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=4)
     trainer = trainer_of(model, sgd(model), new_loader(), scaler=scaler)
-    scales = []
+    scales, spoiler = [], new_data().tensors[0][7]
     for epoch in trainer.epochs(3):
 
         def loss(x, y, epoch=epoch):
             with torch.autocast("cpu", torch.float16):
                 found = cross_entropy(model(x), y)
-            spoilt = epoch == 1 and bool((x == data.tensors[0][7]).all(1).any())
+            spoilt = epoch == 1 and bool((x == spoiler).all(1).any())
             return found * torch.inf if spoilt else found
 
-        data = new_data()
         for x, y in trainer.batches():
             trainer.step(loss, x, y)
         scales.append(scaler.get_scale())
@@ -115,6 +124,7 @@ def float16(trainer_of):
 
 
 def bfloat16(trainer_of):
+    """Bfloat16."""
     model = new_model()
 
     def loss(x, y):
@@ -125,12 +135,14 @@ def bfloat16(trainer_of):
 
 
 def bfloat16_parameters(trainer_of):
+    """Bfloat16 parameters."""
     model = new_model().bfloat16()
     loss = lambda x, y: cross_entropy(model(x.bfloat16()).float(), y)  # noqa: E731
     return train(trainer_of(model, sgd(model), new_loader()), model, loss=loss)
 
 
 def mixed_parameters(trainer_of):
+    """Mixed parameters."""
     model = new_model()
     model[2].double()
     loss = lambda x, y: cross_entropy(model[3](model[2](model[:2](x).double()).float()), y)  # noqa: E731
@@ -138,6 +150,7 @@ def mixed_parameters(trainer_of):
 
 
 def freezing(trainer_of):
+    """Freezing."""
     model = new_model()
     model[0].requires_grad_(False)
     trainer = trainer_of(model, sgd(model), new_loader())
@@ -176,6 +189,7 @@ def unused_by_all(trainer_of):
 
 
 def tied_weights(trainer_of):
+    """Tied weights."""
     with seeded():
         model = nn.Sequential(nn.Linear(6, 8), nn.Embedding(4, 8))
     model.append(nn.Linear(8, 4, bias=False))
@@ -185,6 +199,7 @@ def tied_weights(trainer_of):
 
 
 def dict_batches(trainer_of):
+    """Dict batches."""
     model = new_model()
     collate = lambda samples: {  # noqa: E731
         "x": torch.stack([x for x, _ in samples]),
@@ -199,6 +214,7 @@ def dict_batches(trainer_of):
 
 
 def lower_level(trainer_of):
+    """Lower level."""
     model = new_model()
     trainer = trainer_of(model, sgd(model), new_loader(), micro_batch_size=4)
     if trainer_of is Alone:
@@ -213,8 +229,8 @@ def lower_level(trainer_of):
 
 CASES = [
     scheduler_per_epoch, scheduler_per_step, scheduler_on_plateau, clipping, accumulation,
-    micro_batches, float16, bfloat16, bfloat16_parameters, mixed_parameters, freezing, unused_by_some,
-    unused_by_all, tied_weights, dict_batches, lower_level,
+    micro_batches, float16, bfloat16, bfloat16_parameters, mixed_parameters, freezing,
+    unused_by_some, unused_by_all, tied_weights, dict_batches, lower_level,
 ]  # fmt: skip
 
 

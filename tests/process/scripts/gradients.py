@@ -15,21 +15,30 @@ IGNORED = -100
 
 
 def random_model(generator, *, tokens):
+    """Random model."""
     width = generator.choice([3, 8, 17])
     if tokens:
-        return nn.Sequential(nn.Embedding(11, width), nn.Linear(width, 24), nn.Tanh(), nn.Linear(24, 11))
+        return nn.Sequential(
+            nn.Embedding(11, width), nn.Linear(width, 24), nn.Tanh(), nn.Linear(24, 11)
+        )
     layers = [nn.Linear(6, width)]
     for _ in range(generator.randint(0, 3)):
-        layers += [generator.choice([nn.ReLU(), nn.Tanh(), nn.LayerNorm(width)]), nn.Linear(width, width)]
+        layers += [
+            generator.choice([nn.ReLU(), nn.Tanh(), nn.LayerNorm(width)]),
+            nn.Linear(width, width),
+        ]
     return nn.Sequential(*layers, nn.Linear(width, 5))
 
 
 def random_shares(generator, total, parts):
+    """Random shares."""
     cuts = sorted(generator.randint(0, total) for _ in range(parts - 1))
     return [b - a for a, b in zip([0, *cuts], [*cuts, total], strict=True)]
 
 
 def token_loss(model):
+    """Token loss."""
+
     def loss(x, y):
         logits = model(x)
         weight = (y != IGNORED).sum()
@@ -39,11 +48,13 @@ def token_loss(model):
 
 
 def sample_loss(model):
+    """Sample loss."""
     return lambda x, y: cross_entropy(model(x), y)
 
 
 def one_case(seed, num_workers):
-    generator = random.Random(seed)
+    """One case."""
+    generator = random.Random(seed)  # noqa: S311 - a repeatable one
     torch.manual_seed(seed)
     tokens = seed % 2 == 1
     dtype = torch.float64 if seed % 4 >= 2 else torch.float32
@@ -72,7 +83,9 @@ def one_case(seed, num_workers):
     found = torch.cat([p.grad.flatten() for p in model.parameters()]).clone()
     joined = make_loss(model)(x, y)
     joined = joined[0] if tokens else joined
-    expected = torch.cat([g.flatten() for g in torch.autograd.grad(joined, list(model.parameters()))])
+    expected = torch.cat(
+        [g.flatten() for g in torch.autograd.grad(joined, list(model.parameters()))]
+    )
     error = ((found - expected).norm() / expected.norm()).item()
     return {"seed": seed, "dtype": str(dtype), "shares": shares, "error": error}
 

@@ -21,6 +21,7 @@ class ScriptedPlanner:
         self.tables = []
 
     def joined(self, event):
+        """Start with the first shares."""
         self.plan = BatchPlan(
             rendezvous_id=event.rendezvous_id,
             plan_id=1,
@@ -33,15 +34,17 @@ class ScriptedPlanner:
         return self.plan
 
     def timed(self, event):
+        """Keep the table, and go on to the next shares."""
         self.tables.append(event)
         plan_id = self.plan.plan_id + 1
         shares = self.shares[(plan_id - 1) % len(self.shares)]
         self.plan = msgspec.structs.replace(self.plan, plan_id=plan_id, local_batch_sizes=shares)
 
     def evaluated(self, event):
-        pass
+        """Of no interest here."""
 
     def newest(self):
+        """The shares that are due."""
         return self.plan
 
 

@@ -51,7 +51,10 @@ def evaluation():
     trainer = hetero_hvd.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), train)
 
     def by_sample(x, y, _):
-        return {"loss": cross_entropy(model(x), y), "accuracy": (model(x).argmax(1) == y).float().mean()}
+        return {
+            "loss": cross_entropy(model(x), y),
+            "accuracy": (model(x).argmax(1) == y).float().mean(),
+        }
 
     def by_weight(x, y, w):
         loss = cross_entropy(model(x), y, reduction="none")

@@ -34,11 +34,13 @@ class Numbered(Dataset):
 
 
 def new_model():
+    """New model."""
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.LayerNorm(16), nn.Linear(16, 4))
 
 
 def train_alone(data, make_optimizer, epochs, drop_last):
+    """Train alone."""
     model = new_model()
     optimizer = make_optimizer(model.parameters())
     end = SIZE - SIZE % BATCH if drop_last else SIZE
@@ -54,7 +56,12 @@ def train_alone(data, make_optimizer, epochs, drop_last):
 
 def plans(num_workers):
     """Even, lopsided, and with workers that get nothing; all change places."""
-    weights = [[1] * num_workers, [0] * (num_workers - 1) + [1], list(range(num_workers)), [5, *[1] * 9]]
+    weights = [
+        [1] * num_workers,
+        [0] * (num_workers - 1) + [1],
+        list(range(num_workers)),
+        [5, *[1] * 9],
+    ]
     for turn in range(1, 8):
         raw = weights[turn % 4][:num_workers]
         raw = raw[turn % num_workers :] + raw[: turn % num_workers]
@@ -64,6 +71,7 @@ def plans(num_workers):
 
 
 def one_case(*, optimizer, epochs, drop_last=False, workers=(0,), persistent=False):
+    """One case."""
     seat, data = init(), Numbered()
     planner = follow(plans(seat.collective.size))
     num_loaders = workers[seat.collective.rank % len(workers)]

@@ -1,0 +1,77 @@
+"""A described cluster: the truth about each worker, and what happens to it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Curve(Protocol):
+    """The truth about a worker."""
+
+    def step_seconds(self, local_batch_size: int) -> float:
+        """True mean busy seconds of a step with that many samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Something happens to a worker.
+
+    Attributes:
+        step: When it begins.
+        worker: Index of the worker.
+        time_ratio: Its step times from then on, as a multiple of its curve, > 0; inf: it is lost.
+        over_steps: The time ratio is reached after so many steps, evenly; 0 at once.
+    """
+
+    step: int
+    worker: int
+    time_ratio: float
+    over_steps: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A described cluster.
+
+    Attributes:
+        curves: Mean busy seconds, per worker.
+        global_batch_size: Samples per step.
+        noise_ratio: Coefficient of variation of the log-normal noise on each step of a worker.
+        spike_probability: Of a step of a worker to take `spike_ratio` times as long.
+        spike_ratio: See above.
+        link_seconds: Reduction time through each worker's link; the slowest one counts.
+        changes: What happens, in any order.
+        capacities: Largest local batch per worker, samples; -1 = not limited.
+        prefetch_steps: See `WorkersJoined`.
+        lag_steps: Steps from a plan's `from_step` to the one that rank 0 can really stamp.
+        recorded: Time ratios of a recorded run, (steps, workers); they repeat after its end.
+    """
+
+    curves: tuple[Curve, ...]
+    global_batch_size: int
+    noise_ratio: float = 0.0
+    spike_probability: float = 0.0
+    spike_ratio: float = 3.0
+    link_seconds: tuple[float, ...] = ()
+    changes: tuple[Change, ...] = ()
+    capacities: tuple[int, ...] = ()
+    prefetch_steps: int = 0
+    lag_steps: int = 1
+    recorded: tuple[tuple[float, ...], ...] = ()
+
+    def time_ratios(self, step: int) -> tuple[float, ...]:
+        """Step time of each worker as a multiple of its curve; inf: it is not there."""
+        ratios = [1.0] * len(self.curves)
+        for change in sorted(self.changes, key=lambda change: change.step):
+            if step >= change.step:
+                part = min(1.0, (step - change.step) / max(1, change.over_steps))
+                part = part if change.over_steps else 1.0
+                start = ratios[change.worker]
+                start = 1.0 if math.isinf(start) else start
+                lost = math.isinf(change.time_ratio)
+                ratios[change.worker] = (
+                    math.inf if lost else start + part * (change.time_ratio - start)
+                )
+        return tuple(ratios)
