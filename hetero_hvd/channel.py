@@ -1,10 +1,10 @@
-"""What the driver and a worker say to each other: genuine, in order, never replayed, never unpickled.
+"""What the driver and a worker say to each other: genuine, in order, never replayed or unpickled.
 
-Both ends hold the job's key. A connection starts with a mutual challenge; from the two nonces and the
-key follows a session key, and each frame carries an HMAC-SHA256 over (session key, direction, frame
-number, payload). So a frame cannot be forged, changed, repeated, reordered, reflected or carried over to
-another connection. Payloads are MessagePack of the tagged records of `messages`. The content is not
-secret: nothing secret is ever sent.
+Both ends hold the job's key. A connection starts with a mutual challenge; from the two nonces and
+the key follows a session key, and each frame carries an HMAC-SHA256 over (session key, direction,
+frame number, payload). So a frame cannot be forged, changed, repeated, reordered, reflected or
+carried over to another connection. Payloads are MessagePack of the tagged records of `messages`.
+The content is not secret: nothing secret is ever sent.
 """
 
 from __future__ import annotations
@@ -126,9 +126,11 @@ def accept(
     Raises:
         ChannelError: The worker does not hold the key, or the frame is malformed.
     """
+    if isinstance(frame, str):
+        raise ChannelError("not a worker of hetero_hvd: text instead of a signed frame")
     try:
         hello = msgspec.msgpack.decode(frame, type=Hello)
-    except (msgspec.DecodeError, TypeError) as error:
+    except msgspec.DecodeError as error:
         raise ChannelError(f"not a worker of hetero_hvd: {error}") from error
     expected = _mac(
         key, b"hello", driver_nonce, hello.nonce, str(hello.worker).encode(), hello.host.encode()

@@ -116,7 +116,7 @@ class ElasticState:
             return self._has_changed
         return self.membership.exchange.is_news(self.seat.planner.newest())
 
-    def step_applied(self, share: int, seconds: dict[str, float], *, is_urgent: bool) -> None:
+    def step_applied(self, share: int, seconds: dict[str, float], is_urgent: bool) -> None:
         """Account for a step, and take part in the exchange when one is due.
 
         Args:

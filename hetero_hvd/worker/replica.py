@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -44,6 +44,20 @@ class Trainable:
         """Freeze and unfreeze."""
         for name, parameter in self._model.named_parameters():
             parameter.requires_grad_(state[name])
+
+
+def all_parts(
+    parts: Mapping[str, Stateful | None], extra_state: Mapping[str, Stateful]
+) -> dict[str, Stateful]:
+    """The parts that there are, and the script's own.
+
+    Raises:
+        UserError: A name is given to two parts.
+    """
+    taken = sorted(parts.keys() & extra_state.keys())
+    if taken:
+        raise UserError(f"extra_state: {', '.join(taken)}: kept already; use another name")
+    return {name: part for name, part in parts.items() if part is not None} | dict(extra_state)
 
 
 class Replica:

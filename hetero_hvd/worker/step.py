@@ -155,7 +155,7 @@ class Step:
             if self.emulation is not None:
                 self.emulation.stretch(start)
 
-    def finish(self, collective: Collective, *, is_urgent: bool = False) -> float:
+    def finish(self, collective: Collective, is_urgent: bool = False) -> float:
         """Reduce over all workers, and apply.
 
         Args:

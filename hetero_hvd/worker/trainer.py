@@ -17,7 +17,7 @@ from hetero_hvd.worker.collective import Interrupted, gather_bytes
 from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.evaluation import Metrics, evaluate_part, merge
 from hetero_hvd.worker.loader import ShareLoader, Slice
-from hetero_hvd.worker.replica import Stateful, Trainable
+from hetero_hvd.worker.replica import Stateful, Trainable, all_parts
 from hetero_hvd.worker.step import Loss, Step, StepOptions
 
 
@@ -86,7 +86,7 @@ class Trainer:
             "scheduler": scheduler,
             "scaler": step_options.scaler,
         }
-        self._state = ElasticState(_kept(parts, extra_state or {}), self._loader)
+        self._state = ElasticState(all_parts(parts, extra_state or {}), self._loader)
         self._step = Step(model, optimizer, step_options, device())
         self._slice: Slice | None = None
         self._num_evaluated = 0
@@ -252,9 +252,7 @@ class Trainer:
         self._num_evaluated = 0
         if self._scheduler is not None and self._scheduler_interval == "step":
             self._scheduler.step()
-        self._state.step_applied(
-            part.num_samples, self._step.clock.take(), is_urgent=self._step.is_urgent
-        )
+        self._state.step_applied(part.num_samples, self._step.clock.take(), self._step.is_urgent)
         return True
 
     def _begin(self, part: Slice) -> None:
@@ -291,12 +289,3 @@ class Trainer:
                 )
                 return [alone]
         return None  # the others were through with it when the membership changed
-
-
-def _kept(
-    parts: Mapping[str, Stateful | None], extra_state: Mapping[str, Stateful]
-) -> dict[str, Stateful]:
-    taken = sorted(parts.keys() & extra_state.keys())
-    if taken:
-        raise UserError(f"extra_state: {', '.join(taken)}: kept already; use another name")
-    return {name: part for name, part in parts.items() if part is not None} | dict(extra_state)

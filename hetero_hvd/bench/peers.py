@@ -1,0 +1,225 @@
+"""Runs the workload under each peer, in processes of its own, and reads what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hetero_hvd.core.balancer import balance
+from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import WorkerId
+
+RULES = {
+    "ours": [],
+    "uniform": ["--no-balance"],
+    "static": ["--rule", "static"],
+    "lbb": ["--rule", "lbb"],
+    "omnilearn": ["--rule", "omnilearn"],
+    "oracle": ["--rule", "static"],
+}
+"""What `hetero-hvd run` is told for each way to divide the batch."""
+
+PEERS = (*RULES, "horovod", "ddp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Emulated devices on this machine.
+
+    Attributes:
+        seconds_per_sample: Per device.
+        overhead_seconds: Per step of each device.
+        global_batch_size: Samples per step.
+    """
+
+    seconds_per_sample: tuple[float, ...]
+    overhead_seconds: float
+    global_batch_size: int
+
+    @property
+    def models(self) -> dict[WorkerId, StepTimeModel]:
+        """The truth about each device."""
+        return {
+            WorkerId(f"n{i}", 0): StepTimeModel(
+                overhead_seconds=self.overhead_seconds, seconds_per_sample=cost
+            )
+            for i, cost in enumerate(self.seconds_per_sample)
+        }
+
+    @property
+    def best_shares(self) -> tuple[int, ...]:
+        """The oracle's plan."""
+        return balance(self.models, global_batch_size=self.global_batch_size)
+
+    @property
+    def ideal_samples_per_second(self) -> float:
+        """Sum of what the devices do alone, each at its share of the oracle's plan."""
+        pairs = zip(self.models.values(), self.best_shares, strict=True)
+        return sum(share / model.step_seconds(share) for model, share in pairs)
+
+    def step_seconds(self, peer: str) -> float:
+        """What a step takes about, without reduction; for planning the run."""
+        shares = self.best_shares
+        if peer in {"uniform", "horovod", "ddp"}:
+            shares = (self.global_batch_size // len(shares),) * len(shares)
+        pairs = zip(self.models.values(), shares, strict=True)
+        return max(model.step_seconds(share) for model, share in pairs)
+
+    def nodes(self, peer: str) -> list[dict[str, Any]]:
+        """Entries of nodes.yaml; the two static splits know the speeds, ours and the rules do not."""
+        shares: tuple[float, ...] = self.best_shares
+        if peer == "static":  # measured beforehand, at equal shares
+            even = self.global_batch_size // len(shares)
+            shares = tuple(1 / model.step_seconds(even) for model in self.models.values())
+        hints = [{"relative_speed": share / max(shares)} for share in shares]
+        return [
+            {"name": f"n{i}", "slots": 1, "devices": []}
+            | {"emulate": {"seconds_per_sample": cost, "overhead_seconds": self.overhead_seconds}}
+            | (hint if peer in {"static", "oracle"} else {})
+            for i, (cost, hint) in enumerate(zip(self.seconds_per_sample, hints, strict=True))
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one run left.
+
+    Attributes:
+        step_seconds: Of each step.
+        losses: Of each step.
+        accuracies: Held-out, after every tenth step.
+        tables: Per exchange, busy seconds of each worker; `hetero` only.
+        decisions: Of the balancer; `hetero` only.
+        blocked_seconds: The training loop's wait for each exchange; `hetero` only.
+    """
+
+    step_seconds: tuple[float, ...]
+    losses: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    tables: tuple[tuple[float, ...], ...] = ()
+    decisions: tuple[dict[str, Any], ...] = ()
+    blocked_seconds: tuple[float, ...] = ()
+    table_steps: tuple[int, ...] = ()
+    shares: tuple[tuple[int, ...], ...] = field(default=())
+
+
+def run_peer(
+    peer: str,
+    cluster: Cluster,
+    job: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str] | None = None,
+    timeout_seconds: float = 240.0,
+) -> Run:
+    """Train with one peer on emulated devices.
+
+    Args:
+        peer: One of `PEERS`.
+        cluster: The devices.
+        job: Fields of `workload.Job`, without `out`, `emulate` and the batch.
+        environment: Further variables of the processes.
+        timeout_seconds: After which the run has failed.
+
+    Raises:
+        JobError: The run failed.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        emulate = [node["emulate"] for node in cluster.nodes(peer)]
+        facts = {"out": str(folder / "record.json")} | dict(job)
+        facts |= {"global_batch_size": cluster.global_batch_size}
+        facts |= {} if peer in RULES else {"emulate": emulate}
+        (folder / "job.json").write_text(json.dumps(facts))
+        (folder / "nodes.yaml").write_text(json.dumps({"nodes": cluster.nodes(peer)}))
+        command = command_of(peer, folder, num_workers=len(emulate))
+        variables = os.environ | {"OMP_NUM_THREADS": "1"} | dict(environment or {})
+        execute(command, folder, variables, timeout_seconds)
+        return read_run(folder)
+
+
+def command_of(peer: str, folder: Path, *, num_workers: int) -> list[str]:
+    """The argument vector that starts all of a peer's workers on this machine."""
+    workload = ["-m", "hetero_hvd.bench.workload"]
+    programs = Path(sys.executable).parent
+    job = str(folder / "job.json")
+    if peer == "horovod":
+        launch = [str(programs / "horovodrun"), "--gloo", "-np", str(num_workers)]
+        launch += ["-H", f"localhost:{num_workers}", "--network-interfaces", "lo"]
+        return [*launch, sys.executable, *workload, "horovod", job]
+    if peer == "ddp":
+        launch = [str(programs / "torchrun"), "--standalone", "--nproc-per-node", str(num_workers)]
+        return [*launch, *workload, "ddp", job]
+    run = ["-m", "hetero_hvd", "run", "-f", str(folder / "nodes.yaml"), *RULES[peer]]
+    run += ["--output", str(folder / "out"), "--", "python"]
+    return [sys.executable, *run, *workload, "hetero", job]
+
+
+def execute(
+    command: Sequence[str], folder: Path, variables: Mapping[str, str], timeout_seconds: float
+) -> None:
+    """Run it to its end; nothing that it started outlives this call.
+
+    Raises:
+        JobError: It failed; the message ends with the end of its output.
+    """
+    with (folder / "output.txt").open("wb") as output:
+        process = subprocess.Popen(
+            command, env=variables, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            _end(process)
+    if code != 0:
+        tail = (folder / "output.txt").read_text(errors="replace")[-1500:]
+        raise JobError(f"{' '.join(command[:8])} …: exit code {code}\n{tail}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the launcher to end its workers, then make sure."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def read_run(folder: Path) -> Run:
+    """What the first rank and the driver have written."""
+    record = json.loads((folder / "record.json").read_text())
+    ended = record["ended_at_seconds"]
+    run = Run(
+        step_seconds=tuple(b - a for a, b in zip(ended, ended[1:], strict=False)),
+        losses=tuple(record["losses"]),
+        accuracies=tuple(record["accuracies"]),
+    )
+    if not (folder / "out" / "timings.jsonl").exists():
+        return run
+    lines = (folder / "out" / "timings.jsonl").read_text().splitlines()
+    events = [event for event in map(json.loads, lines) if event["type"] == "StepsTimed"]
+    decisions = (folder / "out" / "decisions.jsonl").read_text().splitlines()
+    return replace(
+        run,
+        tables=tuple(tuple(_busy(row) for row in event["timings"]) for event in events),
+        shares=tuple(tuple(r["local_batch_size"] for r in e["timings"]) for e in events),
+        table_steps=tuple(event["step"] for event in events),
+        blocked_seconds=tuple(event["exchange_seconds"] for event in events),
+        decisions=tuple(json.loads(line) for line in decisions),
+    )
+
+
+def _busy(row: Mapping[str, float | None]) -> float:
+    phases = ("data_wait", "transfer", "forward", "backward", "optimizer")
+    return sum(row[f"{phase}_seconds"] or 0.0 for phase in phases)
