@@ -88,7 +88,7 @@ class Session(Generic[Outgoing, Incoming]):
         self._received += 1
         try:
             return self._decoder.decode(payload)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ChannelError(f"a frame that is not understood: {error}") from error
 
 
@@ -130,7 +130,7 @@ def accept(
         raise ChannelError("not a worker of hetero_hvd: text instead of a signed frame")
     try:
         hello = msgspec.msgpack.decode(frame, type=Hello)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ChannelError(f"not a worker of hetero_hvd: {error}") from error
     expected = _mac(
         key, b"hello", driver_nonce, hello.nonce, str(hello.worker).encode(), hello.host.encode()

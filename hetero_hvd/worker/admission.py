@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import sys
 import traceback
@@ -13,12 +14,15 @@ from types import TracebackType
 import torch
 
 from hetero_hvd.core.cluster import BalanceConfig
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import UserError, WorkerLostError
 from hetero_hvd.messages import Crashed
 from hetero_hvd.worker.client import DriverClient
 from hetero_hvd.worker.collective import Collective, HostUpdates, open_collective
 from hetero_hvd.worker.node import Place, read_place
 from hetero_hvd.worker.planner import DriverPlanner, LocalPlanner, Planner
+
+
+logger = logging.getLogger(__name__)
 
 
 class Seat:
@@ -95,10 +99,14 @@ def init(*, progress: Callable[[], int] = lambda: 0) -> Seat:
 
     Raises:
         JobError: The environment is malformed, or Horovod is missing or does not start.
-        WorkerLostError: The driver does not want this worker any more.
+        SystemExit: The driver does not want this worker any more: the process ends quietly.
     """
     if not _seats:
-        _seats.append(Seat(read_place(), progress=progress))
+        try:
+            _seats.append(Seat(read_place(), progress=progress))
+        except WorkerLostError as error:
+            logger.info("leaving before training: %s", error)
+            raise SystemExit(0) from error
     return _seats[0]
 
 

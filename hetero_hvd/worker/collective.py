@@ -29,6 +29,13 @@ MAX_INIT_SECONDS = 600.0
 RETRY_SECONDS = 0.05
 """Between two such tries."""
 
+OTHER_LAUNCHERS = {
+    "OMPI_COMM_WORLD_SIZE": "mpirun",
+    "PMI_SIZE": "mpiexec",
+    "LOCAL_WORLD_SIZE": "torchrun",
+}
+"""Variables that tell that another launcher started several processes."""
+
 Handle = Any
 """An operation under way, as `wait` takes it."""
 
@@ -248,8 +255,17 @@ def open_collective(*, is_unwanted: Callable[[], bool]) -> Collective:
 
     Args:
         is_unwanted: Whether the driver has told this worker to leave.
+
+    Raises:
+        JobError: Another launcher started several processes, which would each train alone.
     """
     if "HOROVOD_RANK" not in os.environ:
+        for variable, launcher in OTHER_LAUNCHERS.items():
+            if int(os.environ.get(variable, "1")) > 1:
+                raise JobError(
+                    f"{variable} is set: start the script with hetero-hvd run or horovodrun "
+                    f"instead of {launcher}"
+                )
         return SoloCollective()
     return HorovodCollective(
         elastic=os.environ.get("HOROVOD_ELASTIC") == "1", is_unwanted=is_unwanted

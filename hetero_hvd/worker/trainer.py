@@ -73,19 +73,14 @@ class Trainer:
         except TypeError as error:
             raise UserError(f"Trainer: {error}") from error
         self._model = model.to(device())
-        self._scheduler = scheduler
-        self._scheduler_interval = scheduler_interval
+        self._scheduler, self._scheduler_interval = scheduler, scheduler_interval
         accumulation_steps = step_options.accumulation_steps
-        if accumulation_steps > 1 and step_options.micro_batch_size is None:  # bounds the memory
+        if accumulation_steps > 1 and not step_options.micro_batch_size:  # bounds the memory
             step_options = replace(step_options, micro_batch_size=loader.batch_size)
         self._loader = ShareLoader(loader, accumulation_steps=accumulation_steps, seed=seed)
-        parts: dict[str, Stateful | None] = {
-            "model": model,
-            "trainable": Trainable(model),
-            "optimizer": optimizer,
-            "scheduler": scheduler,
-            "scaler": step_options.scaler,
-        }
+        parts: dict[str, Stateful | None]
+        parts = {"model": model, "trainable": Trainable(model), "optimizer": optimizer}
+        parts |= {"scheduler": scheduler, "scaler": step_options.scaler}
         self._state = ElasticState(all_parts(parts, extra_state or {}), self._loader)
         self._step = Step(model, optimizer, step_options, device())
         self._slice: Slice | None = None

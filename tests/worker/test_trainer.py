@@ -16,6 +16,7 @@ from torch.utils.data import (
 )
 
 from hetero_hvd import Trainer, UserError
+from hetero_hvd.worker.collective import open_collective
 
 DATA = TensorDataset(torch.randn(12, 3))
 
@@ -177,3 +178,12 @@ def test_accumulation_bounds_the_micro_batches():
     first_step(trainer, model, lambda model, x: sizes.append(len(x)) or model(x).mean())
     assert sizes == [4, 4, 4]
     assert trainer.applied_steps == 1
+
+
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "LOCAL_WORLD_SIZE"])
+def test_processes_of_another_launcher_do_not_each_train_alone(monkeypatch, variable):
+    """They would write the same files and waste the machines: an error names what to use."""
+    monkeypatch.delenv("HOROVOD_RANK", raising=False)
+    monkeypatch.setenv(variable, "2")
+    with pytest.raises(UserError, match=f"{variable} is set: start the script with hetero-hvd run"):
+        open_collective(is_unwanted=lambda: False)
