@@ -19,11 +19,14 @@ from hetero_hvd.messages import (
     Heartbeat,
     Ready,
     ResetRequested,
+    StepsTimed,
     Stop,
     WorkerId,
+    WorkersJoined,
 )
 from hetero_hvd.worker.client import DriverClient
 from hetero_hvd.worker.node import Place
+from hetero_hvd.worker.planner import DriverPlanner
 
 WORKER = WorkerId("alpha", 0)
 FINISHED = Finished(worker=WORKER, applied_steps=1, checksum="")
@@ -196,3 +199,32 @@ def test_a_forged_frame_breaks_the_connection_and_only_that(start):
     connection.send(session.seal(plan(1)))
     assert client.wait_for_plan(1, timeout_seconds=PATIENCE_SECONDS) == plan(1)
     assert client.stop is None
+
+
+def test_without_the_driver_rank_0_goes_on_with_the_last_plan(start):
+    """The last plan stays the newest, tables are dropped, a new membership starts evenly."""
+    driver, client, tell = pair(start)
+    planner = DriverPlanner(client)
+    tell(plan(1))
+    assert client.wait_for_plan(1, timeout_seconds=PATIENCE_SECONDS)
+    driver.close()
+    wait_for(lambda: not client.send(FINISHED))
+    began = time.monotonic()
+    planner.timed(
+        StepsTimed(rendezvous_id=1, step=3, epoch=0, loss=0.0, timings=(), exchange_seconds=0.0)
+    )
+    assert planner.newest() == plan(1)
+    members = (WORKER, WorkerId("beta", 0))
+    first = planner.joined(
+        WorkersJoined(
+            rendezvous_id=2,
+            workers=members,
+            applied_steps=4,
+            global_batch_size=9,
+            capacities=(-1, 3),
+            prefetch_steps=0,
+        )
+    )
+    assert (first.workers, first.local_batch_sizes) == (members, (6, 3))
+    assert first.from_step == 4
+    assert time.monotonic() - began < 1
