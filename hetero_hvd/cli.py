@@ -90,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, act, summary, text in (
         ("run", _run, "train on all nodes", _RUN_HELP),
+        ("drain", _drain, "let a node of a running job go, without losing a step", None),
+        ("compare", _compare, "tell the first step at which two reproducible runs differ", None),
         ("nodes", _nodes, "list the nodes", None),
         ("config", _config, "list every setting and where its value came from", None),
         ("discover", _discover, "list the hosts for horovodrun", _DISCOVER_HELP),
@@ -105,22 +107,44 @@ def _parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         command.set_defaults(act=act)
-        if name in {"nodes", "doctor"}:
-            command.add_argument("--json", action="store_true", help="print JSON")
-        if name == "simulate":
-            simulate.add_arguments(command)
-        elif name != "doctor":
-            command.add_argument(
-                "-f",
-                "--nodes-file",
-                type=Path,
-                default=Path("nodes.yaml"),
-                metavar="FILE",
-                help="the nodes and settings of the job (default: nodes.yaml)",
-            )
-        if name in {"run", "config"}:
-            _add_settings(command)
+        _add_arguments(command, name)
     return parser
+
+
+def _add_arguments(command: argparse.ArgumentParser, name: str) -> None:
+    """What one command takes."""
+    if name in {"nodes", "doctor"}:
+        command.add_argument("--json", action="store_true", help="print JSON")
+    if name == "simulate":
+        simulate.add_arguments(command)
+    elif name == "compare":
+        command.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="output folder")
+    elif name == "drain":
+        command.add_argument("target", metavar="NODE[:SLOT]", help="who should leave")
+        command.add_argument(
+            "--output",
+            type=Path,
+            metavar="PATH",
+            help="folder of the running job (default: the newest in runs/)",
+        )
+    elif name != "doctor":
+        command.add_argument(
+            "-f",
+            "--nodes-file",
+            type=Path,
+            default=Path("nodes.yaml"),
+            metavar="FILE",
+            help="the nodes and settings of the job (default: nodes.yaml)",
+        )
+    if name == "run":
+        command.add_argument(
+            "--resume",
+            type=Path,
+            metavar="PATH",
+            help="go on from the newest checkpoint in this output folder of an earlier run",
+        )
+    if name in {"run", "config"}:
+        _add_settings(command)
 
 
 def _add_settings(command: argparse.ArgumentParser) -> None:
@@ -153,7 +177,22 @@ def _run(arguments: argparse.Namespace) -> int:
         raise JobError("Horovod is not installed here: run scripts/setup, see hetero-hvd doctor")
     from hetero_hvd.driver.job import run_job  # noqa: PLC0415 - imports Horovod
 
-    return run_job(nodes_file, command)
+    return run_job(nodes_file, command, resume=arguments.resume)
+
+
+def _drain(arguments: argparse.Namespace) -> int:
+    from hetero_hvd.driver import control  # noqa: PLC0415 - only this command needs it
+
+    print(control.drain(arguments.output or control.newest_run(), arguments.target))
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from hetero_hvd.driver.compare import compare  # noqa: PLC0415 - only this command needs it
+
+    found = compare(*arguments.runs)
+    print("\n".join(found.lines))
+    return 0 if found.are_equal else 1
 
 
 def _check_script(command: tuple[str, ...], cluster: ClusterConfig) -> None:

@@ -17,7 +17,13 @@ MODULES = sorted(
     ".".join(path.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__")
     for path in PACKAGE.rglob("*.py")
 )
-TRAINS = ("hetero_hvd.worker.", "hetero_hvd.driver.")
+TRAINS = (
+    "hetero_hvd.worker.",
+    "hetero_hvd.driver.",
+    "hetero_hvd.bench.workload",
+    "hetero_hvd.bench.faults.script",
+    "hetero_hvd.bench.faults.peer_script",
+)
 """What needs Horovod; all else must import without it and without torch."""
 
 

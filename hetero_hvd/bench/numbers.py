@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +16,13 @@ from hetero_hvd.core.scenario import Change, Scenario
 from hetero_hvd.core.settings import BalanceConfig
 from hetero_hvd.core.simulation import Simulation, row_of
 from hetero_hvd.core.step_time import StepTimeModel
-from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
+from hetero_hvd.messages import StepsTimed, WorkerId, WorkersJoined
 
 SPEEDS = (1565.0, 1571.0, 1499.0, 326.0)
 """Samples per second of the published cluster: 1 : 1 : 1 : 0.21."""
 
 EVENT_STEP = 100
+STEADY_GOAL, STUCK, MOVES_GOAL, PLAN_GOAL_SECONDS = 0.97, 0.95, 2, 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +50,7 @@ def simulated(*, num_seeds: int) -> Iterator[Number]:
         quantity="plan against the best plan, 1:1:1:0.21, CV 2 %",
         goal=">= 0.97, stretch 0.985",
         found=f"{share:.4f}",
-        is_reached=share >= 0.97,
+        is_reached=share >= STEADY_GOAL,
     )
     runs = _runs(num_seeds, 200, noise=0.05)
     steps = [run.steps_until(0.95) for run in runs]
@@ -57,8 +59,8 @@ def simulated(*, num_seeds: int) -> Iterator[Number]:
     yield Number(
         quantity=f"stuck runs of {num_seeds} (second half below 0.95)",
         goal="0",
-        found=f"{sum(np.mean(r.efficiency_at[100:]) < 0.95 for r in runs)}; worst {worst:.3f}",
-        is_reached=worst >= 0.95,
+        found=f"{sum(np.mean(r.efficiency_at[100:]) < STUCK for r in runs)}; worst {worst:.3f}",
+        is_reached=worst >= STUCK,
     )
     slow = (Change(step=EVENT_STEP, worker=0, time_ratio=2.0),)
     for pace, config in (
@@ -69,14 +71,14 @@ def simulated(*, num_seeds: int) -> Iterator[Number]:
         steps = [run.steps_until(0.95, since=EVENT_STEP) for run in runs]
         median = 5 if "each" in pace else 15
         yield _steps(f"one rank 2x slower to 95 % again, {pace}", steps, median=median, worst=15)
-    equal = tuple(StepTimeModel(overhead_seconds=0.01, seconds_per_sample=1 / 1500) for _ in "1234")
+    equal = tuple(StepTimeModel(overhead_seconds=0.01, seconds_per_sample=1 / 1500) for _ in SPEEDS)
     runs = _runs(num_seeds, 200, noise=0.05, curves=equal)
     moves = float(np.mean([run.num_moves / 2 for run in runs]))
     yield Number(
         quantity="moves per 100 steps, equal ranks, CV 5 %",
         goal="<= 2, stretch 1",
         found=f"{moves:.2f}",
-        is_reached=moves <= 2,
+        is_reached=moves <= MOVES_GOAL,
     )
 
 
@@ -95,8 +97,20 @@ def timed(*, num_workers: int = 10_000) -> Iterator[Number]:
         quantity=f"plan for {num_workers:,} workers",
         goal="<= 20 ms, stretch 5 ms",
         found=f"{best * 1e3:.1f} ms",
-        is_reached=best <= 0.02,
+        is_reached=best <= PLAN_GOAL_SECONDS,
     )
+    seconds, memory_bytes = _one_table(models, batch)
+    yield Number(
+        quantity=f"driver's balancer, {num_workers:,} workers: one table of timings",
+        goal="< 1 s, the time between two",
+        found=f"{seconds * 1e3:.0f} ms; memory {memory_bytes / 2**20:.0f} MiB",
+        is_reached=seconds < 1,
+    )
+
+
+def _one_table(models: Mapping[WorkerId, StepTimeModel], batch: int) -> tuple[float, int]:
+    """Seconds that the balancer takes for the fourth table of timings, and bytes that it holds."""
+    workers = tuple(models)
     tracemalloc.start()
     state = ClusterState(BalanceConfig())
     joined = WorkersJoined(
@@ -104,31 +118,25 @@ def timed(*, num_workers: int = 10_000) -> Iterator[Number]:
         workers=workers,
         applied_steps=0,
         global_batch_size=batch,
-        capacities=(-1,) * num_workers,
+        capacities=(-1,) * len(workers),
         prefetch_steps=0,
     )
-    plan = state.handle(joined, now_seconds=0.0)[0]
-    assert isinstance(plan, BatchPlan)
-    seconds = []
+    state.handle(joined, now_seconds=0.0)
+    sizes = state.plan.local_batch_sizes if state.plan else ()
+    memory_bytes, seconds = 0, math.nan
     for step in range(1, 5):
-        sizes = plan.local_batch_sizes
         times = [models[w].step_seconds(n) for w, n in zip(workers, sizes, strict=True)]
         rows = tuple(row_of(n, t) for n, t in zip(sizes, times, strict=True))
         event = StepsTimed(
             rendezvous_id=1, step=step, epoch=0, loss=0.0, timings=rows, exchange_seconds=0.0
         )
         if step == 4:  # noqa: PLR2004 - the last without tracing, for the time
-            memory, _ = tracemalloc.get_traced_memory()
+            memory_bytes, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
         start = time.perf_counter()
         state.handle(event, now_seconds=float(step))
-        seconds.append(time.perf_counter() - start)
-    yield Number(
-        quantity=f"driver's balancer, {num_workers:,} workers: one table of timings",
-        goal="< 1 s, the time between two",
-        found=f"{seconds[-1] * 1e3:.0f} ms; memory {memory / 2**20:.0f} MiB",
-        is_reached=seconds[-1] < 1,
-    )
+        seconds = time.perf_counter() - start
+    return seconds, memory_bytes
 
 
 def _runs(

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,17 @@ class Cluster:
         seconds_per_sample: Per device.
         overhead_seconds: Per step of each device.
         global_batch_size: Samples per step.
+        price_per_hour: Per device, in any currency.
     """
 
     seconds_per_sample: tuple[float, ...]
     overhead_seconds: float
     global_batch_size: int
+    price_per_hour: tuple[float, ...] = ()
+
+    def with_batch(self, global_batch_size: int) -> Cluster:
+        """The same devices, another batch."""
+        return replace(self, global_batch_size=global_batch_size)
 
     @property
     def models(self) -> dict[WorkerId, StepTimeModel]:
@@ -74,7 +81,7 @@ class Cluster:
         return max(model.step_seconds(share) for model, share in pairs)
 
     def nodes(self, peer: str) -> list[dict[str, Any]]:
-        """Entries of nodes.yaml; the two static splits know the speeds, ours and the rules do not."""
+        """Entries of nodes.yaml; the two static splits know the speeds, the others do not."""
         shares: tuple[float, ...] = self.best_shares
         if peer == "static":  # measured beforehand, at equal shares
             even = self.global_batch_size // len(shares)
@@ -201,7 +208,7 @@ def read_run(folder: Path) -> Run:
     record = json.loads((folder / "record.json").read_text())
     ended = record["ended_at_seconds"]
     run = Run(
-        step_seconds=tuple(b - a for a, b in zip(ended, ended[1:], strict=False)),
+        step_seconds=tuple(b - a for a, b in pairwise(ended)),
         losses=tuple(record["losses"]),
         accuracies=tuple(record["accuracies"]),
     )

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def data_of(job: Job) -> tuple[TensorDataset, tuple[torch.Tensor, torch.Tensor]]
     """Samples labelled by a fixed random network with noise; a training and a held-out set."""
     generator = torch.Generator().manual_seed(job.seed)
     num = job.global_batch_size * job.steps_per_epoch
-    x = torch.randn(num + 2000, 16, generator=generator)
+    x = torch.randn(num + 500, 16, generator=generator)
     hidden = torch.tanh(x @ torch.randn(16, 24, generator=generator) / 2)
     y = (hidden @ torch.randn(24, 4, generator=generator)).argmax(1)
     return TensorDataset(x[:num], y[:num]), (x[num:], y[num:])
@@ -101,7 +102,7 @@ def model_of(job: Job) -> nn.Module:
     torch.manual_seed(job.seed)
     widths = [16, *[job.width] * job.depth]
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(job.width, 4))
 
@@ -156,6 +157,7 @@ def train_ddp(job: Job) -> None:
     wrapped = nn.parallel.DistributedDataParallel(model)
     rank, size = dist.get_rank(), dist.get_world_size()
     _train_evenly(job, wrapped, optimizer_of(model), model, rank=rank, size=size)
+    dist.barrier()  # or the first to leave aborts the others
     dist.destroy_process_group()
 
 
@@ -183,7 +185,7 @@ def _train_evenly(
             if emulation is not None:  # backward reduces as it goes, so it is held before
                 emulation.hold(start - backward_seconds, share)
             begin = time.perf_counter()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             if not backward_seconds:
                 backward_seconds = min(0.002, time.perf_counter() - begin)
             optimizer.step()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hetero_hvd.config.declare import about, check, settings_of
-from hetero_hvd.config.kinds import HOST, PATH, boolean, choice, integer, number
+from hetero_hvd.config.kinds import HOST, METRIC, PATH, boolean, choice, integer, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,40 @@ class JobConfig:
             "two are published rules to compare with",
         ),
     )
+    remember: bool = field(
+        default=True,
+        metadata=about(
+            boolean(),
+            "keep what is learnt about the workers beside the output folder, in curves.json, so "
+            "that the same training starts balanced next time",
+        ),
+    )
+    explain: bool = field(
+        default=False, metadata=about(boolean(), "print every decision of the balancer and why")
+    )
+    reproducible: bool = field(
+        default=False,
+        metadata=about(
+            boolean(),
+            "train to the same bits on any cluster and through any fault; see "
+            "docs/reproducibility.md for what that costs",
+        ),
+    )
+    grain: int = field(
+        default=16,
+        metadata=about(
+            integer(1),
+            "samples of one forward and backward in the reproducible mode, which plans in whole "
+            "grains; must divide the global batch",
+        ),
+    )
+    fingerprint_steps: int = field(
+        default=0,
+        metadata=about(
+            integer(0),
+            "steps between two fingerprints in the reproducible mode; 0 = after each epoch only",
+        ),
+    )
     baseline_steps: int = field(
         default=0,
         metadata=about(
@@ -49,8 +83,32 @@ class JobConfig:
         ),
     )
     heartbeat_timeout_seconds: float = field(
-        default=10.0,
+        default=4.0,
         metadata=about(number(above=0), "silence after which a worker is killed and replaced"),
+    )
+    hang_timeout_seconds: float = field(
+        default=30.0,
+        metadata=about(
+            number(above=0),
+            "shortest time after which a worker that hangs in its own part of a step (its data "
+            "loader, for example) ends itself; 20 times the usual duration if that is longer",
+        ),
+    )
+    checkpoint_seconds: float = field(
+        default=60.0,
+        metadata=about(number(minimum=0), "between two checkpoints in the output folder; 0 = none"),
+    )
+    checkpoint_keep: int = field(
+        default=2, metadata=about(integer(1), "newest checkpoints that are kept")
+    )
+    checkpoint_best: str | None = field(
+        default=None,
+        metadata=about(
+            METRIC,
+            "metric of evaluate() whose best checkpoint is kept as well; with - in front, less is "
+            "better",
+            default_text="none",
+        ),
     )
     gloo_timeout_seconds: int = field(
         default=30,
@@ -61,7 +119,8 @@ class JobConfig:
         metadata=about(number(above=0), "wait for min_np workers before giving up; Horovod's own"),
     )
     max_restarts: int = field(
-        default=3, metadata=about(integer(0), "restarts of one slot before it is given up")
+        default=3,
+        metadata=about(integer(0), "restarts of one slot within 10 minutes; then it is given up"),
     )
     driver_address: str | None = field(
         default=None,
@@ -73,7 +132,7 @@ class JobConfig:
         default=2.0, metadata=about(number(above=0), "between two progress lines")
     )
     min_gain_ratio: float = field(
-        default=0.02,
+        default=0.005,
         metadata=about(
             number(minimum=0, maximum=1),
             "smallest predicted gain in step time worth a new plan; below it is noise",
@@ -87,6 +146,8 @@ class JobConfig:
     def _relations(self) -> Iterator[tuple[str, str]]:
         if self.max_np is not None and self.max_np < self.min_np:
             yield "max_np", f"found {self.max_np}, must be at least min_np, which is {self.min_np}"
+        if self.reproducible and self.rule != "model":
+            yield "rule", f"found {self.rule}, must be model: only that plans in whole grains"
 
 
 JOB_SETTINGS = tuple(settings_of(JobConfig))

@@ -219,6 +219,7 @@ HOST = Scalar("a host name or an IP address, without a port", str, _is_host, is_
 LOGIN = text(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", "a login name")
 INTERFACE = text(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,14}", "the name of one network interface")
 PATH = text(r"[^\x00-\x1f\x7f-][^\x00-\x1f\x7f]*", "a path, on one line and not beginning with '-'")
+METRIC = text(r"-?[^\s-]\S*", "the name of a metric, with '-' in front if less is better")
 DEVICE = Scalar(
     "a device index such as 0, or a UUID that begins with GPU- or MIG-", _device, _is_device
 )

@@ -148,6 +148,14 @@ class NodeConfig:
             default_text="all equal",
         ),
     )
+    price_per_hour: float | None = field(
+        default=None,
+        metadata=about(
+            number(minimum=0),
+            "of the whole node, in any currency: the summary says what a million samples cost",
+            default_text="not known",
+        ),
+    )
     memory_limit_bytes: int | None = field(
         default=None,
         metadata=about(

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hetero_hvd.core.balancer import slowest_seconds
 from hetero_hvd.core.control import Decision, MoveRule
-from hetero_hvd.core.known import KnownWorker, own_seconds
+from hetero_hvd.core.known import Curve, KnownWorker, own_seconds
 from hetero_hvd.core.pace import ExchangePace
 from hetero_hvd.core.planner import best_plan, even_plan, models_or_guesses
 from hetero_hvd.core.settings import BalanceConfig
@@ -20,7 +20,7 @@ from hetero_hvd.core.spares import Spares
 from hetero_hvd.core.step_time import StepTimeModel
 from hetero_hvd.core.trial import Trial
 from hetero_hvd.errors import InvariantError
-from hetero_hvd.messages import BatchPlan, StepsTimed, StepTiming, WorkerId, WorkersJoined
+from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
 
 __all__ = ["BalanceConfig", "ClusterState"]
 
@@ -35,10 +35,17 @@ class ClusterState:
     """All that the balancer knows; change it through `handle` only.
 
     What was learnt about a worker is kept over all rendezvous, so one that returns starts balanced.
+
+    Args:
+        config: What the user says.
+        remembered: What earlier jobs learnt about the same workers.
     """
 
-    def __init__(self, config: BalanceConfig) -> None:
+    def __init__(
+        self, config: BalanceConfig, remembered: Mapping[WorkerId, Curve] | None = None
+    ) -> None:
         self._config = config
+        self._remembered = remembered or {}
         self._all_known: dict[WorkerId, KnownWorker] = {}
         self._known: dict[WorkerId, KnownWorker] = {}
         self._joined: WorkersJoined | None = None
@@ -61,16 +68,10 @@ class ClusterState:
         return {w: k.estimator.model for w, k in self._known.items() if k.estimator.is_ready}
 
     @property
-    def ideal_samples_per_second(self) -> float:
-        """Sum of what the members do while busy, at their last measured shares."""
-        rows = self._last_rows()
-        return sum(row.local_batch_size / row.busy_seconds for row in rows)
-
-    @property
-    def imbalance_ratio(self) -> float:
-        """(largest - smallest) / mean of the members' last busy times; NaN before the first."""
-        busy = [row.busy_seconds for row in self._last_rows()]
-        return (max(busy) - min(busy)) * len(busy) / sum(busy) if busy else math.nan
+    def curves(self) -> dict[WorkerId, Curve]:
+        """What to remember of all workers that were ever measured in this job."""
+        curves = {worker: record.curve for worker, record in self._all_known.items()}
+        return {worker: curve for worker, curve in curves.items() if curve}
 
     def handle(
         self, event: WorkersJoined | StepsTimed, *, now_seconds: float
@@ -102,7 +103,7 @@ class ClusterState:
         return self._timed(event, now_seconds)
 
     def _join(self, event: WorkersJoined, now_seconds: float) -> BatchPlan:
-        known = {w: self._all_known.get(w) or KnownWorker() for w in event.workers}
+        known = {w: self._all_known.get(w) or self._recalled(w) for w in event.workers}
         if self._may_balance(event.applied_steps):
             _, sizes = self._best(event, known, now_seconds)
             measured = sum(record.estimator.is_ready for record in known.values())
@@ -126,6 +127,12 @@ class ClusterState:
             reason=reason,
         )
         return self._plan
+
+    def _recalled(self, worker: WorkerId) -> KnownWorker:
+        record = KnownWorker()
+        if worker in self._remembered:
+            record.recall(self._remembered[worker])
+        return record
 
     def _timed(self, event: StepsTimed, now_seconds: float) -> list[BatchPlan | Decision]:
         joined, plan = self._members()
@@ -274,12 +281,6 @@ class ClusterState:
             retried=self._spares.retried,
         )
         return models, sizes
-
-    def _last_rows(self) -> list[StepTiming]:
-        """The last measured row of each member that has work."""
-        sizes = self._plan.local_batch_sizes if self._plan else ()
-        pairs = zip(self._known.values(), sizes, strict=True)
-        return [known.last_timing for known, size in pairs if size and known.last_timing]
 
     def _members(self) -> tuple[WorkersJoined, BatchPlan]:
         if self._joined is None or self._plan is None:

@@ -41,6 +41,17 @@ class Decision:
     threshold_ratio: float = math.nan
     changed: Mapping[WorkerId, float] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        """All of it on one line."""
+        parts = [f"{self.action}: {self.reason}"]
+        if math.isfinite(self.current_seconds):
+            parts.append(
+                f"slowest {self.current_seconds * 1e3:.1f} ms, with "
+                f"{'/'.join(map(str, self.proposed))} {self.proposed_seconds * 1e3:.1f} ms"
+            )
+        parts += [f"{worker} takes {ratio:.2f}x as long" for worker, ratio in self.changed.items()]
+        return "; ".join(parts)
+
     @property
     def gain_ratio(self) -> float:
         """Part of the step's busy time that the proposed plan is predicted to save."""
@@ -109,5 +120,5 @@ def _uncertainty(
     """By how much noise could feign that the slowest worker is slower, as a ratio."""
     seconds = [model.step_seconds(size) for model, size in zip(models, plan, strict=True)]
     slowest = seconds.index(max(seconds))
-    spread = 0.6 + 0.6 * math.sqrt(2 * math.log(len(models)))
+    spread = 0.35 + 0.75 * math.sqrt(2 * math.log(len(models)))
     return spread * estimators[slowest].standard_error_ratio(plan[slowest])

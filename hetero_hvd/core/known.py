@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass
 
-from hetero_hvd.core.step_time import StepTimeEstimator
+from hetero_hvd.core.step_time import StepTimeEstimator, StepTimeModel
 from hetero_hvd.messages import StepTiming
 
 TRUST_RATIO = 2
 """A worker is never asked for more than this many times the largest share measured on it."""
 
-FIRST_FAILED_SECONDS, LAST_FAILED_SECONDS, FAILED_GROWTH = 60.0, 3600.0, 4
+FIRST_FAILED_SECONDS, LAST_FAILED_SECONDS, FAILED_GROWTH = 300.0, 3600.0, 4
 """How long a share that measured worse than predicted is remembered: noise can look like a cliff,
 so at first not for long, and longer each time that it is confirmed."""
+
+SMALLEST_GAP_RATIO = 0.1
+"""A cliff is not searched for more closely than this: each look beyond it is dear."""
 
 LASTING_ROWS, FEWEST_ROWS = 8, 3
 """A wait for data counts once it has lasted this many rows; fewer at the start."""
@@ -44,6 +48,19 @@ class LastingWait:
         return min(self._per_sample) * local_batch_size
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """What is worth keeping about a worker when the job has ended.
+
+    Attributes:
+        model: Its step-time model.
+        largest_share: The largest share that it has carried, samples, > 0.
+    """
+
+    model: StepTimeModel
+    largest_share: int
+
+
 class KnownWorker:
     """One worker's step-time estimator and the shares that it has proven to carry.
 
@@ -63,6 +80,18 @@ class KnownWorker:
         self._rows_to_confirm = 0
         self._withdrawn = self.estimator
         self._wait = LastingWait()
+
+    @property
+    def curve(self) -> Curve | None:
+        """What to remember of it; None if nothing was measured in this job."""
+        if not (self.estimator.is_ready and self.largest_share and self.last_timing):
+            return None
+        return Curve(model=self.estimator.model, largest_share=self.largest_share)
+
+    def recall(self, curve: Curve) -> None:
+        """Start from what was remembered; measurements replace it."""
+        self.estimator.recall(curve.model, curve.largest_share)
+        self.largest_share = curve.largest_share
 
     def observe(self, timing: StepTiming) -> float | None:
         """Learn from a row; the ratio of the change when it seems to have changed its speed."""
@@ -125,4 +154,6 @@ class KnownWorker:
         limit = TRUST_RATIO * self.largest_share
         if now_seconds >= self._failed_until_seconds:
             self.forgive()
+        if self._failed_share - self.largest_share < SMALLEST_GAP_RATIO * self.largest_share:
+            return self.largest_share
         return int(min(limit, (self.largest_share + self._failed_share) // 2))

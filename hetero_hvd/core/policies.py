@@ -8,14 +8,15 @@ and no overheads; none acts on a table that was measured before its last plan ca
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from hetero_hvd.core.cluster import PLAN_DELAY_STEPS, ClusterState
 from hetero_hvd.core.control import Decision
+from hetero_hvd.core.known import Curve
 from hetero_hvd.core.planner import even_plan
 from hetero_hvd.core.settings import BalanceConfig
-from hetero_hvd.messages import BatchPlan, StepsTimed, WorkersJoined
+from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
 
 
 class Policy(Protocol):
@@ -179,7 +180,9 @@ RULES: dict[str, type[StaticSplit]] = {
 }
 
 
-def make_policy(config: BalanceConfig) -> Policy:
-    """The policy that `config.rule` names."""
+def make_policy(
+    config: BalanceConfig, remembered: Mapping[WorkerId, Curve] | None = None
+) -> Policy:
+    """The policy that `config.rule` names; only ours makes use of what is remembered."""
     rule = RULES.get(config.rule)
-    return ClusterState(config) if rule is None else rule(config)
+    return ClusterState(config, remembered) if rule is None else rule(config)

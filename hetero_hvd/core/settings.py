@@ -26,7 +26,7 @@ class BalanceConfig:
     baseline_steps: int = 0
     """First steps of the run with the same share for all, to compare with; >= 0."""
 
-    min_gain_ratio: float = 0.02
+    min_gain_ratio: float = 0.005
     """Predicted part of the step time that a new plan must save, >= 0, < 1."""
 
     exchange_seconds: float = 1.0

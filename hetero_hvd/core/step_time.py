@@ -30,6 +30,9 @@ HUBER_LIMIT = 2.0
 CUSUM_CLIP, CUSUM_DRIFT, CUSUM_THRESHOLD = 3.0, 0.5, 4.0
 """Standard errors; one clipped residual stays below the threshold, two do not (Page, 1954)."""
 
+DRIFT_THRESHOLD = 8.0
+"""Above it, a change that is not certain yet makes the estimator doubt what it knows."""
+
 ALARM_RATIO = math.log(1.08)
 """Smaller changes are left to the recursive fit."""
 
@@ -146,11 +149,18 @@ class StepTimeEstimator:
         self._sigma = self._measured_sigma()
         return self._alarm(standardised)
 
+    def recall(self, model: StepTimeModel, local_batch_size: int) -> None:
+        """Start from a curve that was learnt earlier, for shares around this one, samples."""
+        self._unit = float(local_batch_size)
+        self._fixed = model.overhead_seconds
+        self._slope = model.seconds_per_sample * local_batch_size
+        self._covariance = self._prior_covariance(1.0)
+
     def rescale(self, ratio: float) -> None:
         """Accept that the worker is slower (> 1) or faster (< 1) by this ratio from now on."""
         self._fixed *= ratio
         self._slope *= ratio
-        self._covariance = self._prior_covariance(self._recent[-1][0])
+        self._covariance = self._prior_covariance(self._recent[-1][0] if self._recent else 1.0)
         self._recent.clear()
         self._up = self._down = 0.0
         self._rising = self._falling = 0
@@ -229,4 +239,19 @@ class StepTimeEstimator:
             math.log(seconds / (self._fixed + self._slope * size)) for size, seconds in since
         )
         certain = max(ALARM_RATIO, ALARM_ERRORS * self._sigma / math.sqrt(len(since)))
-        return math.exp(change) if abs(change) > certain else None
+        if abs(change) > certain:
+            return math.exp(change)
+        if max(self._up, self._down) > DRIFT_THRESHOLD:
+            self._doubt()
+        return None
+
+    def _doubt(self) -> None:
+        """It drifts: the next rows count for more."""
+        aa, ab, bb = self._covariance
+        level = self._sigma**2
+        self._covariance = (
+            aa + level * self._fixed**2,
+            ab + level * self._fixed * self._slope,
+            bb + level * self._slope**2,
+        )
+        self._up = self._down = 0.0

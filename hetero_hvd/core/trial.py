@@ -75,7 +75,9 @@ class Trial:
                 continue
             seconds_per_sample = median(row[rank] for row in self._busy) / size
             proven = before.model.step_seconds(record.largest_share) / record.largest_share
-            sigma = max(before.sigma_ratio, record.estimator.sigma_ratio)
+            # At the start little is known of the noise; later rows know it, and the loss too.
+            sigma = min(record.estimator.sigma_ratio, 2 * before.sigma_ratio)
+            sigma = max(before.sigma_ratio, sigma)
             tolerance = max(MIN_LOSS_RATIO, LOSS_SIGMAS * sigma)
             if seconds_per_sample > proven * (1 + tolerance):
                 found[worker] = (size, before)

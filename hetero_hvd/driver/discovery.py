@@ -12,11 +12,13 @@ from pathlib import Path
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.driver.launcher import WorkerProcess
 from hetero_hvd.driver.output import Console, WorkerOutput
-from hetero_hvd.errors import JobError
+from hetero_hvd.driver.restarts import Restarts
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages import Admit, Ready, WorkerId
 
-FIRST_BACKOFF_SECONDS = 1.0
 EXIT_NOT_STARTED = 127
+EXIT_TERMINATED = 143
+"""Of a worker that somebody has asked to go, by SIGTERM."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -65,6 +67,7 @@ class Slots:
 
     Attributes:
         may_restart: Whether a worker that died is started again.
+        quarantined: Why a slot runs no worker although nodes.yaml has it.
     """
 
     def __init__(
@@ -87,7 +90,8 @@ class Slots:
         self._tasks: dict[Slot, asyncio.Task[None]] = {}
         self._num_gpus: dict[str, int] = {}
         self._incarnations: Counter[WorkerId] = Counter()
-        self._max_restarts = 0
+        self._restarts = Restarts(0)
+        self.quarantined: dict[WorkerId, tuple[NodeConfig, str]] = {}
         self._available: tuple[str, ...] = ()
 
     @property
@@ -110,7 +114,7 @@ class Slots:
 
     async def follow(self, config: ClusterConfig) -> None:
         """Start the workers of new slots, let those go that are not wanted any more."""
-        self._max_restarts = config.job.max_restarts
+        self._restarts.budget = config.job.max_restarts
         await self._ask_for_gpus(config.nodes)
         wanted = {
             WorkerId(node.name, index): node
@@ -122,9 +126,11 @@ class Slots:
             if worker in wanted:
                 slot.node = wanted[worker]
             else:
-                self._release(slot)
+                self._release(slot, "is no longer in nodes.yaml")
+        for worker in self.quarantined.keys() - wanted.keys():
+            del self.quarantined[worker]
         for worker, node in wanted.items():
-            if worker not in present:
+            if worker not in present and not self._stays_away(worker, node):
                 path = self._logs / f"{worker.node}-{worker.slot}.log"
                 slot = Slot(
                     worker=worker,
@@ -133,6 +139,42 @@ class Slots:
                 )
                 self._tasks[slot] = asyncio.create_task(self._live(slot))
         self._changed()
+
+    def _stays_away(self, worker: WorkerId, node: NodeConfig) -> bool:
+        """Whether it is quarantined; an entry that was changed is worth a new try."""
+        entry, _ = self.quarantined.get(worker, (None, ""))
+        if entry == node:
+            return True
+        if entry is not None:
+            del self.quarantined[worker]
+            self._restarts.forgive(worker)
+        return False
+
+    def drain(self, target: str) -> str:
+        """Let the workers of a node or of one slot go, after the step under way, for good.
+
+        Args:
+            target: `NODE` or `NODE:SLOT`.
+
+        Returns:
+            What happens, in words.
+
+        Raises:
+            UserError: There are no such workers.
+        """
+        found = [
+            slot
+            for slot in self._tasks
+            if slot.is_wanted and target in (slot.worker.node, str(slot.worker))
+        ]
+        if not found:
+            names = ", ".join(str(slot.worker) for slot in self._tasks if slot.is_wanted)
+            raise UserError(f"{target!r}: no such node or worker; there are: {names}")
+        for slot in found:
+            self.quarantined[slot.worker] = (slot.node, "drained")
+            self._release(slot, "is drained")
+        self._changed()
+        return f"{', '.join(str(slot.worker) for slot in found)} leaves after the step under way"
 
     def without(self, members: set[str]) -> list[Slot]:
         """Slots whose workers nodes.yaml and Horovod have both let go, but that still run."""
@@ -180,10 +222,10 @@ class Slots:
         counts = await asyncio.gather(*(self._count_gpus(node) for node in unknown))
         self._num_gpus.update(zip((node.name for node in unknown), counts, strict=True))
 
-    def _release(self, slot: Slot) -> None:
+    def _release(self, slot: Slot, why: str) -> None:
         """A member goes on until Horovod has excluded it; see `without`."""
         slot.is_wanted = False
-        self._console.say(f"{slot.worker} is no longer in nodes.yaml and leaves")
+        self._console.say(f"{slot.worker} {why} and leaves")
         self._end_if_idle(slot)
 
     def _end_if_idle(self, slot: Slot) -> None:
@@ -193,25 +235,44 @@ class Slots:
             slot.process.terminate()
 
     async def _live(self, slot: Slot) -> None:
-        backoff_seconds = FIRST_BACKOFF_SECONDS
         try:
-            while await self._run(slot) != 0 and self.may_restart and slot.is_wanted:
-                if slot.num_restarts >= self._max_restarts:
-                    self._console.say(
-                        f"{slot.worker} is given up after {slot.num_restarts} restarts"
-                    )
-                    break
+            while (delay_seconds := await self._run_and_judge(slot)) is not None:
                 slot.num_restarts += 1
                 self._console.say(
-                    f"{slot.worker}: restart {slot.num_restarts} of {self._max_restarts} "
-                    f"in {backoff_seconds:.0f} s"
+                    f"{slot.worker}: restart {slot.num_restarts} in {delay_seconds:.0f} s "
+                    f"({self._restarts.budget} may follow each other)"
                 )
-                await asyncio.sleep(backoff_seconds)
-                backoff_seconds *= 2
+                await asyncio.sleep(delay_seconds)
         finally:
             del self._tasks[slot]
             slot.output.close()
             self._changed()
+
+    async def _run_and_judge(self, slot: Slot) -> float | None:
+        """Run a worker to its end.
+
+        Returns:
+            Seconds until its restart; None if there will be none.
+        """
+        began_at_seconds = time.monotonic()
+        code = await self._run(slot)
+        if code == 0 or not self.may_restart or not slot.is_wanted:
+            return None
+        now_seconds = time.monotonic()
+        if code == EXIT_TERMINATED:
+            verdict: float | str = "it was asked to leave by SIGTERM"
+        else:
+            verdict = self._restarts.failed(
+                slot.worker, now_seconds=now_seconds, lived_seconds=now_seconds - began_at_seconds
+            )
+        if isinstance(verdict, float):
+            return verdict
+        self.quarantined[slot.worker] = (slot.node, verdict)
+        self._console.say(
+            f"{slot.worker} is given up after {slot.num_restarts} restarts: {verdict}; "
+            "it is tried again when its entry in nodes.yaml changes"
+        )
+        return None
 
     async def _run(self, slot: Slot) -> int:
         """One process, from its start to its end."""

@@ -7,6 +7,7 @@ and reaches the loop through `call_soon_threadsafe` only.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import signal
 import time
@@ -18,12 +19,16 @@ from pathlib import Path
 import msgspec
 
 from hetero_hvd.config import NodesFile
+from hetero_hvd.driver.control import Control
 from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.report import as_dict, as_text
 from hetero_hvd.driver.team import Ending, Team
 from hetero_hvd.errors import ConfigError, JobError, UserError
 
-TICK_SECONDS = 1.0
+TICK_SECONDS = 0.25
+TICKS_PER_LOOK = 4
+"""Between two looks at nodes.yaml."""
+
 LEAVE_SECONDS = 10.0
 """For the workers to end by themselves when the training is done."""
 
@@ -35,12 +40,13 @@ EXIT_USER_ERROR = 2
 EXIT_BUG = 1
 
 
-def run_job(nodes_file: NodesFile, command: tuple[str, ...]) -> int:
+def run_job(nodes_file: NodesFile, command: tuple[str, ...], *, resume: Path | None = None) -> int:
     """Train until the workers are done. For the main thread: it handles Ctrl-C and SIGTERM.
 
     Args:
         nodes_file: The nodes and the job's settings; followed while the job runs.
         command: The user's script (a first word ending in `.py`) or program, with its arguments.
+        resume: Output folder of an earlier run, to go on from its newest checkpoint.
 
     Returns:
         The training's exit code; 130 or 143 after Ctrl-C or SIGTERM.
@@ -48,6 +54,8 @@ def run_job(nodes_file: NodesFile, command: tuple[str, ...]) -> int:
     Raises:
         UserError: The job cannot start or go on, for a reason that the user can remove.
     """
+    if resume is not None and not (resume / "checkpoints").is_dir():
+        raise JobError(f"--resume {resume}: there is no folder 'checkpoints' in it")
     name = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
     output = Path(nodes_file.current.job.output or Path("runs", name))
     try:
@@ -55,13 +63,15 @@ def run_job(nodes_file: NodesFile, command: tuple[str, ...]) -> int:
     except OSError as error:
         raise JobError(f"job.output: {output} cannot be made: {error.strerror}") from error
     with log_file(output / "logs" / "driver.log"):
-        return asyncio.run(_run(nodes_file, command, output))
+        return asyncio.run(_run(nodes_file, command, output, resume))
 
 
-async def _run(nodes_file: NodesFile, command: tuple[str, ...], output: Path) -> int:
+async def _run(
+    nodes_file: NodesFile, command: tuple[str, ...], output: Path, resume: Path | None
+) -> int:
     console = Console()
     try:
-        return await Job(nodes_file, command, output, console).run()
+        return await Job(nodes_file, command, output, console, resume).run()
     finally:
         console.close()
 
@@ -91,15 +101,22 @@ class Job:
         command: See `run_job`.
         output: Folder for logs and summary.
         console: Where to tell people.
+        resume: See `run_job`.
     """
 
     def __init__(
-        self, nodes_file: NodesFile, command: tuple[str, ...], output: Path, console: Console
+        self,
+        nodes_file: NodesFile,
+        command: tuple[str, ...],
+        output: Path,
+        console: Console,
+        resume: Path | None = None,
     ) -> None:
         self._nodes_file = nodes_file
         self._output = output
         self._console = console
-        self._team = Team(nodes_file.current, command, output, console)
+        self._team = Team(nodes_file.current, command, output, console, resume)
+        self._control = Control(output, self._team.slots.drain)
         self._is_interrupted = False
 
     async def run(self) -> int:
@@ -123,22 +140,37 @@ class Job:
 
     async def _work(self) -> None:
         cluster = self._nodes_file.current
+        await self._control.listen()
         endpoints = [await self._team.endpoints.towards(node) for node in cluster.nodes]
         self._console.say(f"logs: {self._output / 'logs'}  status: {endpoints[0].status_url}")
         await self._team.slots.follow(cluster)
-        await self._wait_for_workers()
-        await self._team.membership.start()
-        while True:
+        await asyncio.gather(self._watch(), self._lead())
+
+    async def _watch(self) -> None:
+        """Look after the workers and follow the file, as long as the job lives."""
+        for tick in itertools.count(1):
             before = time.monotonic()
             await asyncio.sleep(TICK_SECONDS)
-            await self._follow_file()
+            if tick % TICKS_PER_LOOK == 0:
+                await self._follow_file()
             self._team.check(slept_too_long_seconds=time.monotonic() - before - TICK_SECONDS)
 
-    async def _wait_for_workers(self) -> None:
+    async def _lead(self) -> None:
+        """Let the workers train; when all are lost at once, the ones that come after them."""
+        job = self._nodes_file.current.job
+        await self._wait_for_workers(job.start_timeout_seconds)
+        await self._team.membership.start()
+        while await self._team.all_lost.wait():
+            self._team.all_lost.clear()
+            await self._team.membership.start_anew()
+            await self._wait_for_workers(job.elastic_timeout_seconds)
+            await self._team.membership.start()
+
+    async def _wait_for_workers(self, timeout_seconds: float) -> None:
         """Until all workers are ready, or enough of them and the others have had their time."""
         job = self._nodes_file.current.job
         slots = self._team.slots
-        deadline = time.monotonic() + job.start_timeout_seconds
+        deadline = time.monotonic() + timeout_seconds
         while True:
             num_ready, num_wanted = len(slots.available()), len(slots.all)
             num_enough = max(job.min_np, min(num_wanted, job.max_np or num_wanted))
@@ -151,7 +183,7 @@ class Job:
         if num_ready < job.min_np:
             raise JobError(
                 f"{num_ready} of {num_wanted} workers were ready after "
-                f"{job.start_timeout_seconds:g} s, min_np is {job.min_np}; look into "
+                f"{timeout_seconds:g} s, min_np is {job.min_np}; look into "
                 f"{self._output / 'logs'}, or raise start_timeout_seconds"
             )
         self._console.say(
@@ -178,6 +210,7 @@ class Job:
 
     async def _close(self, ending: Ending) -> None:
         """End every process that was started, and every thread."""
+        self._control.close()
         slots = self._team.slots
         slots.end_idle()
         await self._team.membership.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
@@ -10,9 +11,12 @@ from typing import cast
 import msgspec
 
 from hetero_hvd.config import ClusterConfig
+from hetero_hvd.core.cluster import ClusterState
 from hetero_hvd.core.control import Decision
 from hetero_hvd.core.policies import make_policy
 from hetero_hvd.core.settings import BalanceConfig, Rule
+from hetero_hvd.core.straggler import StragglerWatch
+from hetero_hvd.driver.curves import CurveStore
 from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.progress import Progress
 from hetero_hvd.driver.summary import Summary
@@ -28,6 +32,7 @@ from hetero_hvd.messages import (
 )
 
 MAX_RESETS_WITHOUT_STEP = 20
+SAVE_SECONDS = 60.0
 MAX_RECORDING_BYTES = 64 * 2**20
 
 
@@ -38,7 +43,9 @@ class Ledger:
         config: Of the job.
         console: Where to show the progress.
         decisions: File that gets one JSON line for each decision of the balancer; beside it
-            timings.jsonl gets what they were based on.
+            timings.jsonl gets what they were based on, and curves.json in the folder above what
+            the next job should know about the workers.
+        command: The user's; what is learnt about a worker is true for it alone.
 
     Attributes:
         summary: Of the run so far.
@@ -47,20 +54,21 @@ class Ledger:
         resets_without_step: Rendezvous in a row in which no step was applied.
     """
 
-    def __init__(self, config: ClusterConfig, console: Console, decisions: Path) -> None:
+    def __init__(
+        self, config: ClusterConfig, console: Console, decisions: Path, command: Sequence[str] = ()
+    ) -> None:
         job = config.job
-        hints = {n.name: n.relative_speed for n in config.nodes if n.relative_speed is not None}
-        self._cluster = make_policy(
-            BalanceConfig(
-                rule=cast("Rule", job.rule),
-                balance=job.balance,
-                baseline_steps=job.baseline_steps,
-                min_gain_ratio=job.min_gain_ratio,
-                relative_speeds=hints,
-            )
-        )
+        self._store = CurveStore(decisions.parent.parent / "curves.json", config.nodes, command)
+        self._remembered = self._store.load() if job.remember else {}
+        self._may_remember = job.remember
+        self._saved_at_seconds = time.monotonic()
+        self._stragglers = StragglerWatch()
+        self._explain = console.say if job.explain else None
+        self._cluster = make_policy(_balance_config(config), self._remembered)
         all_uniform = 2**63
         self.summary = Summary(baseline_steps=job.baseline_steps if job.balance else all_uniform)
+        prices = [node.price_per_hour for node in config.nodes if node.price_per_hour is not None]
+        self.summary.price_per_hour = sum(prices) if prices else None
         self._progress = Progress(console.say, interval_seconds=job.progress_seconds)
         self._decisions = decisions.open("ab", buffering=0)
         self._timings = decisions.with_name("timings.jsonl").open("ab", buffering=0)
@@ -92,7 +100,9 @@ class Ledger:
                 self.summary.timed(message)
                 self._progress.timed(message, self.workers, now_seconds=time.monotonic())
                 self._record(message)
-                return self._balance(message)
+                plans = self._balance(message)
+                self._look_for_stragglers(message)
+                return plans
             case Recovered():
                 self.summary.workers[message.worker].recoveries.append(message)
                 self._progress.recovered(message)
@@ -104,7 +114,8 @@ class Ledger:
         return []
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; keep what was learnt about the workers."""
+        self._save_curves()
         self._decisions.close()
         self._timings.close()
 
@@ -121,6 +132,22 @@ class Ledger:
         """Keep what `hetero-hvd simulate --recording` replays, as long as it is of a sane size."""
         if self._timings.tell() < MAX_RECORDING_BYTES:
             self._timings.write(msgspec.json.encode(event) + b"\n")
+
+    def _look_for_stragglers(self, event: StepsTimed) -> None:
+        models = {worker: curve.model for worker, curve in self._remembered.items()}
+        if isinstance(self._cluster, ClusterState):
+            models |= self._cluster.models
+        self._progress.communication(event.timings)
+        for verdict in self._stragglers.observe(self.workers, event.timings, models):
+            self.summary.stragglers.append(f"step {event.step}: {verdict}")
+            self._progress.straggler(event.step, verdict)
+        if time.monotonic() > self._saved_at_seconds + SAVE_SECONDS:
+            self._save_curves()
+
+    def _save_curves(self) -> None:
+        self._saved_at_seconds = time.monotonic()
+        if self._may_remember and isinstance(self._cluster, ClusterState):
+            self._store.save(self._cluster.curves)
 
     def _line(self, decision: Decision) -> bytes:
         changed = {str(worker): ratio for worker, ratio in decision.changed.items()}
@@ -139,5 +166,20 @@ class Ledger:
                 self._progress.planned(result)
                 plans.append(result)
             else:
+                if self._explain:
+                    self._explain(f"step {result.step}: {result}")
                 self._decisions.write(self._line(result))
         return plans
+
+
+def _balance_config(config: ClusterConfig) -> BalanceConfig:
+    job = config.job
+    hints = {n.name: n.relative_speed for n in config.nodes if n.relative_speed is not None}
+    return BalanceConfig(
+        rule=cast("Rule", job.rule),
+        balance=job.balance,
+        baseline_steps=job.baseline_steps,
+        min_gain_ratio=job.min_gain_ratio,
+        grain=job.grain if job.reproducible else 1,
+        relative_speeds=hints,
+    )

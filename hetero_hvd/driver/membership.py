@@ -20,6 +20,9 @@ from hetero_hvd.messages import Admit, ResetRequested, Stop
 REQUEST_SECONDS = 1.0
 """Between two requests to the workers for the same change of membership."""
 
+QUIET_SECONDS, MAX_WAIT_SECONDS = 0.3, 2.0
+"""Changes that come together are made in one: wait until nothing new has come for a while."""
+
 LEAVE_SECONDS = 10.0
 """For a worker that was let go to end by itself."""
 
@@ -63,8 +66,13 @@ class Membership:
         self._loop = asyncio.get_running_loop()
         self._horovod: AdoptingDriver | None = None
         self._num_met_before = 0
+        self._void_id = 0
         self._next_request_at_seconds = -math.inf
+        self._wish: tuple[set[str], set[str]] = (set(), set())
+        self._wished_at_seconds = self._changed_at_seconds = -math.inf
+        self._voided: set[str] = set()
         rendezvous.on_members = self._changed
+        rendezvous.on_return = self._returned
 
     @property
     def has_started(self) -> bool:
@@ -86,6 +94,37 @@ class Membership:
         self._horovod.hosts_changed()
         await asyncio.to_thread(self._horovod.start_training, self._adopt)
 
+    async def start_anew(self) -> None:
+        """All members are gone: forget them, so that `start` can be called again."""
+        await self.close()
+        self._horovod, self.hosts = None, set()
+
+    def lost(self, host: str) -> None:
+        """A member has died: if the others are just meeting it, they must not wait for it.
+
+        Who has met it already sees the end of its connections; who is about to, sees nothing.
+        """
+        self.rendezvous.invalidate(host)
+        if not self._is_settled:
+            self.void(host)
+
+    def void(self, host: str) -> None:
+        """A member is out of reach: its peers must not wait for it until Gloo gives up.
+
+        They are admitted once more, which ends the rendezvous under way for them.
+        """
+        self._void_id = max(self._void_id, self._ledger.rendezvous_id) + 1
+        hosts = self.hosts - {host} - self._voided - self.rendezvous.waiting
+        for other in hosts if host in self.hosts else ():
+            self._voided.add(other)  # once is enough: it comes back by itself
+            slot = self._slots.find(other)
+            if slot is not None and slot.admission is not None:
+                slot.admission = Admit(
+                    environment=slot.admission.environment,
+                    rendezvous_id=self._void_id,
+                )
+                self._channels.send(other, slot.admission)
+
     def hosts_changed(self) -> None:
         """A worker became ready or went."""
         if self._horovod is not None:
@@ -95,6 +134,16 @@ class Membership:
         """End Horovod's threads; workers that ask for a rank hear that they are no members."""
         if self._horovod is not None:
             await asyncio.to_thread(self._horovod.close)
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether the members of the newest membership have met."""
+        return self._ledger.summary.num_memberships > self._num_met_before
+
+    def _returned(self, host: str) -> None:
+        """A member enters the next rendezvous; if it has not met the others, they wait for it."""
+        if not self._is_settled:
+            self.lost(host)
 
     def _change_wanted(self, joining: set[str], leaving: set[str]) -> None:
         """Called in a thread of Horovod's."""
@@ -126,6 +175,8 @@ class Membership:
     def _changed(self, hosts: set[str]) -> None:
         """There is a new membership; the workers are not in it yet."""
         self.hosts = hosts
+        self._voided = set()
+        self._wish = (set(), set())
         self._num_met_before = self._ledger.summary.num_memberships
         for slot in self._slots.without(hosts):
             self._channels.send(slot.host, Stop(reason="this node is no longer in nodes.yaml"))
@@ -135,9 +186,15 @@ class Membership:
     def _request_reset(self, joining: set[str], leaving: set[str]) -> None:
         """Ask the members for a reset; not during one, nor if a fault brings it about anyway."""
         now = time.monotonic()
-        is_settled = self._ledger.summary.num_memberships > self._num_met_before
         is_fault = any(self._slots.find(host) is None for host in leaving)
-        if is_fault or not is_settled or now < self._next_request_at_seconds:
+        if (joining, leaving) != self._wish:
+            is_new = not any(self._wish)
+            self._wish, self._changed_at_seconds = (joining, leaving), now
+            self._wished_at_seconds = now if is_new else self._wished_at_seconds
+        is_quiet = now >= min(
+            self._changed_at_seconds + QUIET_SECONDS, self._wished_at_seconds + MAX_WAIT_SECONDS
+        )
+        if is_fault or not self._is_settled or not is_quiet or now < self._next_request_at_seconds:
             return
         self._next_request_at_seconds = now + REQUEST_SECONDS
         words = [f"{host} joins" for host in joining] + [f"{host} leaves" for host in leaving]

@@ -33,6 +33,11 @@ WAIT_SECONDS = 10.0
 REFUSAL_SECONDS = 0.2
 """Before a worker that is no member is told so: it may ask again and again."""
 
+REFUSED = b""
+"""The value of every key of a rendezvous that is refused. Horovod's client would take an error
+status for a hiccup and ask three times, half a second apart (`gloo/http_store.cc`, PerformHTTP); no
+bytes where an address should be end its attempt at once (`gloo/transport/tcp/address.cc`)."""
+
 RANK_AND_SIZE = "rank_and_size"
 NOT_A_MEMBER = b"-1,-1,-1,-1,-1,-1"
 """Horovod's answer to a removed worker (`runner/common/util/hosts.py`, INVALID_SLOT_INFO)."""
@@ -63,11 +68,13 @@ class Rendezvous:
     Attributes:
         refused: Requests answered with an error, and connections turned away.
         on_members: Called in the loop's thread with the hosts of each new membership.
+        on_return: Called in the loop's thread with a member that asks for its next rank.
     """
 
     def __init__(self) -> None:
         self.refused = 0
         self.on_members: Callable[[set[str]], None] = lambda _: None
+        self.on_return: Callable[[str], None] = lambda _: None
         self._loop = asyncio.get_running_loop()
         self._barrier: Barrier | None = None
         self._allowed: set[str] = set()
@@ -124,6 +131,11 @@ class Rendezvous:
         """
         if host in self._members:
             self._break()
+
+    @property
+    def waiting(self) -> set[str]:
+        """Members that have come back and wait for the others."""
+        return set(self._pending)
 
     def overdue(self, limit_seconds: float) -> set[str]:
         """Members that have let the others wait in the barrier for longer than the limit."""
@@ -196,15 +208,13 @@ class Rendezvous:
         value = self._values.get(name)
         if value is None:
             if self._is_broken:
-                raise RequestError(HTTPStatus.GONE)
+                return REFUSED
             value = self._values[name] = self._loop.create_future()
         try:
             body = await asyncio.wait_for(asyncio.shield(value), WAIT_SECONDS)
         except TimeoutError as error:
             raise RequestError(HTTPStatus.NOT_FOUND) from error
-        if body is None:
-            raise RequestError(HTTPStatus.GONE)
-        return body
+        return REFUSED if body is None or self._is_broken else body
 
     async def _rank_and_size(self, key: str) -> bytes:
         host, _, slot = key.rpartition(":")
@@ -221,6 +231,7 @@ class Rendezvous:
             pending = in_daemon_thread(lambda: barrier.wait_for_rank(host, 0))
             pending.add_done_callback(lambda _: self._pending.pop(host))
             self._pending[host] = pending
+            self.on_return(host)
         try:
             return await asyncio.shield(pending)
         except RuntimeError as error:  # the barrier is broken, or this worker was recorded as dead

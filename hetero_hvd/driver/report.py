@@ -8,12 +8,14 @@ from typing import Any
 from hetero_hvd.driver.summary import Phase, Summary, WorkerRecord
 from hetero_hvd.messages import WorkerId
 
+MAX_STRAGGLERS = 5
 _NUMBERS = (
     ("uniform shares", "uniform_samples_per_second", "{:.0f} samples/s"),
     ("balanced shares", "balanced_samples_per_second", "{:.0f} samples/s"),
     ("ideal", "ideal_samples_per_second", "{:.0f} samples/s"),
     ("balanced / uniform", "balanced_by_uniform_ratio", "{:.2f}"),
     ("balanced / ideal", "share_of_ideal_ratio", "{:.2f}"),
+    ("cost per million", "cost_per_million_samples", "{:.4f}"),
     ("steps until balanced", "steps_until_balanced", "{}"),
 )
 
@@ -43,6 +45,10 @@ def as_dict(summary: Summary, *, exit_code: int, reason: str) -> dict[str, Any]:
         "ideal_samples_per_second": ideal,
         "share_of_ideal_ratio": measured / ideal if measured and ideal else None,
         "steps_until_balanced": summary.steps_until_balanced,
+        "cost_per_million_samples": summary.price_per_hour / 3600 * 1e6 / measured
+        if measured and summary.price_per_hour is not None
+        else None,
+        "stragglers": summary.stragglers,
         "evaluation": _evaluation(summary),
         "memberships": summary.num_memberships,
         "replicas_equal": summary.is_consistent,
@@ -66,6 +72,8 @@ def as_text(facts: dict[str, Any]) -> Iterator[str]:
     for label, name, form in _NUMBERS:
         if facts[name] is not None:
             yield _line(label, form.format(facts[name]))
+    for line in facts["stragglers"][-MAX_STRAGGLERS:]:
+        yield _line("straggler", line)
     if facts["evaluation"]:
         metrics = facts["evaluation"]["metrics"]
         shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())

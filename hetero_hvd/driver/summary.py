@@ -129,6 +129,8 @@ class Summary:
         self.global_batch_size = 0
         self.steps_until_balanced: int | None = None
         self.evaluated: Evaluated | None = None
+        self.stragglers: list[str] = []
+        self.price_per_hour: float | None = None
         self.uniform = Phase()
         self.converging = Phase()
         self.balanced = Phase()

@@ -14,13 +14,15 @@ from typing import Any
 from hetero_hvd import channel
 from hetero_hvd.config import ClusterConfig
 from hetero_hvd.driver.discovery import Slot, Slots
-from hetero_hvd.driver.launcher import WorkerProcess, count_gpus, exit_in_words, launch_order
+from hetero_hvd.driver.launcher import count_gpus, exit_in_words
 from hetero_hvd.driver.ledger import MAX_RESETS_WITHOUT_STEP, Ledger
 from hetero_hvd.driver.membership import Membership
 from hetero_hvd.driver.network import DriverAddresses, Endpoints
 from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.rendezvous import Rendezvous
 from hetero_hvd.driver.server import ChannelServer
+from hetero_hvd.driver.starter import Starter
+from hetero_hvd.driver.status import status_of
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import Crashed, Finished, FromWorker, Ready
 
@@ -52,12 +54,14 @@ class Team:
         command: The user's command.
         output: Folder for logs and decisions.
         console: Where to tell people.
+        resume: Folder of an earlier run to go on from.
 
     Attributes:
         endpoints: Where the nodes reach the driver.
         slots: The workers' processes.
         membership: Who of them trains.
         ledger: The books of the run.
+        all_lost: Set when all members are gone, but others may take their place.
         ended: Set once, when the job is over; an exception is a reason to give up.
 
     Raises:
@@ -65,26 +69,31 @@ class Team:
     """
 
     def __init__(
-        self, config: ClusterConfig, command: tuple[str, ...], output: Path, console: Console
+        self,
+        config: ClusterConfig,
+        command: tuple[str, ...],
+        output: Path,
+        console: Console,
+        resume: Path | None = None,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self._job = config.job
-        self._command = command
         self._console = console
-        self._key = channel.new_key()
-        self._channels = ChannelServer(self._key, self)
+        key = channel.new_key()
+        self._channels = ChannelServer(key, self)
         self._rendezvous = Rendezvous()
         addresses = DriverAddresses(config.nodes, config.job.driver_address)
         self.endpoints = Endpoints(addresses, self._channels, self._rendezvous)
         self._last_failure = 0
         self._news = asyncio.Event()
         self._versions: dict[str, str] = {}
-        self.ended: asyncio.Future[Ending] = self._loop.create_future()
-        self.ledger = Ledger(config, console, output / "decisions.jsonl")
+        self._is_short = False
+        self.all_lost = asyncio.Event()
+        self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self.ledger = Ledger(config, console, output / "decisions.jsonl", command)
         self.slots = Slots(
             console,
             output / "logs",
-            launch=self._launch,
+            launch=Starter(config, command, key, self.endpoints, output=output, resume=resume),
             count_gpus=count_gpus,
             on_change=self._slots_changed,
             on_exit=self._exited,
@@ -118,7 +127,7 @@ class Team:
         self._news.clear()
 
     def check(self, *, slept_too_long_seconds: float) -> None:
-        """Look for workers that hang, and for a job that does not get on. Call it each second.
+        """Look for workers that hang, and for a job that does not get on. Call it often.
 
         Args:
             slept_too_long_seconds: So long the driver itself did not run; not the workers' fault.
@@ -127,11 +136,13 @@ class Team:
         for slot in self.slots.all:
             slot.heard_at_seconds += max(0.0, slept_too_long_seconds)
             silent_seconds = now - slot.heard_at_seconds
-            if slot.ready and silent_seconds > self._job.heartbeat_timeout_seconds:
+            is_done = self.ledger.summary.workers[slot.worker].finished  # its channel ends first
+            if slot.ready and not is_done and silent_seconds > self._job.heartbeat_timeout_seconds:
                 self._kill(slot, f"has been silent for {silent_seconds:.0f} s")
         for host in self._rendezvous.overdue(self._job.elastic_timeout_seconds):
             if (late := self.slots.find(host)) is not None:
                 self._kill(late, "has let the others wait for too long")
+        self._tell_if_short()
         if self.ledger.resets_without_step >= MAX_RESETS_WITHOUT_STEP:
             raise JobError(
                 f"{MAX_RESETS_WITHOUT_STEP} resets in a row without a step: see the workers' logs"
@@ -169,31 +180,7 @@ class Team:
 
     def status(self) -> dict[str, Any]:
         """What GET /status answers."""
-        plan = self.ledger.plan
-        return {
-            "state": "ended"
-            if self.ended.done()
-            else "training"
-            if self.membership.hosts
-            else "starting",
-            "step": self.ledger.summary.last_step,
-            "workers": {
-                str(slot.worker): {
-                    "host": slot.host,
-                    "ready": slot.ready is not None,
-                    "member": slot.host in self.membership.hosts,
-                    "restarts": slot.num_restarts,
-                    "pid": slot.ready.pid if slot.ready else None,
-                }
-                for slot in self.slots.all
-            },
-            "plan": {
-                str(worker): share
-                for worker, share in zip(plan.workers, plan.local_batch_sizes, strict=True)
-            }
-            if plan
-            else None,
-        }
+        return status_of(self.slots, self.membership, self.ledger, is_ended=self.ended.done())
 
     def _handle(self, slot: Slot, message: FromWorker) -> None:
         match message:
@@ -234,19 +221,9 @@ class Team:
             self._console.say(f"{slot.worker} {fault} and is killed")
             slot.heard_at_seconds = math.inf
             slot.process.kill()
+            self.membership.void(slot.host)
 
     # --- processes, see `discovery.Slots` -----------------------------------------------------
-
-    async def _launch(self, slot: Slot) -> WorkerProcess:
-        endpoint = await self.endpoints.towards(slot.node)
-        identity = {
-            "HETERO_HVD_DRIVER": f"{endpoint.address}:{endpoint.channel_port}",
-            "HETERO_HVD_KEY": self._key.hex(),
-            "HETERO_HVD_WORKER": str(slot.worker),
-            "HETERO_HVD_HOST": slot.host,
-        }
-        order = launch_order(slot.node, slot.worker.slot, self._command, identity)
-        return await WorkerProcess.start(slot.node, order, slot.output)
 
     def _slots_changed(self) -> None:
         self._news.set()
@@ -260,7 +237,7 @@ class Team:
 
     def _exited(self, slot: Slot, code: int) -> None:
         self.ledger.summary.workers[slot.worker].exit_codes.append(code)
-        self._rendezvous.invalidate(slot.host)
+        self.membership.lost(slot.host)
         self._last_failure = code or self._last_failure
         if self.ended.done():
             return
@@ -285,13 +262,32 @@ class Team:
                 what = "the script ended without calling hetero_hvd.init()"
             self.end(Ending(code or 1, f"no worker became ready: {what}: {last_line}"))
 
+    def _tell_if_short(self) -> None:
+        """Say once that the job pauses, and why."""
+        num_left = len(self.slots.available())
+        is_short = self.membership.has_started and num_left < self._job.min_np
+        if is_short and not self._is_short and not self.ended.done():
+            self._console.say(
+                f"paused: {num_left} workers are left, min_np is {self._job.min_np}; waiting for "
+                f"others, at most {self._job.elastic_timeout_seconds:g} s"
+            )
+        self._is_short = is_short
+
     def _over(self, reason: str | None) -> None:
         """All members have ended, or Horovod could not go on without those who did."""
         records = self.ledger.summary.workers.values()
         finished = [record.exit_codes[-1:] for record in records if record.finished]
+        is_anybody_left = any(self.slots.find(host) for host in self.membership.hosts)
+        can_go_on = self.slots.may_restart and len(self.slots.all) >= self._job.min_np
         if finished:
             code = next((codes[0] for codes in finished if any(codes)), 0)
             self.end(Ending(code, "the training is finished", is_orderly=True))
+        elif self._last_failure and can_go_on and not is_anybody_left and not self.ended.done():
+            self._console.say(
+                f"all members are lost at step {self.ledger.summary.last_step}: the others go on "
+                "from the last checkpoint"
+            )
+            self.all_lost.set()
         elif self._last_failure:
             self.end(Ending(self._last_failure, reason or "no worker is left to go on with"))
         else:

@@ -40,16 +40,29 @@ class PhaseClock:
 
     Args:
         device_clock: Makes device events; None to use the host's clock for everything.
+
+    Attributes:
+        current: The phase under way and when it began, `time.perf_counter`; "" between two.
     """
 
     def __init__(self, device_clock: DeviceClock | None = None) -> None:
         self._device_clock = device_clock
         self._seconds: dict[str, float] = defaultdict(float)
         self._open: list[tuple[str, Event, Event]] = []
+        self.current = ("", 0.0)
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
         """Add the time of the block to phase `name`."""
+        self.current = (name, time.perf_counter())
+        try:
+            with self._measured(name):
+                yield
+        finally:
+            self.current = ("", 0.0)
+
+    @contextmanager
+    def _measured(self, name: Phase) -> Iterator[None]:
         if self._device_clock is None or name in ("data_wait", "comm_wait"):
             start = time.perf_counter()
             try:

@@ -23,6 +23,10 @@ from typing import Any
 TERM_GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL; Horovod's own launcher waits as long."""
 
+CPU_CYCLE_MILLISECONDS = "2.5"
+"""Horovod's threads of all workers meet once a cycle, work or not. At its own 1 ms that costs CPU
+workers more computing time than the longer wait for the next cycle (docs/benchmarks.md)."""
+
 MAX_LINE_BYTES = 2**20
 PR_SET_PDEATHSIG = 1
 EXIT_CANNOT_START = 127
@@ -57,6 +61,8 @@ def worker_environment(order: dict[str, Any]) -> dict[str, str]:
         [str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]
     )
     gpus = visible_gpus(environment)
+    if not gpus:
+        environment.setdefault("HOROVOD_CYCLE_TIME", CPU_CYCLE_MILLISECONDS)
     if order["gpu"] is not None and order["gpu"] < len(gpus):
         environment["CUDA_VISIBLE_DEVICES"] = gpus[order["gpu"]]
     return environment
@@ -111,10 +117,20 @@ def obey(child: subprocess.Popen[bytes], orders: Iterator[bytes], ending: thread
     ending.set()
 
 
-def end_when_told(child: subprocess.Popen[bytes], ending: threading.Event) -> None:
-    """SIGTERM first; what is left after the grace gets SIGKILL."""
+def end_when_told(
+    child: subprocess.Popen[bytes], ending: threading.Event, *, is_script: bool
+) -> None:
+    """SIGTERM first; what is left after the grace gets SIGKILL.
+
+    A Python script ends what it has started itself; its data loader must not die before it, as it
+    still finishes a step. Any other command may not pass the signal on.
+    """
     ending.wait()
-    signal_group(child, signal.SIGTERM)
+    if is_script:
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGTERM)
+    else:
+        signal_group(child, signal.SIGTERM)
     threading.Event().wait(TERM_GRACE_SECONDS)
     signal_group(child, signal.SIGKILL)
 
@@ -135,12 +151,18 @@ def main() -> int:
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
+    order = json.loads(first)
+    is_script = order["command"][0].endswith(".py")
     try:
-        child = start(json.loads(first))
+        child = start(order)
     except OSError as error:
         sys.stderr.write(f"cannot start the worker: {error}\n")
         return EXIT_CANNOT_START
-    for task in (lambda: obey(child, orders, ending), lambda: end_when_told(child, ending)):
+    tasks = (
+        lambda: obey(child, orders, ending),
+        lambda: end_when_told(child, ending, is_script=is_script),
+    )
+    for task in tasks:
         threading.Thread(target=task, daemon=True).start()
     # Not reaped yet, the worker keeps its process group's number from being given to somebody else.
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

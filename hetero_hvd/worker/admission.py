@@ -6,7 +6,9 @@ import atexit
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from types import TracebackType
@@ -14,15 +16,17 @@ from types import TracebackType
 import torch
 
 from hetero_hvd.core.cluster import BalanceConfig
-from hetero_hvd.errors import UserError, WorkerLostError
+from hetero_hvd.errors import JobError, UserError, WorkerLostError
 from hetero_hvd.messages import Crashed
 from hetero_hvd.worker.client import DriverClient
 from hetero_hvd.worker.collective import Collective, HostUpdates, open_collective
 from hetero_hvd.worker.node import Place, read_place
 from hetero_hvd.worker.planner import DriverPlanner, LocalPlanner, Planner
 
-
 logger = logging.getLogger(__name__)
+
+EXIT_TERMINATED = 128 + signal.SIGTERM
+EXIT_CUT_OFF = 75  # EX_TEMPFAIL of sysexits.h
 
 
 class Seat:
@@ -41,13 +45,20 @@ class Seat:
         self.client: DriverClient | None = None
         self.rendezvous_id = 0
         self._updates: HostUpdates | None = None
+        self._is_terminated = False
         if place.driver is not None:
+            prove_health(device())
             self.client = DriverClient(place, progress=progress)
             _report_crashes(self.client, place)
             admission = self.client.wait_for_admission()
             os.environ.update(admission.environment)
             self.rendezvous_id = admission.rendezvous_id
-        self.collective: Collective = open_collective(is_unwanted=lambda: self.stop_requested)
+        self.collective: Collective = open_collective(
+            is_unwanted=lambda: self.stop_requested or self.leave_reason is not None
+        )
+        if self.client is not None:
+            self.client.on_void = self.collective.cut
+            self._drain_on_sigterm()
         self.collective.start()
         atexit.register(self.leave)
         if self.client is not None:
@@ -69,6 +80,19 @@ class Seat:
         """Whether our driver ends the job."""
         return self.client is not None and self.client.stop is not None
 
+    @property
+    def leave_reason(self) -> str | None:
+        """Why this worker should leave after the step under way, whatever the others do."""
+        if self._is_terminated:
+            return "SIGTERM"
+        is_cut_off = self.client is not None and self.client.is_cut_off
+        return "the driver is out of reach" if is_cut_off else None
+
+    @property
+    def leave_code(self) -> int:
+        """With which exit code: it tells the driver whether to start this worker again."""
+        return EXIT_TERMINATED if self._is_terminated else EXIT_CUT_OFF
+
     def reset_done(self) -> None:
         """A new membership is entered: what was asked for has been done."""
         if self.client is not None:
@@ -79,9 +103,23 @@ class Seat:
     def leave(self) -> None:
         """Close everything, once."""
         atexit.unregister(self.leave)
+        if self.leave_reason is not None:
+            self.collective.cut()  # nobody may be there to agree on an orderly end
         self.collective.stop()
         if self.client is not None:
             self.client.close()
+
+    def _drain_on_sigterm(self) -> None:
+        """SIGTERM: finish the step and leave; a second one ends at once. An own handler stays."""
+        is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if not is_free or threading.current_thread() is not threading.main_thread():
+            return
+
+        def terminated(number: int, _: object) -> None:
+            self._is_terminated = True
+            signal.signal(number, signal.SIG_DFL)
+
+        signal.signal(signal.SIGTERM, terminated)
 
 
 _seats: list[Seat] = []
@@ -120,6 +158,18 @@ def device() -> torch.device:
         return torch.device("cpu")
     index = int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % torch.cuda.device_count()
     return torch.device("cuda", index)
+
+
+def prove_health(where: torch.device) -> None:
+    """Compute something known on the device before the others count on it.
+
+    Raises:
+        JobError: The device computes wrongly. (If it does not answer, torch raises its own error.)
+    """
+    size = 128
+    ones = torch.ones(size, size, device=where)
+    if float((ones @ ones).sum()) != size**3:
+        raise JobError(f"{where} computes wrongly: a product of ones is not what it must be")
 
 
 def _balance_config(text: str | None) -> BalanceConfig:

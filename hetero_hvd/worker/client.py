@@ -33,18 +33,30 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
 CONNECT_TIMEOUT_SECONDS = 10.0
-MAX_BACKOFF_SECONDS = 5.0
+MAX_BACKOFF_SECONDS = 1.0
+LEASE_SECONDS = 7.0
+"""A member that has not heard of its driver for so long is cut off, and must not train on: the
+driver may have replaced it. Longer than a busy driver ever needs to answer."""
+
+LEASED_TIMEOUT_SECONDS = 2.0
+"""For a member to connect anew: a longer wait would outlast the lease."""
 
 
 class DriverClient:
     """What the driver has told this worker, and the way to answer.
 
     If the driver is out of reach, `send` drops and training goes on with the last plan; the thread
-    keeps trying to connect.
+    keeps trying to connect, until the lease is over.
 
     Args:
         place: Where this worker is and where the driver listens.
         progress: Called for each heartbeat; gives the number of applied steps.
+
+    Attributes:
+        reset_requested: Whether the driver wants another membership.
+        on_void: Called in the thread when the rendezvous under way is void: the driver has lost a
+            member, or this worker the driver.
+        on_beat: Called in the thread before each heartbeat.
     """
 
     def __init__(self, place: Place, *, progress: Callable[[], int]) -> None:
@@ -58,7 +70,11 @@ class DriverClient:
         self._admission: Admit | None = None
         self._plan: BatchPlan | None = None
         self._stop: Stop | None = None
+        self._heard_at_seconds = time.monotonic()
+        self._is_cut_off = False
         self.reset_requested = False
+        self.on_void: Callable[[], None] = lambda: None
+        self.on_beat: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="driver-channel", daemon=True)
         self._thread.start()
 
@@ -71,6 +87,11 @@ class DriverClient:
     def stop(self) -> Stop | None:
         """The driver's order to leave, if it came."""
         return self._stop
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the lease is over."""
+        return self._is_cut_off
 
     def wait_for_admission(self) -> Admit:
         """Block until the driver makes this worker a member.
@@ -127,15 +148,29 @@ class DriverClient:
                     logger.warning("no channel to the driver: %s", error)
             with self._lock:
                 self._connection = self._session = None
+            self._check_lease()
+            self.on_beat()
             self._closed.wait(backoff)
             backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+
+    def _check_lease(self) -> None:
+        silent_seconds = time.monotonic() - self._heard_at_seconds
+        if self._admission is not None and silent_seconds > LEASE_SECONDS and not self._is_cut_off:
+            logger.error("the driver is out of reach for %.0f s: leaving", silent_seconds)
+            self._is_cut_off = True
+            self.on_void()
+
+    def _timeout_seconds(self) -> float:
+        return CONNECT_TIMEOUT_SECONDS if self._admission is None else LEASED_TIMEOUT_SECONDS
 
     def _connect(self) -> ClientConnection:
         address, port = self._place.driver or ("127.0.0.1", 0)
         host = f"[{address}]" if ":" in address else address
         return connect(
             f"ws://{host}:{port}/channel",
-            open_timeout=CONNECT_TIMEOUT_SECONDS,
+            open_timeout=self._timeout_seconds(),
+            close_timeout=LEASED_TIMEOUT_SECONDS,
+            ping_interval=None,  # `_listen` pings: it has to know when the driver answered
             max_size=channel.MAX_FRAME_BYTES,
             compression=None,
             proxy=None,
@@ -143,13 +178,14 @@ class DriverClient:
 
     def _shake_hands(self, connection: ClientConnection) -> None:
         key = self._place.key
-        driver_nonce = connection.recv(timeout=CONNECT_TIMEOUT_SECONDS, decode=False)
+        driver_nonce = connection.recv(timeout=self._timeout_seconds(), decode=False)
         frame, nonce = channel.answer(
             key, driver_nonce, worker=self._place.worker, host=self._place.host
         )
         connection.send(frame)
-        proof = connection.recv(timeout=CONNECT_TIMEOUT_SECONDS)
+        proof = connection.recv(timeout=self._timeout_seconds())
         session = channel.confirm(key, driver_nonce, nonce, proof)
+        self._heard_at_seconds = time.monotonic()
         with self._lock:  # nothing that `send` was given may come before `Ready`
             connection.send(session.seal(self._ready(connection.socket)))
             self._connection, self._session = connection, session
@@ -166,14 +202,20 @@ class DriverClient:
 
     def _listen(self, connection: ClientConnection) -> None:
         next_beat = time.monotonic()
+        pong: threading.Event | None = None
         while not self._closed.is_set():
             if time.monotonic() >= next_beat:
+                if pong is None or pong.is_set():
+                    self._heard_at_seconds, pong = time.monotonic(), connection.ping()
+                self._check_lease()
+                self.on_beat()
                 self.send(Heartbeat(applied_steps=self._progress()))
                 next_beat = time.monotonic() + HEARTBEAT_SECONDS
             try:
                 frame = connection.recv(timeout=max(0.0, next_beat - time.monotonic()))
             except TimeoutError:
                 continue
+            self._heard_at_seconds = time.monotonic()
             session = self._session
             if session is not None:
                 self._take(session.open(frame))
@@ -182,7 +224,9 @@ class DriverClient:
         with self._changed:
             match message:
                 case Admit():
-                    self._admission = message
+                    last, self._admission = self._admission, message
+                    if last is not None and last.rendezvous_id < message.rendezvous_id:
+                        self.on_void()
                 case BatchPlan():
                     self._plan = message
                 case ResetRequested():

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from hetero_hvd.errors import JobError, TransientError, WorkerLostError
+from hetero_hvd.worker.sockets import cut, open_sockets
 
 POLL_SECONDS = 0.0002
 """Between two looks at an operation under way. `hvd.synchronize` would spin on a core that the CPU
@@ -59,6 +60,9 @@ class Collective(Protocol):
     def stop(self) -> None:
         """Leave for good."""
 
+    def cut(self) -> None:
+        """Let every operation under way fail; may be called from any thread."""
+
     def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
         """Start summing `tensor` over all workers, in place."""
 
@@ -93,6 +97,9 @@ class SoloCollective:
 
     def stop(self) -> None:
         """Nobody to leave."""
+
+    def cut(self) -> None:
+        """Nothing to wait for."""
 
     def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:  # noqa: ARG002
         """The sum of one tensor is itself."""
@@ -129,17 +136,17 @@ class HorovodCollective:
         self._hvd = hvd
         self._elastic = elastic
         self._is_unwanted = is_unwanted
+        self._foreign = open_sockets()
         self.rank = 0
         self.size = 1
 
     def start(self) -> None:
         """Enter a rendezvous; try again if it breaks while it forms (corrected Horovod only).
 
-        Raises:
-            JobError: Horovod does not start.
-            WorkerLostError: This worker is no longer a member.
+        Raises JobError if Horovod does not start, WorkerLostError if this is no member any more.
         """
         deadline = time.monotonic() + MAX_INIT_SECONDS
+        self._foreign = open_sockets()
         while True:
             try:
                 self._hvd.init()
@@ -159,11 +166,17 @@ class HorovodCollective:
         if not self._elastic:
             raise JobError("a worker is gone, and this job was not started as an elastic one")
         self._hvd.shutdown()
+        self.cut()  # the stock Horovod leaves most of them open: others would wait for this worker
         self.start()
 
     def stop(self) -> None:
         """Shut Horovod down."""
         self._hvd.shutdown()
+
+    def cut(self) -> None:
+        """End Horovod's connections, also those that a rendezvous under way has opened."""
+        port = int(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "0"))
+        cut(dict(open_sockets().items() - self._foreign.items()), except_port=port)
 
     def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
         """Start `hvd.allreduce_async_` with `op=Sum`; equal names and shapes on all ranks."""
@@ -216,9 +229,7 @@ def gather_bytes(collective: Collective, payload: bytes, name: str) -> list[byte
     """Everybody's payload, in rank order.
 
     Each payload travels with its length in front, as an allgather tells nobody where one ends.
-
-    Raises:
-        Interrupted: The rendezvous broke.
+    Raises Interrupted if the rendezvous broke.
     """
     framed = len(payload).to_bytes(8, "big") + payload
     column = torch.frombuffer(bytearray(framed), dtype=torch.uint8).reshape(-1, 1)
@@ -234,8 +245,7 @@ def gather_bytes(collective: Collective, payload: bytes, name: str) -> list[byte
 def broadcast_bytes(collective: Collective, payload: bytes, root: int, name: str) -> bytes:
     """Rank `root`'s payload, on every rank; the others' argument is ignored.
 
-    Raises:
-        Interrupted: The rendezvous broke.
+    Raises Interrupted if the rendezvous broke.
     """
     length = torch.tensor([len(payload)], dtype=torch.int64)
     collective.broadcast(length, root, f"{name}.length")
@@ -275,8 +285,7 @@ def open_collective(*, is_unwanted: Callable[[], bool]) -> Collective:
 class HostUpdates:
     """Horovod's own notice that hosts came or went, for a script under elastic `horovodrun`.
 
-    Registered with Horovod's notification manager, which the driver tells through rank 0. Our own
-    driver sends `ResetRequested` on the channel instead.
+    Horovod's driver tells rank 0. Our own sends `ResetRequested` on the channel instead.
     """
 
     def __init__(self) -> None:

@@ -8,19 +8,31 @@ nothing is copied either, else the most advanced one is (`membership.meet`).
 from __future__ import annotations
 
 import logging
+import os
 import time
 
 from hetero_hvd.core.pace import Hurry
 from hetero_hvd.errors import InvariantError, UserError, WorkerLostError
 from hetero_hvd.messages import Finished, Recovered, StepsTimed
+from hetero_hvd.probes.timing import PhaseClock
 from hetero_hvd.worker.admission import Seat, init
+from hetero_hvd.worker.checkpoint import open_checkpoints
 from hetero_hvd.worker.collective import Interrupted, gather_bytes
 from hetero_hvd.worker.emulation import Emulation
 from hetero_hvd.worker.exchange import RESET, STOP, Table, TimingWindow
+from hetero_hvd.worker.integrity import heal
 from hetero_hvd.worker.loader import ShareLoader
-from hetero_hvd.worker.membership import FRESH, Membership, Report, meet
+from hetero_hvd.worker.membership import (
+    FRESH,
+    Membership,
+    Report,
+    exchange_reports,
+    meet,
+    next_rendezvous_id,
+)
 from hetero_hvd.worker.position import Position
 from hetero_hvd.worker.replica import Replica, Stateful
+from hetero_hvd.worker.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +43,20 @@ class ElasticState:
     Args:
         parts: Name to model, optimizer, scheduler, scaler: all that must be equal on all workers.
         loader: For the global batch size and how far it loads ahead.
+        clock: Tells the phase of the step that is under way.
+
+    Attributes:
+        numerics: See `membership.Report`.
     """
 
-    def __init__(self, parts: dict[str, Stateful], loader: ShareLoader) -> None:
+    def __init__(self, parts: dict[str, Stateful], loader: ShareLoader, clock: PhaseClock) -> None:
         self.position = Position()
         self._replica = Replica({**parts, "position": self.position})
+        self._checkpoints = open_checkpoints(os.environ, self._replica)
+        floor_seconds = float(os.environ.get("HETERO_HVD_HANG_SECONDS", "inf"))
+        self._watchdog = Watchdog(clock, floor_seconds=floor_seconds)
         self._loader = loader
+        self.numerics = ""
         self._seat: Seat | None = None
         self._membership: Membership | None = None
         self._window = TimingWindow()
@@ -75,7 +95,10 @@ class ElasticState:
     def enter(self) -> None:
         """Be admitted and consistent with the others, if this has not happened yet."""
         if self._membership is None:
-            self._meet(is_fresh=True)
+            resumed = self._checkpoints is not None and self._checkpoints.load_newest()
+            if self.seat.client is not None:
+                self.seat.client.on_beat = self._watchdog.end_if_overdue
+            self._meet(is_new=True, has_state=resumed)
             self._applied_at = time.perf_counter()
 
     def emulation(self) -> Emulation | None:
@@ -95,6 +118,7 @@ class ElasticState:
             reason: In words, for the log.
         """
         logger.info("entering a new rendezvous: %s", reason)
+        self._leave_if_due()
         self._restart()
         self._meet()
         client = self.seat.client
@@ -128,11 +152,17 @@ class ElasticState:
         step = self.position.applied_steps - 1
         self._look_for_change(share, seconds, step)
         self._window.add(share, {**seconds, "step": now - self._applied_at})
+        self._watchdog.learn(seconds)
         self._applied_at = now
+        if self._checkpoints is not None and self.is_leader and self._checkpoints.is_due():
+            self._checkpoints.save(self.position.applied_steps)
+        self._leave_if_due()
         exchange = self.membership.exchange
         if is_urgent:
             exchange.hurry(step)
         try:
+            if heal(self.seat.collective, self._replica, self.membership.workers, step + 1):
+                self._window = TimingWindow()
             table = exchange.read()
             if table is not None:
                 self._act_on(table)
@@ -143,6 +173,16 @@ class ElasticState:
                 exchange.submit(step, self._window.take(), newest, flags)
         except Interrupted as fault:
             self.recover("fault", str(fault))
+
+    def evaluated(self, metrics: dict[str, float]) -> None:
+        """Keep the state that has the best result."""
+        if self._checkpoints is not None and self._checkpoints.is_best(metrics) and self.is_leader:
+            self._checkpoints.save(self.position.applied_steps, metrics)
+
+    def _leave_if_due(self) -> None:
+        reason = self.seat.leave_reason
+        if reason is not None:
+            self._leave(reason, self.seat.leave_code)
 
     def _look_for_change(self, share: int, seconds: dict[str, float], step: int) -> None:
         self._has_changed = False
@@ -172,6 +212,7 @@ class ElasticState:
             return False
         if len(found) != 1:
             raise InvariantError(f"the replicas differ after {self.position.applied_steps} steps")
+        self._keep_state()
         if self.seat.client is not None:
             self.seat.client.send(
                 Finished(
@@ -207,19 +248,28 @@ class ElasticState:
         try:
             self.seat.collective.restart()
         except WorkerLostError as error:
+            self._leave_if_due()
             self._leave(str(error))
 
-    def _leave(self, reason: str) -> None:
-        """End this process quietly, as the driver asked for; `finally` blocks of the script run."""
+    def _leave(self, reason: str, code: int = 0) -> None:
+        """End this process quietly, as it was asked to; `finally` blocks of the script run."""
         logger.info("leaving: %s", reason)
-        raise SystemExit(0)
+        self._keep_state()
+        raise SystemExit(code)
 
-    def _meet(self, *, is_fresh: bool = False) -> None:
+    def _keep_state(self) -> None:
+        """The last one who could: rank 0 keeps what it has."""
+        if self._checkpoints is not None and self.is_leader and self.position.applied_steps:
+            self._checkpoints.save(self.position.applied_steps)
+            self._checkpoints.wait()
+
+    def _meet(self, *, is_new: bool = False, has_state: bool = True) -> None:
         seat = self.seat
         while True:
             report = Report(
                 worker=seat.place.worker,
-                applied_steps=FRESH if is_fresh else self.position.applied_steps,
+                applied_steps=self.position.applied_steps if has_state else FRESH,
+                is_new=is_new,
                 epoch=self.position.epoch,
                 num_evaluations=len(self.position.evaluations),
                 checksum=self._replica.checksum(),
@@ -227,13 +277,16 @@ class ElasticState:
                 global_batch_size=self._loader.global_batch_size,
                 capacity=seat.place.capacity,
                 prefetch_steps=self._loader.prefetch_steps,
+                numerics=self.numerics,
             )
             try:
-                self._membership = meet(seat.collective, self._replica, report, seat.planner)
+                reports = exchange_reports(seat.collective, report)
+                # Stored at once: should this rendezvous break, its id must not be used again.
+                seat.rendezvous_id = next_rendezvous_id(reports)
+                self._membership = meet(seat.collective, self._replica, reports, seat.planner)
                 break
             except Interrupted as fault:
                 logger.info("the rendezvous broke: %s", fault)
                 self._restart()
-        seat.rendezvous_id = self._membership.rendezvous_id
         seat.reset_done()
         self._window = TimingWindow()

@@ -14,6 +14,9 @@ from hetero_hvd.worker.loader import contiguous_batches
 from hetero_hvd.worker.micro_batch import to_device
 
 Means = Mapping[str, torch.Tensor | float]
+Sums = dict[str, list[tuple[float, float]]]
+"""Name to weighted value and weight of each batch, in order."""
+
 Metrics = Means | tuple[Means, torch.Tensor | float]
 """Name to mean over a batch's samples, or (that, weight) where the mean is over something else."""
 
@@ -26,8 +29,9 @@ def evaluate_part(
     shares: Sequence[int],
     rank: int,
     device: torch.device,
+    whole: bool = False,
 ) -> bytes:
-    """One worker's weighted sums, for `merge`.
+    """One worker's weighted means, batch by batch, for `merge`.
 
     Args:
         model: Put into evaluation mode meanwhile.
@@ -36,13 +40,14 @@ def evaluate_part(
         shares: Relative shares in rank order.
         rank: Which part.
         device: Where the model is.
+        whole: Whole batches only, so that the result does not depend on the shares.
     """
-    sums: dict[str, tuple[float, float]] = {}
+    sums: Sums = {}
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            for num_samples, batch in contiguous_batches(loader, shares, rank):
+            for num_samples, batch in contiguous_batches(loader, shares, rank, whole=whole):
                 moved = to_device(batch, device)
                 found = metrics(*moved) if isinstance(moved, tuple | list) else metrics(moved)
                 means, weight = found if isinstance(found, tuple) else (found, num_samples)
@@ -52,23 +57,22 @@ def evaluate_part(
     return msgspec.msgpack.encode(sums)
 
 
-def _add(sums: dict[str, tuple[float, float]], means: Means, weight: float) -> None:
+def _add(sums: Sums, means: Means, weight: float) -> None:
     if not isinstance(means, Mapping):
         raise UserError(f"metrics returned {type(means).__name__}: must be a dict of name to mean")
     if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
         return
     for name, mean in means.items():
-        total, weights = sums.get(name, (0.0, 0.0))
-        sums[name] = (total + float(mean) * weight, weights + weight)
+        sums.setdefault(name, []).append((float(mean) * weight, weight))
 
 
 def merge(parts: Sequence[bytes]) -> dict[str, float]:
-    """The means over the whole set; summed in rank order, so the same number on every worker."""
-    sums: dict[str, tuple[float, float]] = {}
+    """The means over the whole set; summed in the set's order, the same number on every worker."""
+    sums: Sums = {}
     for part in parts:
-        for name, (total, weight) in msgspec.msgpack.decode(
-            part, type=dict[str, tuple[float, float]]
-        ).items():
-            before, weights = sums.get(name, (0.0, 0.0))
-            sums[name] = (before + total, weights + weight)
-    return {name: total / weight for name, (total, weight) in sums.items()}
+        for name, batches in msgspec.msgpack.decode(part, type=Sums).items():
+            sums.setdefault(name, []).extend(batches)
+    return {
+        name: sum(total for total, _ in batches) / sum(weight for _, weight in batches)
+        for name, batches in sums.items()
+    }

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch.utils.data as torch_data
 
-from hetero_hvd.core import shards
+from hetero_hvd.core import grains, shards
 from hetero_hvd.errors import UserError
+from hetero_hvd.worker.randomness import GrainDataset, GrainRequest, Seeds
 
 
 class Slice(NamedTuple):
@@ -27,12 +28,16 @@ class Slice(NamedTuple):
         num_samples: Samples of this worker, >= 0.
         global_samples: Samples of all workers together in this step, > 0.
         batch: What the user's `collate_fn` made of them; None when there are none.
+        epoch: Which epoch.
+        first_sample: Samples of the step that come before them, on other workers.
     """
 
     step_in_epoch: int
     num_samples: int
     global_samples: int
     batch: Any
+    epoch: int = 0
+    first_sample: int = 0
 
 
 SharesAt = Callable[[int], tuple[Sequence[int], int]]
@@ -53,9 +58,9 @@ class _StepSampler:
     """The inner loader's batch sampler: asks for the plan only when a step is to be loaded."""
 
     def __init__(self) -> None:
-        self.steps: Iterator[tuple[int, Sequence[int]]] = iter(())
+        self.steps: Iterator[tuple[int, Sequence[Any]]] = iter(())
 
-    def __iter__(self) -> Iterator[Sequence[int]]:
+    def __iter__(self) -> Iterator[Sequence[Any]]:
         return (indices for _, indices in self.steps)
 
 
@@ -73,6 +78,8 @@ class ShareLoader:
         loader: The loader of the script, with `batch_size` = samples per global batch.
         accumulation_steps: Batches of the loader in one optimizer step, >= 1.
         seed: Seed of the data order.
+        grain: Samples that are never split between workers, and that are read with generators
+            seeded for them; None: samples are divided one by one and read as they come.
 
     Raises:
         UserError: The loader is of a kind whose samples cannot be divided; says which and what to
@@ -80,7 +87,12 @@ class ShareLoader:
     """
 
     def __init__(
-        self, loader: torch_data.DataLoader[Any], *, accumulation_steps: int = 1, seed: int = 0
+        self,
+        loader: torch_data.DataLoader[Any],
+        *,
+        accumulation_steps: int = 1,
+        seed: int = 0,
+        grain: int | None = None,
     ) -> None:
         if loader.batch_size is None:
             raise UserError("the DataLoader has no batch_size: give it the global batch size")
@@ -88,13 +100,16 @@ class ShareLoader:
             raise UserError(f"accumulation_steps={accumulation_steps}: must be >= 1")
         self.global_batch_size = loader.batch_size * accumulation_steps
         self._source = loader
-        self._seed = seed
+        self._seed, self._grain = seed, grain
+        self._dataset = loader.dataset if grain is None else GrainDataset(loader.dataset)
         self._is_stream = isinstance(loader.dataset, torch_data.IterableDataset)
         self._shuffle = not self._is_stream and _is_shuffled(loader)
         if self._is_stream and loader.num_workers:
             raise UserError("an IterableDataset is read in the worker itself: set num_workers=0")
         self._sampler = _StepSampler()
-        self._inner = None if self._is_stream else _inner_loader(loader, self._sampler)
+        self._inner = (
+            None if self._is_stream else _inner_loader(loader, self._dataset, self._sampler)
+        )
         self._order: tuple[int, np.ndarray[Any, np.dtype[np.int64]]] | None = None
 
     @property
@@ -127,39 +142,47 @@ class ShareLoader:
         if self._inner is None:
             yield from self._stream_slices(epoch, first_step, shares_at)
             return
-        planned: list[tuple[int, int, int]] = []
+        planned: list[Slice] = []
         self._sampler.steps = self._indices(epoch, first_step, shares_at, planned)
         for batch in self._inner:
-            step, num_samples, global_samples = planned.pop(0)
-            yield Slice(step, num_samples, global_samples, batch)
+            yield planned.pop(0)._replace(batch=batch)
 
     def load(self, epoch: int, step: int, shares_at: SharesAt) -> Slice | None:
         """This worker's slice of one step, loaded in this process; None past the epoch's end."""
         if self._is_stream:
             return next(self._stream_slices(epoch, step, shares_at), None)
-        planned: list[tuple[int, int, int]] = []
+        planned: list[Slice] = []
         found = next(self._indices(epoch, step, shares_at, planned), None)
         if found is None:
             return None
-        samples = [self._source.dataset[index] for index in found[1]]
-        return Slice(*planned[0], self._source.collate_fn(samples) if samples else None)
+        if isinstance(self._dataset, GrainDataset):
+            samples = self._dataset.__getitems__(found[1])
+        else:
+            samples = [self._dataset[index] for index in found[1]]
+        return planned[0]._replace(batch=self._source.collate_fn(samples) if samples else None)
 
     def _indices(
         self,
         epoch: int,
         first_step: int,
         shares_at: SharesAt,
-        planned: list[tuple[int, int, int]],
-    ) -> Iterator[tuple[int, Sequence[int]]]:
+        planned: list[Slice],
+    ) -> Iterator[tuple[int, Sequence[Any]]]:
         num_samples = len(self._source.dataset)  # type: ignore[arg-type]
         order = self._epoch_order(epoch, num_samples) if self._shuffle else None
         for step in range(first_step, self.steps_per_epoch or 0):
             positions = shards.step_positions(
                 step, num_samples=num_samples, global_batch_size=self.global_batch_size
             )
-            mine = _my_part(positions, *shares_at(step))
-            planned.append((step, len(mine), len(positions)))
-            yield step, mine if order is None else order[mine.start : mine.stop].tolist()
+            mine = _my_part(positions, *shares_at(step), self._grain or 1)
+            first = mine.start - positions.start
+            planned.append(Slice(step, len(mine), len(positions), None, epoch, first))
+            if self._grain is None:
+                yield step, _indices_at(mine, order)
+                continue
+            seeds = Seeds(self._seed, epoch, step)
+            pieces = grains.pieces(mine, grain=self._grain, start=positions.start)
+            yield step, [GrainRequest(seeds, g, _indices_at(piece, order)) for g, piece in pieces]
 
     def _epoch_order(self, epoch: int, num_samples: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         if self._order is None or self._order[0] != epoch:
@@ -185,7 +208,7 @@ class ShareLoader:
 
 
 def contiguous_batches(
-    loader: torch_data.DataLoader[Any], shares: Sequence[int], rank: int
+    loader: torch_data.DataLoader[Any], shares: Sequence[int], rank: int, *, whole: bool = False
 ) -> Iterator[tuple[int, Any]]:
     """One worker's part of a whole set, in the set's own order, as (number of samples, batch).
 
@@ -193,22 +216,32 @@ def contiguous_batches(
         loader: The loader of the script; its `batch_size` bounds each batch.
         shares: Relative shares in rank order, >= 0, at least one > 0.
         rank: Which part.
+        whole: Divide whole batches only, so that they are the same however they are divided.
     """
     if isinstance(loader.dataset, torch_data.IterableDataset):
         raise UserError("evaluation needs a dataset with a length, not an IterableDataset")
     num_samples = len(loader.dataset)  # type: ignore[arg-type]
+    if not num_samples:
+        return
     enough = [share * -(-num_samples // sum(shares)) for share in shares]
-    mine = shards.slice_of(range(num_samples), shards.divide(num_samples, enough), rank)
     size = loader.batch_size or 1
+    mine = _my_part(range(num_samples), enough, rank, size if whole else 1)
     sampler = _StepSampler()
     parts = [mine[start : start + size] for start in range(0, len(mine), size)]
     sampler.steps = ((index, part) for index, part in enumerate(parts))
-    for part, batch in zip(parts, _inner_loader(loader, sampler), strict=True):
+    for part, batch in zip(parts, _inner_loader(loader, loader.dataset, sampler), strict=True):
         yield len(part), batch
 
 
-def _my_part(positions: range, sizes: Sequence[int], rank: int) -> range:
-    return shards.slice_of(positions, shards.divide(len(positions), sizes), rank)
+def _my_part(positions: range, sizes: Sequence[int], rank: int, grain: int = 1) -> range:
+    parts = grains.divide(len(positions), sizes, grain=grain)
+    return shards.slice_of(positions, parts, rank)
+
+
+def _indices_at(
+    positions: range, order: np.ndarray[Any, np.dtype[np.int64]] | None
+) -> Sequence[int]:
+    return positions if order is None else order[positions.start : positions.stop].tolist()
 
 
 def _is_shuffled(loader: torch_data.DataLoader[Any]) -> bool:
@@ -227,10 +260,12 @@ def _is_shuffled(loader: torch_data.DataLoader[Any]) -> bool:
 
 
 def _inner_loader(
-    loader: torch_data.DataLoader[Any], sampler: _StepSampler
+    loader: torch_data.DataLoader[Any],
+    dataset: Any,  # noqa: ANN401 - whatever torch accepts
+    sampler: _StepSampler,
 ) -> torch_data.DataLoader[Any]:
     return torch_data.DataLoader(
-        loader.dataset,
+        dataset,
         batch_sampler=sampler,  # type: ignore[arg-type]  # any iterable of lists of indices will do
         num_workers=loader.num_workers,
         collate_fn=_CollateOrNone(loader.collate_fn),

@@ -31,6 +31,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         global_batch_size: From its script.
         capacity: Its largest local batch, samples; -1 = not limited.
         prefetch_steps: Steps that it may load ahead.
+        numerics: What its bits depend on, `; ` between two facts; empty if that does not matter.
+        is_new: Whether its script has not begun its loop yet, whatever it has from a checkpoint.
     """
 
     worker: WorkerId
@@ -42,6 +44,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     global_batch_size: int
     capacity: int
     prefetch_steps: int
+    numerics: str = ""
+    is_new: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +55,12 @@ class Consistency:
     Attributes:
         broadcast: Whether state was copied.
         num_fresh: Members that came without state.
+        num_new: Members whose scripts have not begun their loops yet.
     """
 
     broadcast: bool
     num_fresh: int
+    num_new: int
 
 
 class Membership:
@@ -105,7 +111,43 @@ class Membership:
         return self._plans[0].local_batch_sizes
 
 
-def meet(collective: Collective, replica: Replica, report: Report, planner: Planner) -> Membership:
+def exchange_reports(collective: Collective, report: Report) -> list[Report]:
+    """What all members of a new rendezvous report, in rank order.
+
+    Raises:
+        Interrupted: The rendezvous broke.
+        JobError: The workers run different scripts.
+    """
+    payloads = gather_bytes(collective, msgspec.msgpack.encode(report), "reports")
+    reports = [msgspec.msgpack.decode(payload, type=Report) for payload in payloads]
+    sizes = {r.global_batch_size: r.worker for r in reports}
+    if len(sizes) > 1:
+        found = ", ".join(f"{worker}: {size}" for size, worker in sizes.items())
+        raise JobError(f"the workers' scripts differ: global batch sizes {found}")
+    for other in reports[1:]:
+        if other.numerics != reports[0].numerics:
+            raise JobError(_unequal(reports[0], other))
+    return reports
+
+
+def _unequal(one: Report, other: Report) -> str:
+    first, second = one.numerics.split("; "), other.numerics.split("; ")
+    mine = ", ".join(fact for fact in first if fact not in second)
+    theirs = ", ".join(fact for fact in second if fact not in first)
+    return (
+        f"reproducible: {one.worker} has {mine or 'not this mode'}, {other.worker} has "
+        f"{theirs or 'not this mode'}: their results would differ; all workers need the same"
+    )
+
+
+def next_rendezvous_id(reports: list[Report]) -> int:
+    """Of the rendezvous in which these were exchanged; no member has seen it before."""
+    return 1 + max(report.rendezvous_id for report in reports)
+
+
+def meet(
+    collective: Collective, replica: Replica, reports: list[Report], planner: Planner
+) -> Membership:
     """Make all replicas of a new rendezvous equal, and get its first plan.
 
     If all have applied the same number of steps and hold the same bits, nothing is copied. Else the
@@ -115,10 +157,8 @@ def meet(collective: Collective, replica: Replica, report: Report, planner: Plan
 
     Raises:
         Interrupted: The rendezvous broke; enter the next one and call again.
-        JobError: The workers run different scripts.
         InvariantError: The replicas differ after copying.
     """
-    reports = _exchange_reports(collective, report, "reports")
     source = max(range(len(reports)), key=lambda rank: (*_progress(reports[rank]), -rank))
     best = reports[source]
     stale = [
@@ -127,7 +167,7 @@ def meet(collective: Collective, replica: Replica, report: Report, planner: Plan
     if stale:
         mine = collective.rank == source
         payload = broadcast_bytes(collective, replica.dump() if mine else b"", source, "replica")
-        if report in stale:
+        if reports[collective.rank] in stale:
             replica.load(payload)
         proofs = gather_bytes(collective, replica.checksum().encode(), "proofs")
         if len(set(proofs)) != 1:
@@ -136,7 +176,9 @@ def meet(collective: Collective, replica: Replica, report: Report, planner: Plan
             )
     plan = _first_plan(collective, reports, planner)
     consistency = Consistency(
-        broadcast=bool(stale), num_fresh=sum(r.applied_steps == FRESH for r in reports)
+        broadcast=bool(stale),
+        num_fresh=sum(r.applied_steps == FRESH for r in reports),
+        num_new=sum(r.is_new for r in reports),
     )
     return Membership(collective, reports, consistency, plan)
 
@@ -145,22 +187,12 @@ def _progress(report: Report) -> tuple[int, int, int]:
     return report.applied_steps, -report.epoch, report.num_evaluations
 
 
-def _exchange_reports(collective: Collective, report: Report, name: str) -> list[Report]:
-    payloads = gather_bytes(collective, msgspec.msgpack.encode(report), name)
-    reports = [msgspec.msgpack.decode(payload, type=Report) for payload in payloads]
-    sizes = {r.global_batch_size: r.worker for r in reports}
-    if len(sizes) > 1:
-        found = ", ".join(f"{worker}: {size}" for size, worker in sizes.items())
-        raise JobError(f"the workers' scripts differ: global batch sizes {found}")
-    return reports
-
-
 def _first_plan(collective: Collective, reports: list[Report], planner: Planner) -> BatchPlan:
     """Rank 0 asks the planner; all get its answer."""
     payload = b""
     if collective.rank == 0:
         event = WorkersJoined(
-            rendezvous_id=1 + max(report.rendezvous_id for report in reports),
+            rendezvous_id=next_rendezvous_id(reports),
             workers=tuple(report.worker for report in reports),
             applied_steps=max(0, *(report.applied_steps for report in reports)),
             global_batch_size=reports[0].global_batch_size,

@@ -78,3 +78,18 @@ def _is_fields(item: list[Any], num_samples: int) -> bool:
         isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] == num_samples
         for value in item
     )
+
+
+def is_unpacked(given: tuple[Any, ...], handed_out: Any) -> bool | None:  # noqa: ANN401
+    """Whether the arguments of a step are the items of the batch; False: it whole; None: neither.
+
+    Args:
+        given: The arguments.
+        handed_out: The batch.
+    """
+    if len(given) == 1 and given[0] is handed_out:
+        return False
+    if isinstance(handed_out, tuple | list) and len(given) == len(handed_out):
+        same = all(mine is theirs for mine, theirs in zip(given, handed_out, strict=True))
+        return True if same else None
+    return None

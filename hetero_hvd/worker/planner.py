@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Protocol
 
 from hetero_hvd.core import planner
@@ -38,8 +39,13 @@ class LocalPlanner:
     """The balancer in this process: for `horovodrun`, elastic or not, and for a lone script."""
 
     def __init__(self, config: BalanceConfig) -> None:
+        self._config = config
         self._cluster = make_policy(config)
         self._plan: BatchPlan | None = None
+
+    def use_grain(self, grain: int) -> None:
+        """Plan in grains of so many samples from now on; before anything else."""
+        self._cluster = make_policy(replace(self._config, grain=grain))
 
     def joined(self, event: WorkersJoined) -> BatchPlan:
         """Ask the balancer."""

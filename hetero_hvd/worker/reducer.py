@@ -9,6 +9,7 @@ allows one backward a step.)
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 from torch.nn import Parameter
@@ -20,6 +21,10 @@ DEFAULT_BUCKET_BYTES = 25 * 2**20
 """As in PyTorch's DistributedDataParallel: amortises latency, and leaves room to overlap."""
 
 
+Compression = Literal["none", "fp16", "fp16-feedback"]
+"""Not bfloat16: Horovod 0.28.1 cannot sum it."""
+
+
 class _Bucket:
     """Gradients of several parameters in one flat buffer, then one `used` flag for each.
 
@@ -27,8 +32,11 @@ class _Bucket:
     along: a parameter that no worker used keeps `grad=None`, as it would in one process.
     """
 
-    def __init__(self, index: int, parameters: list[Parameter]) -> None:
+    def __init__(self, index: int, parameters: list[Parameter], compression: Compression) -> None:
         self.index = index
+        self._compression = compression
+        self._residual: torch.Tensor | None = None
+        self._next_residual: torch.Tensor | None = None
         self.parameters = parameters
         first = parameters[0]
         elements = sum(parameter.numel() for parameter in parameters)
@@ -55,14 +63,27 @@ class _Bucket:
     def launch(self, collective: Collective) -> None:
         # Horovod has no bfloat16, and half-precision sums lose bits: both travel as float32.
         self._used.copy_(torch.tensor(self.seen))
-        half = self.flat.dtype in (torch.float16, torch.bfloat16)
-        self._wire = self.flat.float() if half else self.flat
+        self._wire = self._on_the_wire()
         self.handle = collective.sum_async(self._wire, f"gradients.{self.index}")
 
     def finish(self, collective: Collective) -> None:
         collective.wait(self.handle)
 
+    def _on_the_wire(self) -> torch.Tensor:
+        if self._compression == "none":
+            half = self.flat.dtype in (torch.float16, torch.bfloat16)
+            return self.flat.float() if half else self.flat
+        if self._residual is not None:
+            self.flat.add_(self._residual)
+        wire = self.flat.half()
+        if self._compression == "fp16-feedback":
+            lost = torch.nan_to_num(self.flat - wire, nan=0.0, posinf=0.0, neginf=0.0)
+            lost[-len(self.parameters) :] = 0.0  # the flags are exact
+            self._next_residual = lost
+        return wire
+
     def publish(self, factor: float) -> None:
+        self._residual = self._next_residual  # only now: the step may have been taken again
         if self._wire is not self.flat:
             self.flat.copy_(self._wire)
         for parameter, flag in zip(self.parameters, self._used.tolist(), strict=True):
@@ -81,14 +102,23 @@ class Reducer:
     Args:
         parameters: All parameters; those without `requires_grad` are left out.
         bucket_bytes: Size at which a bucket is closed.
+        compression: What travels: `none`, the gradients as they are; `fp16`, half the bytes;
+            `fp16-feedback`, and what rounding loses is added to the worker's next gradient
+            (Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019). A worker that is lost
+            takes at most one step's rounding with it.
 
     Raises:
         UserError: A parameter is of a kind that cannot be reduced.
     """
 
     def __init__(
-        self, parameters: Iterable[Parameter], *, bucket_bytes: int = DEFAULT_BUCKET_BYTES
+        self,
+        parameters: Iterable[Parameter],
+        *,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        compression: Compression = "none",
     ) -> None:
+        self._compression = compression
         self._parameters = list(parameters)
         self._bucket_bytes = bucket_bytes
         self._trainable: tuple[bool, ...] = ()
@@ -103,6 +133,16 @@ class Reducer:
     def parameters(self) -> list[Parameter]:
         """The parameters that take part, in the order of the buckets."""
         return [parameter for bucket in self._buckets for parameter in bucket.parameters]
+
+    @property
+    def wire_dtype(self) -> torch.dtype:
+        """Type of the first bucket's elements under way.
+
+        Horovod joins small reductions of one type into one operation; another type costs a second
+        one, which is more than a millisecond where all workers share a machine's cores.
+        """
+        is_double = bool(self._buckets) and self._buckets[0].flat.dtype == torch.float64
+        return torch.float64 if is_double else torch.float32
 
     def prepare(self, collective: Collective) -> None:
         """Zero the gradients and get ready for a step's backward passes.
@@ -143,6 +183,13 @@ class Reducer:
         for bucket in self._buckets:
             bucket.publish(factor)
 
+    def is_finite(self) -> bool:
+        """Whether the reduced gradients hold no infinity and no NaN; the same on all workers."""
+        sums = [bucket.flat.sum() for bucket in self._buckets]
+        if not sums or bool(torch.stack([s.float() for s in sums]).isfinite().all()):
+            return True
+        return all(bool(bucket.flat.isfinite().all()) for bucket in self._buckets)
+
     def _build(self, trainable: tuple[bool, ...]) -> None:
         for hook in self._hooks:
             hook.remove()
@@ -171,7 +218,7 @@ class Reducer:
             self._add_bucket(group)
 
     def _add_bucket(self, group: list[Parameter]) -> None:
-        bucket = _Bucket(len(self._buckets), group)
+        bucket = _Bucket(len(self._buckets), group, self._compression)
         self._buckets.append(bucket)
         for place, parameter in enumerate(group):
             hook = self._make_hook(bucket, place)

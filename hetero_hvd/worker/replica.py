@@ -97,27 +97,47 @@ class Replica:
         torch.save({name: part.state_dict() for name, part in self._parts.items()}, buffer)
         return buffer.getvalue()
 
-    def load(self, payload: bytes) -> None:
-        """Take over a state that `dump` wrote on another worker.
+    def snapshot(self) -> dict[str, Any]:
+        """A copy of the whole state in the host's memory, which training does not change."""
+        return {name: _copied(part.state_dict()) for name, part in self._parts.items()}
+
+    def load(self, payload: bytes) -> dict[str, Any]:
+        """Take over a state that `dump` wrote on another worker, or that was kept on disk.
 
         Only tensors and plain data are accepted (`weights_only`): nothing is unpickled that could
         run.
+
+        Returns:
+            All that the payload held.
 
         Raises:
             UserError: The state holds other objects, or does not fit this worker's model.
         """
         try:
-            state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+            state: dict[str, Any] = torch.load(
+                io.BytesIO(payload), map_location="cpu", weights_only=True
+            )
             for name, part in self._parts.items():
                 part.load_state_dict(state[name])
         except Exception as error:
             raise UserError(
                 f"the state of another worker does not fit this one: {error}"
             ) from error
+        return state
 
     def _leaves(self) -> Iterator[tuple[str, Any]]:
         for name, part in self._parts.items():
             yield from _walk(name, part.state_dict())
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 - any plain data
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_copied, value))
+    return value
 
 
 def _walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any plain data

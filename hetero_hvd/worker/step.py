@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch.nn import Parameter
 
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import TransientError, UserError
 from hetero_hvd.probes.timing import Event, PhaseClock
+from hetero_hvd.worker.bad_numbers import BadNumbers
 from hetero_hvd.worker.buffers import BufferAverage
 from hetero_hvd.worker.collective import Collective
 from hetero_hvd.worker.emulation import Emulation
 from hetero_hvd.worker.loader import Slice
 from hetero_hvd.worker.micro_batch import split, to_device
-from hetero_hvd.worker.reducer import DEFAULT_BUCKET_BYTES, Reducer
+from hetero_hvd.worker.options import StepOptions
+from hetero_hvd.worker.reducer import Reducer
+from hetero_hvd.worker.replica import Stateful
 
 Loss = torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]
 """Mean loss over a micro-batch's samples, or (mean loss, weight) if it is over something else."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepOptions:
-    """How a step is taken.
-
-    Attributes:
-        scaler: For float16 autocast; unscaled after the reduction, so that all workers decide
-            alike.
-        clip: Called with the parameters after the reduction and before the optimizer, for example
-            `lambda parameters: clip_grad_norm_(parameters, 1.0)`.
-        micro_batch_size: Samples in one forward and backward at most, > 0; None = the whole share,
-            or with `accumulation_steps` the loader's batch size.
-        accumulation_steps: Batches of the loader in one optimizer step, >= 1.
-        bucket_bytes: Size at which a gradient bucket is closed, > 0.
-    """
-
-    scaler: torch.amp.GradScaler | None = None
-    clip: Callable[[list[Parameter]], object] | None = None
-    micro_batch_size: int | None = None
-    accumulation_steps: int = 1
-    bucket_bytes: int = DEFAULT_BUCKET_BYTES
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        for name in ("micro_batch_size", "accumulation_steps", "bucket_bytes"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise UserError(f"{name}={value!r}: must be a whole number >= 1")
+class TakeAgain(TransientError):  # noqa: N818 - control flow
+    """The sums of this step cannot be used: take it again, on all workers."""
 
 
 class Step:
@@ -70,6 +48,8 @@ class Step:
     Attributes:
         emulation: Slows the compute down; None: it does not.
         is_urgent: Whether any worker wanted an exchange in the last step; the same on all.
+        again: Whether the step has to be taken again with the same part.
+        scales: State that the steps keep; None if there is none.
     """
 
     def __init__(
@@ -87,8 +67,11 @@ class Step:
         self._optimizer = optimizer
         self._options = options
         self._device = device
-        self._reducer = Reducer(model.parameters(), bucket_bytes=options.bucket_bytes)
+        self._reducer = Reducer(
+            model.parameters(), bucket_bytes=options.bucket_bytes, compression=options.compression
+        )
         self._buffers = BufferAverage(model)
+        self._bad_numbers = BadNumbers()
         self._slice: Slice | None = None
         self._micro: tuple[int, bool] = (0, False)
         self._began_at = 0.0
@@ -96,18 +79,23 @@ class Step:
         self._weighted_loss = torch.zeros((), dtype=torch.float64)
         self.emulation: Emulation | None = None
         self.is_urgent = False
+        self.again = False
+        self.scales: Stateful | None = None
         self.clock = PhaseClock(_device_event if device.type == "cuda" else None)
 
     def begin(self, collective: Collective, part: Slice) -> None:
         """Start a step on this worker's part of the global batch."""
-        self._slice = part
-        self._began_at = time.perf_counter()
-        self._weight = 0.0
-        self._weighted_loss = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._start(part)
         with self.clock.phase("optimizer"):  # what `zero_grad` would be
             self._buffers.remember()
             self._reducer.overlap = self.emulation is None
             self._reducer.prepare(collective)
+
+    def _start(self, part: Slice) -> None:
+        self._slice = part
+        self._began_at = time.perf_counter()
+        self._weight = 0.0
+        self._weighted_loss = torch.zeros((), dtype=torch.float64, device=self._device)
 
     def micro_batches(self, batch: Sequence[Any]) -> Iterator[Sequence[Any]]:
         """The batch in pieces on the device, in order."""
@@ -134,7 +122,7 @@ class Step:
 
     def backward(self, loss: Loss) -> None:
         """Add one micro-batch's contribution to the gradients."""
-        num_samples, is_last = self._micro
+        num_samples, _ = self._micro
         mean, weight = loss if isinstance(loss, tuple) else (loss, num_samples)
         if mean.dim():
             raise UserError(f"the loss has shape {tuple(mean.shape)}: must be a scalar, the mean")
@@ -145,12 +133,17 @@ class Step:
             return
         self._weight += weight
         self._weighted_loss += mean.detach().double() * weight
-        scaled = mean * (weight / self._current().global_samples)
-        if self._options.scaler is not None:
-            scaled = self._options.scaler.scale(scaled)
+        self._contribute(mean, weight)
+
+    def _contribute(self, mean: torch.Tensor, weight: float) -> None:
+        self._reducer.last_backward = self._micro[1]
+        self._differentiate(mean * (weight / self._current().global_samples))
+
+    def _differentiate(self, loss: torch.Tensor) -> None:
+        scaler = self._options.scaler
+        scaled = loss if scaler is None else scaler.scale(loss)
         with self.clock.phase("backward"):
             start = time.perf_counter()
-            self._reducer.last_backward = is_last
             scaled.backward()
             if self.emulation is not None:
                 self.emulation.stretch(start)
@@ -163,19 +156,18 @@ class Step:
             is_urgent: This worker wants an exchange of timings now; see `is_urgent`.
 
         Returns:
-            Weighted mean of the loss over the global batch, the same on all workers.
+            Weighted mean of the loss over the global batch, the same on all workers; NaN if it or
+            the gradients were not finite: then nothing was applied, on any worker.
 
         Raises:
             Interrupted: A reduction broke; parameters and optimizer are untouched, call `undo`.
         """
         part = self._current()
-        if self.emulation is not None:
-            with self.clock.phase("backward"):
-                self.emulation.hold(self._began_at, part.num_samples)
+        self._hold(part)
         self._reducer.launch_rest()
         self._buffers.launch(collective, part.num_samples / part.global_samples)
         totals = torch.tensor(
-            [self._weight, float(self._weighted_loss), is_urgent], dtype=torch.float64
+            [self._weight, float(self._weighted_loss), is_urgent], dtype=self._reducer.wire_dtype
         )
         handle = collective.sum_async(totals, "totals")
         with self.clock.phase("comm_wait"):
@@ -184,19 +176,31 @@ class Step:
             collective.wait(handle)
         weight, weighted_loss, num_urgent = totals.tolist()
         self.is_urgent = num_urgent > 0
+        if self._options.scaler is None and not (
+            math.isfinite(weighted_loss) and self._reducer.is_finite()
+        ):
+            is_mine = not math.isfinite(float(self._weighted_loss))
+            self._bad_numbers.step_is_bad(collective, is_mine=is_mine)
+            self._buffers.restore()
+            return math.nan
+        self._bad_numbers.step_is_good()
         with self.clock.phase("optimizer"):
             self._reducer.publish(part.global_samples / weight if weight else 0.0)
             self._buffers.publish()
-            self._apply()
+            self._apply([p for p in self._reducer.parameters if p.grad is not None])
         return weighted_loss / weight if weight else 0.0
 
     def undo(self) -> None:
         """Forget a step that was not applied."""
         self._buffers.restore()
 
-    def _apply(self) -> None:
+    def _hold(self, part: Slice) -> None:
+        if self.emulation is not None:
+            with self.clock.phase("backward"):
+                self.emulation.hold(self._began_at, part.num_samples)
+
+    def _apply(self, reduced: list[Parameter]) -> None:
         scaler, clip = self._options.scaler, self._options.clip
-        reduced = [p for p in self._reducer.parameters if p.grad is not None]
         if scaler is not None and not reduced:
             return  # nobody used anything; a scaler cannot step without a gradient
         if scaler is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from hetero_hvd.errors import UserError
@@ -16,9 +15,14 @@ from hetero_hvd.worker.admission import device
 from hetero_hvd.worker.collective import Interrupted, gather_bytes
 from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.evaluation import Metrics, evaluate_part, merge
+from hetero_hvd.worker.fingerprints import Fingerprints
+from hetero_hvd.worker.grain_step import make_step
 from hetero_hvd.worker.loader import ShareLoader, Slice
+from hetero_hvd.worker.micro_batch import is_unpacked
+from hetero_hvd.worker.options import check_scheduler, step_options
 from hetero_hvd.worker.replica import Stateful, Trainable, all_parts
-from hetero_hvd.worker.step import Loss, Step, StepOptions
+from hetero_hvd.worker.reproducible import decide, join
+from hetero_hvd.worker.step import Loss, TakeAgain
 
 
 class Trainer:
@@ -42,8 +46,8 @@ class Trainer:
         scheduler_interval: `epoch` (after each) or `step` (after each optimizer step).
         extra_state: Name to whatever else must be equal on all workers and has a state dict.
         seed: Seed of the data order.
-        options: The fields of `StepOptions`: scaler, clip, micro_batch_size, accumulation_steps,
-            bucket_bytes.
+        options: The fields of `worker.options.StepOptions`, such as scaler, clip, micro_batch_size,
+            accumulation_steps, reproducible and grain.
 
     Raises:
         UserError: A combination that cannot work; says which and what to do.
@@ -61,28 +65,20 @@ class Trainer:
         seed: int = 0,
         **options: Any,  # noqa: ANN401 - the fields of StepOptions
     ) -> None:
-        if scheduler_interval not in ("epoch", "step"):
-            raise UserError(f"scheduler_interval={scheduler_interval!r}: must be 'epoch' or 'step'")
-        if isinstance(scheduler, ReduceLROnPlateau):
-            raise UserError(
-                "ReduceLROnPlateau needs a metric: give it as extra_state and call its step "
-                "yourself"
-            )
-        try:
-            step_options = StepOptions(**options)
-        except TypeError as error:
-            raise UserError(f"Trainer: {error}") from error
+        check_scheduler(scheduler, scheduler_interval)
+        own = step_options(options, loader_batch_size=loader.batch_size)
         self._model = model.to(device())
         self._scheduler, self._scheduler_interval = scheduler, scheduler_interval
-        accumulation_steps = step_options.accumulation_steps
-        if accumulation_steps > 1 and not step_options.micro_batch_size:  # bounds the memory
-            step_options = replace(step_options, micro_batch_size=loader.batch_size)
-        self._loader = ShareLoader(loader, accumulation_steps=accumulation_steps, seed=seed)
+        mode = self._mode = decide(model, loader, own, seed)
+        num_batches, grain = own.accumulation_steps, mode.grain if mode else None
+        self._loader = ShareLoader(loader, accumulation_steps=num_batches, seed=seed, grain=grain)
+        self._step = make_step(model, optimizer, own, device(), mode)
         parts: dict[str, Stateful | None]
         parts = {"model": model, "trainable": Trainable(model), "optimizer": optimizer}
-        parts |= {"scheduler": scheduler, "scaler": step_options.scaler}
-        self._state = ElasticState(all_parts(parts, extra_state or {}), self._loader)
-        self._step = Step(model, optimizer, step_options, device())
+        parts |= {"scheduler": scheduler, "scaler": own.scaler, "scales": self._step.scales}
+        state = all_parts(parts, extra_state or {})
+        self._state = ElasticState(state, self._loader, self._step.clock)
+        self._fingerprints = Fingerprints({**state, "position": self._state.position}, mode)
         self._slice: Slice | None = None
         self._num_evaluated = 0
         self._epoch_exhausted = False
@@ -102,6 +98,10 @@ class Trainer:
         """Optimizer steps applied since the start of training, by all workers alike."""
         return self._state.position.applied_steps
 
+    def fingerprint(self) -> str:
+        """A digest of all training state; equal in two reproducible runs as long as they agree."""
+        return self._fingerprints.take()
+
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """The epochs from where training stands; a late joiner starts in the current one.
 
@@ -110,12 +110,14 @@ class Trainer:
         """
         position = self._state.position
         self._step.emulation = self._state.emulation()
-        self._state.enter()
+        join(self._state, self._mode)
         while position.epoch < num_epochs or not self._state.finish():
             if position.epoch >= num_epochs:  # a new membership, and nobody has anything left to do
                 continue
             self._epoch_exhausted = False
             yield position.epoch
+            if self.is_leader:
+                self._fingerprints.epoch_done(position)
             position.next_epoch()
             self._num_evaluated = 0
             if self._scheduler is not None and self._scheduler_interval == "epoch":
@@ -142,11 +144,14 @@ class Trainer:
                 if part is None:
                     self._epoch_exhausted = True
                     return
-                self._begin(part)
-                if part.num_samples:
-                    yield part.batch
-                else:
-                    self.apply()
+                is_due = True
+                while is_due:
+                    self._begin(part)
+                    if part.num_samples:
+                        yield part.batch
+                    else:
+                        self.apply()
+                    is_due = self._step.again
                 moved = position.step_in_epoch > part.step_in_epoch
                 if not moved and membership is self._state.membership:
                     raise UserError("trainer.step (or apply) was not called for the last batch")
@@ -169,7 +174,10 @@ class Trainer:
             The mean loss over the global batch, the same number on every worker.
         """
         position = self._state.position
-        step, unpacked = position.applied_steps, self._is_unpacked(batch)
+        step, unpacked = (
+            position.applied_steps,
+            is_unpacked(batch, self._slice and self._slice.batch),
+        )
         while True:
             for micro_batch in self.micro_batches(*batch):
                 with self._step.forward():
@@ -177,8 +185,12 @@ class Trainer:
                 self.backward(loss)
             if self.apply() or position.applied_steps > step or unpacked is None:
                 return position.loss
-            part = self._loader.load(
-                position.epoch, position.step_in_epoch, self._state.shares_in_epoch
+            part = (
+                self._slice
+                if self._step.again
+                else self._loader.load(
+                    position.epoch, position.step_in_epoch, self._state.shares_in_epoch
+                )
             )
             if part is None:  # another worker has not left the epoch before: `batches` goes on
                 return position.loss
@@ -209,6 +221,7 @@ class Trainer:
             return position.evaluations[self._num_evaluated - 1]
         result = merge(parts)
         position.evaluations.append(result)
+        self._state.evaluated(result)
         if self.is_leader:
             self._state.seat.planner.evaluated(
                 Evaluated(epoch=position.epoch, step=position.applied_steps, metrics=result)
@@ -238,7 +251,12 @@ class Trainer:
         if part is None:
             raise UserError("no step is under way: take the batch from trainer.batches()")
         try:
+            self._step.again = False
             loss = self._step.finish(self._state.seat.collective, is_urgent=self._state.is_urgent)
+        except TakeAgain:
+            self._step.undo()
+            self._step.again = True
+            return False
         except Interrupted as fault:
             self._step.undo()
             self._state.recover("fault", str(fault))
@@ -247,6 +265,8 @@ class Trainer:
         self._num_evaluated = 0
         if self._scheduler is not None and self._scheduler_interval == "step":
             self._scheduler.step()
+        if self.is_leader:
+            self._fingerprints.step_done(self._state.position)
         self._state.step_applied(part.num_samples, self._step.clock.take(), self._step.is_urgent)
         return True
 
@@ -254,33 +274,24 @@ class Trainer:
         self._slice = part
         self._step.begin(self._state.seat.collective, part)
 
-    def _is_unpacked(self, batch: tuple[Any, ...]) -> bool | None:
-        """Whether these are the items of the batch handed out; False: it whole; None: neither."""
-        handed_out = None if self._slice is None else self._slice.batch
-        if len(batch) == 1 and batch[0] is handed_out:
-            return False
-        if isinstance(handed_out, tuple | list) and len(batch) == len(handed_out):
-            same = all(mine is theirs for mine, theirs in zip(batch, handed_out, strict=True))
-            return True if same else None
-        return None
-
     def _evaluate_together(
         self, metrics: Callable[..., Metrics], loader: DataLoader[Any]
     ) -> list[bytes] | None:
         while self._num_evaluated > len(self._state.position.evaluations):
             membership, collective = self._state.membership, self._state.seat.collective
             shares = membership.plan.local_batch_sizes
-            part = evaluate_part(
-                self._model, metrics, loader, shares=shares, rank=collective.rank, device=device()
-            )
+            part = self._evaluated_part(metrics, loader, shares=shares, rank=collective.rank)
             try:
                 return gather_bytes(collective, part, "metrics")
             except Interrupted as fault:
                 self._state.recover("fault", str(fault))
             # In mid-epoch a fresh worker goes straight on to the next step: it will not help here.
-            if not self._epoch_exhausted and self._state.membership.consistency.num_fresh:
-                alone = evaluate_part(
-                    self._model, metrics, loader, shares=[1], rank=0, device=device()
-                )
-                return [alone]
+            if not self._epoch_exhausted and self._state.membership.consistency.num_new:
+                return [self._evaluated_part(metrics, loader, shares=[1], rank=0)]
         return None  # the others were through with it when the membership changed
+
+    def _evaluated_part(self, *task: Any, shares: Sequence[int], rank: int) -> bytes:  # noqa: ANN401
+        whole = self._mode is not None
+        return evaluate_part(
+            self._model, *task, shares=shares, rank=rank, device=device(), whole=whole
+        )

@@ -119,12 +119,10 @@ def test_balanced_shares_follow_the_speeds_at_the_earliest_step(table):
     assert plan.local_batch_sizes[0] > even.local_batch_sizes[0] > plan.local_batch_sizes[2]
 
 
-def test_the_settled_plan_is_the_optimum_and_the_status_says_so(settled):
-    """At 1 : 0.5 : 0.25 without noise: 80, 40, 20, all busy for 80 ms, 1750 samples/s."""
+def test_the_settled_plan_is_the_optimum_and_the_models_are_true(settled):
+    """At 1 : 0.5 : 0.25 without noise: 80, 40, 20, all busy for 80 ms."""
     state, plan, _ = settled
     assert plan.local_batch_sizes == (80, 40, 20)
-    assert state.ideal_samples_per_second == pytest.approx(1750)
-    assert state.imbalance_ratio == pytest.approx(0, abs=1e-9)
     assert [model.seconds_per_sample for model in state.models.values()] == pytest.approx(
         [0.001, 0.002, 0.004], rel=0.1
     )
@@ -257,9 +255,9 @@ def test_every_decision_says_why(settled, table):
     state, plan, step = settled
     decision, *_ = state.handle(table(plan, step), now_seconds=0.0)
     assert decision.action == "keep"
-    assert "below 2.0%" in decision.reason
+    assert "below 0.5%" in decision.reason
     assert decision.current_seconds == pytest.approx(0.08, rel=0.01)
-    assert decision.threshold_ratio == pytest.approx(0.02)
+    assert decision.threshold_ratio == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize(

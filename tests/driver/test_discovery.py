@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
-from hetero_hvd.driver import discovery
+from hetero_hvd.driver import restarts
 from hetero_hvd.driver.discovery import Slots
 from hetero_hvd.driver.launcher import WorkerProcess, launch_order
 from hetero_hvd.driver.output import Console
@@ -83,7 +83,7 @@ def run(folder, script, scenario):
 
 def test_a_slot_that_keeps_dying_is_given_up(tmp_path, monkeypatch):
     """Each restart has a new host name and waits twice as long; after the last one it is over."""
-    monkeypatch.setattr(discovery, "FIRST_BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.01)
 
     async def scenario(bench):
         await bench.slots.follow(cluster("alpha", max_restarts=2))
@@ -97,7 +97,7 @@ def test_a_slot_that_keeps_dying_is_given_up(tmp_path, monkeypatch):
 
 def test_a_slot_that_cannot_be_started_is_tried_again(tmp_path, monkeypatch):
     """A node that is out of reach counts like a worker that dies at once; its log says why."""
-    monkeypatch.setattr(discovery, "FIRST_BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.01)
 
     async def scenario(bench):
         await bench.slots.follow(cluster("alpha", max_restarts=1))

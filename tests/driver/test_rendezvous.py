@@ -121,7 +121,7 @@ def test_a_new_membership_empties_the_store(monkeypatch):
         waiting = asyncio.create_task(ask(port, get("global0/1")))
         await asyncio.sleep(0.02)
         server.init([Place("alpha-0")])
-        assert (await waiting)[0] == 410
+        assert await waiting == (200, b"")  # no address: Horovod gives up at once
         assert await ask(port, get("global0/0")) == (404, b"")
 
     serve(scenario)
@@ -136,8 +136,8 @@ def test_the_death_of_a_member_refuses_the_rendezvous_under_way():
         await asyncio.sleep(0.02)
         assert not waiting.done()
         server.invalidate("beta-0")
-        assert (await waiting)[0] == 410
-        assert (await ask(port, get("global0/2")))[0] == 410
+        assert await waiting == (200, b"")  # no address: Horovod gives up at once
+        assert await ask(port, get("global0/2")) == (200, b"")
 
     serve(scenario)
 

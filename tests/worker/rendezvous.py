@@ -120,6 +120,7 @@ def seat(hub, rank):
         client=None,
         reset_requested=False,
         stop_requested=False,
+        leave_reason=None,
         reset_done=lambda: None,
     )
 

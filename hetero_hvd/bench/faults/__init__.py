@@ -1,0 +1,1 @@
+"""Faults on purpose, and how long they cost."""

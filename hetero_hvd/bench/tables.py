@@ -1,0 +1,172 @@
+"""What is computed from runs: the report's tables."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, median, pstdev
+from typing import Any
+
+from hetero_hvd.bench.numbers import Number
+from hetero_hvd.bench.peers import Cluster, Run, run_peer
+from hetero_hvd.errors import JobError
+
+TARGET_ACCURACY = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much to measure.
+
+    Attributes:
+        repeats: Of each run; the peers take turns.
+        num_steps: Of a run.
+        num_even_steps: Of a run with even shares, whose steps take longer.
+        num_seeds: Of each simulation.
+    """
+
+    repeats: int = 3
+    num_steps: int = 150
+    num_even_steps: int = 50
+    num_seeds: int = 20
+
+
+QUICK = Effort(repeats=1, num_steps=70, num_even_steps=14, num_seeds=20)
+FULL = Effort()
+
+
+@dataclass(kw_only=True)
+class Table:
+    """A table of the report.
+
+    Attributes:
+        title: Its heading.
+        text: What was measured, in a paragraph.
+        columns: Heads.
+        rows: Cells, as text.
+        bars: Label to ratio, for the plot; empty for none.
+        numbers: Rows of "numbers to beat" that it answers.
+        raw: What the cells were computed from.
+    """
+
+    title: str
+    text: str
+    columns: Sequence[str]
+    rows: list[Sequence[str]] = field(default_factory=list)
+    bars: dict[str, float] = field(default_factory=dict)
+    numbers: list[Number] = field(default_factory=list)
+    raw: list[dict[str, Any]] = field(default_factory=list)
+
+
+RACE_COLUMNS = (
+    "peer",
+    "share of ideal, end to end, second half",
+    "from the first step on",
+    "load variance",
+    "seconds per epoch",
+    "cost per epoch",
+    "steps to target",
+    "seconds to target",
+)
+
+Say = Callable[[str], None]
+
+
+def take_turns(
+    cluster: Cluster, peers: Sequence[str], effort: Effort, say: Say, *, options: dict[str, Any]
+) -> dict[str, list[Run]]:
+    """Every peer once, then every peer again."""
+    runs: dict[str, list[Run]] = defaultdict(list)
+    for repeat in range(effort.repeats):
+        for peer in peers:
+            is_even = peer in {"uniform", "horovod", "ddp"}
+            num_steps = effort.num_even_steps if is_even else effort.num_steps
+            job = {"num_steps": num_steps, "options": options}
+            try:
+                run = run_peer(peer, cluster, job)
+            except JobError as error:  # a peer's accident must not cost the night's measurement
+                say(f"{peer} {repeat + 1} of {effort.repeats}: failed, {error}")
+                continue
+            runs[peer].append(run)
+            share = share_of_ideal(cluster, run)
+            say(f"{peer} {repeat + 1} of {effort.repeats}: {share:.3f} of the ideal")
+    return runs
+
+
+def table_of(title: str, cluster: Cluster, runs: dict[str, list[Run]]) -> Table:
+    """What the runs of each peer say: speed, variance, cost and time to the target."""
+    epoch_samples = 40 * cluster.global_batch_size
+    table = Table(
+        title=title,
+        text=f"Batch {cluster.global_batch_size}, {cluster.step_seconds('oracle') * 1e3:.0f} ms of "
+        f"compute in a step of the best plan ({', '.join(map(str, cluster.best_shares))} samples); "
+        f"ideal {cluster.ideal_samples_per_second:.0f} samples/s. An epoch has {epoch_samples} "
+        f"samples; the target is a held-out accuracy of {TARGET_ACCURACY:.0%}; "
+        f"prices {', '.join(f'{p:g}' for p in cluster.price_per_hour)} an hour.",
+        columns=RACE_COLUMNS,
+    )
+    for peer, found in runs.items():
+        shares = [share_of_ideal(cluster, run) for run in found]
+        whole = [_whole_share(cluster, run) for run in found]
+        epochs = [epoch_samples / (s * cluster.ideal_samples_per_second) for s in shares]
+        cost = median(epochs) / 3600 * sum(cluster.price_per_hour)
+        targets = [target for run in found if (target := _to_target(run))]
+        table.rows.append(
+            (
+                peer,
+                f"{median(shares):.3f} ({spread(shares)})",
+                f"{median(whole):.3f}",
+                _load_variance(found),
+                f"{median(epochs):.2f}",
+                f"{cost:.5f}",
+                f"{median(steps for steps, _ in targets):.0f}" if targets else "not in time",
+                f"{median(seconds for _, seconds in targets):.1f}" if targets else "not in time",
+            )
+        )
+        table.bars[peer] = median(shares)
+        table.raw += [
+            {"peer": peer, "step_seconds": run.step_seconds, "losses": run.losses[-1:]}
+            for run in found
+        ]
+    return table
+
+
+def second_half_seconds(run: Run) -> float:
+    """Mean step time."""
+    return mean(run.step_seconds[len(run.step_seconds) // 2 :])
+
+
+def share_of_ideal(cluster: Cluster, run: Run) -> float:
+    """Speed of the second half of a run / summed speed of the devices."""
+    return cluster.global_batch_size / second_half_seconds(run) / cluster.ideal_samples_per_second
+
+
+def _whole_share(cluster: Cluster, run: Run) -> float:
+    samples = cluster.global_batch_size * len(run.step_seconds)
+    return samples / sum(run.step_seconds) / cluster.ideal_samples_per_second
+
+
+def compute_share(cluster: Cluster, run: Run) -> float:
+    """As if nothing but the slowest device's own work took time."""
+    slowest = [max(table) for table in run.tables[len(run.tables) // 2 :]]
+    return cluster.global_batch_size / mean(slowest) / cluster.ideal_samples_per_second
+
+
+def _load_variance(runs: Sequence[Run]) -> str:
+    """Variation of the devices' busy times in the second half: standard deviation / mean."""
+    tables = [table for run in runs for table in run.tables[len(run.tables) // 2 :]]
+    return f"{mean(pstdev(t) / mean(t) for t in tables):.1%}" if tables else ""
+
+
+def _to_target(run: Run) -> tuple[int, float] | None:
+    """Steps and seconds to the target accuracy."""
+    for index, accuracy in enumerate(run.accuracies, 1):
+        if accuracy >= TARGET_ACCURACY:
+            return 10 * index, sum(run.step_seconds[: 10 * index])
+    return None
+
+
+def spread(values: Sequence[float], form: str = "{:.3f}") -> str:
+    """The range of some values, in words."""
+    return f"{form.format(min(values))} to {form.format(max(values))}"

@@ -1,0 +1,125 @@
+"""`hetero-hvd compare`: the first step at which two runs differ, from their fingerprints."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from hetero_hvd.errors import JobError
+
+FILE = "fingerprints.jsonl"
+
+
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a run's fingerprints.jsonl.
+
+    Attributes:
+        epoch: Epoch under way.
+        step: Applied steps.
+        is_epoch: Whether the epoch is over.
+        fingerprint: Digest of all parts.
+        loss: Of the last step; None if it was not finite.
+        parts: Name of the part to its digest.
+        numerics: What the bits depend on beside the script.
+    """
+
+    epoch: int
+    step: int
+    is_epoch: bool
+    fingerprint: str
+    loss: float | None
+    parts: dict[str, str]
+    numerics: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found.
+
+    Attributes:
+        are_equal: Whether all that both runs recorded is the same.
+        lines: In words.
+    """
+
+    are_equal: bool
+    lines: tuple[str, ...]
+
+
+def compare(first: Path, second: Path) -> Comparison:
+    """Compare two runs at the steps of which both have a fingerprint.
+
+    Args:
+        first: Output folder of a run, or its fingerprints.jsonl.
+        second: The other one.
+
+    Raises:
+        JobError: A file cannot be read, or the runs have no step in common.
+    """
+    one, other = _read(first), _read(second)
+    common = sorted(one.keys() & other.keys())
+    if not common:
+        raise JobError(f"{first} and {second} have no step in common")
+    before = None
+    for key in common:
+        if one[key].fingerprint != other[key].fingerprint:
+            return Comparison(False, tuple(_difference(before, one[key], other[key])))
+        before = key
+    last = one[common[-1]]
+    line = f"equal: {len(common)} fingerprints, the last after {_place(last)}"
+    return Comparison(True, (line,))
+
+
+def _difference(
+    before: tuple[int, bool] | None, one: Fingerprint, other: Fingerprint
+) -> Iterator[str]:
+    names = [n for n in one.parts if one.parts[n] != other.parts.get(n)] or sorted(other.parts)
+    yield f"different after {_place(one)}: {', '.join(names)}"
+    yield f"  loss {_number(one.loss)} and {_number(other.loss)}"
+    if before is None:
+        yield "  no earlier fingerprint of both runs is equal"
+    else:
+        yield f"  equal until step {before[0]}"
+    steps = one.step - (before[0] if before else 0)
+    if steps > 1:
+        yield "  to find the step: run both again with --fingerprint-steps 1"
+    facts, others = one.numerics.split("; "), other.numerics.split("; ")
+    changed = [(fact, also) for fact, also in zip(facts, others, strict=False) if fact != also]
+    for fact, also in changed:
+        yield f"  the first ran with {fact}, the second with {also}"
+
+
+def _place(found: Fingerprint) -> str:
+    where = f"epoch {found.epoch}" if found.is_epoch else f"a step of epoch {found.epoch}"
+    return f"step {found.step} ({where})"
+
+
+def _number(loss: float | None) -> str:
+    return repr(math.nan if loss is None else loss)
+
+
+def _read(path: Path) -> dict[tuple[int, bool], Fingerprint]:
+    """By step; what a run wrote twice, because a fault came between, must be the same."""
+    file = path / FILE if path.is_dir() else path
+    try:
+        lines = file.read_text().splitlines()
+    except OSError as error:
+        raise JobError(
+            f"{file}: {error.strerror}; fingerprints are kept by hetero-hvd run --reproducible"
+        ) from error
+    found: dict[tuple[int, bool], Fingerprint] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = msgspec.convert(json.loads(line), Fingerprint)
+        except (ValueError, msgspec.ValidationError) as error:
+            if number == len(lines):  # a torn tail is what a killed run leaves
+                break
+            raise JobError(f"{file}:{number}: {error}") from error
+        known = found.setdefault((entry.step, entry.is_epoch), entry)
+        if known.fingerprint != entry.fingerprint:
+            raise JobError(f"{file}:{number}: differs from an earlier line about the same step")
+    return found

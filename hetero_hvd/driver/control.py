@@ -1,0 +1,118 @@
+"""Orders to a running job, through a socket in its output folder.
+
+Who may write there is up to the file system: the socket's mode is 0600. One JSON line goes in, one
+comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hetero_hvd.errors import JobError, UserError
+
+NAME = "control.sock"
+MAX_LINE_BYTES = 4096
+TIMEOUT_SECONDS = 10.0
+
+
+@contextmanager
+def _short_path(folder: Path) -> Iterator[str]:
+    """The socket's path through an open descriptor: a socket's own path has 108 bytes at most."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{NAME}"
+    finally:
+        os.close(descriptor)
+
+
+class Control:
+    """The driver's end. Used in the loop's thread.
+
+    Args:
+        folder: Of the run.
+        drain: Called with `NODE` or `NODE:SLOT`; gives what will happen in words, or raises
+            UserError.
+    """
+
+    def __init__(self, folder: Path, drain: Callable[[str], str]) -> None:
+        self._folder = folder
+        self._drain = drain
+        self._server: asyncio.AbstractServer | None = None
+
+    async def listen(self) -> None:
+        """Accept orders.
+
+        Raises:
+            JobError: The socket cannot be made.
+        """
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        os.fchmod(end.fileno(), 0o600)  # before it has a name: nobody is ever faster
+        try:
+            (self._folder / NAME).unlink(missing_ok=True)
+            with _short_path(self._folder) as path:
+                end.bind(path)
+        except OSError as error:
+            end.close()
+            raise JobError(f"{self._folder / NAME} cannot be made: {error.strerror}") from error
+        self._server = await asyncio.start_unix_server(self._serve, sock=end, limit=MAX_LINE_BYTES)
+
+    def close(self) -> None:
+        """Accept no more."""
+        if self._server is not None:
+            self._server.close()
+        with suppress(OSError):
+            (self._folder / NAME).unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line = await asyncio.wait_for(reader.readline(), TIMEOUT_SECONDS)
+            answer = {"done": self._drain(str(json.loads(line)["drain"]))}
+        except UserError as error:
+            answer = {"error": str(error)}
+        except (ValueError, KeyError, TypeError, TimeoutError, ConnectionError):
+            answer = {"error": "not understood: must be one line, {'drain': 'NODE[:SLOT]'}"}
+        with suppress(ConnectionError):
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+        writer.close()
+
+
+def newest_run(runs: Path = Path("runs")) -> Path:
+    """The folder of the run that was started last and still takes orders.
+
+    Raises:
+        JobError: There is none.
+    """
+    found = max(runs.glob(f"*/{NAME}"), key=lambda path: path.stat().st_mtime, default=None)
+    if found is None:
+        raise JobError(f"no running job in {runs.absolute()}: give its folder with --output")
+    return found.parent
+
+
+def drain(folder: Path, target: str) -> str:
+    """Ask the driver of a run to let a node or a slot go.
+
+    Returns:
+        What will happen, in words.
+
+    Raises:
+        JobError: No driver answers there, or it refuses.
+    """
+    try:
+        with _short_path(folder) as path, socket.socket(socket.AF_UNIX) as end:
+            end.settimeout(TIMEOUT_SECONDS)
+            end.connect(path)
+            end.sendall(json.dumps({"drain": target}).encode() + b"\n")
+            line = end.makefile("rb").readline(MAX_LINE_BYTES)
+    except OSError as error:
+        raise JobError(f"no job takes orders in {folder}: {error.strerror or error}") from error
+    answer = json.loads(line or b'{"error": "the driver has ended"}')
+    if "error" in answer:
+        raise JobError(str(answer["error"]))
+    return str(answer["done"])

@@ -1,0 +1,76 @@
+"""What each worker is given on its way: who it is, where its driver is, where to keep state."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+
+from hetero_hvd.config import ClusterConfig
+from hetero_hvd.driver.discovery import Slot
+from hetero_hvd.driver.launcher import WorkerProcess, launch_order
+from hetero_hvd.driver.network import Endpoints
+
+
+class Starter:
+    """Starts the process of a slot.
+
+    Args:
+        config: Of the job at its start.
+        command: The user's command.
+        key: The job's key.
+        endpoints: Where the nodes reach the driver.
+        output: Folder of the run; the workers keep their checkpoints there.
+        resume: Folder of an earlier run to go on from.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        command: tuple[str, ...],
+        key: bytes,
+        endpoints: Endpoints,
+        *,
+        output: Path,
+        resume: Path | None,
+    ) -> None:
+        job = config.job
+        self._command = command
+        self._endpoints = endpoints
+        checkpoints = {
+            "folder": str(output.absolute() / "checkpoints"),
+            "run": secrets.token_hex(4),
+            "every_seconds": job.checkpoint_seconds,
+            "keep": job.checkpoint_keep,
+            "best": job.checkpoint_best or "",
+            "resume": str(resume.absolute() / "checkpoints") if resume else "",
+        }
+        self._environment = {
+            "HETERO_HVD_KEY": key.hex(),
+            "HETERO_HVD_HANG_SECONDS": str(job.hang_timeout_seconds),
+            "HETERO_HVD_REPRODUCIBLE": str(job.reproducible).lower(),
+            "HETERO_HVD_GRAIN": str(job.grain),
+            "HETERO_HVD_FINGERPRINTS": str(output.absolute() / "fingerprints.jsonl"),
+            "HETERO_HVD_FINGERPRINT_STEPS": str(job.fingerprint_steps),
+        }
+        if job.reproducible:
+            self._environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        if job.checkpoint_seconds or job.checkpoint_best or resume:
+            self._environment["HETERO_HVD_CHECKPOINTS"] = json.dumps(checkpoints)
+
+    async def __call__(self, slot: Slot) -> WorkerProcess:
+        """Start a worker.
+
+        Raises:
+            JobError: There is no way to its node.
+            OSError: The interpreter or ssh is not there.
+        """
+        endpoint = await self._endpoints.towards(slot.node)
+        identity = {
+            "HETERO_HVD_DRIVER": f"{endpoint.address}:{endpoint.channel_port}",
+            "HETERO_HVD_WORKER": str(slot.worker),
+            "HETERO_HVD_HOST": slot.host,
+        }
+        environment = self._environment | identity
+        order = launch_order(slot.node, slot.worker.slot, self._command, environment)
+        return await WorkerProcess.start(slot.node, order, slot.output)

@@ -1,0 +1,266 @@
+"""Durable checkpoints: written beside the training, whole or not at all, checked when read.
+
+Only rank 0 writes. On the step path the state is copied to the host's memory, nothing more; a
+thread serialises and writes it: temporary folder, fsync, SHA-256 in a manifest, rename. A copy that
+is damaged, or half a copy, is never taken: the one before is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from hetero_hvd.errors import JobError
+from hetero_hvd.worker.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+STATE, MANIFEST = "state.pt", "manifest.json"
+CHUNK_BYTES = 2**20
+
+
+class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """From the driver, as JSON in `HETERO_HVD_CHECKPOINTS`.
+
+    Attributes:
+        folder: Where to.
+        run: Name of this run of the job: older runs' checkpoints in the folder are not taken.
+        every_seconds: Between two checkpoints; 0 = only those of the best, and when leaving.
+        keep: Newest ones kept.
+        best: Metric of `Trainer.evaluate` whose best checkpoint is kept too, `-` in front if less
+            is better; "" for none.
+        resume: Folder of an earlier run to go on from; "" for none.
+    """
+
+    folder: str
+    run: str
+    every_seconds: float = 60.0
+    keep: int = 2
+    best: str = ""
+    resume: str = ""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint says of itself.
+
+    Attributes:
+        run: Which run of the job wrote it.
+        applied_steps: Optimizer steps applied.
+        sha256: Of the state's bytes.
+        num_bytes: Of the state.
+        metrics: Of the last evaluation, if there was one after the last step.
+    """
+
+    run: str
+    applied_steps: int
+    sha256: str
+    num_bytes: int
+    metrics: dict[str, float] = {}
+
+
+class Checkpoints:
+    """Writes checkpoints while training goes on, and finds the newest good one.
+
+    Args:
+        settings: Where, when and how many.
+        replica: What to keep.
+    """
+
+    def __init__(self, settings: CheckpointSettings, replica: Replica) -> None:
+        self._settings = settings
+        self._replica = replica
+        self._folder = Path(settings.folder)
+        self._writer: threading.Thread | None = None
+        self._next_at_seconds = time.monotonic() + settings.every_seconds
+        self._best = float("-inf")
+
+    def load_newest(self) -> bool:
+        """Take over the newest good checkpoint of this run, else of the one to resume.
+
+        Returns:
+            Whether there was one.
+        """
+        own = [m for m in _listed(self._folder) if m[1].run == self._settings.run]
+        earlier = _listed(Path(self._settings.resume)) if self._settings.resume else []
+        for path, manifest in own + earlier:
+            payload = _read(path, manifest)
+            if payload is not None:
+                state = self._replica.load(payload)
+                _restore_randomness(state.get("randomness", {}))
+                logger.warning("going on from %s: step %d", path, manifest.applied_steps)
+                return True
+        return False
+
+    def is_due(self) -> bool:
+        """Whether to call `save`; a writer that is still busy is not disturbed."""
+        is_time = self._settings.every_seconds and time.monotonic() >= self._next_at_seconds
+        return bool(is_time) and (self._writer is None or not self._writer.is_alive())
+
+    def is_best(self, metrics: Mapping[str, float]) -> bool:
+        """Whether these are the best metrics so far; remembers them."""
+        name = self._settings.best
+        value = metrics.get(name.lstrip("-"))
+        if not name or value is None:
+            return False
+        goodness = -value if name.startswith("-") else value
+        is_better = goodness > self._best
+        self._best = max(self._best, goodness)
+        return is_better
+
+    def save(self, applied_steps: int, metrics: Mapping[str, float] | None = None) -> None:
+        """Copy the state now, write it beside the training."""
+        self.wait()
+        self._next_at_seconds = time.monotonic() + self._settings.every_seconds
+        state = self._replica.snapshot() | {"randomness": _randomness()}
+        arguments = (state, applied_steps, dict(metrics or {}))
+        self._writer = threading.Thread(target=self._write, args=arguments, name="checkpoint")
+        self._writer.start()
+
+    def wait(self) -> None:
+        """Until what is being written is safe, or has failed."""
+        if self._writer is not None:
+            self._writer.join()
+
+    def _write(self, state: dict[str, Any], applied_steps: int, metrics: dict[str, float]) -> None:
+        name = f"step-{applied_steps:012d}-{self._settings.run}"
+        partial = self._folder / f".{name}.{os.getpid()}"
+        try:
+            partial.mkdir(parents=True)
+            with (partial / STATE).open("wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            manifest = Manifest(
+                run=self._settings.run,
+                applied_steps=applied_steps,
+                sha256=_digest(partial / STATE),
+                num_bytes=(partial / STATE).stat().st_size,
+                metrics=metrics,
+            )
+            with (partial / MANIFEST).open("wb") as file:
+                file.write(msgspec.json.encode(manifest))
+                file.flush()
+                os.fsync(file.fileno())
+            if not (self._folder / name).exists():
+                partial.rename(self._folder / name)
+            _sync_folder(self._folder)
+            self._prune()
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+            logger.error(  # noqa: TRY400 - one line: training goes on
+                "the checkpoint of step %d cannot be written: %s (training goes on)",
+                applied_steps,
+                str(error).splitlines()[0],
+            )
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _prune(self) -> None:
+        own = [item for item in _listed(self._folder) if item[1].run == self._settings.run]
+        name = self._settings.best
+        sign = -1 if name.startswith("-") else 1
+        rated = [item for item in own if name.lstrip("-") in item[1].metrics]
+        best = max(rated, key=lambda item: sign * item[1].metrics[name.lstrip("-")], default=None)
+        for item in own[max(1, self._settings.keep) :]:
+            if item is not best:
+                shutil.rmtree(item[0], ignore_errors=True)
+
+
+def open_checkpoints(variables: Mapping[str, str], replica: Replica) -> Checkpoints | None:
+    """As the environment asks for; None without.
+
+    Raises:
+        JobError: The variable is malformed.
+    """
+    text = variables.get("HETERO_HVD_CHECKPOINTS")
+    if not text:
+        return None
+    try:
+        settings = msgspec.json.decode(text, type=CheckpointSettings)
+    except msgspec.DecodeError as error:
+        raise JobError(f"HETERO_HVD_CHECKPOINTS: {error}") from error
+    return Checkpoints(settings, replica)
+
+
+def _listed(folder: Path) -> list[tuple[Path, Manifest]]:
+    """Complete checkpoints, newest first."""
+    found = []
+    for path in folder.glob("step-*"):
+        try:
+            manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
+        except (OSError, msgspec.DecodeError) as error:
+            logger.warning("%s is not taken: %s", path, error)
+            continue
+        found.append((path, manifest))
+    return sorted(found, key=lambda item: (item[1].applied_steps, str(item[0])), reverse=True)
+
+
+def _read(path: Path, manifest: Manifest) -> bytes | None:
+    """The state's bytes if they are what the manifest says."""
+    try:
+        payload = (path / STATE).read_bytes()
+    except OSError as error:
+        logger.warning("%s is not taken: %s", path, error)
+        return None
+    if hashlib.sha256(payload).hexdigest() != manifest.sha256:
+        logger.warning(
+            "%s is damaged (%d bytes of %d, or others): trying the one before",
+            path,
+            len(payload),
+            manifest.num_bytes,
+        )
+        return None
+    return payload
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _randomness() -> dict[str, Any]:
+    """The state of every generator that a script is likely to use."""
+    version, words, gauss = random.getstate()
+    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - the one scripts use
+    state = {
+        "python": [version, list(words), gauss],
+        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def _restore_randomness(state: dict[str, Any]) -> None:
+    if not state:
+        return
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available() and len(state.get("cuda", [])) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])

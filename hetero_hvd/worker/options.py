@@ -1,0 +1,86 @@
+"""What a script may ask of the trainer beside model, optimizer and data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import torch
+from torch.nn import Parameter
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.worker.reducer import DEFAULT_BUCKET_BYTES, Compression
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """How a step is taken.
+
+    Attributes:
+        scaler: For float16 autocast; unscaled after the reduction, so that all workers decide
+            alike.
+        clip: Called with the parameters after the reduction and before the optimizer, for example
+            `lambda parameters: clip_grad_norm_(parameters, 1.0)`.
+        micro_batch_size: Samples in one forward and backward at most, > 0; None = the whole share,
+            or with `accumulation_steps` the loader's batch size.
+        accumulation_steps: Batches of the loader in one optimizer step, >= 1.
+        bucket_bytes: Size at which a gradient bucket is closed, > 0.
+        compression: `none`, `fp16` or `fp16-feedback`; see `Reducer`.
+        reproducible: The same bits on any cluster, see docs/reproducibility.md; None: as the job
+            is started.
+        grain: Samples of one forward and backward in the reproducible mode, > 0; None: the job's.
+        sum_bits: Width of its sums, 64 or 32.
+    """
+
+    scaler: torch.amp.GradScaler | None = None
+    clip: Callable[[list[Parameter]], object] | None = None
+    micro_batch_size: int | None = None
+    accumulation_steps: int = 1
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES
+    compression: Compression = "none"
+    reproducible: bool | None = None
+    grain: int | None = None
+    sum_bits: int = 64
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("micro_batch_size", "accumulation_steps", "bucket_bytes", "grain"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise UserError(f"{name}={value!r}: must be a whole number >= 1")
+        if self.compression not in get_args(Compression):
+            allowed = ", ".join(get_args(Compression))
+            raise UserError(f"compression={self.compression!r}: must be of {allowed}")
+        if self.sum_bits not in (32, 64):
+            raise UserError(f"sum_bits={self.sum_bits!r}: must be 64 or 32")
+
+
+def step_options(given: dict[str, Any], *, loader_batch_size: int | None) -> StepOptions:
+    """The options that a script gives; micro-batches bound the memory where batches accumulate.
+
+    Raises:
+        UserError: There is no such option, or its value cannot be.
+    """
+    try:
+        options = StepOptions(**given)
+    except TypeError as error:
+        raise UserError(f"Trainer: {error}") from error
+    if options.accumulation_steps > 1 and not options.micro_batch_size and not options.grain:
+        options = replace(options, micro_batch_size=loader_batch_size)
+    return options
+
+
+def check_scheduler(scheduler: object, interval: str) -> None:
+    """Refuse a scheduler that the trainer cannot advance.
+
+    Raises:
+        UserError: It is one, or the interval is none.
+    """
+    if interval not in ("epoch", "step"):
+        raise UserError(f"scheduler_interval={interval!r}: must be 'epoch' or 'step'")
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise UserError(
+            "ReduceLROnPlateau needs a metric: give it as extra_state and call its step yourself"
+        )

@@ -1,0 +1,74 @@
+"""Finds that this worker hangs in its own part of a step, while its heartbeat goes on.
+
+A data loader that waits for a dead file server, or a kernel that never returns, stops everybody,
+and the others cannot tell who is to blame: all they see is one reduction that does not end. But
+each worker knows what it is doing itself.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import time
+from collections import defaultdict, deque
+from statistics import median
+
+from hetero_hvd.probes.timing import PhaseClock
+
+logger = logging.getLogger(__name__)
+
+EXIT_HUNG = 124  # as `timeout` of coreutils
+DEADLINE_RATIO = 20.0
+"""So many times the median of a phase: a cold cache or a page-in is not a hang."""
+
+OWN_PHASES = ("data_wait", "transfer", "forward", "backward", "optimizer")
+LEARNED_STEPS, FEWEST_STEPS = 50, 5
+
+
+class Watchdog:
+    """Knows how long each phase of a step may last here.
+
+    `learn` belongs to the training thread; `overdue` may be called from any.
+
+    Args:
+        clock: Tells the phase under way.
+        floor_seconds: No phase is overdue earlier.
+    """
+
+    def __init__(self, clock: PhaseClock, *, floor_seconds: float) -> None:
+        self._clock = clock
+        self._floor_seconds = floor_seconds
+        self._seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=LEARNED_STEPS))
+        self._deadlines: dict[str, float] = {}
+
+    def learn(self, seconds: dict[str, float]) -> None:
+        """Take in the phases of one step."""
+        for phase in OWN_PHASES:
+            known = self._seconds[phase]
+            known.append(seconds.get(phase, 0.0))
+            if len(known) >= FEWEST_STEPS:
+                self._deadlines[phase] = max(self._floor_seconds, DEADLINE_RATIO * median(known))
+
+    def overdue(self, now_seconds: float) -> str | None:
+        """What lasts too long, in words; None while all is well or nothing is known yet.
+
+        Args:
+            now_seconds: As `time.perf_counter` gives it.
+        """
+        phase, since_seconds = self._clock.current
+        lasted_seconds = now_seconds - since_seconds
+        limit_seconds = self._deadlines.get(phase)
+        if limit_seconds is None or lasted_seconds < limit_seconds:
+            return None
+        return (
+            f"{phase} has lasted {lasted_seconds:.0f} s, its limit is {limit_seconds:.0f} s "
+            f"({DEADLINE_RATIO:g} times the median, at least {self._floor_seconds:g} s)"
+        )
+
+    def end_if_overdue(self) -> None:
+        """End this process, with a trace of all threads: no other way leads out of such a read."""
+        if fault := self.overdue(time.perf_counter()):
+            logger.error("this worker hangs and ends itself: %s", fault)
+            faulthandler.dump_traceback(all_threads=True)
+            os._exit(EXIT_HUNG)

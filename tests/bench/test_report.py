@@ -1,0 +1,60 @@
+"""The page is made from measurements, and parts measured earlier stay."""
+
+from __future__ import annotations
+
+import json
+
+from hetero_hvd.bench import report
+from hetero_hvd.bench.numbers import Number, simulated, timed
+from hetero_hvd.bench.parts import MIXED
+from hetero_hvd.bench.tables import Table
+
+
+def table(title, found):
+    """A small table."""
+    number = Number(quantity=f"speed {title}", goal=">= 1", found=found, is_reached=found >= "1")
+    return Table(
+        title=title,
+        text="Measured.",
+        columns=("peer", "share"),
+        rows=[("ours", found)],
+        bars={"ours": 0.5},
+        numbers=[number],
+    )
+
+
+def test_the_page_holds_all_parts_with_their_own_header(tmp_path):
+    """A part that is measured again replaces itself and nothing else."""
+    report.write(tmp_path, {"command": "first"}, {"one": [table("One", "0.9")]})
+    report.write(tmp_path, {"command": "second"}, {"two": [table("Two", "1.1")]})
+    report.write(tmp_path, {"command": "third"}, {"one": [table("One", "1.2")]})
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "first" not in page
+    assert page.index("command: third") < page.index("command: second")
+    assert "| speed One | >= 1 | 1.2 | yes |" in page
+    assert "benchmarks/two.svg" in page
+    assert (tmp_path / "benchmarks" / "one.svg").read_text().startswith("<svg")
+    assert set(json.loads((tmp_path / "benchmarks" / "results.json").read_text())) == {"one", "two"}
+
+
+def test_the_header_says_what_a_reader_needs():
+    """Command, commit, machine and how busy it was."""
+    facts = report.header(["scripts/bench", "--quick"])
+    assert set(facts) == {"command", "commit", "date", "machine", "load before"}
+    assert facts["command"] == "scripts/bench --quick"
+
+
+def test_the_ideal_is_the_sum_of_the_devices_own_speeds():
+    """At 1 : 1 : 1 : 0.21 equal shares reach about a quarter of it, the oracle nearly all."""
+    batch = MIXED.global_batch_size
+    even = batch / MIXED.step_seconds("horovod") / MIXED.ideal_samples_per_second
+    best = batch / MIXED.step_seconds("oracle") / MIXED.ideal_samples_per_second
+    assert 0.22 < even < 0.30
+    assert 0.99 < best <= 1.0
+    assert min(MIXED.best_shares) >= 41
+
+
+def test_the_simulated_numbers_to_beat_are_reached():
+    """All rows, with 20 seeds; the timed ones are within their goals too."""
+    missed = [row for row in [*simulated(num_seeds=20), *timed()] if not row.is_reached]
+    assert missed == []

@@ -1,0 +1,118 @@
+"""The published rules do what they publish, and ours is ahead of them in a simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero_hvd.core.policies import in_proportion, make_policy
+from hetero_hvd.core.scenario import Change, Scenario
+from hetero_hvd.core.settings import BalanceConfig
+from hetero_hvd.core.simulation import Simulation
+
+SPEEDS = (1565, 1571, 1499, 326)
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20), st.integers(20, 2000))
+def test_proportions_are_whole_and_sum_up(weights, total):
+    """Each gets at least one sample, all together exactly the batch."""
+    sizes = in_proportion(total, weights)
+    assert sum(sizes) == total
+    assert min(sizes) >= 1
+
+
+@pytest.fixture(name="race")
+def race_of(affine):
+    """Mean true efficiency of a rule (None: the oracle) over some seeds."""
+
+    def race(rule, *, changes=(), overhead=0.02, noise=0.05, steps=300):
+        scenario = Scenario(
+            curves=tuple(affine(speed, overhead) for speed in SPEEDS),
+            global_batch_size=512,
+            noise_ratio=noise,
+            changes=changes,
+        )
+        found = []
+        for seed in range(5):
+            policy = make_policy(BalanceConfig(rule=rule)) if rule else None
+            run = Simulation(scenario, policy, np.random.default_rng(seed))
+            run.run(steps)
+            found.append(np.mean(run.efficiency_at))
+        return float(np.mean(found))
+
+    return race
+
+
+def test_the_oracle_has_the_best_plan_at_every_step(race):
+    """Whatever happens, its efficiency is 1."""
+    changes = (
+        Change(step=50, worker=0, time_ratio=2.0),
+        Change(step=90, worker=1, time_ratio=float("inf")),
+        Change(step=150, worker=1, time_ratio=1.0),
+    )
+    assert race(None, changes=changes) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        (Change(step=100, worker=0, time_ratio=2.0),),
+        (Change(step=100, worker=0, time_ratio=1.5, over_steps=100),),
+        (Change(step=100, worker=1, time_ratio=float("inf")),),
+    ],
+    ids=["steady", "slow-down", "drift", "loss"],
+)
+def test_ours_is_ahead_of_the_published_rules(race, changes):
+    """From an even start, with overheads and noise, whatever happens on the way."""
+    ours = race("model", changes=changes)
+    assert ours > race("lbb", changes=changes)
+    assert ours > race("omnilearn", changes=changes)
+    assert ours > race("static", changes=changes)
+
+
+def test_a_static_split_keeps_the_given_proportions(affine):
+    """Relative speeds become shares and stay, whatever is measured."""
+    hints = {"node0": 1.0, "node1": 0.5}
+    config = BalanceConfig(rule="static", relative_speeds=hints)
+    scenario = Scenario(curves=(affine(100), affine(1000)), global_batch_size=30)
+    run = Simulation(scenario, make_policy(config), np.random.default_rng(0))
+    run.run(20)
+    assert set(run.sizes_at) == {(20, 10)}
+
+
+def test_a_worker_that_changes_is_noticed_between_two_exchanges(affine):
+    """At the settled pace of seven steps a 2x slow-down is answered within 15 steps, 20 seeds."""
+    settled = 0
+    taken = []
+    for seed in range(20):
+        scenario = Scenario(
+            curves=tuple(affine(speed, 0.01) for speed in SPEEDS),
+            global_batch_size=512,
+            noise_ratio=0.05,
+            changes=(Change(step=205, worker=0, time_ratio=2.0),),
+        )
+        run = Simulation(scenario, make_policy(BalanceConfig()), np.random.default_rng(seed))
+        run.run(300)
+        taken.append(run.steps_until(0.95, since=205))
+        settled += run.num_exchanges < 200
+    assert settled == 20
+    assert np.median(taken) <= 8
+    assert np.percentile(taken, 95) <= 15
+
+
+def test_micro_batches_make_a_staircase_that_is_still_balanced(simulation, affine, staircase):
+    """With an overhead for each 32 samples the plan stays within 3 % of the best."""
+    curves = [staircase(affine(speed, 0.004), 32) for speed in SPEEDS]
+    times = sorted({curve.step_seconds(n) for curve in curves for n in range(1, 513)})
+    held = {
+        t: sum(max((n for n in range(513) if c.step_seconds(n) <= t), default=0) for c in curves)
+        for t in times[:: max(1, len(times) // 200)]
+    }
+    best = min(t for t, samples in held.items() if samples >= 512)
+    for seed in range(3):
+        run = simulation(curves, seed=seed, noise=0.02)
+        run.run(200, best_seconds=best)
+        assert np.mean(run.efficiency_at[60:]) >= 0.97

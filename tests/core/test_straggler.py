@@ -1,0 +1,126 @@
+"""Stragglers are judged against their own best; a cause is named only where there is evidence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from hetero_hvd.core.simulation import row_of
+from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.core.straggler import StragglerWatch, communication_ratio
+from hetero_hvd.messages import WorkerId
+
+WORKERS = tuple(WorkerId(name, 0) for name in ("fast", "middle", "slow"))
+SPEEDS = (1000.0, 500.0, 100.0)
+SHARE = 50
+
+
+@pytest.fixture(name="watched")
+def watched_cluster():
+    """Observe tables in which a worker's row is changed; give back what was said, in words."""
+
+    class Watched:
+        def __init__(self):
+            self.watch = StragglerWatch()
+            self.models = {
+                worker: StepTimeModel(overhead_seconds=0.0, seconds_per_sample=1 / speed)
+                for worker, speed in zip(WORKERS, SPEEDS, strict=True)
+            }
+
+        def run(self, num_tables, change=lambda _index, row: row):
+            found = []
+            for _ in range(num_tables):
+                rows = [row_of(SHARE, SHARE / speed) for speed in SPEEDS]
+                rows = [change(index, row) for index, row in enumerate(rows)]
+                found += map(str, self.watch.observe(WORKERS, rows, self.models))
+            return found
+
+    return Watched()
+
+
+def slower(index, *, compute=1.0, wait=0.0):
+    """Change one worker's row."""
+
+    def change(at, row):
+        if at != index:
+            return row
+        busy = row.forward_seconds + row.backward_seconds
+        return row_of(row.local_batch_size, busy * compute, data_wait_seconds=wait)
+
+    return change
+
+
+def test_a_healthy_slow_card_is_never_flagged(watched):
+    """A tenth of the others' speed is what it should have."""
+    assert watched.run(100) == []
+
+
+def test_a_worker_at_half_its_own_speed_is_found_and_the_cause_is_named(watched):
+    """After a few tables, once; and it is well again when it is."""
+    watched.run(20)
+    (said,) = watched.run(20, slower(0, compute=2.0))
+    assert said.startswith("fast:0 is slow: 0.5")
+    assert said.endswith("(compute)")
+    assert watched.run(20) == ["fast:0 is as fast as it should be again"]
+
+
+def test_a_slow_disk_is_called_input(watched):
+    """The time lost is the wait for data."""
+    watched.run(20)
+    (said,) = watched.run(20, slower(1, wait=0.1))
+    assert said.endswith("(input)")
+
+
+def test_two_causes_alike_are_not_guessed_at(watched):
+    """Neither accounts for 80 % of the lost time."""
+    watched.run(20)
+    (said,) = watched.run(20, slower(1, compute=1.5, wait=0.05))
+    assert said.endswith("(unknown)")
+
+
+def test_one_slow_step_is_no_straggler(watched):
+    """A spike raises no verdict."""
+    watched.run(20)
+    assert watched.run(1, slower(0, compute=10.0)) == []
+    assert watched.run(20) == []
+
+
+def test_what_slows_all_alike_is_nobodys_fault(watched):
+    """Everybody at 0.7 of the best speed: no verdict."""
+    watched.run(20)
+
+    def change(_index, row):
+        return row_of(row.local_batch_size, row.busy_seconds / 0.7)
+
+    assert watched.run(30, change) == []
+
+
+def test_missing_timings_are_incomplete_and_not_balanced(watched):
+    """The verdict abstains, and says so once."""
+    watched.run(10)
+
+    def change(index, row):
+        fields = msgspec.structs.asdict(row) | {"forward_seconds": math.nan}
+        return type(row)(**fields) if index == 2 else row
+
+    assert watched.run(10, change) == ["slow:0: INCOMPLETE, its timings are missing"]
+
+
+def test_a_remembered_curve_is_the_measure_from_the_first_table(watched):
+    """A worker that comes back at half the speed of the last job is found."""
+    best = {
+        w: replace(m, seconds_per_sample=m.seconds_per_sample) for w, m in watched.models.items()
+    }
+    watched.models = best
+    (said,) = watched.run(30, slower(2, compute=2.0))
+    assert said.startswith("slow:0 is slow")
+
+
+def test_what_the_last_to_be_ready_waits_is_communication():
+    """The others wait for it as well; a cluster without measurements is neither."""
+    rows = [row_of(SHARE, busy, step_seconds=0.1) for busy in (0.02, 0.05, 0.07)]
+    assert communication_ratio(rows) == pytest.approx(0.3)
+    assert math.isnan(communication_ratio([]))

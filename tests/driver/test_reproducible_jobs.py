@@ -1,0 +1,78 @@
+"""Whole jobs in the reproducible mode: no fault and no other cluster changes a bit."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.driver.compare import compare
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+SCRIPT = str(Path(__file__).with_name("reproducible.py"))
+EPOCHS = 40
+MODE = ("--reproducible", "--grain", "8", "--fingerprint-steps", "1", "--progress-seconds", "0.2")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Folder of a run of one worker that nothing happened to, kept for all tests."""
+    return tmp_path_factory.mktemp("alone")
+
+
+@pytest.fixture
+def start(start_job):
+    """Starts the training under an output folder's name."""
+    return lambda *names, output="out", arguments=(), script=(), **settings: start_job(
+        *MODE,
+        *("--output", str(output)),
+        *arguments,
+        names=names,
+        command=(SCRIPT, str(EPOCHS), *script),
+        **settings,
+    )
+
+
+def expect_equal(start, alone, folder):
+    """The run in `folder` has the fingerprints of the undisturbed one."""
+    if not (alone / "fingerprints.jsonl").exists():
+        assert start("alpha", output=alone).wait(60) == 0
+    found = compare(alone, folder)
+    assert found.are_equal, found.lines
+    assert f"the last after step {EPOCHS * 8} (epoch {EPOCHS - 1})" in found.lines[0]
+
+
+def test_a_kill_and_a_join(start, alone, tmp_path):
+    """A worker dies, two go on, it comes back as a fresh process: as if one had trained alone."""
+    job = start("alpha", "beta", "gamma", script=("2",))
+    job.wait_for(r"step [1-9]\d*  epoch")
+    os.kill(job.pid_of("beta:0"), signal.SIGKILL)
+    job.wait_for(r"2 workers train together: alpha:0, gamma:0")
+    job.wait_for(r"3 workers train together: alpha:0, gamma:0, beta:0")
+    assert job.wait(40) == 0
+    expect_equal(start, alone, tmp_path / "out")
+
+
+def test_resumed_on_another_number_of_workers(start, alone, tmp_path):
+    """Stopped on three, gone on from the checkpoint on two."""
+    job = start("alpha", "beta", "gamma", checkpoint_seconds=0.3)
+    job.wait_for(r"step [1-9]\d*  epoch")
+    job.wait_for(r"step \d\d+  epoch [1-9]")
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait() == 130
+    reached = len((tmp_path / "out" / "fingerprints.jsonl").read_text().splitlines())
+    again = start(
+        "alpha", "beta", output="second", arguments=("--resume", "out"), checkpoint_seconds=9
+    )
+    assert again.wait(40) == 0
+    rest = len((tmp_path / "second" / "fingerprints.jsonl").read_text().splitlines())
+    assert rest < EPOCHS * 9
+    assert reached + rest >= EPOCHS * 9
+    expect_equal(start, alone, tmp_path / "second")
+
+
+def test_a_job_without_the_mode_says_how_to_start_it(start_job):
+    """The script asks for it: the driver must plan in its grains."""
+    job = start_job(names=("alpha",), command=(SCRIPT, "1"))
+    assert job.wait() == 1
+    assert "start it with hetero-hvd run --reproducible --grain 8" in "\n".join(job.output)

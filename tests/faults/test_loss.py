@@ -1,0 +1,105 @@
+"""Workers that die: whoever it is, whenever it happens, the others go on at once."""
+
+import pytest
+
+from .conftest import assert_exact
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+LIMIT_SECONDS = 3.0  # this machine is shared; docs/faults.md has what was measured
+
+
+@pytest.mark.parametrize(
+    ("worker", "kind", "place"),
+    [
+        ("beta:0", "kill", "loss"),
+        ("alpha:0", "kill", "loss"),
+        ("beta:0", "segfault", "loss"),
+        ("gamma:0", "exit", "after"),
+        ("alpha:0", "kill", "load"),
+    ],
+)
+def test_a_death_costs_one_worker_and_no_step(start, worker, kind, place):
+    """Before, in or after its part of a step, rank 0 or another: nothing is lost or repeated."""
+    job = start({"worker": worker, "step": 10, "kind": kind, "place": place})
+    assert job.wait() == 0, job.console
+    assert_exact(job, epochs=8, workers={"alpha:0", "beta:0", "gamma:0"} - {worker})
+    assert job.recovery_seconds() < LIMIT_SECONDS
+    assert "(fault, nothing copied)" in job.console or place == "after"
+
+
+@pytest.mark.parametrize("delay_seconds", [0.02, 0.1, 0.2])
+def test_a_second_death_during_the_recovery(start, delay_seconds):
+    """The rendezvous under way is refused and tried again without the second one."""
+    first = {"worker": "beta:0", "step": 10, "kind": "kill"}
+    second = {"worker": "gamma:0", "kind": "kill", "after_fault": 0, "delay_seconds": delay_seconds}
+    job = start(first, second, nodes=("alpha", "beta", "gamma", "delta"))
+    assert job.wait() == 0, job.console
+    assert_exact(job, epochs=8, workers=("alpha:0", "delta:0"))
+    assert job.recovery_seconds(1) < LIMIT_SECONDS
+
+
+def test_two_deaths_in_one_step(start):
+    """Two at once are one recovery."""
+    faults = [{"worker": name, "step": 10, "kind": "kill"} for name in ("alpha:0", "beta:0")]
+    job = start(*faults)
+    assert job.wait() == 0, job.console
+    assert_exact(job, epochs=8, workers=("gamma:0",))
+
+
+def test_a_restarted_worker_joins_and_is_equal(start):
+    """It takes over the others' state, momentum and weight decay included."""
+    job = start(
+        {"worker": "beta:0", "step": 10, "kind": "kill"},
+        epochs=150,
+        settings={"max_restarts": 1},
+    )
+    assert job.wait() == 0, job.console
+    assert_exact(job, epochs=150, workers=("alpha:0", "beta:0", "gamma:0"))
+    assert "restart 1 in 1 s" in job.console
+
+
+def test_a_joiner_that_dies_while_it_joins_costs_nobody_else(start):
+    """Killed again right after its restart, at the first step that it takes part in."""
+    faults = [
+        {"worker": "beta:0", "step": 10, "kind": "kill"},
+        {"worker": "beta:0", "kind": "kill", "after_fault": 0, "delay_seconds": 0.0},
+    ]
+    job = start(*faults, epochs=150, settings={"max_restarts": 2})
+    assert job.wait() == 0, job.console
+    assert_exact(job, epochs=150, workers=("alpha:0", "beta:0", "gamma:0"))
+
+
+def test_a_slow_joiner_holds_up_nobody(start):
+    """It spends its time before it is announced; the others take their steps meanwhile."""
+    faults = [
+        {"worker": "beta:0", "step": 10, "kind": "kill"},
+        {"worker": "beta:0", "step": 0, "kind": "sleep", "seconds": 3, "place": "start"},
+    ]
+    job = start(*faults, epochs=200, settings={"max_restarts": 1})
+    # The sleep is due at the first start too: it fires there, so the restart is a quick one.
+    assert job.wait() == 0, job.console
+    assert_exact(job, epochs=200, workers=("alpha:0", "beta:0", "gamma:0"))
+    assert job.longest_gap_seconds() < LIMIT_SECONDS
+
+
+def test_a_slot_that_keeps_dying_is_quarantined(start):
+    """Its budget is spent, the reason is given, the others finish."""
+    faults = [
+        {"worker": "beta:0", "step": 6, "kind": "kill"},
+        {"worker": "beta:0", "step": 0, "place": "start", "kind": "exit", "code": 3},
+    ]
+    job = start(*faults, epochs=12)
+    assert job.wait() == 0, job.console
+    assert "beta:0 is given up after 0 restarts: 1 failures within 600 s" in job.console
+
+
+def test_too_few_workers_pause_the_job_until_others_come(start):
+    """Below min_np the survivors wait, in one clear line, and go on when the slot is back."""
+    job = start(
+        {"worker": "beta:0", "step": 10, "kind": "kill"},
+        settings={"max_restarts": 1, "min_np": 3},
+    )
+    assert job.wait() == 0, job.console
+    assert "paused: 2 workers are left, min_np is 3" in job.console
+    assert_exact(job, epochs=8, workers=("alpha:0", "beta:0", "gamma:0"))

@@ -1,0 +1,87 @@
+"""The reproducible mode: one fingerprint, whoever computes what."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+
+KINDS = {
+    "cnn": {"model": "cnn"},
+    "gpt": {"model": "gpt"},
+    "cnn, bfloat16": {"model": "cnn", "autocast": True},
+    "gpt, bfloat16": {"model": "gpt", "autocast": True},
+    "gpt, 32-bit sums": {"model": "gpt", "sum_bits": 32},
+    "cnn, scaler that overflows": {"model": "cnn", "scaler": True},
+    "cnn, loader processes": {"model": "cnn", "loaders": 1},
+}
+PLANS = ("even", "skewed", "balancer")
+CASES = [
+    (name, plans) for name in KINDS for plans in (PLANS if name in ("cnn", "gpt") else ("skewed",))
+]
+CONTROLS = [(name, plans) for name in ("cnn", "gpt") for plans in ("even", "skewed")]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory, start_workers):
+    """(kind, plans, in the mode) to the results of every rank of every number of workers."""
+    cases = [KINDS[name] | {"plans": plans} for name, plans in CASES]
+    cases += [KINDS[name] | {"plans": plans, "mode": False} for name, plans in CONTROLS]
+    keys = [(*case, True) for case in CASES] + [(*case, False) for case in CONTROLS]
+    found = {key: {} for key in keys}
+    for num_workers in (1, 2, 3, 4):
+        folder = tmp_path_factory.mktemp(f"workers-{num_workers}")
+        ranks = start_workers(folder, "reproducible", num_workers, cases=cases, timeout_seconds=150)
+        for key, of_ranks in zip(keys, zip(*ranks, strict=True), strict=True):
+            found[key][num_workers] = of_ranks
+    return found
+
+
+def fingerprints(results, kind, mode):
+    """All that were found for a kind of training, over numbers of workers and plans."""
+    return {
+        result["fingerprint"]
+        for (name, _, in_mode), numbers in results.items()
+        if (name, in_mode) == (kind, mode)
+        for ranks in numbers.values()
+        for result in ranks
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_fingerprint(results, kind):
+    """Parameters, optimizer and loss are the same bits for 1 to 4 workers and all plans."""
+    assert len(fingerprints(results, kind, mode=True)) == 1
+
+
+def test_the_plans_did_differ(results):
+    """The workers' shares were not always the same, so the fingerprints had reason to differ."""
+    for (_, plans, _), numbers in results.items():
+        if plans == "skewed":
+            for ranks in (numbers[2], numbers[3], numbers[4]):
+                assert len({size for rank in ranks for _, size in rank["shares"]}) > 2
+
+
+@pytest.mark.parametrize("kind", ["cnn", "gpt"])
+def test_the_control_differs(results, kind):
+    """Without the mode the same trainings end in different bits."""
+    assert len(fingerprints(results, kind, mode=False)) > 3
+
+
+def test_evaluation_does_not_depend_on_the_shares(results):
+    """Its result is the same float everywhere."""
+    found = {
+        result["evaluation"]["loss"]
+        for plans in PLANS
+        for ranks in results["gpt", plans, True].values()
+        for result in ranks
+    }
+    assert len(found) == 1
+
+
+def test_the_scaler_skips_the_same_steps(results):
+    """A scale that overflows in the first steps is lowered by all alike, and training recovers."""
+    for ranks in results["cnn, scaler that overflows", "skewed", True].values():
+        for result in ranks:
+            assert result["finite"]
+            assert result["scale"] < 2.0**127

@@ -1,0 +1,153 @@
+"""Checkpoints on disk: whole, checked, bounded in number, and never in the way."""
+
+import os
+import random
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from hetero_hvd.errors import JobError
+from hetero_hvd.worker import checkpoint
+from hetero_hvd.worker.checkpoint import Checkpoints, CheckpointSettings, open_checkpoints
+from hetero_hvd.worker.replica import Replica
+
+
+def training(seed=0):
+    """A model with momentum in its optimizer, as one replica."""
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+    return Replica({"model": model, "optimizer": optimizer})
+
+
+def keeper(folder, replica=None, **settings):
+    """Checkpoints in a folder."""
+    wanted = CheckpointSettings(folder=str(folder), **{"run": "one", **settings})
+    return Checkpoints(wanted, replica or training())
+
+
+def save(checkpoints, *arguments):
+    """Write one and wait for it."""
+    checkpoints.save(*arguments)
+    checkpoints.wait()
+
+
+def test_what_is_saved_comes_back_bit_for_bit(tmp_path):
+    """Model, optimizer and every generator of random numbers."""
+    one, other = training(0), training(1)
+    save(keeper(tmp_path, one), 7)
+    drawn = random.random(), np.random.rand(), float(torch.rand(()))  # noqa: NPY002, S311
+    assert keeper(tmp_path, other).load_newest()
+    assert other.checksum() == one.checksum()
+    assert drawn == (random.random(), np.random.rand(), float(torch.rand(())))  # noqa: NPY002, S311
+
+
+def test_training_goes_on_while_it_is_written(tmp_path, monkeypatch):
+    """What is written is the state of that moment, whatever a slow disk takes and training does."""
+    disk = threading.Event()
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: disk.wait(10) and fsync(fd))
+    replica = training()
+    before = replica.checksum()
+    checkpoints = keeper(tmp_path, replica, every_seconds=1e-9)
+    checkpoints.save(1)
+    assert not checkpoints.is_due()  # a writer that is busy is not disturbed
+    with torch.no_grad():
+        replica._parts["model"].weight += 1
+    disk.set()
+    checkpoints.wait()
+    assert checkpoints.is_due()
+    fresh = training(1)
+    keeper(tmp_path, fresh).load_newest()
+    assert fresh.checksum() == before
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "no manifest", "no state", "bad manifest"])
+def test_a_damaged_one_is_passed_over(tmp_path, caplog, damage):
+    """The one before is taken, and it is said."""
+    replica = training()
+    checkpoints = keeper(tmp_path, replica)
+    save(checkpoints, 1)
+    first = replica.checksum()
+    with torch.no_grad():
+        replica._parts["model"].weight += 1
+    save(checkpoints, 2)
+    newest = max(tmp_path.glob("step-*"))
+    state, manifest = newest / "state.pt", newest / "manifest.json"
+    content = state.read_bytes()
+    {
+        "torn": lambda: state.write_bytes(content[:50]),
+        "flipped": lambda: state.write_bytes(content[:-1] + bytes([content[-1] ^ 1])),
+        "no manifest": manifest.unlink,
+        "no state": state.unlink,
+        "bad manifest": lambda: manifest.write_text("{"),
+    }[damage]()
+    fresh = training(1)
+    assert keeper(tmp_path, fresh).load_newest()
+    assert fresh.checksum() == first
+    assert newest.name in caplog.text
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+    """Whatever comes after it, the best by the metric stays."""
+    checkpoints = keeper(tmp_path, keep=2, best="-loss")
+    for step, loss in ((1, 5.0), (2, 1.0), (3, 4.0), (4, 3.0)):
+        if checkpoints.is_best({"loss": loss}) or step > 2:
+            save(checkpoints, step, {"loss": loss})
+    kept = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("step-*"))
+    assert kept == [2, 3, 4]
+
+
+def test_another_runs_checkpoints_are_taken_on_request_only(tmp_path):
+    """A folder that is used again does not continue what was meant to start anew."""
+    save(keeper(tmp_path), 7)
+    assert not keeper(tmp_path, run="two").load_newest()
+    assert keeper(tmp_path / "new", run="two", resume=str(tmp_path)).load_newest()
+
+
+def test_a_full_disk_is_survived(tmp_path, caplog):
+    """One line, nothing half is left, and the last good one stays."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    size = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(size, check=False).returncode:
+        pytest.skip("needs root, to mount a small file system")
+    try:
+        save(keeper(folder), 1)
+        big = Replica({"model": torch.nn.Linear(200, 200)})
+        save(keeper(folder, big), 2)
+        assert "the checkpoint of step 2 cannot be written" in caplog.text
+        assert [path.name for path in folder.iterdir()] == ["step-000000000001-one"]
+        assert keeper(folder).load_newest()
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_folder_that_cannot_be_made_is_survived(tmp_path, caplog):
+    """Training goes on without."""
+    (tmp_path / "file").write_text("")
+    save(keeper(tmp_path / "file" / "below"), 1)
+    assert "the checkpoint of step 1 cannot be written: " in caplog.text
+
+
+def test_it_is_due_by_time(tmp_path):
+    """Not before, and never if it is switched off."""
+    assert not keeper(tmp_path, every_seconds=0.0).is_due()
+    checkpoints = keeper(tmp_path, every_seconds=0.01)
+    deadline = time.monotonic() + 5
+    while not checkpoints.is_due():
+        assert time.monotonic() < deadline
+
+
+def test_malformed_settings_are_one_line():
+    """They come from the driver, or by hand."""
+    assert open_checkpoints({}, training()) is None
+    with pytest.raises(JobError, match="HETERO_HVD_CHECKPOINTS: "):
+        open_checkpoints({"HETERO_HVD_CHECKPOINTS": "{}"}, training())
+    assert checkpoint.STATE == "state.pt"
