@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.leftovers import processes_of, wait_until
+
 SCRIPT = Path(__file__).with_name("train.py")
 NODES = ("alpha", "beta", "gamma")
 
@@ -26,26 +28,6 @@ def write_nodes(path, names=NODES, **settings):
     fresh = path.with_suffix(".new")
     fresh.write_text("\n".join(lines) + "\n")
     fresh.replace(path)
-
-
-def processes_of(folder):
-    """Pids of all processes that work in a folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and (entry / "cwd").readlink() == folder:
-                found.append(int(entry.name))
-        except OSError:
-            continue  # it has just ended
-    return found
-
-
-def wait_until(condition, seconds, what):
-    """Wait for a condition that no event tells about."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
 
 
 async def until(condition):

@@ -1,35 +1,14 @@
 """Jobs in which something goes wrong on purpose, judged by the state that they leave."""
 
 import os
-import time
-from pathlib import Path
 
 import pytest
 
 from hetero_hvd.bench.faults.job import FaultJob
+from tests.leftovers import processes_of, wait_until
 
 NODES = ("alpha", "beta", "gamma")
 SAMPLES, BATCH = 256, 64
-
-
-def processes_of(folder):
-    """Pids of all processes that work in a folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and (entry / "cwd").readlink() == folder:
-                found.append(int(entry.name))
-        except OSError:
-            continue  # it has just ended
-    return found
-
-
-def wait_until(condition, seconds, what):
-    """Wait for a condition that no event tells about."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.02)
 
 
 def assert_exact(job, *, epochs, workers, unused=()):
