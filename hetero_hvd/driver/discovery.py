@@ -6,52 +6,20 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
+from hetero_hvd.driver.journal import Journal
 from hetero_hvd.driver.launcher import WorkerProcess
 from hetero_hvd.driver.output import Console, WorkerOutput
 from hetero_hvd.driver.restarts import Restarts
+from hetero_hvd.driver.slot import Slot
 from hetero_hvd.errors import JobError, UserError
-from hetero_hvd.messages import Admit, Ready, WorkerId
+from hetero_hvd.messages import Ready, WorkerId, WorkerQuarantined, WorkerStarted
 
 EXIT_NOT_STARTED = 127
 EXIT_TERMINATED = 143
 """Of a worker that somebody has asked to go, by SIGTERM."""
-
-
-@dataclass(eq=False, kw_only=True)
-class Slot:
-    """One process place, through all restarts of its worker.
-
-    Attributes:
-        worker: Who runs there.
-        node: The node, as nodes.yaml described it at the last start.
-        host: The worker's name as a Horovod host, new at each restart.
-        process: The running process; None between two.
-        ready: What the running worker said of itself; None before.
-        admission: With which the running worker was made a member; None before.
-        is_wanted: Whether nodes.yaml still has it.
-        num_restarts: So many so far.
-        heard_at_seconds: When the worker last sent something, monotonic clock.
-    """
-
-    worker: WorkerId
-    node: NodeConfig
-    output: WorkerOutput
-    host: str = ""
-    process: WorkerProcess | None = None
-    ready: Ready | None = None
-    admission: Admit | None = None
-    is_wanted: bool = True
-    num_restarts: int = 0
-    heard_at_seconds: float = field(default_factory=time.monotonic)
-
-    @property
-    def is_available(self) -> bool:
-        """Whether Horovod may count on it."""
-        return self.ready is not None and self.is_wanted
 
 
 class Slots:
@@ -64,6 +32,7 @@ class Slots:
         count_gpus: Asks a node for its GPUs, where nodes.yaml does not say how many slots it has.
         on_change: Called when a worker became ready or went.
         on_exit: Called with a slot and its exit code, before the slot forgets the process.
+        journal: Hears of starts and quarantines.
 
     Attributes:
         may_restart: Whether a worker that died is started again.
@@ -79,6 +48,7 @@ class Slots:
         count_gpus: Callable[[NodeConfig], Awaitable[int]],
         on_change: Callable[[], None],
         on_exit: Callable[[Slot, int], None],
+        journal: Journal | None = None,
     ) -> None:
         self.may_restart = True
         self._console = console
@@ -87,6 +57,7 @@ class Slots:
         self._count_gpus = count_gpus
         self._on_change = on_change
         self._on_exit = on_exit
+        self._journal = journal or Journal()
         self._tasks: dict[Slot, asyncio.Task[None]] = {}
         self._num_gpus: dict[str, int] = {}
         self._incarnations: Counter[WorkerId] = Counter()
@@ -171,7 +142,7 @@ class Slots:
             names = ", ".join(str(slot.worker) for slot in self._tasks if slot.is_wanted)
             raise UserError(f"{target!r}: no such node or worker; there are: {names}")
         for slot in found:
-            self.quarantined[slot.worker] = (slot.node, "drained")
+            self._quarantine(slot, "drained")
             self._release(slot, "is drained")
         self._changed()
         return f"{', '.join(str(slot.worker) for slot in found)} leaves after the step under way"
@@ -267,7 +238,7 @@ class Slots:
             )
         if isinstance(verdict, float):
             return verdict
-        self.quarantined[slot.worker] = (slot.node, verdict)
+        self._quarantine(slot, verdict)
         self._console.say(
             f"{slot.worker} is given up after {slot.num_restarts} restarts: {verdict}; "
             "it is tried again when its entry in nodes.yaml changes"
@@ -282,6 +253,9 @@ class Slots:
         slot.host = f"{slot.worker.node}-{slot.worker.slot}{suffix}"
         try:
             slot.process = await self._launch(slot)
+            self._journal.publish(
+                WorkerStarted(worker=slot.worker, host=slot.host, num_restarts=slot.num_restarts)
+            )
             code = await slot.process.exited
         except (OSError, JobError) as error:
             slot.output.feed(f"cannot be started: {error}\n".encode())
@@ -290,6 +264,10 @@ class Slots:
         slot.process = slot.ready = slot.admission = None
         self._changed()
         return code
+
+    def _quarantine(self, slot: Slot, reason: str) -> None:
+        self.quarantined[slot.worker] = (slot.node, reason)
+        self._journal.publish(WorkerQuarantined(worker=slot.worker, reason=reason))
 
     def _changed(self) -> None:
         self._available = tuple(slot.host for slot in self._tasks if slot.is_available)

@@ -18,12 +18,14 @@ from pathlib import Path
 
 import msgspec
 
-from hetero_hvd.config import NodesFile
+from hetero_hvd.config import JOB_SETTINGS, NodesFile
 from hetero_hvd.driver.control import Control
+from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.report import as_dict, as_text
-from hetero_hvd.driver.team import Ending, Team
+from hetero_hvd.driver.team import Team
 from hetero_hvd.errors import ConfigError, JobError, UserError
+from hetero_hvd.messages import RunEnded, RunStarted
 
 TICK_SECONDS = 0.25
 TICKS_PER_LOOK = 4
@@ -113,6 +115,7 @@ class Job:
         resume: Path | None = None,
     ) -> None:
         self._nodes_file = nodes_file
+        self._command = command
         self._output = output
         self._console = console
         self._team = Team(nodes_file.current, command, output, console, resume)
@@ -135,11 +138,20 @@ class Job:
         finally:
             work.cancel()
             await self._close(ending)
+            self._team.journal.publish(RunEnded(exit_code=ending.exit_code, reason=ending.reason))
             self._summarize(ending)
         return ending.exit_code
 
     async def _work(self) -> None:
         cluster = self._nodes_file.current
+        self._team.journal.publish(
+            RunStarted(
+                run_id=self._output.name,
+                command=self._command,
+                nodes=tuple(node.name for node in cluster.nodes),
+                settings={s.name: str(getattr(cluster.job, s.name)) for s in JOB_SETTINGS},
+            )
+        )
         await self._control.listen()
         endpoints = [await self._team.endpoints.towards(node) for node in cluster.nodes]
         self._console.say(f"logs: {self._output / 'logs'}  status: {endpoints[0].status_url}")

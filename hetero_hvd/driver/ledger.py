@@ -17,16 +17,19 @@ from hetero_hvd.core.policies import make_policy
 from hetero_hvd.core.settings import BalanceConfig, Rule
 from hetero_hvd.core.straggler import StragglerWatch
 from hetero_hvd.driver.curves import CurveStore
+from hetero_hvd.driver.journal import Journal
 from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.progress import Progress
 from hetero_hvd.driver.summary import Summary
 from hetero_hvd.messages import (
     BatchPlan,
+    Decided,
     Evaluated,
     Finished,
     FromWorker,
     Recovered,
     StepsTimed,
+    StragglerReported,
     WorkerId,
     WorkersJoined,
 )
@@ -46,6 +49,7 @@ class Ledger:
             timings.jsonl gets what they were based on, and curves.json in the folder above what
             the next job should know about the workers.
         command: The user's; what is learnt about a worker is true for it alone.
+        journal: Hears of all plans, decisions and verdicts.
 
     Attributes:
         summary: Of the run so far.
@@ -55,9 +59,15 @@ class Ledger:
     """
 
     def __init__(
-        self, config: ClusterConfig, console: Console, decisions: Path, command: Sequence[str] = ()
+        self,
+        config: ClusterConfig,
+        console: Console,
+        decisions: Path,
+        command: Sequence[str] = (),
+        journal: Journal | None = None,
     ) -> None:
         job = config.job
+        self._journal = journal or Journal()
         self._store = CurveStore(decisions.parent.parent / "curves.json", config.nodes, command)
         self._remembered = self._store.load() if job.remember else {}
         self._may_remember = job.remember
@@ -141,6 +151,15 @@ class Ledger:
         for verdict in self._stragglers.observe(self.workers, event.timings, models):
             self.summary.stragglers.append(f"step {event.step}: {verdict}")
             self._progress.straggler(event.step, verdict)
+            self._journal.publish(
+                StragglerReported(
+                    step=event.step,
+                    worker=verdict.worker,
+                    is_slow=verdict.is_slow,
+                    speed_ratio=verdict.speed_ratio,
+                    cause=verdict.cause,
+                )
+            )
         if time.monotonic() > self._saved_at_seconds + SAVE_SECONDS:
             self._save_curves()
 
@@ -149,14 +168,14 @@ class Ledger:
         if self._may_remember and isinstance(self._cluster, ClusterState):
             self._store.save(self._cluster.curves)
 
-    def _line(self, decision: Decision) -> bytes:
+    def _decided(self, decision: Decision) -> None:
         changed = {str(worker): ratio for worker, ratio in decision.changed.items()}
-        facts = asdict(replace(decision, changed={})) | {
-            "changed": changed,
-            "rendezvous_id": self.rendezvous_id,
-            "workers": list(map(str, self.workers)),
-        }
-        return msgspec.json.encode(facts) + b"\n"
+        facts = asdict(replace(decision, changed={})) | {"changed": changed}
+        event = Decided(rendezvous_id=self.rendezvous_id, **facts)
+        self._journal.publish(event)
+        names = list(map(str, self.workers))
+        line = msgspec.structs.asdict(event) | {"workers": names}
+        self._decisions.write(msgspec.json.encode(line) + b"\n")
 
     def _balance(self, event: WorkersJoined | StepsTimed) -> list[BatchPlan]:
         plans = []
@@ -164,11 +183,12 @@ class Ledger:
             if isinstance(result, BatchPlan):
                 self.summary.planned(result)
                 self._progress.planned(result)
+                self._journal.publish(result)
                 plans.append(result)
             else:
                 if self._explain:
                     self._explain(f"step {result.step}: {result}")
-                self._decisions.write(self._line(result))
+                self._decided(result)
         return plans
 
 

@@ -7,9 +7,9 @@ import secrets
 from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig
-from hetero_hvd.driver.discovery import Slot
 from hetero_hvd.driver.launcher import WorkerProcess, launch_order
 from hetero_hvd.driver.network import Endpoints
+from hetero_hvd.driver.slot import Slot
 
 
 class Starter:

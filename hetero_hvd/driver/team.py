@@ -7,13 +7,14 @@ import logging
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hetero_hvd import channel
 from hetero_hvd.config import ClusterConfig
-from hetero_hvd.driver.discovery import Slot, Slots
+from hetero_hvd.driver.discovery import Slots
+from hetero_hvd.driver.ending import Ending
+from hetero_hvd.driver.journal import Journal
 from hetero_hvd.driver.launcher import count_gpus, exit_in_words
 from hetero_hvd.driver.ledger import MAX_RESETS_WITHOUT_STEP, Ledger
 from hetero_hvd.driver.membership import Membership
@@ -21,29 +22,15 @@ from hetero_hvd.driver.network import DriverAddresses, Endpoints
 from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.rendezvous import Rendezvous
 from hetero_hvd.driver.server import ChannelServer
+from hetero_hvd.driver.slot import Slot
 from hetero_hvd.driver.starter import Starter
 from hetero_hvd.driver.status import status_of
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import Crashed, Finished, FromWorker, Ready
+from hetero_hvd.messages import Crashed, Finished, FromWorker, Heartbeat, Ready, WorkerExited
 
 logger = logging.getLogger(__name__)
 
 EXIT_USER_ERROR = 2
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a job ended.
-
-    Attributes:
-        exit_code: For the command line.
-        reason: In words.
-        is_orderly: Whether the workers end by themselves.
-    """
-
-    exit_code: int
-    reason: str
-    is_orderly: bool = False
 
 
 class Team:
@@ -61,6 +48,7 @@ class Team:
         slots: The workers' processes.
         membership: Who of them trains.
         ledger: The books of the run.
+        journal: All that happens.
         all_lost: Set when all members are gone, but others may take their place.
         ended: Set once, when the job is over; an exception is a reason to give up.
 
@@ -83,13 +71,13 @@ class Team:
         self._rendezvous = Rendezvous()
         addresses = DriverAddresses(config.nodes, config.job.driver_address)
         self.endpoints = Endpoints(addresses, self._channels, self._rendezvous)
-        self._last_failure = 0
         self._news = asyncio.Event()
         self._versions: dict[str, str] = {}
-        self._is_short = False
+        self._is_short, self._last_failure = False, 0
         self.all_lost = asyncio.Event()
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        self.ledger = Ledger(config, console, output / "decisions.jsonl", command)
+        self.journal = Journal()
+        self.ledger = Ledger(config, console, output / "decisions.jsonl", command, self.journal)
         self.slots = Slots(
             console,
             output / "logs",
@@ -97,6 +85,7 @@ class Team:
             count_gpus=count_gpus,
             on_change=self._slots_changed,
             on_exit=self._exited,
+            journal=self.journal,
         )
         self.membership = Membership(
             config.job,
@@ -183,6 +172,8 @@ class Team:
         return status_of(self.slots, self.membership, self.ledger, is_ended=self.ended.done())
 
     def _handle(self, slot: Slot, message: FromWorker) -> None:
+        if not isinstance(message, Heartbeat):
+            self.journal.publish(message)
         match message:
             case Ready():
                 self._ready(slot, message)
@@ -237,6 +228,10 @@ class Team:
 
     def _exited(self, slot: Slot, code: int) -> None:
         self.ledger.summary.workers[slot.worker].exit_codes.append(code)
+        words = exit_in_words(code)
+        self.journal.publish(
+            WorkerExited(worker=slot.worker, host=slot.host, exit_code=code, words=words)
+        )
         self.membership.lost(slot.host)
         self._last_failure = code or self._last_failure
         if self.ended.done():
@@ -244,7 +239,7 @@ class Team:
         if not slot.is_wanted:
             self._console.say(f"{slot.worker} has left")
             return
-        what = f"{slot.worker} {exit_in_words(code)}"
+        what = f"{slot.worker} {words}"
         if slot.ready is None:
             self._not_started(slot, code, what)
         elif code:

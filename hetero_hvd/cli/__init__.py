@@ -1,0 +1,92 @@
+"""The command line: the only place that prints and decides the exit code.
+
+Each command is a module with SUMMARY, `add_arguments` and `act`, and if it has more to say, HELP
+and USAGE.
+
+Exit codes: 0 done, 1 it did not work, 2 the input is wrong (one line per problem, no traceback),
+130 interrupted; `run` passes on the training's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from hetero_hvd.cli import compare, config, discover, doctor, drain, nodes, run, simulate
+from hetero_hvd.errors import UserError
+
+COMMANDS = {
+    "run": run,
+    "drain": drain,
+    "compare": compare,
+    "nodes": nodes,
+    "config": config,
+    "discover": discover,
+    "doctor": doctor,
+    "simulate": simulate,
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports misuse as every other wrong input is reported."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Words after the program's name; default: those of this process.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        arguments = _parse(sys.argv[1:] if argv is None else argv)
+        return int(arguments.act(arguments))
+    except UserError as error:
+        for line in str(error).splitlines():
+            print(f"hetero-hvd: {line}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `hetero-hvd config | head`: nobody reads on, which is no failure
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    """Read the words up to the first `--`; what follows is the user's, whatever it looks like."""
+    split = words.index("--") if "--" in words else len(words)
+    arguments = _parser().parse_args(words[:split])
+    arguments.command = tuple(words[split + 1 :])
+    if arguments.command and arguments.act is not run.act:
+        raise UserError("only 'run' takes a command after --")
+    return arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="hetero-hvd",
+        allow_abbrev=False,
+        description="Train one PyTorch model on machines of unequal speed, with Elastic Horovod.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, module in COMMANDS.items():
+        summary = module.SUMMARY
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=getattr(module, "HELP", summary[0].upper() + summary[1:] + "."),
+            usage=getattr(module, "USAGE", None),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.set_defaults(act=module.act)
+        module.add_arguments(command)
+    return parser

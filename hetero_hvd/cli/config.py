@@ -1,0 +1,25 @@
+"""`hetero-hvd config`: every setting and its source."""
+
+from __future__ import annotations
+
+import argparse
+
+from hetero_hvd.cli.settings import add_nodes_file, add_settings, load
+from hetero_hvd.config import listing
+
+SUMMARY = "list every setting and where its value came from"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    add_nodes_file(command)
+    add_settings(command)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Print one line a setting."""
+    rows = list(listing(load(arguments).current))
+    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for at, value, source in rows:
+        print(f"{at:{wide[0]}}  {value:{wide[1]}}  {source}")
+    return 0

@@ -1,0 +1,58 @@
+"""`hetero-hvd nodes`: list the nodes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from hetero_hvd.cli.settings import add_nodes_file, load
+from hetero_hvd.config import NodeConfig
+
+SUMMARY = "list the nodes"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    command.add_argument("--json", action="store_true", help="print JSON")
+    add_nodes_file(command)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Print a table."""
+    nodes = load(arguments).current.nodes
+    if arguments.json:
+        print(json.dumps([_record(node) for node in nodes], indent=2))
+        return 0
+    from rich.console import Console  # noqa: PLC0415 - slow to import, needed here only
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table()
+    for heading in ("node", "launcher", "address", "slots", "devices", "limits and hints"):
+        table.add_column(heading, overflow="fold")
+    for node in nodes:
+        table.add_row(*_row(node))
+    Console().print(table)
+    return 0
+
+
+def _record(node: NodeConfig) -> dict[str, object]:
+    """A node as JSON, without the values of its environment: some are secrets."""
+    return asdict(node) | {"slots": node.declared_slots, "env": sorted(node.env)}
+
+
+def _row(node: NodeConfig) -> tuple[str, ...]:
+    user = f"{node.user}@" if node.user else ""
+    port = f" port {node.port}" if node.port else ""
+    names = ("relative_speed", "memory_limit_bytes", "max_local_batch_size")
+    notes = {name: getattr(node, name) for name in names}
+    notes |= asdict(node.emulate) if node.emulate else {}
+    return (
+        node.name,
+        node.launcher,
+        f"{user}{node.address}{port}",
+        str(node.declared_slots or "its GPUs, else 1"),
+        "GPU per slot" if node.devices is None else ", ".join(map(str, node.devices)) or "CPU only",
+        ("emulated: " if node.emulate else "")
+        + ", ".join(f"{name} {value:g}" for name, value in notes.items() if value),
+    )

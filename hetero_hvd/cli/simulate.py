@@ -1,0 +1,16 @@
+"""`hetero-hvd simulate`: balancing policies on a described or recorded cluster."""
+
+from __future__ import annotations
+
+import argparse
+
+from hetero_hvd.bench import simulate
+
+SUMMARY = "compare balancing policies on a cluster that is described"
+add_arguments = simulate.add_arguments
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Print the comparison."""
+    print(simulate.run(arguments))
+    return 0

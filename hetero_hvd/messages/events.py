@@ -1,0 +1,137 @@
+"""What the driver sees and decides; with the workers' own records, a run's whole history."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from hetero_hvd.messages.from_driver import BatchPlan
+from hetero_hvd.messages.from_worker import (
+    Crashed,
+    Evaluated,
+    Finished,
+    Ready,
+    Recovered,
+    StepsTimed,
+    WorkersJoined,
+)
+from hetero_hvd.messages.identity import Message, WorkerId
+
+
+class RunStarted(Message, frozen=True):
+    """A job has begun.
+
+    Attributes:
+        run_id: Name of the run, unique in its folder of runs: the start time in UTC.
+        command: The user's command.
+        nodes: Names of the nodes of nodes.yaml.
+        settings: Setting of the job to its value in text; no secrets are among them.
+    """
+
+    run_id: str
+    command: tuple[str, ...]
+    nodes: tuple[str, ...]
+    settings: dict[str, str]
+
+
+class WorkerStarted(Message, frozen=True):
+    """A worker's process was started.
+
+    Attributes:
+        worker: Who.
+        host: Its name as a Horovod host, new at each restart.
+        num_restarts: So many came before.
+    """
+
+    worker: WorkerId
+    host: str
+    num_restarts: int
+
+
+class WorkerExited(Message, frozen=True):
+    """A worker's process has ended.
+
+    Attributes:
+        worker: Who.
+        host: Its name as a Horovod host.
+        exit_code: Of the process; 128 + n if signal n ended it.
+        words: The same in words.
+    """
+
+    worker: WorkerId
+    host: str
+    exit_code: int
+    words: str
+
+
+class WorkerQuarantined(Message, frozen=True):
+    """A slot runs no worker any more although nodes.yaml has it.
+
+    Attributes:
+        worker: Whose slot.
+        reason: In words.
+    """
+
+    worker: WorkerId
+    reason: str
+
+
+class Decided(Message, frozen=True):
+    """A decision of the balancer; fields as in `core.control.Decision`, workers in rank order."""
+
+    rendezvous_id: int
+    step: int
+    action: str
+    reason: str
+    proposed: tuple[int, ...] = ()
+    current_seconds: float = math.nan
+    proposed_seconds: float = math.nan
+    threshold_ratio: float = math.nan
+    changed: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class StragglerReported(Message, frozen=True):
+    """A worker has become slower than it should be, or is well again.
+
+    Attributes:
+        step: Last step that it is based on.
+        worker: Who.
+        is_slow: Whether it is slow from now on.
+        speed_ratio: Its speed / what it should be, relative to the median; NaN: unmeasured.
+        cause: `input`, `transfer`, `compute`, `unknown`, or None where it is not slow.
+    """
+
+    step: int
+    worker: WorkerId
+    is_slow: bool
+    speed_ratio: float
+    cause: str | None
+
+
+class RunEnded(Message, frozen=True):
+    """A job has ended.
+
+    Attributes:
+        exit_code: Of the command line.
+        reason: In words.
+    """
+
+    exit_code: int
+    reason: str
+
+
+DriverEvent = (
+    RunStarted
+    | WorkerStarted
+    | WorkerExited
+    | WorkerQuarantined
+    | Decided
+    | StragglerReported
+    | BatchPlan
+    | RunEnded
+)
+Event = (
+    DriverEvent | Ready | WorkersJoined | StepsTimed | Evaluated | Recovered | Finished | Crashed
+)
+"""Everything that a run's history is made of."""

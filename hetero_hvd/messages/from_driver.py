@@ -1,0 +1,67 @@
+"""What the driver tells a worker."""
+
+from __future__ import annotations
+
+from hetero_hvd.messages.identity import Message, WorkerId
+
+
+class Admit(Message, frozen=True):
+    """You are a member: start Horovod with this environment.
+
+    Attributes:
+        environment: `HOROVOD_*` variables of this slot.
+        rendezvous_id: Lower bound for the next rendezvous's id.
+    """
+
+    environment: dict[str, str]
+    rendezvous_id: int
+
+
+class BatchPlan(Message, frozen=True):
+    """Who processes how many samples in each step, until the next plan.
+
+    Attributes:
+        rendezvous_id: Membership that it was made for; a stale plan is dropped.
+        plan_id: Version, growing within a rendezvous; the newer one wins.
+        from_step: First step that it holds for, the same on every worker.
+        exchange_steps: Steps between two exchanges of timings from then on, >= 1.
+        workers: Members in rank order.
+        local_batch_sizes: Samples per step in rank order; sums to the global batch size.
+        reason: Why, in words.
+    """
+
+    rendezvous_id: int
+    plan_id: int
+    from_step: int
+    exchange_steps: int
+    workers: tuple[WorkerId, ...]
+    local_batch_sizes: tuple[int, ...]
+    reason: str
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per optimizer step."""
+        return sum(self.local_batch_sizes)
+
+
+class ResetRequested(Message, frozen=True):
+    """The membership should change: agree on a step with the others and reset after it.
+
+    Attributes:
+        reason: Why, in words.
+    """
+
+    reason: str
+
+
+class Stop(Message, frozen=True):
+    """Leave the job: the driver ends it, or this worker is no longer a member.
+
+    Attributes:
+        reason: Why, in words.
+    """
+
+    reason: str
+
+
+FromDriver = Admit | BatchPlan | ResetRequested | Stop

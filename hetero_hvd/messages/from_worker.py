@@ -1,0 +1,141 @@
+"""What a worker tells the driver."""
+
+from __future__ import annotations
+
+from hetero_hvd.messages.identity import Message, WorkerId
+from hetero_hvd.messages.timing import StepTiming
+
+
+class Ready(Message, frozen=True):
+    """The worker has run the user's script up to `init` and waits to be admitted.
+
+    Attributes:
+        worker: Who it is.
+        host: Its name as a Horovod host; new at each restart (`alpha-0`, then `alpha-0.r1`).
+        interface: Network interface through which it reached the driver; Gloo will use it.
+        pid: Process id on its node.
+        versions: Package name to version, for the report of mismatches.
+    """
+
+    worker: WorkerId
+    host: str
+    interface: str
+    pid: int
+    versions: dict[str, str]
+
+
+class WorkersJoined(Message, frozen=True):
+    """A rendezvous is complete and every replica is consistent. Sent by rank 0.
+
+    Attributes:
+        rendezvous_id: Version of the membership, > any earlier one of this job.
+        workers: All members in rank order.
+        applied_steps: Optimizer steps applied so far; the next step to run has this index.
+        global_batch_size: Samples per optimizer step, > 0.
+        capacities: Largest local batch per member in rank order, samples; -1 = not limited.
+        prefetch_steps: Steps ahead of the current one whose samples may already be loaded.
+    """
+
+    rendezvous_id: int
+    workers: tuple[WorkerId, ...]
+    applied_steps: int
+    global_batch_size: int
+    capacities: tuple[int, ...]
+    prefetch_steps: int
+
+
+class StepsTimed(Message, frozen=True):
+    """One exchange: the timings of all workers. Sent by rank 0.
+
+    Attributes:
+        rendezvous_id: Membership that the rows belong to.
+        step: Index of the last step in the rows.
+        epoch: Epoch of that step.
+        loss: Mean loss over the global batch of that step.
+        timings: One row per worker in rank order.
+        exchange_seconds: Time the training loop was blocked by the exchange.
+    """
+
+    rendezvous_id: int
+    step: int
+    epoch: int
+    loss: float
+    timings: tuple[StepTiming, ...]
+    exchange_seconds: float
+
+
+class Evaluated(Message, frozen=True):
+    """An evaluation over a whole set is done. Sent by rank 0.
+
+    Attributes:
+        epoch: Epoch after which it ran.
+        step: Applied steps at that time.
+        metrics: Name to exact weighted mean over the set.
+    """
+
+    epoch: int
+    step: int
+    metrics: dict[str, float]
+
+
+class Recovered(Message, frozen=True):
+    """A worker is back in training after a reset. Sent by every survivor.
+
+    Attributes:
+        worker: Who.
+        rendezvous_id: The new membership.
+        cause: `fault` or `membership`.
+        seconds: From the last applied step to being consistent again.
+        broadcast: Whether state had to be copied between workers.
+    """
+
+    worker: WorkerId
+    rendezvous_id: int
+    cause: str
+    seconds: float
+    broadcast: bool
+
+
+class Finished(Message, frozen=True):
+    """The worker has run all epochs and is about to leave.
+
+    Attributes:
+        worker: Who.
+        applied_steps: Optimizer steps applied.
+        checksum: Digest of parameters and optimizer state, equal on all workers.
+    """
+
+    worker: WorkerId
+    applied_steps: int
+    checksum: str
+
+
+class Crashed(Message, frozen=True):
+    """The user's script ended in an exception; the process is about to exit.
+
+    Attributes:
+        worker: Who.
+        error: Last line of the traceback.
+        traceback: All of it.
+        user_error: The input was wrong: one line is enough, and trying again is of no use.
+    """
+
+    worker: WorkerId
+    error: str
+    traceback: str
+    user_error: bool
+
+
+class Heartbeat(Message, frozen=True):
+    """The worker's process is alive.
+
+    Attributes:
+        applied_steps: Its progress; -1 before admission.
+    """
+
+    applied_steps: int
+
+
+FromWorker = (
+    Ready | WorkersJoined | StepsTimed | Evaluated | Recovered | Finished | Crashed | Heartbeat
+)

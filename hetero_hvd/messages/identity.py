@@ -1,0 +1,43 @@
+"""Who a worker is, and what every record on a channel has in common."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from hetero_hvd.errors import UserError
+
+NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
+"""What a node may be called: a DNS-like label, 1 to 64 characters, safe in paths and host names."""
+
+
+class WorkerId(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """A worker's identity. Ranks change at every reset; this does not.
+
+    Attributes:
+        node: Name of the node, as in nodes.yaml.
+        slot: Process place on that node, 0-based.
+    """
+
+    node: str
+    slot: int
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.slot}"
+
+    @classmethod
+    def parse(cls, text: str) -> WorkerId:
+        """Read what `str` wrote.
+
+        Raises:
+            UserError: The text is not `node:slot` with a valid node name and a slot >= 0.
+        """
+        node, _, slot = text.rpartition(":")
+        if NODE_NAME.fullmatch(node) is None or not slot.isdecimal():
+            raise UserError(f"worker {text!r}: must be NODE:SLOT, for example alpha:0")
+        return cls(node, int(slot))
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
+    """Base of everything that is sent on a channel."""

@@ -1,0 +1,46 @@
+"""What a worker measures of its steps."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one worker's time went, mean over `num_steps` steps at one local batch size.
+
+    NaN means not measured. All in seconds per step except the first three.
+
+    Attributes:
+        num_steps: Steps averaged, >= 0; 0 means that nothing was measured since the last row.
+        local_batch_size: Samples per step of this worker in those steps.
+        memory_bytes: Peak memory of the worker's device, bytes.
+        data_wait_seconds: Waiting for the loader.
+        transfer_seconds: Host to device.
+        forward_seconds: Forward passes and loss.
+        backward_seconds: Backward passes.
+        comm_wait_seconds: Blocked on reductions after the own backward ended: what others cost.
+        optimizer_seconds: Unscale, clip, optimizer and scheduler.
+        step_seconds: From the end of one step to the end of the next.
+    """
+
+    num_steps: int
+    local_batch_size: int
+    memory_bytes: float
+    data_wait_seconds: float
+    transfer_seconds: float
+    forward_seconds: float
+    backward_seconds: float
+    comm_wait_seconds: float
+    optimizer_seconds: float
+    step_seconds: float
+
+    @property
+    def busy_seconds(self) -> float:
+        """The worker's own time in a step, before any wait for others."""
+        return (
+            self.data_wait_seconds
+            + self.transfer_seconds
+            + self.forward_seconds
+            + self.backward_seconds
+            + self.optimizer_seconds
+        )

@@ -1,0 +1,36 @@
+"""The stream of a run's events."""
+
+from __future__ import annotations
+
+from hetero_hvd.driver.journal import Journal
+from hetero_hvd.messages import RunEnded
+
+
+def test_every_observer_hears_every_event_in_order():
+    """All observers get the same events with times that do not go back."""
+    journal = Journal()
+    first, second = [], []
+    journal.subscribe(lambda at, event: first.append((at, event)))
+    journal.subscribe(lambda at, event: second.append((at, event)))
+    events = [RunEnded(exit_code=code, reason="") for code in range(3)]
+    for event in events:
+        journal.publish(event)
+    assert [event for _, event in first] == events
+    assert first == second
+    assert first == sorted(first, key=lambda pair: pair[0])
+
+
+def test_an_observer_that_cannot_write_is_left_out(caplog):
+    """A full disk ends the records, neither the run nor the other observers."""
+    journal = Journal()
+    heard = []
+
+    def full_disk(_at, _event):
+        raise OSError(28, "No space left on device")
+
+    journal.subscribe(full_disk)
+    journal.subscribe(lambda _at, event: heard.append(event))
+    for code in range(2):
+        journal.publish(RunEnded(exit_code=code, reason=""))
+    assert len(heard) == 2
+    assert caplog.text.count("No space left") == 1
