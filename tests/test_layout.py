@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -107,3 +108,21 @@ assert not horovod.torch.is_initialized()
 print("imported")
 """
     assert run_python(code) == "imported\n"
+
+
+WALL_CLOCK = {
+    "hetero_hvd/bench/report.py": "the date of a measurement",
+    "hetero_hvd/driver/elastic.py": "Horovod wants an exit code and a time, and only prints it",
+    "hetero_hvd/driver/job.py": "the name of the output folder",
+    "hetero_hvd/driver/journal.py": "when an event happened, for people",
+}
+
+
+def test_nothing_is_decided_by_the_wall_clock():
+    """Clocks are set and drift: what waits, ages or expires uses the monotonic clock."""
+    found = {
+        str(path.relative_to(CHECKOUT))
+        for path in CHECKOUT.glob("hetero_hvd/**/*.py")
+        if re.search(r"time\.time\(|time_ns\(|datetime\.(now|utcnow|today)\(", path.read_text())
+    }
+    assert found == WALL_CLOCK.keys()

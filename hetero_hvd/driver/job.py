@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -64,8 +65,16 @@ def run_job(nodes_file: NodesFile, command: tuple[str, ...], *, resume: Path | N
         (output / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise JobError(f"job.output: {output} cannot be made: {error.strerror}") from error
+    _carry_over(resume, output)
     with log_file(output / "logs" / "driver.log"):
         return asyncio.run(_run(nodes_file, command, output, resume))
+
+
+def _carry_over(resume: Path | None, output: Path) -> None:
+    """What the earlier run had learnt about the workers is of use here too."""
+    target = output.parent / "curves.json"
+    if resume is not None and not target.exists() and (resume.parent / "curves.json").exists():
+        shutil.copyfile(resume.parent / "curves.json", target)
 
 
 async def _run(

@@ -15,7 +15,7 @@ from hetero_hvd.driver.ledger import Ledger
 from hetero_hvd.driver.network import Endpoints
 from hetero_hvd.driver.rendezvous import Rendezvous
 from hetero_hvd.driver.server import ChannelServer
-from hetero_hvd.messages import Admit, ResetRequested, Stop
+from hetero_hvd.messages import Admit, MemberLost, ResetRequested, Stop
 
 REQUEST_SECONDS = 1.0
 """Between two requests to the workers for the same change of membership."""
@@ -66,7 +66,6 @@ class Membership:
         self._loop = asyncio.get_running_loop()
         self._horovod: AdoptingDriver | None = None
         self._num_met_before = 0
-        self._void_id = 0
         self._next_request_at_seconds = -math.inf
         self._wish: tuple[set[str], set[str]] = (set(), set())
         self._wished_at_seconds = self._changed_at_seconds = -math.inf
@@ -99,31 +98,22 @@ class Membership:
         await self.close()
         self._horovod, self.hosts = None, set()
 
-    def lost(self, host: str) -> None:
-        """A member has died: if the others are just meeting it, they must not wait for it.
+    def lost(self, host: str, *, is_orderly: bool = False) -> None:
+        """A member is gone or out of reach: its peers must not wait for it until Gloo gives up.
 
-        Who has met it already sees the end of its connections; who is about to, sees nothing.
+        Who is on the way into the next rendezvous already is left alone, and so is everybody if it
+        has left in order and the others had met it: it has done its part in all collectives.
         """
+        if host not in self.hosts:
+            return
         self.rendezvous.invalidate(host)
-        if not self._is_settled:
-            self.void(host)
-
-    def void(self, host: str) -> None:
-        """A member is out of reach: its peers must not wait for it until Gloo gives up.
-
-        They are admitted once more, which ends the rendezvous under way for them.
-        """
-        self._void_id = max(self._void_id, self._ledger.rendezvous_id) + 1
-        hosts = self.hosts - {host} - self._voided - self.rendezvous.waiting
-        for other in hosts if host in self.hosts else ():
-            self._voided.add(other)  # once is enough: it comes back by itself
-            slot = self._slots.find(other)
-            if slot is not None and slot.admission is not None:
-                slot.admission = Admit(
-                    environment=slot.admission.environment,
-                    rendezvous_id=self._void_id,
-                )
-                self._channels.send(other, slot.admission)
+        rendezvous_id = self._ledger.rendezvous_id if self._is_settled else 0
+        if is_orderly and rendezvous_id:
+            return
+        for other in self.hosts - {host} - self._voided - self.rendezvous.waiting:
+            if not rendezvous_id:
+                self._voided.add(other)  # once is enough: it comes back by itself
+            self._channels.send(other, MemberLost(host=host, rendezvous_id=rendezvous_id))
 
     def hosts_changed(self) -> None:
         """A worker became ready or went."""

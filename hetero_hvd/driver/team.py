@@ -212,7 +212,7 @@ class Team:
             self._console.say(f"{slot.worker} {fault} and is killed")
             slot.heard_at_seconds = math.inf
             slot.process.kill()
-            self.membership.void(slot.host)
+            self.membership.lost(slot.host)
 
     # --- processes, see `discovery.Slots` -----------------------------------------------------
 
@@ -232,7 +232,7 @@ class Team:
         self.journal.publish(
             WorkerExited(worker=slot.worker, host=slot.host, exit_code=code, words=words)
         )
-        self.membership.lost(slot.host)
+        self.membership.lost(slot.host, is_orderly=code == 0)
         self._last_failure = code or self._last_failure
         if self.ended.done():
             return

@@ -17,7 +17,14 @@ from hetero_hvd.messages.events import (
     WorkerQuarantined,
     WorkerStarted,
 )
-from hetero_hvd.messages.from_driver import Admit, BatchPlan, FromDriver, ResetRequested, Stop
+from hetero_hvd.messages.from_driver import (
+    Admit,
+    BatchPlan,
+    FromDriver,
+    MemberLost,
+    ResetRequested,
+    Stop,
+)
 from hetero_hvd.messages.from_worker import (
     Crashed,
     Evaluated,
@@ -45,6 +52,7 @@ __all__ = [
     "FromDriver",
     "FromWorker",
     "Heartbeat",
+    "MemberLost",
     "Message",
     "Ready",
     "Recovered",

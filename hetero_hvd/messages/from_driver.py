@@ -54,6 +54,21 @@ class ResetRequested(Message, frozen=True):
     reason: str
 
 
+class MemberLost(Message, frozen=True):
+    """A member is gone: leave the rendezvous at once instead of waiting for it in a collective.
+
+    Without it the news travels from neighbour to neighbour as each closes its connections, and some
+    that wait for a worker that waits itself learn of it by Gloo's timeout only.
+
+    Attributes:
+        host: Who is gone, as a Horovod host.
+        rendezvous_id: The rendezvous that is broken; 0: the one that is forming.
+    """
+
+    host: str
+    rendezvous_id: int
+
+
 class Stop(Message, frozen=True):
     """Leave the job: the driver ends it, or this worker is no longer a member.
 
@@ -64,4 +79,4 @@ class Stop(Message, frozen=True):
     reason: str
 
 
-FromDriver = Admit | BatchPlan | ResetRequested | Stop
+FromDriver = Admit | BatchPlan | ResetRequested | MemberLost | Stop

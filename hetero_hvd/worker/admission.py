@@ -37,13 +37,13 @@ class Seat:
         client: The channel to our driver; None without one.
         collective: The door to the other workers.
         planner: Where plans come from; used on rank 0.
-        rendezvous_id: The last membership that this process was in.
+        rendezvous_id: The last membership that this process was in; see `agreed`.
     """
 
     def __init__(self, place: Place, *, progress: Callable[[], int]) -> None:
         self.place = place
         self.client: DriverClient | None = None
-        self.rendezvous_id = 0
+        self.rendezvous_id = self._agreed_generation = 0
         self._updates: HostUpdates | None = None
         self._is_terminated = False
         if place.driver is not None:
@@ -58,6 +58,7 @@ class Seat:
         )
         if self.client is not None:
             self.client.on_void = self.collective.cut
+            self.client.on_member_lost = self._member_lost
             self._drain_on_sigterm()
         self.collective.start()
         atexit.register(self.leave)
@@ -92,6 +93,18 @@ class Seat:
     def leave_code(self) -> int:
         """With which exit code: it tells the driver whether to start this worker again."""
         return EXIT_TERMINATED if self._is_terminated else EXIT_CUT_OFF
+
+    def agreed(self, rendezvous_id: int) -> None:
+        """All members of the rendezvous under way have given it this id."""
+        self._agreed_generation = self.collective.generation
+        self.rendezvous_id = rendezvous_id
+
+    def _member_lost(self, rendezvous_id: int) -> None:
+        """In the channel's thread; no more than a hint, as it may come too late."""
+        if rendezvous_id == self.rendezvous_id:
+            self.collective.cut(self._agreed_generation)
+        elif rendezvous_id > self.rendezvous_id or not rendezvous_id:
+            self.collective.cut()
 
     def reset_done(self) -> None:
         """A new membership is entered: what was asked for has been done."""

@@ -33,21 +33,31 @@ class BadNumbers:
         """The numbers of a step are finite."""
         self._in_a_row = 0
 
-    def step_is_bad(self, collective: Collective, *, is_mine: bool) -> None:
-        """The numbers of a step are not finite: called on all workers alike.
+    def guilty(self, collective: Collective, *, is_mine: bool) -> str:
+        """Names of the workers whose own numbers are not finite, the same on all workers.
 
         Args:
             collective: The rendezvous.
-            is_mine: Whether this worker's own loss was not finite.
+            is_mine: Whether this worker's own loss or gradients were not finite.
 
         Raises:
-            JobError: Too many such steps in a row.
             Interrupted: The rendezvous broke.
         """
         name = os.environ.get("HETERO_HVD_WORKER", f"rank {collective.rank}") if is_mine else ""
         found = [text.decode() for text in gather_bytes(collective, name.encode(), "bad numbers")]
-        guilty = ", ".join(filter(None, found))
-        why = f"the loss of {guilty} was" if guilty else "the gradients were"
+        return ", ".join(filter(None, found))
+
+    def step_is_bad(self, collective: Collective, guilty: str) -> None:
+        """A step is skipped on all workers alike.
+
+        Args:
+            collective: The rendezvous.
+            guilty: As above.
+
+        Raises:
+            JobError: Too many such steps in a row.
+        """
+        why = f"loss or gradients of {guilty} were" if guilty else "the summed gradients were"
         self.num_skipped += 1
         self._in_a_row += 1
         if self._in_a_row > MAX_IN_A_ROW:

@@ -23,6 +23,7 @@ from hetero_hvd.messages import (
     FromDriver,
     FromWorker,
     Heartbeat,
+    MemberLost,
     Ready,
     ResetRequested,
     Stop,
@@ -54,8 +55,8 @@ class DriverClient:
 
     Attributes:
         reset_requested: Whether the driver wants another membership.
-        on_void: Called in the thread when the rendezvous under way is void: the driver has lost a
-            member, or this worker the driver.
+        on_void: Called in the thread when this worker has lost the driver.
+        on_member_lost: Called in the thread with the `rendezvous_id` of `MemberLost`.
         on_beat: Called in the thread before each heartbeat.
     """
 
@@ -74,6 +75,7 @@ class DriverClient:
         self._is_cut_off = False
         self.reset_requested = False
         self.on_void: Callable[[], None] = lambda: None
+        self.on_member_lost: Callable[[int], None] = lambda _: None
         self.on_beat: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="driver-channel", daemon=True)
         self._thread.start()
@@ -224,9 +226,9 @@ class DriverClient:
         with self._changed:
             match message:
                 case Admit():
-                    last, self._admission = self._admission, message
-                    if last is not None and last.rendezvous_id < message.rendezvous_id:
-                        self.on_void()
+                    self._admission = message
+                case MemberLost():
+                    self.on_member_lost(message.rendezvous_id)
                 case BatchPlan():
                     self._plan = message
                 case ResetRequested():

@@ -1,13 +1,14 @@
 """The worker's door to Horovod: every collective operation, and nothing that decides anything.
 
-Two implementations of one protocol: `HorovodCollective`, and `SoloCollective` for a script that
-runs alone, for which Horovod need not be installed. Horovod's `HorovodInternalError` (a peer is
+`SoloCollective` is the same for a script that runs alone, for which Horovod need not be installed.
+Horovod's `HorovodInternalError` (a peer is
 gone, or the membership changed under way) becomes `Interrupted` here, and nowhere else.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ import torch
 
 from hetero_hvd.errors import JobError, TransientError, WorkerLostError
 from hetero_hvd.worker.sockets import cut, open_sockets
+from hetero_hvd.worker.solo import SoloCollective
 
 POLL_SECONDS = 0.0002
 """Between two looks at an operation under way. `hvd.synchronize` would spin on a core that the CPU
@@ -60,8 +62,15 @@ class Collective(Protocol):
     def stop(self) -> None:
         """Leave for good."""
 
-    def cut(self) -> None:
-        """Let every operation under way fail; may be called from any thread."""
+    generation: int
+    """Counts the rendezvous that were entered or tried."""
+
+    def cut(self, generation: int | None = None) -> None:
+        """Let every operation under way fail; may be called from any thread.
+
+        Args:
+            generation: Only if this is still the rendezvous under way.
+        """
 
     def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
         """Start summing `tensor` over all workers, in place."""
@@ -83,45 +92,6 @@ class Collective(Protocol):
         """Copy rank `root`'s 1-D tensor into everybody's, in place."""
 
 
-class SoloCollective:
-    """One worker, no Horovod: every operation is the identity."""
-
-    rank = 0
-    size = 1
-
-    def start(self) -> None:
-        """Nobody to meet."""
-
-    def restart(self) -> None:
-        """Nobody to meet."""
-
-    def stop(self) -> None:
-        """Nobody to leave."""
-
-    def cut(self) -> None:
-        """Nothing to wait for."""
-
-    def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:  # noqa: ARG002
-        """The sum of one tensor is itself."""
-        return tensor
-
-    def gather_rows_async(self, rows: torch.Tensor, name: str) -> Handle:  # noqa: ARG002
-        """The rows of one worker are its own."""
-        return rows.clone()
-
-    def wait(self, handle: Handle) -> torch.Tensor:
-        """Already there."""
-        tensor: torch.Tensor = handle
-        return tensor
-
-    def is_done(self, handle: Handle) -> bool:  # noqa: ARG002
-        """Always."""
-        return True
-
-    def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
-        """Everybody has it."""
-
-
 class HorovodCollective:
     """The workers of one Horovod rendezvous.
 
@@ -137,6 +107,8 @@ class HorovodCollective:
         self._elastic = elastic
         self._is_unwanted = is_unwanted
         self._foreign = open_sockets()
+        self._cutting = threading.Lock()
+        self.generation = 0
         self.rank = 0
         self.size = 1
 
@@ -165,6 +137,8 @@ class HorovodCollective:
         """Shut Horovod down and start it again; all handles are void afterwards."""
         if not self._elastic:
             raise JobError("a worker is gone, and this job was not started as an elastic one")
+        with self._cutting:  # what is meant for this rendezvous must not hit the next one
+            self.generation += 1
         self._hvd.shutdown()
         self.cut()  # the stock Horovod leaves most of them open: others would wait for this worker
         self.start()
@@ -173,10 +147,12 @@ class HorovodCollective:
         """Shut Horovod down."""
         self._hvd.shutdown()
 
-    def cut(self) -> None:
+    def cut(self, generation: int | None = None) -> None:
         """End Horovod's connections, also those that a rendezvous under way has opened."""
         port = int(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "0"))
-        cut(dict(open_sockets().items() - self._foreign.items()), except_port=port)
+        with self._cutting:
+            if generation in (None, self.generation):
+                cut(dict(open_sockets().items() - self._foreign.items()), except_port=port)
 
     def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
         """Start `hvd.allreduce_async_` with `op=Sum`; equal names and shapes on all ranks."""

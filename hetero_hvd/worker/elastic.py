@@ -282,7 +282,7 @@ class ElasticState:
             try:
                 reports = exchange_reports(seat.collective, report)
                 # Stored at once: should this rendezvous break, its id must not be used again.
-                seat.rendezvous_id = next_rendezvous_id(reports)
+                seat.agreed(next_rendezvous_id(reports))
                 self._membership = meet(seat.collective, self._replica, reports, seat.planner)
                 break
             except Interrupted as fault:

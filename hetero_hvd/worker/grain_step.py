@@ -151,7 +151,8 @@ class GrainStep(Step):
         losses, weights, observed = self._read(gathered.tolist())
         if self._options.scaler is None and not _are_finite(losses, observed):
             is_mine = not all(map(math.isfinite, self._own_losses()))
-            self._bad_numbers.step_is_bad(collective, is_mine=is_mine)
+            guilty = self._bad_numbers.guilty(collective, is_mine=is_mine)
+            self._bad_numbers.step_is_bad(collective, guilty)
             self._grain_buffers.restore()
             return math.nan
         self._bad_numbers.step_is_good()

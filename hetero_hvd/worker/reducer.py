@@ -107,6 +107,10 @@ class Reducer:
             (Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019). A worker that is lost
             takes at most one step's rounding with it.
 
+    Attributes:
+        inspects: Whether `own_is_finite` is found out; it costs a pass over the gradients.
+        own_is_finite: Whether this worker's own gradients hold no infinity and no NaN.
+
     Raises:
         UserError: A parameter is of a kind that cannot be reduced.
     """
@@ -128,6 +132,8 @@ class Reducer:
         self._fault: Interrupted | None = None
         self.overlap = True
         self.last_backward = False
+        self.inspects = False
+        self.own_is_finite = True
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -155,6 +161,7 @@ class Reducer:
         self._collective = collective
         self._fault = None
         self.last_backward = False
+        self.own_is_finite = True
         for bucket in self._buckets:
             bucket.prepare()
 
@@ -252,6 +259,8 @@ class Reducer:
     def _launch(self, bucket: _Bucket) -> None:
         if self._fault is not None or self._collective is None:
             return
+        if self.inspects:
+            self.own_is_finite &= bool(bucket.flat.isfinite().all())
         try:
             bucket.launch(self._collective)
         except Interrupted as fault:  # not through autograd: `wait` raises it

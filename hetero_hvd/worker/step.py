@@ -179,16 +179,26 @@ class Step:
         if self._options.scaler is None and not (
             math.isfinite(weighted_loss) and self._reducer.is_finite()
         ):
-            is_mine = not math.isfinite(float(self._weighted_loss))
-            self._bad_numbers.step_is_bad(collective, is_mine=is_mine)
-            self._buffers.restore()
+            self._skip(collective)
             return math.nan
+        self._reducer.inspects = False
         self._bad_numbers.step_is_good()
         with self.clock.phase("optimizer"):
             self._reducer.publish(part.global_samples / weight if weight else 0.0)
             self._buffers.publish()
             self._apply([p for p in self._reducer.parameters if p.grad is not None])
         return weighted_loss / weight if weight else 0.0
+
+    def _skip(self, collective: Collective) -> None:
+        """Find out whose numbers are not finite; if no loss says it, take the step once more."""
+        is_mine = not (math.isfinite(float(self._weighted_loss)) and self._reducer.own_is_finite)
+        guilty = self._bad_numbers.guilty(collective, is_mine=is_mine)
+        if not guilty and not self._reducer.inspects:
+            self._reducer.inspects = True
+            raise TakeAgain("only the gradients are not finite: look whose")
+        self._reducer.inspects = False
+        self._bad_numbers.step_is_bad(collective, guilty)
+        self._buffers.restore()
 
     def undo(self) -> None:
         """Forget a step that was not applied."""

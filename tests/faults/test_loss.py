@@ -71,15 +71,25 @@ def test_a_joiner_that_dies_while_it_joins_costs_nobody_else(start):
 
 
 def test_a_slow_joiner_holds_up_nobody(start):
-    """It spends its time before it is announced; the others take their steps meanwhile."""
+    """Its restart takes 3 s before it is announced; the others take their steps meanwhile."""
     faults = [
         {"worker": "beta:0", "step": 10, "kind": "kill"},
-        {"worker": "beta:0", "step": 0, "kind": "sleep", "seconds": 3, "place": "start"},
+        {
+            "worker": "beta:0",
+            "step": 0,
+            "place": "start",
+            "kind": "sleep",
+            "seconds": 3,
+            "once_fired": 0,
+        },
     ]
-    job = start(*faults, epochs=200, settings={"max_restarts": 1})
-    # The sleep is due at the first start too: it fires there, so the restart is a quick one.
+    job = start(*faults, epochs=250, settings={"max_restarts": 1})
     assert job.wait() == 0, job.console
-    assert_exact(job, epochs=200, workers=("alpha:0", "beta:0", "gamma:0"))
+    killed_at, restarted_at = job.fired()
+    assert restarted_at > killed_at
+    meanwhile = [line for line in job.trace() if restarted_at < line[0] < restarted_at + 3]
+    assert len(meanwhile) > 20, job.console
+    assert_exact(job, epochs=250, workers=("alpha:0", "beta:0", "gamma:0"))
     assert job.longest_gap_seconds() < LIMIT_SECONDS
 
 

@@ -15,7 +15,10 @@ def test_a_step_without_a_finite_loss_is_skipped_by_all(start, kind):
     job = start({"worker": "beta:0", "step": 10, "kind": kind})
     assert job.wait() == 0, job.console
     assert_exact(job, epochs=8, workers=("alpha:0", "beta:0", "gamma:0"), unused=(10,))
-    assert "a step is skipped on all workers: the loss of beta:0 was not finite" in job.console
+    assert (
+        "a step is skipped on all workers: loss or gradients of beta:0 were not finite"
+        in job.console
+    )
 
 
 def test_too_many_such_steps_end_the_job(start):
@@ -23,7 +26,19 @@ def test_too_many_such_steps_end_the_job(start):
     faults = [{"worker": "beta:0", "step": 5 + n, "kind": "not_a_number"} for n in range(11)]
     job = start(*faults)
     assert job.wait() == 2, job.console
-    assert "11 steps in a row without a result: the loss of beta:0 was not finite" in job.console
+    assert (
+        "11 steps in a row without a result: loss or gradients of beta:0 were not finite"
+        in job.console
+    )
+
+
+def test_the_worker_whose_gradients_alone_are_bad_is_named(start):
+    """Its loss is finite: the step is taken once more to find out whose gradients are not."""
+    job = start({"worker": "beta:0", "step": 5, "kind": "bad_gradient"})
+    assert job.wait() == 2, job.console
+    assert None not in job.fired()
+    assert "a step is skipped on all workers: loss or gradients of beta:0 were" in job.console
+    assert "11 steps in a row without a result: loss or gradients of beta:0 were" in job.console
 
 
 def test_a_replica_that_differs_is_healed_from_the_majority(start):

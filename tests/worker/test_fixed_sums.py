@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hetero_hvd.core.fixed_point import NARROW, NON_FINITE, UNUSED, WIDE, ZERO, exponent_of
-from hetero_hvd.worker.collective import SoloCollective
 from hetero_hvd.worker.fixed_sums import CHUNK, FixedPointSums
+from hetero_hvd.worker.solo import SoloCollective
 
 SIZES = [3, 64, 65, CHUNK + 1]
 CPU = torch.device("cpu")

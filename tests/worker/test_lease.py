@@ -3,9 +3,11 @@
 import socket
 import time
 
-from hetero_hvd import channel
-from hetero_hvd.messages import Admit
+import pytest
+
+from hetero_hvd.messages import Admit, MemberLost
 from hetero_hvd.worker import client as client_module
+from hetero_hvd.worker.collective import HorovodCollective
 from hetero_hvd.worker.sockets import cut, open_sockets
 
 from .test_client import Driver, pair, start, wait_for  # noqa: F401 - `start` is a fixture
@@ -25,16 +27,32 @@ def test_the_lease_ends_when_the_driver_is_silent(start, monkeypatch):  # noqa: 
     assert len(voided) == 1
 
 
-def test_a_second_admission_voids_the_rendezvous_under_way(start):  # noqa: F811
-    """A repeated one, after a broken channel, does not."""
+def test_a_lost_member_ends_the_rendezvous_it_was_in(start):  # noqa: F811
+    """The driver's word reaches the one who can end it; another admission changes nothing."""
     _, client, tell = pair(start)
-    voided = []
-    client.on_void = lambda: voided.append(1)
-    for rendezvous_id in (3, 3, 4):
+    broken, voided = [], []
+    client.on_member_lost, client.on_void = broken.append, lambda: voided.append(1)
+    for rendezvous_id in (3, 4):
         tell(Admit(environment={}, rendezvous_id=rendezvous_id))
-    wait_for(lambda: voided)
-    assert voided == [1]
-    assert channel.MAC_BYTES == 32
+        tell(MemberLost(host="beta-0", rendezvous_id=rendezvous_id))
+    wait_for(lambda: len(broken) == 2)
+    assert broken == [3, 4]
+    assert not voided
+
+
+@pytest.mark.parametrize(("generation", "is_cut"), [(None, True), (0, True), (-1, False)])
+def test_news_of_an_earlier_rendezvous_come_too_late(generation, is_cut):
+    """Only connections of the rendezvous that is meant are cut."""
+    collective = HorovodCollective(elastic=True, is_unwanted=lambda: False)
+    one, other = socket.socketpair()
+    with one, other:
+        one.setblocking(False)
+        collective.cut(generation)
+        if is_cut:
+            assert one.recv(1) == b""
+        else:
+            with pytest.raises(BlockingIOError):
+                one.recv(1)
 
 
 def test_a_cut_ends_waits_but_not_those_at_the_driver():

@@ -70,10 +70,23 @@ def train_horovod(diary: Diary, num_steps: int) -> None:
     hvd.elastic.run(train)(state)
 
 
+def _store() -> Any:  # noqa: ANN401 - torch does not export the type
+    """The agent's store, apart for each restart.
+
+    With the default one the restarted processes (torch 2.13, one node) meet the addresses of those
+    that were ended, and no restart ever succeeds.
+    """
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    distributed: Any = torch.distributed
+    store = distributed.TCPStore(address, port, is_master=False)
+    prefix = "attempt-" + os.environ["TORCHELASTIC_RESTART_COUNT"]
+    return distributed.PrefixStore(prefix, store)
+
+
 def train_ddp(diary: Diary, num_steps: int, folder: Path) -> None:
     """DistributedDataParallel with a checkpoint to restart from, as torchrun's manual shows it."""
-    torch.distributed.init_process_group("gloo")
-    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.distributed.init_process_group("gloo", store=_store(), rank=rank, world_size=size)
     model, optimizer = _parts()
     saved, step = folder / "ddp.pt", 0
     if saved.exists():

@@ -26,6 +26,7 @@ def _command(peer: str, folder: Path, num_workers: int) -> list[str]:
     programs = Path(sys.executable).parent
     if peer == "ddp":
         launch = [str(programs / "torchrun"), "--standalone", "--max-restarts=3"]
+        launch += ["--local-addr=127.0.0.1", "--monitor-interval=0.1"]
         return [*launch, f"--nproc-per-node={num_workers}", *script]
     hosts = folder / "hosts.sh"
     per_host = -(-num_workers // len(LOCAL_NAMES))

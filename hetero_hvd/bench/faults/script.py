@@ -72,7 +72,8 @@ class Faults:
         """Let happen what is due here; gives a factor for the loss."""
         factor = 1.0
         for index, fault in list(self._mine):
-            if (fault.get("step"), fault.get("place", "loss")) == (step, place):
+            is_due = (fault.get("step"), fault.get("place", "loss")) == (step, place)
+            if is_due and ("once_fired" not in fault or self._mark(fault["once_fired"]).exists()):
                 self._mine.remove((index, fault))
                 factor *= self._happen(index, fault, model)
         return factor
@@ -160,6 +161,13 @@ def _corrupt(_: dict[str, Any], model: Model | None) -> float:
     return 1.0
 
 
+def _spoil_a_gradient(_: dict[str, Any], model: Model | None) -> float:
+    """From now on, and only of the gradient: the loss stays finite."""
+    if model is not None:
+        model.ordered.register_hook(lambda gradient: gradient * math.inf)
+    return 1.0
+
+
 KINDS: dict[str, Callable[[dict[str, Any], Model | None], float]] = {
     "kill": _signal(signal.SIGKILL),
     "segfault": _signal(signal.SIGSEGV),
@@ -171,6 +179,7 @@ KINDS: dict[str, Callable[[dict[str, Any], Model | None], float]] = {
     "exit": _exit,
     "corrupt": _corrupt,
     "not_a_number": lambda *_: math.nan,
+    "bad_gradient": _spoil_a_gradient,
     "infinite": lambda *_: math.inf,
 }
 
