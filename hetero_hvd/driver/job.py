@@ -63,9 +63,9 @@ def run_job(nodes_file: NodesFile, command: tuple[str, ...], *, resume: Path | N
     output = Path(nodes_file.current.job.output or Path("runs", name))
     try:
         (output / "logs").mkdir(parents=True, exist_ok=True)
+        _carry_over(resume, output)
     except OSError as error:
         raise JobError(f"job.output: {output} cannot be made: {error.strerror}") from error
-    _carry_over(resume, output)
     with log_file(output / "logs" / "driver.log"):
         return asyncio.run(_run(nodes_file, command, output, resume))
 
