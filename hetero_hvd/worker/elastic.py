@@ -54,6 +54,7 @@ class ElasticState:
         self._replica = Replica({**parts, "position": self.position})
         self._checkpoints = open_checkpoints(os.environ, self._replica)
         floor_seconds = float(os.environ.get("HETERO_HVD_HANG_SECONDS", "inf"))
+        self._clock = clock
         self._watchdog = Watchdog(clock, floor_seconds=floor_seconds)
         self._loader = loader
         self.numerics = ""
@@ -133,9 +134,15 @@ class ElasticState:
                 )
             )
 
-    @property
-    def is_urgent(self) -> bool:
-        """Whether the next exchange should not wait: this worker has changed, or has a new plan."""
+    def is_urgent(self, share: int, busy_seconds: float | None) -> bool:
+        """Whether the next exchange should not wait: this worker has changed, or has a new plan.
+
+        Args:
+            share: Samples of this worker in the step under way.
+            busy_seconds: Its own time in it; None if that is not known yet.
+        """
+        if busy_seconds is not None:
+            self._look_for_change(share, busy_seconds, self.position.applied_steps)
         if self._has_changed or not self.is_leader:
             return self._has_changed
         return self.membership.exchange.is_news(self.seat.planner.newest())
@@ -150,7 +157,11 @@ class ElasticState:
         """
         now = time.perf_counter()
         step = self.position.applied_steps - 1
-        self._look_for_change(share, seconds, step)
+        if "forward" in seconds and self._clock.busy_seconds is None:  # the device told it just now
+            busy = sum(value for phase, value in seconds.items() if phase != "comm_wait")
+            self._look_for_change(share, busy, step)
+        if self._has_changed:
+            self._window = TimingWindow()  # what was before says nothing any more
         self._window.add(share, {**seconds, "step": now - self._applied_at})
         self._watchdog.learn(seconds)
         self._applied_at = now
@@ -184,15 +195,9 @@ class ElasticState:
         if reason is not None:
             self._leave(reason, self.seat.leave_code)
 
-    def _look_for_change(self, share: int, seconds: dict[str, float], step: int) -> None:
-        self._has_changed = False
-        if (
-            share == self.membership.shares_at(step)[self.seat.collective.rank]
-        ):  # no rest of an epoch
-            busy = sum(value for phase, value in seconds.items() if phase != "comm_wait")
-            self._has_changed = self._hurry.observe(share, busy)
-        if self._has_changed:
-            self._window = TimingWindow()  # what was before says nothing any more
+    def _look_for_change(self, share: int, busy_seconds: float, step: int) -> None:
+        is_rest = share != self.membership.shares_at(step)[self.seat.collective.rank]  # of an epoch
+        self._has_changed = not is_rest and self._hurry.observe(share, busy_seconds)
 
     def finish(self) -> bool:
         """All epochs are done: prove that all replicas are equal, and tell the driver.

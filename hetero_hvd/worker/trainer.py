@@ -252,7 +252,7 @@ class Trainer:
             raise UserError("no step is under way: take the batch from trainer.batches()")
         try:
             self._step.again = False
-            loss = self._step.finish(self._state.seat.collective, is_urgent=self._state.is_urgent)
+            loss = self._step.finish(self._state.seat.collective, self._state.is_urgent)
         except TakeAgain:
             self._step.undo()
             self._step.again = True
