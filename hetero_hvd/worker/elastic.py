@@ -14,11 +14,12 @@ import time
 from hetero_hvd.core.pace import Hurry
 from hetero_hvd.errors import InvariantError, UserError, WorkerLostError
 from hetero_hvd.messages import Finished, Recovered, StepsTimed
+from hetero_hvd.probes.throttling import ThrottleMeter
 from hetero_hvd.probes.timing import PhaseClock
-from hetero_hvd.worker.admission import Seat, init
+from hetero_hvd.worker.admission import Seat, device, init
 from hetero_hvd.worker.checkpoint import open_checkpoints
 from hetero_hvd.worker.collective import Interrupted, gather_bytes
-from hetero_hvd.worker.emulation import Emulation
+from hetero_hvd.worker.description import describe_device
 from hetero_hvd.worker.exchange import RESET, STOP, Table, TimingWindow
 from hetero_hvd.worker.integrity import heal
 from hetero_hvd.worker.loader import ShareLoader
@@ -47,6 +48,7 @@ class ElasticState:
 
     Attributes:
         numerics: See `membership.Report`.
+        model: Likewise.
     """
 
     def __init__(self, parts: dict[str, Stateful], loader: ShareLoader, clock: PhaseClock) -> None:
@@ -57,10 +59,10 @@ class ElasticState:
         self._clock = clock
         self._watchdog = Watchdog(clock, floor_seconds=floor_seconds)
         self._loader = loader
-        self.numerics = ""
+        self.numerics = self.model = ""
         self._seat: Seat | None = None
         self._membership: Membership | None = None
-        self._window = TimingWindow()
+        self._window, self._throttle = TimingWindow(), ThrottleMeter()
         self._hurry = Hurry()
         self._has_changed = False
         self._applied_at = time.perf_counter()
@@ -101,10 +103,6 @@ class ElasticState:
                 self.seat.client.on_beat = self._watchdog.end_if_overdue
             self._meet(is_new=True, has_state=resumed)
             self._applied_at = time.perf_counter()
-
-    def emulation(self) -> Emulation | None:
-        """How this worker's compute is to be slowed down, from nodes.yaml."""
-        return Emulation.of(self.seat.place.settings.get("emulate"))
 
     def shares_in_epoch(self, step_in_epoch: int) -> tuple[tuple[int, ...], int]:
         """The plan for a step of the epoch under way, and this worker's rank."""
@@ -162,7 +160,8 @@ class ElasticState:
             self._look_for_change(share, busy, step)
         if self._has_changed:
             self._window = TimingWindow()  # what was before says nothing any more
-        self._window.add(share, {**seconds, "step": now - self._applied_at})
+        more = {"step": now - self._applied_at, "throttled": self._throttle.take()}
+        self._window.add(share, seconds | more)
         self._watchdog.learn(seconds)
         self._applied_at = now
         if self._checkpoints is not None and self.is_leader and self._checkpoints.is_due():
@@ -283,6 +282,8 @@ class ElasticState:
                 capacity=seat.place.capacity,
                 prefetch_steps=self._loader.prefetch_steps,
                 numerics=self.numerics,
+                device=describe_device(device()),
+                model=self.model,
             )
             try:
                 reports = exchange_reports(seat.collective, report)
