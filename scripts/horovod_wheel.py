@@ -74,6 +74,29 @@ CORRECTIONS = (
         "  auto dev = CreateDevice(device_attr);\n\n  global_ctx = global_context.ctx;\n",
     ),
     Correction(
+        "all-ranks-share-one-mesh",
+        "horovod/common/gloo/gloo_context.cc",
+        "  timeout_ = global_context.timeout_;\n  hostname_ = global_context.hostname_;\n",
+        "  timeout_ = global_context.timeout_;\n  hostname_ = global_context.hostname_;\n"
+        "  if (registered_ranks.empty()) {\n"
+        "    ctx = global_context.ctx;\n"
+        "    local_ctx = global_context.local_ctx;\n"
+        "    cross_ctx = global_context.cross_ctx;\n"
+        "    return;\n"
+        "  }\n",
+    ),
+    Correction(
+        "one-slot-hosts-share-one-mesh",
+        "horovod/common/gloo/gloo_context.cc",
+        "  cross_ctx = Rendezvous(HOROVOD_GLOO_CROSS_PREFIX + std::to_string(local_rank),\n"
+        "                         rendezvous_addr_env, rendezvous_port,\n"
+        "                         cross_rank, cross_size, dev, timeout_);\n",
+        "  cross_ctx = cross_size == size ? ctx :\n"
+        "              Rendezvous(HOROVOD_GLOO_CROSS_PREFIX + std::to_string(local_rank),\n"
+        "                         rendezvous_addr_env, rendezvous_port,\n"
+        "                         cross_rank, cross_size, dev, timeout_);\n",
+    ),
+    Correction(
         "stall-inspector-knows-ranks",
         "horovod/common/gloo/gloo_controller.cc",
         "global_ranks_.reserve(size_);",

@@ -10,6 +10,7 @@ from typing import Any
 
 from hetero_hvd.bench.numbers import Number, simulated, timed
 from hetero_hvd.bench.peers import PEERS, Cluster, Run, run_peer
+from hetero_hvd.bench.quota import quota
 from hetero_hvd.bench.reproducible import reproducible
 from hetero_hvd.bench.tables import (
     Effort,
@@ -188,6 +189,7 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "mixed": mixed,
     "three": three,
     "equal": equal,
+    "quota": quota,
     "slowdown": slowdown,
     "communication": communication,
     "reproducible": reproducible,

@@ -40,12 +40,14 @@ class Cluster:
         overhead_seconds: Per step of each device.
         global_batch_size: Samples per step.
         price_per_hour: Per device, in any currency.
+        is_real: The compute takes the time that it takes; the times above are not used.
     """
 
     seconds_per_sample: tuple[float, ...]
     overhead_seconds: float
     global_batch_size: int
     price_per_hour: tuple[float, ...] = ()
+    is_real: bool = False
 
     def with_batch(self, global_batch_size: int) -> Cluster:
         """The same devices, another batch."""
@@ -80,6 +82,12 @@ class Cluster:
         pairs = zip(self.models.values(), shares, strict=True)
         return max(model.step_seconds(share) for model, share in pairs)
 
+    def _emulation(self, seconds_per_sample: float) -> dict[str, float]:
+        return {
+            "seconds_per_sample": seconds_per_sample,
+            "overhead_seconds": self.overhead_seconds,
+        }
+
     def nodes(self, peer: str) -> list[dict[str, Any]]:
         """Entries of nodes.yaml; the two static splits know the speeds, the others do not."""
         shares: tuple[float, ...] = self.best_shares
@@ -89,7 +97,7 @@ class Cluster:
         hints = [{"relative_speed": share / max(shares)} for share in shares]
         return [
             {"name": f"n{i}", "slots": 1, "devices": []}
-            | {"emulate": {"seconds_per_sample": cost, "overhead_seconds": self.overhead_seconds}}
+            | ({} if self.is_real else {"emulate": self._emulation(cost)})
             | (hint if peer in {"static", "oracle"} else {})
             for i, (cost, hint) in enumerate(zip(self.seconds_per_sample, hints, strict=True))
         ]
@@ -140,13 +148,14 @@ def run_peer(
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        emulate = [node["emulate"] for node in cluster.nodes(peer)]
+        nodes = cluster.nodes(peer)
+        emulate = [node["emulate"] for node in nodes if "emulate" in node]
         facts = {"out": str(folder / "record.json")} | dict(job)
         facts |= {"global_batch_size": cluster.global_batch_size}
         facts |= {} if peer in RULES else {"emulate": emulate}
         (folder / "job.json").write_text(json.dumps(facts))
-        (folder / "nodes.yaml").write_text(json.dumps({"nodes": cluster.nodes(peer)}))
-        command = command_of(peer, folder, num_workers=len(emulate))
+        (folder / "nodes.yaml").write_text(json.dumps({"nodes": nodes}))
+        command = command_of(peer, folder, num_workers=len(nodes))
         variables = os.environ | {"OMP_NUM_THREADS": "1"} | dict(environment or {})
         execute(command, folder, variables, timeout_seconds)
         return read_run(folder)

@@ -38,14 +38,14 @@ class ClusterState:
 
     Args:
         config: What the user says.
-        remembered: What earlier jobs learnt about the same workers.
+        remembered: What earlier jobs learnt about the same workers; looked at when one joins.
     """
 
     def __init__(
         self, config: BalanceConfig, remembered: Mapping[WorkerId, Curve] | None = None
     ) -> None:
         self._config = config
-        self._remembered = remembered or {}
+        self._remembered = {} if remembered is None else remembered
         self._all_known: dict[WorkerId, KnownWorker] = {}
         self._known: dict[WorkerId, KnownWorker] = {}
         self._joined: WorkersJoined | None = None

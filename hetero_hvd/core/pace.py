@@ -51,9 +51,9 @@ class ExchangePace:
 class Hurry:
     """Tells from a worker's own steps that its speed has changed, before any exchange does.
 
-    The reference is a running mean of the busy time at the share in force; two steps in a row on
-    the same side of it by more than `CHANGE_RATIO` and four mean deviations are a change. One spike
-    is none. From then on the new level is the reference.
+    The reference is a running mean of the busy time at the share in force; a step that is off by
+    more than `CHANGE_RATIO` and four mean deviations is worth an exchange at once. It may be a mere
+    spike: the balancer decides. After a second one on the same side the new level is the reference.
     """
 
     CHANGE_RATIO, DEVIATIONS, WEIGHT, FEWEST = 0.15, 4.0, 0.1, 4
@@ -62,7 +62,7 @@ class Hurry:
         self._share, self._num, self._mean, self._deviation, self._side = -1, 0, 0.0, 0.0, 0.0
 
     def observe(self, share: int, busy_seconds: float) -> bool:
-        """Take one step; whether the speed seems to have changed with the step before it."""
+        """Take one step; whether its speed is another one than before."""
         if share != self._share:
             self._restart(share)
         if share == 0 or not busy_seconds > 0:
@@ -77,12 +77,12 @@ class Hurry:
         side = math.copysign(1.0, error) if abs(error) > bound else 0.0
         if side and side == self._side:
             self._restart(share)
-            return True
-        self._side = side
+        else:
+            self._side = side
         if not side:
             self._mean += self.WEIGHT * error
             self._deviation += self.WEIGHT * (abs(error) - self._deviation)
-        return False
+        return side != 0
 
     def _restart(self, share: int) -> None:
         self._share, self._num, self._mean, self._deviation, self._side = share, 0, 0.0, 0.0, 0.0

@@ -156,7 +156,7 @@ class Simulation:
         self._rows.append(tuple(busy.tolist()))
         if self._look_for_changes(sizes, self._rows[-1]):
             self._hurry_until = self.step + HURRIED_STEPS
-            del self._rows[:-2]
+            del self._rows[:-1]
         is_due = self.step % self.plan.exchange_steps == 0 or self.step < self._hurry_until
         if self.policy and is_due:
             self._exchange(self.policy, sizes)

@@ -26,7 +26,7 @@ EXPLAINED_RATIO = 0.8
 FASTER_RATIO = 0.98
 """A curve replaces the best one if it is faster by this."""
 
-Cause = Literal["input", "transfer", "compute", "unknown"]
+Cause = Literal["throttle", "input", "transfer", "compute", "unknown"]
 PHASES: Mapping[str, tuple[str, ...]] = {
     "input": ("data_wait_seconds",),
     "transfer": ("transfer_seconds",),
@@ -64,6 +64,7 @@ class _Watched:
     def __init__(self) -> None:
         self.best: StepTimeModel | None = None
         self.parts: dict[str, float] = {}
+        self.throttled = 0.0
         self.smooth = 1.0
         self.ratios: deque[float] = deque(maxlen=VERDICT_ROWS)
         self.state: Literal["healthy", "slow", "incomplete"] = "healthy"
@@ -85,12 +86,17 @@ class _Watched:
             per_sample = seconds / row.local_batch_size
             before = self.parts.get(cause, per_sample)
             self.parts[cause] = before + SMOOTHING * (per_sample - before)
+        if math.isfinite(row.throttled_seconds):
+            per_sample = row.throttled_seconds / row.local_batch_size
+            self.throttled += SMOOTHING * (per_sample - self.throttled)
 
     def cause(self, row: StepTiming) -> Cause:
         """What accounts for the lost time."""
         size = row.local_batch_size
         excess = {c: s - self.parts.get(c, 0.0) * size for c, s in _parts(row).items()}
         lost = sum(max(0.0, seconds) for seconds in excess.values())
+        if row.throttled_seconds - self.throttled * size >= EXPLAINED_RATIO * lost > 0:
+            return "throttle"
         causes: tuple[Cause, ...] = ("input", "transfer", "compute")
         for cause in causes:
             if self.parts and excess[cause] >= EXPLAINED_RATIO * lost > 0:

@@ -13,7 +13,7 @@ import msgspec
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.core.known import Curve
 from hetero_hvd.core.step_time import StepTimeModel
-from hetero_hvd.messages import WorkerId
+from hetero_hvd.messages import WorkerId, WorkersJoined
 
 logger = logging.getLogger(__name__)
 
@@ -29,32 +29,29 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CurveStore:
-    """A small JSON file; a curve belongs to a worker, its node's device settings and a command.
+    """A small JSON file; a curve belongs to a worker, its device and the model that it trains.
 
-    The command stands for the model and its precision: another script or other arguments are
-    another training. Whatever cannot be read is forgotten; at worst a job starts with even shares.
+    The device is what the worker says it is, and how nodes.yaml emulates it. Whatever cannot be
+    read is forgotten; at worst a job starts with even shares.
 
     Args:
         path: The file; its folder exists.
         nodes: As in nodes.yaml.
-        command: The user's command.
     """
 
-    def __init__(self, path: Path, nodes: Sequence[NodeConfig], command: Sequence[str]) -> None:
+    def __init__(self, path: Path, nodes: Sequence[NodeConfig]) -> None:
         self._path = path
-        self._command = " ".join(command)
-        self._workers = [
-            WorkerId(node.name, slot)
-            for node in nodes
-            for slot in range(node.declared_slots or MAX_SLOTS)
-        ]
-        self._devices = {node.name: repr((node.devices, node.emulate)) for node in nodes}
+        self._emulated = {node.name: repr(node.emulate) for node in nodes}
+        self._devices: dict[WorkerId, str] = {}
+        self._model = ""
 
-    def load(self) -> dict[WorkerId, Curve]:
-        """What is remembered of the nodes' workers."""
+    def load(self, event: WorkersJoined) -> dict[WorkerId, Curve]:
+        """What is remembered of these workers, on these devices and for this model."""
+        self._devices.update(zip(event.workers, event.devices, strict=False))
+        self._model = event.model
         entries = self._entries()
         curves = {}
-        for worker in self._workers:
+        for worker in event.workers:
             entry = entries.get(self._key(worker))
             if entry is not None and _is_sane(entry):
                 model = StepTimeModel(
@@ -86,7 +83,8 @@ class CurveStore:
             logger.warning("%s cannot be written: %s", self._path, error)
 
     def _key(self, worker: WorkerId) -> str:
-        return f"{worker} {self._devices.get(worker.node, '')} {self._command}"
+        emulated, device = self._emulated.get(worker.node, ""), self._devices.get(worker, "")
+        return f"{worker} | {device} | {emulated} | {self._model}"
 
     def _entries(self) -> dict[str, _Entry]:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
@@ -13,6 +12,7 @@ import msgspec
 from hetero_hvd.config import ClusterConfig
 from hetero_hvd.core.cluster import ClusterState
 from hetero_hvd.core.control import Decision
+from hetero_hvd.core.known import Curve
 from hetero_hvd.core.policies import make_policy
 from hetero_hvd.core.settings import BalanceConfig, Rule
 from hetero_hvd.core.straggler import StragglerWatch
@@ -48,7 +48,6 @@ class Ledger:
         decisions: File that gets one JSON line for each decision of the balancer; beside it
             timings.jsonl gets what they were based on, and curves.json in the folder above what
             the next job should know about the workers.
-        command: The user's; what is learnt about a worker is true for it alone.
         journal: Hears of all plans, decisions and verdicts.
 
     Attributes:
@@ -63,13 +62,12 @@ class Ledger:
         config: ClusterConfig,
         console: Console,
         decisions: Path,
-        command: Sequence[str] = (),
         journal: Journal | None = None,
     ) -> None:
         job = config.job
         self._journal = journal or Journal()
-        self._store = CurveStore(decisions.parent.parent / "curves.json", config.nodes, command)
-        self._remembered = self._store.load() if job.remember else {}
+        self._store = CurveStore(decisions.parent.parent / "curves.json", config.nodes)
+        self._remembered: dict[WorkerId, Curve] = {}
         self._may_remember = job.remember
         self._saved_at_seconds = time.monotonic()
         self._stragglers = StragglerWatch()
@@ -103,6 +101,8 @@ class Ledger:
         """
         match message:
             case WorkersJoined():
+                if self._may_remember:
+                    self._remembered.update(self._store.load(message))
                 self._joined(message)
                 self._record(message)
                 return self._balance(message)

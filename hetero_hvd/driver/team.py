@@ -77,7 +77,7 @@ class Team:
         self.all_lost = asyncio.Event()
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.journal = Journal()
-        self.ledger = Ledger(config, console, output / "decisions.jsonl", command, self.journal)
+        self.ledger = Ledger(config, console, output / "decisions.jsonl", self.journal)
         self.slots = Slots(
             console,
             output / "logs",

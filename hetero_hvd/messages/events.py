@@ -99,7 +99,7 @@ class StragglerReported(Message, frozen=True):
         worker: Who.
         is_slow: Whether it is slow from now on.
         speed_ratio: Its speed / what it should be, relative to the median; NaN: unmeasured.
-        cause: `input`, `transfer`, `compute`, `unknown`, or None where it is not slow.
+        cause: `throttle`, `input`, `transfer`, `compute`, `unknown`, or None where it is not slow.
     """
 
     step: int

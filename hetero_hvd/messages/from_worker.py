@@ -34,6 +34,8 @@ class WorkersJoined(Message, frozen=True):
         global_batch_size: Samples per optimizer step, > 0.
         capacities: Largest local batch per member in rank order, samples; -1 = not limited.
         prefetch_steps: Steps ahead of the current one whose samples may already be loaded.
+        devices: What each member computes on, in rank order; empty: not told.
+        model: Class of the model and a digest of what its speed depends on; empty: not told.
     """
 
     rendezvous_id: int
@@ -42,6 +44,8 @@ class WorkersJoined(Message, frozen=True):
     global_batch_size: int
     capacities: tuple[int, ...]
     prefetch_steps: int
+    devices: tuple[str, ...] = ()
+    model: str = ""
 
 
 class StepsTimed(Message, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 
@@ -21,6 +23,7 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
         comm_wait_seconds: Blocked on reductions after the own backward ended: what others cost.
         optimizer_seconds: Unscale, clip, optimizer and scheduler.
         step_seconds: From the end of one step to the end of the next.
+        throttled_seconds: In which a CPU quota kept the worker from running.
     """
 
     num_steps: int
@@ -33,6 +36,7 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     comm_wait_seconds: float
     optimizer_seconds: float
     step_seconds: float
+    throttled_seconds: float = math.nan
 
     @property
     def busy_seconds(self) -> float:

@@ -95,7 +95,7 @@ def probe_hardware() -> Hardware:
 
 def allowed_cores() -> float:
     """Cores worth of processor time for this process: its affinity, or less under a quota."""
-    quotas = [_quota(folder) for folder in _groups("cpu")]
+    quotas = [_quota(folder) for folder in control_groups("cpu")]
     return min([float(len(os.sched_getaffinity(0))), *(q for q in quotas if q is not None)])
 
 
@@ -103,7 +103,7 @@ def allowed_memory_bytes() -> int:
     """The machine's memory, or less where a control group says so."""
     limits = [
         _number(folder / file)
-        for folder in _groups("memory")
+        for folder in control_groups("memory")
         for file in ("memory.max", "memory.limit_in_bytes")
     ]
     return min([psutil.virtual_memory().total, *(n for n in limits if n is not None)])
@@ -152,7 +152,7 @@ def gpus() -> tuple[Gpu, ...]:
         nvml.nvmlShutdown()
 
 
-def _groups(controller: str) -> list[Path]:
+def control_groups(controller: str) -> list[Path]:
     """Folders of the control groups that bound this process: its own and all above it."""
     try:
         lines = _OWN_CGROUPS.read_text().splitlines()

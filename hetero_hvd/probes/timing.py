@@ -82,6 +82,13 @@ class PhaseClock:
         """Add time that was measured elsewhere."""
         self._seconds[name] += seconds
 
+    @property
+    def busy_seconds(self) -> float | None:
+        """Time outside `comm_wait` since the last `take`; None where only the device knows."""
+        if self._device_clock is not None:
+            return None
+        return sum(seconds for name, seconds in self._seconds.items() if name != "comm_wait")
+
     def take(self) -> dict[str, float]:
         """Seconds per phase since the last `take`; a phase that was not entered is absent.
 

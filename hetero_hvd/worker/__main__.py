@@ -23,10 +23,6 @@ from typing import Any
 TERM_GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL; Horovod's own launcher waits as long."""
 
-CPU_CYCLE_MILLISECONDS = "2.5"
-"""Horovod's threads of all workers meet once a cycle, work or not. At its own 1 ms that costs CPU
-workers more computing time than the longer wait for the next cycle (docs/benchmarks.md)."""
-
 MAX_LINE_BYTES = 2**20
 PR_SET_PDEATHSIG = 1
 EXIT_CANNOT_START = 127
@@ -61,8 +57,6 @@ def worker_environment(order: dict[str, Any]) -> dict[str, str]:
         [str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]
     )
     gpus = visible_gpus(environment)
-    if not gpus:
-        environment.setdefault("HOROVOD_CYCLE_TIME", CPU_CYCLE_MILLISECONDS)
     if order["gpu"] is not None and order["gpu"] < len(gpus):
         environment["CUDA_VISIBLE_DEVICES"] = gpus[order["gpu"]]
     return environment

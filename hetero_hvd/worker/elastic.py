@@ -14,11 +14,12 @@ import time
 from hetero_hvd.core.pace import Hurry
 from hetero_hvd.errors import InvariantError, UserError, WorkerLostError
 from hetero_hvd.messages import Finished, Recovered, StepsTimed
+from hetero_hvd.probes.throttling import ThrottleMeter
 from hetero_hvd.probes.timing import PhaseClock
-from hetero_hvd.worker.admission import Seat, init
+from hetero_hvd.worker.admission import Seat, device, init
 from hetero_hvd.worker.checkpoint import open_checkpoints
 from hetero_hvd.worker.collective import Interrupted, gather_bytes
-from hetero_hvd.worker.emulation import Emulation
+from hetero_hvd.worker.description import describe_device
 from hetero_hvd.worker.exchange import RESET, STOP, Table, TimingWindow
 from hetero_hvd.worker.integrity import heal
 from hetero_hvd.worker.loader import ShareLoader
@@ -47,6 +48,7 @@ class ElasticState:
 
     Attributes:
         numerics: See `membership.Report`.
+        model: Likewise.
     """
 
     def __init__(self, parts: dict[str, Stateful], loader: ShareLoader, clock: PhaseClock) -> None:
@@ -54,12 +56,13 @@ class ElasticState:
         self._replica = Replica({**parts, "position": self.position})
         self._checkpoints = open_checkpoints(os.environ, self._replica)
         floor_seconds = float(os.environ.get("HETERO_HVD_HANG_SECONDS", "inf"))
+        self._clock = clock
         self._watchdog = Watchdog(clock, floor_seconds=floor_seconds)
         self._loader = loader
-        self.numerics = ""
+        self.numerics = self.model = ""
         self._seat: Seat | None = None
         self._membership: Membership | None = None
-        self._window = TimingWindow()
+        self._window, self._throttle = TimingWindow(), ThrottleMeter()
         self._hurry = Hurry()
         self._has_changed = False
         self._applied_at = time.perf_counter()
@@ -101,10 +104,6 @@ class ElasticState:
             self._meet(is_new=True, has_state=resumed)
             self._applied_at = time.perf_counter()
 
-    def emulation(self) -> Emulation | None:
-        """How this worker's compute is to be slowed down, from nodes.yaml."""
-        return Emulation.of(self.seat.place.settings.get("emulate"))
-
     def shares_in_epoch(self, step_in_epoch: int) -> tuple[tuple[int, ...], int]:
         """The plan for a step of the epoch under way, and this worker's rank."""
         step = self.position.applied_steps - self.position.step_in_epoch + step_in_epoch
@@ -133,9 +132,15 @@ class ElasticState:
                 )
             )
 
-    @property
-    def is_urgent(self) -> bool:
-        """Whether the next exchange should not wait: this worker has changed, or has a new plan."""
+    def is_urgent(self, share: int, busy_seconds: float | None) -> bool:
+        """Whether the next exchange should not wait: this worker has changed, or has a new plan.
+
+        Args:
+            share: Samples of this worker in the step under way.
+            busy_seconds: Its own time in it; None if that is not known yet.
+        """
+        if busy_seconds is not None:
+            self._look_for_change(share, busy_seconds, self.position.applied_steps)
         if self._has_changed or not self.is_leader:
             return self._has_changed
         return self.membership.exchange.is_news(self.seat.planner.newest())
@@ -150,8 +155,13 @@ class ElasticState:
         """
         now = time.perf_counter()
         step = self.position.applied_steps - 1
-        self._look_for_change(share, seconds, step)
-        self._window.add(share, {**seconds, "step": now - self._applied_at})
+        if "forward" in seconds and self._clock.busy_seconds is None:  # the device told it just now
+            busy = sum(value for phase, value in seconds.items() if phase != "comm_wait")
+            self._look_for_change(share, busy, step)
+        if self._has_changed:
+            self._window = TimingWindow()  # what was before says nothing any more
+        more = {"step": now - self._applied_at, "throttled": self._throttle.take()}
+        self._window.add(share, seconds | more)
         self._watchdog.learn(seconds)
         self._applied_at = now
         if self._checkpoints is not None and self.is_leader and self._checkpoints.is_due():
@@ -184,15 +194,9 @@ class ElasticState:
         if reason is not None:
             self._leave(reason, self.seat.leave_code)
 
-    def _look_for_change(self, share: int, seconds: dict[str, float], step: int) -> None:
-        self._has_changed = False
-        if (
-            share == self.membership.shares_at(step)[self.seat.collective.rank]
-        ):  # no rest of an epoch
-            busy = sum(value for phase, value in seconds.items() if phase != "comm_wait")
-            self._has_changed = self._hurry.observe(share, busy)
-        if self._has_changed:
-            self._window = TimingWindow()  # what was before says nothing any more
+    def _look_for_change(self, share: int, busy_seconds: float, step: int) -> None:
+        is_rest = share != self.membership.shares_at(step)[self.seat.collective.rank]  # of an epoch
+        self._has_changed = not is_rest and self._hurry.observe(share, busy_seconds)
 
     def finish(self) -> bool:
         """All epochs are done: prove that all replicas are equal, and tell the driver.
@@ -278,6 +282,8 @@ class ElasticState:
                 capacity=seat.place.capacity,
                 prefetch_steps=self._loader.prefetch_steps,
                 numerics=self.numerics,
+                device=describe_device(device()),
+                model=self.model,
             )
             try:
                 reports = exchange_reports(seat.collective, report)

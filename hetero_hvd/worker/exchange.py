@@ -194,6 +194,7 @@ class TimingWindow:
                 "comm_wait",
                 "optimizer",
                 "step",
+                "throttled",
             )
         }
         self._num_steps, self._seconds = 0, {}

@@ -26,7 +26,7 @@ from hetero_hvd.worker.micro_batch import split, to_device
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.randomness import Seeds
 from hetero_hvd.worker.reproducible import Reproducible
-from hetero_hvd.worker.step import Step, TakeAgain
+from hetero_hvd.worker.step import Step, TakeAgain, Urgency, never
 
 
 class Scales:
@@ -132,7 +132,7 @@ class GrainStep(Step):
         )
         sums.add()
 
-    def finish(self, collective: Collective, is_urgent: bool = False) -> float:
+    def finish(self, collective: Collective, urgency: Urgency = never) -> float:
         """Add up over all workers, and apply; see `Step.finish`.
 
         Raises:
@@ -142,6 +142,7 @@ class GrainStep(Step):
         part, sums = self._current(), self._prepared()
         self._hold(part)
         used = [*self._used, *[bool(self._weights)] * self._grain_buffers.number]
+        is_urgent = urgency(part.num_samples, self.clock.busy_seconds)
         rows = self._rows(sums.observed(used), is_urgent)
         handle = collective.gather_rows_async(rows, "grains")
         sums.launch(collective, bucket_bytes=self._options.bucket_bytes)

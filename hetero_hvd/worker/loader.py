@@ -17,6 +17,7 @@ import torch.utils.data as torch_data
 
 from hetero_hvd.core import grains, shards
 from hetero_hvd.errors import UserError
+from hetero_hvd.worker.fetching import fetching
 from hetero_hvd.worker.randomness import GrainDataset, GrainRequest, Seeds
 
 
@@ -42,16 +43,6 @@ class Slice(NamedTuple):
 
 SharesAt = Callable[[int], tuple[Sequence[int], int]]
 """Local batch sizes in rank order and this worker's rank, for a step of the epoch."""
-
-
-class _CollateOrNone:
-    """The user's `collate_fn`, except that nothing gives None."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self._collate = collate
-
-    def __call__(self, samples: list[Any]) -> Any:  # noqa: ANN401 - whatever the user's function gives
-        return self._collate(samples) if samples else None
 
 
 class _StepSampler:
@@ -264,11 +255,12 @@ def _inner_loader(
     dataset: Any,  # noqa: ANN401 - whatever torch accepts
     sampler: _StepSampler,
 ) -> torch_data.DataLoader[Any]:
+    dataset, collate = fetching(dataset, loader.collate_fn)
     return torch_data.DataLoader(
         dataset,
         batch_sampler=sampler,  # type: ignore[arg-type]  # any iterable of lists of indices will do
         num_workers=loader.num_workers,
-        collate_fn=_CollateOrNone(loader.collate_fn),
+        collate_fn=collate,
         pin_memory=loader.pin_memory,
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,

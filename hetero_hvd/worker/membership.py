@@ -32,6 +32,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         capacity: Its largest local batch, samples; -1 = not limited.
         prefetch_steps: Steps that it may load ahead.
         numerics: What its bits depend on, `; ` between two facts; empty if that does not matter.
+        device: What it computes on.
+        model: What it trains; see `worker.description`.
         is_new: Whether its script has not begun its loop yet, whatever it has from a checkpoint.
     """
 
@@ -45,6 +47,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int
     prefetch_steps: int
     numerics: str = ""
+    device: str = ""
+    model: str = ""
     is_new: bool = False
 
 
@@ -198,6 +202,8 @@ def _first_plan(collective: Collective, reports: list[Report], planner: Planner)
             global_batch_size=reports[0].global_batch_size,
             capacities=tuple(report.capacity for report in reports),
             prefetch_steps=max(report.prefetch_steps for report in reports),
+            devices=tuple(report.device for report in reports),
+            model=reports[0].model,
         )
         payload = msgspec.msgpack.encode(planner.joined(event))
     return msgspec.msgpack.decode(gather_bytes(collective, payload, "plan")[0], type=BatchPlan)

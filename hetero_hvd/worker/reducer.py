@@ -18,7 +18,9 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.worker.collective import Collective, Handle, Interrupted
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
-"""As in PyTorch's DistributedDataParallel: amortises latency, and leaves room to overlap."""
+FIRST_BUCKET_BYTES = 2**20
+"""As in PyTorch's DistributedDataParallel: large ones amortise latency, a small first one lets the
+reduction begin early in the backward pass."""
 
 
 Compression = Literal["none", "fp16", "fp16-feedback"]
@@ -125,6 +127,7 @@ class Reducer:
         self._compression = compression
         self._parameters = list(parameters)
         self._bucket_bytes = bucket_bytes
+        self._first_bucket_bytes = min(bucket_bytes, FIRST_BUCKET_BYTES)
         self._trainable: tuple[bool, ...] = ()
         self._buckets: list[_Bucket] = []
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
@@ -216,7 +219,8 @@ class Reducer:
                 parameter.dtype,
                 parameter.device,
             )
-            if group and (not alike or group_bytes >= self._bucket_bytes):
+            limit = self._bucket_bytes if self._buckets else self._first_bucket_bytes
+            if group and (not alike or group_bytes >= limit):
                 self._add_bucket(group)
                 group, group_bytes = [], 0
             group.append(parameter)

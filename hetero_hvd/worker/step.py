@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -25,6 +25,14 @@ from hetero_hvd.worker.replica import Stateful
 
 Loss = torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]
 """Mean loss over a micro-batch's samples, or (mean loss, weight) if it is over something else."""
+
+
+Urgency = Callable[[int, float | None], bool]
+
+
+def never(_num_samples: int, _busy_seconds: float | None) -> bool:
+    """Nothing is urgent."""
+    return False
 
 
 class TakeAgain(TransientError):  # noqa: N818 - control flow
@@ -148,12 +156,13 @@ class Step:
             if self.emulation is not None:
                 self.emulation.stretch(start)
 
-    def finish(self, collective: Collective, is_urgent: bool = False) -> float:
+    def finish(self, collective: Collective, urgency: Urgency = never) -> float:
         """Reduce over all workers, and apply.
 
         Args:
             collective: The rendezvous.
-            is_urgent: This worker wants an exchange of timings now; see `is_urgent`.
+            urgency: Tells from the samples and the busy seconds of this step whether this worker
+                wants an exchange of timings now; see `is_urgent`.
 
         Returns:
             Weighted mean of the loss over the global batch, the same on all workers; NaN if it or
@@ -164,6 +173,7 @@ class Step:
         """
         part = self._current()
         self._hold(part)
+        is_urgent = urgency(part.num_samples, self.clock.busy_seconds)
         self._reducer.launch_rest()
         self._buffers.launch(collective, part.num_samples / part.global_samples)
         totals = torch.tensor(

@@ -13,7 +13,9 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Evaluated
 from hetero_hvd.worker.admission import device
 from hetero_hvd.worker.collective import Interrupted, gather_bytes
+from hetero_hvd.worker.description import describe_model
 from hetero_hvd.worker.elastic import ElasticState
+from hetero_hvd.worker.emulation import Emulation
 from hetero_hvd.worker.evaluation import Metrics, evaluate_part, merge
 from hetero_hvd.worker.fingerprints import Fingerprints
 from hetero_hvd.worker.grain_step import make_step
@@ -78,6 +80,7 @@ class Trainer:
         parts |= {"scheduler": scheduler, "scaler": own.scaler, "scales": self._step.scales}
         state = all_parts(parts, extra_state or {})
         self._state = ElasticState(state, self._loader, self._step.clock)
+        self._state.model = describe_model(model, is_scaled=own.scaler is not None)
         self._fingerprints = Fingerprints({**state, "position": self._state.position}, mode)
         self._slice: Slice | None = None
         self._num_evaluated = 0
@@ -109,7 +112,7 @@ class Trainer:
         to the others'. The scheduler advances when the next one is asked for.
         """
         position = self._state.position
-        self._step.emulation = self._state.emulation()
+        self._step.emulation = Emulation.of(self._state.seat.place.settings.get("emulate"))
         join(self._state, self._mode)
         while position.epoch < num_epochs or not self._state.finish():
             if position.epoch >= num_epochs:  # a new membership, and nobody has anything left to do
@@ -252,7 +255,7 @@ class Trainer:
             raise UserError("no step is under way: take the batch from trainer.batches()")
         try:
             self._step.again = False
-            loss = self._step.finish(self._state.seat.collective, is_urgent=self._state.is_urgent)
+            loss = self._step.finish(self._state.seat.collective, self._state.is_urgent)
         except TakeAgain:
             self._step.undo()
             self._step.again = True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cluster.virtual_cluster import (
+from hetero_hvd.bench.virtual_cluster import (
     VirtualCluster,
     missing_for_a_cluster,
     running_cluster,

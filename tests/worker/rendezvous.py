@@ -112,7 +112,7 @@ class ThreadCollective:
 
 def seat(hub, rank):
     """What a worker needs to know about its job."""
-    return SimpleNamespace(
+    seat = SimpleNamespace(
         place=SimpleNamespace(worker=WorkerId("node", rank), capacity=-1, settings={}),
         collective=ThreadCollective(hub, rank),
         planner=LocalPlanner(BalanceConfig(balance=False)),
@@ -123,6 +123,8 @@ def seat(hub, rank):
         leave_reason=None,
         reset_done=lambda: None,
     )
+    seat.agreed = lambda rendezvous_id: setattr(seat, "rendezvous_id", rendezvous_id)
+    return seat
 
 
 def run_together(hub, work):

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 USER, PORT, INTERFACE = "root", 22, "eth0"  # the same on every host
 PERIOD_MICROSECONDS = 10_000  # short: a throttled host must not look like a dead one
@@ -75,7 +76,7 @@ class VirtualHost:
         identity = ["-i", str(self.identity_file), "-p", str(PORT)]
         return ["ssh", "-T", *identity, *options, f"{USER}@{self.address}", command]
 
-    def run(self, argv: Sequence[str], **more: object) -> subprocess.CompletedProcess[str]:
+    def run(self, argv: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401
         """Run a command there without ssh, under the quota; output is captured text."""
         command = [*self.enter(), *argv]
         return subprocess.run(command, check=True, capture_output=True, text=True, **more)
