@@ -111,6 +111,8 @@ print("imported")
 
 
 WALL_CLOCK = {
+    "hetero_hvd/agent/service.py": "until when an advert is to be believed, on other machines too",
+    "hetero_hvd/driver/found.py": "whether an advert is still to be believed",
     "hetero_hvd/bench/report.py": "the date of a measurement",
     "hetero_hvd/driver/elastic.py": "Horovod wants an exit code and a time, and only prints it",
     "hetero_hvd/driver/job.py": "the name of the output folder",

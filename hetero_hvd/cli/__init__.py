@@ -15,18 +15,41 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hetero_hvd.cli import compare, config, discover, doctor, drain, nodes, run, simulate
+from hetero_hvd.cli import (
+    agent,
+    compare,
+    config,
+    discover,
+    doctor,
+    drain,
+    export,
+    key,
+    nodes,
+    report,
+    run,
+    runs,
+    simulate,
+    stack,
+    top,
+)
 from hetero_hvd.errors import UserError
 
 COMMANDS = {
     "run": run,
     "drain": drain,
+    "top": top,
+    "report": report,
+    "runs": runs,
     "compare": compare,
+    "export": export,
     "nodes": nodes,
     "config": config,
     "discover": discover,
     "doctor": doctor,
+    "key": key,
+    "agent": agent,
     "simulate": simulate,
+    "stack": stack,
 }
 
 

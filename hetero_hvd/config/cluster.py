@@ -44,8 +44,14 @@ class ClusterConfig:
         check(self, self._relations())
 
     def _relations(self) -> Iterator[tuple[str, str]]:
+        for index, node in enumerate(self.nodes):
+            if node.launcher == "agent" and not (node.identity_file or self.job.cluster_key_file):
+                yield (
+                    f"nodes[{index}].identity_file",
+                    "found none, must be the cluster key of the agent, or set job.cluster_key_file",
+                )
         slots = [node.declared_slots for node in self.nodes]
         total = sum(slot or 0 for slot in slots)
         found = self.job.min_np
-        if None not in slots and found > total:
+        if None not in slots and found > total and not self.job.discover:
             yield "job.min_np", f"found {found}, must be at most {total}, the slots of all nodes"

@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hetero_hvd.config.declare import about, check, settings_of
-from hetero_hvd.config.kinds import HOST, METRIC, PATH, boolean, choice, integer, number
+from hetero_hvd.config.kinds import (
+    HOST,
+    METRIC,
+    NAMES,
+    PATH,
+    boolean,
+    choice,
+    integer,
+    is_loopback,
+    number,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +138,58 @@ class JobConfig:
             HOST, "where the workers reach the driver", default_text="chosen for each node"
         ),
     )
+    http_address: str = field(
+        default="127.0.0.1",
+        metadata=about(
+            HOST, "where the live page listens; other than loopback needs http_token_file"
+        ),
+    )
+    http_port: int = field(
+        default=0, metadata=about(integer(0, 65535), "of the live page; 0 = any free one, printed")
+    )
+    http_token_file: str | None = field(
+        default=None,
+        metadata=about(
+            PATH, "file of mode 0600 with the token for looking", default_text="no token needed"
+        ),
+    )
+    http_operate_token_file: str | None = field(
+        default=None,
+        metadata=about(
+            PATH,
+            "file of mode 0600 with the token for draining and stopping over HTTP",
+            default_text="nobody may",
+        ),
+    )
+    http_certificate: str | None = field(
+        default=None, metadata=about(PATH, "TLS certificate, PEM", default_text="no TLS")
+    )
+    http_key: str | None = field(
+        default=None, metadata=about(PATH, "its private key, PEM", default_text="none")
+    )
+    http_client_ca: str | None = field(
+        default=None,
+        metadata=about(
+            PATH, "clients must show a certificate of this CA, PEM", default_text="none asked for"
+        ),
+    )
+    discover: bool = field(
+        default=False,
+        metadata=about(
+            boolean(),
+            "also use nodes that announce themselves in the local network, see docs/discovery.md",
+        ),
+    )
+    cluster_key_file: str | None = field(
+        default=None,
+        metadata=about(
+            PATH, "file made by hetero-hvd key; agents hold the same", default_text="none"
+        ),
+    )
+    allow: str | None = field(
+        default=None,
+        metadata=about(NAMES, "of the announced nodes, use these only", default_text="all"),
+    )
     progress_seconds: float = field(
         default=2.0, metadata=about(number(above=0), "between two progress lines")
     )
@@ -146,8 +208,17 @@ class JobConfig:
     def _relations(self) -> Iterator[tuple[str, str]]:
         if self.max_np is not None and self.max_np < self.min_np:
             yield "max_np", f"found {self.max_np}, must be at least min_np, which is {self.min_np}"
+        if self.discover and self.cluster_key_file is None:
+            yield "cluster_key_file", "found none, must be given with discover"
         if self.reproducible and self.rule != "model":
             yield "rule", f"found {self.rule}, must be model: only that plans in whole grains"
+        if not is_loopback(self.http_address) and self.http_token_file is None:
+            found = f"found {self.http_address}, must be 127.0.0.1 unless http_token_file is given"
+            yield "http_address", found
+        if (self.http_certificate is None) != (self.http_key is None):
+            yield "http_certificate", "must be given together with http_key"
+        if self.http_client_ca is not None and self.http_certificate is None:
+            yield "http_client_ca", "needs http_certificate and http_key"
 
 
 JOB_SETTINGS = tuple(settings_of(JobConfig))

@@ -203,6 +203,16 @@ def _is_host(value: object) -> bool:
     return True
 
 
+def is_loopback(address: str) -> bool:
+    """Whether only this machine is reached there."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
 def _device(text: str) -> int | str:
     """A CUDA device: its index, or its UUID as `nvidia-smi -L` prints it."""
     return int(text) if _INTEGER.fullmatch(text) else text
@@ -219,6 +229,9 @@ HOST = Scalar("a host name or an IP address, without a port", str, _is_host, is_
 LOGIN = text(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", "a login name")
 INTERFACE = text(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,14}", "the name of one network interface")
 PATH = text(r"[^\x00-\x1f\x7f-][^\x00-\x1f\x7f]*", "a path, on one line and not beginning with '-'")
+NAMES = text(
+    rf"{NODE_NAME.pattern}(,{NODE_NAME.pattern})*", "names of nodes with commas between, no blanks"
+)
 METRIC = text(r"-?[^\s-]\S*", "the name of a metric, with '-' in front if less is better")
 DEVICE = Scalar(
     "a device index such as 0, or a UUID that begins with GPU- or MIG-", _device, _is_device

@@ -25,7 +25,11 @@ from hetero_hvd.config.kinds import (
     number,
 )
 
-Launcher = Literal["local", "ssh"]
+Launcher = Literal["local", "ssh", "agent"]
+AGENT_PORT = 9388
+"""Where an agent listens if nothing else is said."""
+
+_NOT_FOR_AGENTS = ("user", "ssh_options", "python")
 _SSH_ONLY = ("user", "port", "identity_file", "ssh_options")
 _DERIVED = cast("Launcher", "")  # replaced in __post_init__
 
@@ -80,7 +84,7 @@ class NodeConfig:
         metadata=about(
             HOST,
             "where the others reach it",
-            default_text="the name if launcher is ssh, else 127.0.0.1",
+            default_text="127.0.0.1 if launcher is local or not given, else the name",
         ),
     )
     slots: int | None = field(
@@ -94,7 +98,7 @@ class NodeConfig:
     launcher: Launcher = field(
         default=_DERIVED,
         metadata=about(
-            choice("local", "ssh"),
+            choice("local", "ssh", "agent"),
             "how its workers are started",
             default_text="local if address is localhost or a loopback address, else ssh",
         ),
@@ -103,11 +107,20 @@ class NodeConfig:
         default=None, metadata=about(LOGIN, "login for ssh", default_text="ssh decides")
     )
     port: int | None = field(
-        default=None, metadata=about(integer(1, 65535), "port of sshd", default_text="ssh decides")
+        default=None,
+        metadata=about(
+            integer(1, 65535),
+            "port of sshd or of the agent",
+            default_text=f"ssh decides; {AGENT_PORT} for an agent",
+        ),
     )
     identity_file: str | None = field(
         default=None,
-        metadata=about(PATH, "private key for ssh, a path here", default_text="ssh decides"),
+        metadata=about(
+            PATH,
+            "private key for ssh, or cluster key for an agent; a path here",
+            default_text="ssh decides; job.cluster_key_file for an agent",
+        ),
     )
     ssh_options: dict[str, str] = field(
         default_factory=dict, metadata=about(SSH_OPTIONS, "further options, each passed as -o")
@@ -173,7 +186,7 @@ class NodeConfig:
 
     def __post_init__(self) -> None:
         """Fill in what depends on other settings, then check."""
-        address = self.address or (self.name if self.launcher == "ssh" else "127.0.0.1")
+        address = self.address or (self.name if self.launcher in ("ssh", "agent") else "127.0.0.1")
         object.__setattr__(self, "address", address)
         if self.launcher == _DERIVED:
             object.__setattr__(self, "launcher", "local" if _is_loopback(address) else "ssh")
@@ -189,6 +202,13 @@ class NodeConfig:
                             f"found {shown(value)}, but address {self.address} is started locally; "
                             "set 'launcher: ssh' or remove it"
                         ),
+                    )
+        if self.launcher == "agent":
+            for name in _NOT_FOR_AGENTS:
+                if value := getattr(self, name):
+                    yield (
+                        name,
+                        f"found {shown(value)}, but has no effect with launcher agent; remove it",
                     )
         if self.slots is not None and self.devices and self.slots != len(self.devices):
             yield (

@@ -22,9 +22,12 @@ import msgspec
 from hetero_hvd.config import JOB_SETTINGS, NodesFile
 from hetero_hvd.driver.control import Control
 from hetero_hvd.driver.ending import Ending
+from hetero_hvd.driver.found import FoundNodes
 from hetero_hvd.driver.output import Console
+from hetero_hvd.driver.records.writer import Recorder
 from hetero_hvd.driver.report import as_dict, as_text
 from hetero_hvd.driver.team import Team
+from hetero_hvd.driver.viewing import Viewing
 from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.messages import RunEnded, RunStarted
 
@@ -128,7 +131,11 @@ class Job:
         self._output = output
         self._console = console
         self._team = Team(nodes_file.current, command, output, console, resume)
+        self._found = FoundNodes(nodes_file.current.job)
+        self._recorder = Recorder(output)
+        self._team.journal.subscribe(self._recorder.observe)
         self._control = Control(output, self._team.slots.drain)
+        self._viewing = Viewing(nodes_file.current.job, output, self._team)
         self._is_interrupted = False
 
     async def run(self) -> int:
@@ -148,11 +155,14 @@ class Job:
             work.cancel()
             await self._close(ending)
             self._team.journal.publish(RunEnded(exit_code=ending.exit_code, reason=ending.reason))
+            self._recorder.close()
+            await self._viewing.close()
             self._summarize(ending)
         return ending.exit_code
 
     async def _work(self) -> None:
-        cluster = self._nodes_file.current
+        await self._found.open()
+        self._followed = cluster = self._found.merge(self._nodes_file.current)
         self._team.journal.publish(
             RunStarted(
                 run_id=self._output.name,
@@ -162,8 +172,11 @@ class Job:
             )
         )
         await self._control.listen()
-        endpoints = [await self._team.endpoints.towards(node) for node in cluster.nodes]
-        self._console.say(f"logs: {self._output / 'logs'}  status: {endpoints[0].status_url}")
+        for node in cluster.nodes:
+            await self._team.endpoints.towards(node)
+        await self._viewing.listen()
+        url = self._viewing.url
+        self._console.say(f"logs: {self._output / 'logs'}  page: {url}/  status: {url}/status")
         await self._team.slots.follow(cluster)
         await asyncio.gather(self._watch(), self._lead())
 
@@ -172,6 +185,7 @@ class Job:
         for tick in itertools.count(1):
             before = time.monotonic()
             await asyncio.sleep(TICK_SECONDS)
+            self._found.listen()
             if tick % TICKS_PER_LOOK == 0:
                 await self._follow_file()
             self._team.check(slept_too_long_seconds=time.monotonic() - before - TICK_SECONDS)
@@ -216,8 +230,10 @@ class Job:
         if isinstance(news, ConfigError):
             for problem in news.problems:
                 self._console.say(f"{problem} (the job goes on with the earlier version)")
-        elif news == "changed":
-            await self._team.slots.follow(self._nodes_file.current)
+        cluster = self._found.merge(self._nodes_file.current)
+        if cluster != self._followed:
+            self._followed = cluster
+            await self._team.slots.follow(cluster)
 
     def _interrupt(self, number: int) -> None:
         name = signal.Signals(number).name
@@ -232,6 +248,7 @@ class Job:
     async def _close(self, ending: Ending) -> None:
         """End every process that was started, and every thread."""
         self._control.close()
+        await self._found.close()
         slots = self._team.slots
         slots.end_idle()
         await self._team.membership.close()

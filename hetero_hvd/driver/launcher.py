@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hetero_hvd.config import NodeConfig
+from hetero_hvd.config.node import AGENT_PORT
 from hetero_hvd.driver.output import WorkerOutput
 
+DIAL = ("-m", "hetero_hvd.discovery.dial")
 SUPERVISOR = ("-m", "hetero_hvd.worker")
 TERM_SECONDS = 6.0
 """After an order to end: the supervisor's own 5 s, and one more before its handle is killed."""
@@ -48,6 +50,9 @@ def supervisor_command(node: NodeConfig, *arguments: str) -> list[str]:
     command = [node.python or sys.executable, *SUPERVISOR, *arguments]
     if node.launcher == "local":
         return command
+    if node.launcher == "agent":
+        where = [node.address, str(node.port or AGENT_PORT), node.identity_file or ""]
+        return [sys.executable, *DIAL, *where, *arguments]
     options = [
         "BatchMode=yes",
         "ConnectTimeout=10",

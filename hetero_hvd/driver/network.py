@@ -6,10 +6,12 @@ import asyncio
 import socket
 from typing import NamedTuple, Protocol
 
-from hetero_hvd.config import NodeConfig
+from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.errors import JobError
 
 LOOPBACK = "127.0.0.1"
+MULTICAST = ("224.0.0.251", 5353)
+"""Where zeroconf talks (RFC 6762)."""
 
 
 def address_towards(node: NodeConfig) -> str:
@@ -28,6 +30,23 @@ def address_towards(node: NodeConfig) -> str:
             raise JobError(
                 f"node {node.name}: no route to {node.address} ({error}); correct its address, "
                 "or set job.driver_address to the address at which the nodes reach this machine"
+            ) from error
+        address: str = probe.getsockname()[0]
+    return address
+
+
+def outside() -> str:
+    """This machine's IPv4 address in the network where nodes announce themselves.
+
+    Raises:
+        JobError: There is no such network.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(MULTICAST)
+        except OSError as error:
+            raise JobError(
+                f"job.discover: no route to other machines ({error}); set job.driver_address"
             ) from error
         address: str = probe.getsockname()[0]
     return address
@@ -55,14 +74,26 @@ class DriverAddresses:
         nodes: The nodes at the start of the job.
         fixed: `job.driver_address`.
 
+        expects_others: Remote nodes may join a job of local ones.
+
     Raises:
-        JobError: There is no way to a node.
+        JobError: There is no way to a node, or, if others are expected, out of this machine.
     """
 
-    def __init__(self, nodes: tuple[NodeConfig, ...], fixed: str | None) -> None:
+    def __init__(
+        self, nodes: tuple[NodeConfig, ...], fixed: str | None, *, expects_others: bool = False
+    ) -> None:
         self._fixed = resolve(fixed) if fixed else None
-        remote = next((node for node in nodes if node.launcher == "ssh"), None)
-        self._for_local = self._fixed or (address_towards(remote) if remote else LOOPBACK)
+        remote = next((node for node in nodes if node.launcher != "local"), None)
+        self._for_local = self._fixed or (
+            address_towards(remote) if remote else outside() if expects_others else LOOPBACK
+        )
+
+    @classmethod
+    def of(cls, config: ClusterConfig) -> DriverAddresses:
+        """Those of a job."""
+        job = config.job
+        return cls(config.nodes, job.driver_address, expects_others=job.discover)
 
     def towards(self, node: NodeConfig) -> str:
         """The address for one node.
@@ -94,11 +125,6 @@ class Endpoint(NamedTuple):
     address: str
     channel_port: int
     rendezvous_port: int
-
-    @property
-    def status_url(self) -> str:
-        """Where the job's state is shown, to this machine only."""
-        return f"http://{self.address}:{self.channel_port}/status"
 
 
 class Endpoints:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -21,7 +20,6 @@ from hetero_hvd.messages import FromDriver, FromWorker
 logger = logging.getLogger(__name__)
 
 CHANNEL_PATH = "/channel"
-STATUS_PATH = "/status"
 HANDSHAKE_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
 """For a worker to answer our good-bye; one that is out of reach never does."""
@@ -41,9 +39,6 @@ class Desk(Protocol):
 
     def received(self, host: str, message: FromWorker) -> None:
         """A genuine message."""
-
-    def status(self) -> dict[str, Any]:
-        """What to answer to GET /status."""
 
 
 class Connection:
@@ -146,9 +141,6 @@ class ChannelServer:
     def _route(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == CHANNEL_PATH:
             return None
-        is_from_here = connection.remote_address[0] == connection.local_address[0]
-        if request.path == STATUS_PATH and is_from_here:
-            return connection.respond(HTTPStatus.OK, json.dumps(self._desk.status()) + "\n")
         self.refused += 1
         return connection.respond(HTTPStatus.NOT_FOUND, "")
 

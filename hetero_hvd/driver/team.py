@@ -69,7 +69,7 @@ class Team:
         key = channel.new_key()
         self._channels = ChannelServer(key, self)
         self._rendezvous = Rendezvous()
-        addresses = DriverAddresses(config.nodes, config.job.driver_address)
+        addresses = DriverAddresses.of(config)
         self.endpoints = Endpoints(addresses, self._channels, self._rendezvous)
         self._news = asyncio.Event()
         self._versions: dict[str, str] = {}

@@ -120,7 +120,7 @@ MALFORMED = {
     ),
     "unknown launcher": (
         one("launcher: rsh"),
-        ["F:3: nodes[0].launcher: found 'rsh', must be 'local' or 'ssh'"],
+        ["F:3: nodes[0].launcher: found 'rsh', must be 'local' or 'ssh' or 'agent'"],
     ),
     "port in address": (
         one("address: 10.0.0.2:22"),

@@ -1,0 +1,172 @@
+"""The agent's port: starts supervisors of workers for who proves to hold the cluster key."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from contextlib import suppress
+from http import HTTPStatus
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from hetero_hvd.discovery import link
+from hetero_hvd.errors import ChannelError
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_SECONDS = 5.0
+PING_SECONDS = 5.0
+END_SECONDS = 7.0
+"""For a supervisor whose input ended: its worker's 5 s after SIGTERM, and some more."""
+
+MAX_STRANGERS = 64
+"""Connections that have not yet proved anything; more are turned away at once."""
+
+POLICY_VIOLATION = 1008
+
+
+class AgentServer:
+    """Serves drivers. Used in the loop's thread only.
+
+    Args:
+        key: The cluster key.
+
+    Attributes:
+        refused: Connections turned away.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self.refused = 0
+        self._key = key
+        self._num_strangers = 0
+        self._server: Server | None = None
+
+    async def listen(self, address: str | None, port: int) -> int:
+        """Accept connections.
+
+        Args:
+            address: Own address; None for all, IPv4 and IPv6.
+            port: 0 for any.
+
+        Returns:
+            The port.
+
+        Raises:
+            OSError: The address or port cannot be had.
+        """
+        self._server = await serve(
+            self._serve,
+            address,
+            port,
+            process_request=self._route,
+            max_size=link.MAX_FRAME_BYTES,
+            compression=None,
+            open_timeout=HANDSHAKE_SECONDS,
+            ping_interval=PING_SECONDS,
+            ping_timeout=PING_SECONDS,
+            close_timeout=1,
+            logger=logger,
+        )
+        found: int = next(iter(self._server.sockets)).getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """End all connections and the workers behind them."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    def _route(self, connection: ServerConnection, request: Request) -> Response | None:
+        if request.path == link.PATH and self._num_strangers < MAX_STRANGERS:
+            return None
+        self.refused += 1
+        return connection.respond(HTTPStatus.NOT_FOUND, "")
+
+    async def _serve(self, socket: ServerConnection) -> None:
+        peer = str(socket.remote_address[0])
+        self._num_strangers += 1
+        try:
+            session, start = await asyncio.wait_for(self._handshake(socket), HANDSHAKE_SECONDS)
+        except (ChannelError, ConnectionClosed, TimeoutError) as error:
+            self.refused += 1
+            logger.warning("%s refused: %s", peer, str(error) or "no answer in time")
+            await socket.close(POLICY_VIOLATION)
+            return
+        finally:
+            self._num_strangers -= 1
+        logger.info("%s starts: %s", peer, start.what)
+        with suppress(ConnectionClosed):
+            await _run(socket, session, start)
+
+    async def _handshake(self, socket: ServerConnection) -> tuple[link.Link, link.Start]:
+        own = link.nonce()
+        await socket.send(own)
+        theirs = await socket.recv()
+        if isinstance(theirs, str):
+            raise ChannelError("not a driver of hetero_hvd")
+        session = link.Link(self._key, "agent", own + theirs)
+        start = session.open(await socket.recv())
+        if not isinstance(start, link.Start):
+            raise ChannelError("the first frame must be a start")
+        return session, start
+
+
+async def _run(socket: ServerConnection, session: link.Link, start: link.Start) -> None:
+    """Run a supervisor until it or the connection ends; then neither is left."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "hetero_hvd.worker",
+        *(["--gpus"] if start.what == "gpus" else []),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=STDOUT,
+        start_new_session=True,  # a Ctrl-C is for the agent, who ends the workers in order
+    )
+    feeder = asyncio.create_task(_feed(socket, session, process))
+    assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+    try:
+        while chunk := await process.stdout.read(65536):
+            await socket.send(session.seal(link.Data(data=chunk)))
+        await socket.send(session.seal(link.Exited(code=await _exit_code(process))))
+    finally:
+        feeder.cancel()
+        await _end(process)
+
+
+async def _feed(socket: ServerConnection, session: link.Link, process: Process) -> None:
+    """Pass the driver's input on; its end, however it comes, ends the worker."""
+    assert process.stdin is not None  # noqa: S101 - a pipe was asked for
+    try:
+        async for sealed in socket:
+            frame = session.open(sealed)
+            if not isinstance(frame, link.Data) or not frame.data:
+                break
+            process.stdin.write(frame.data)
+            await process.stdin.drain()
+    except (ConnectionClosed, ConnectionError):
+        pass
+    except ChannelError as error:
+        logger.warning("%s cut off: %s", socket.remote_address[0], error)
+    finally:
+        process.stdin.close()
+
+
+async def _exit_code(process: Process) -> int:
+    code = await process.wait()
+    return code if code >= 0 else 128 - code
+
+
+async def _end(process: Process) -> None:
+    """End a supervisor; if it is killed, the kernel kills its worker."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        await asyncio.wait_for(process.wait(), END_SECONDS)
+    except TimeoutError:
+        process.kill()
+        await process.wait()

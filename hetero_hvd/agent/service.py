@@ -1,0 +1,136 @@
+"""The life of an agent: announce, serve, follow the network's changes, say good-bye."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from hetero_hvd.agent.server import AgentServer
+from hetero_hvd.discovery.advert import LIFETIME_SECONDS, Advert, sign
+from hetero_hvd.discovery.machine import gpu_uuids, machine_identity, own_addresses
+from hetero_hvd.discovery.multicast import Voice
+from hetero_hvd.errors import UserError
+from hetero_hvd.probes.hardware import allowed_cores, gpus
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+"""Between two looks at this machine's addresses."""
+
+REPEAT_SECONDS = LIFETIME_SECONDS / 3
+GOODBYE_SECONDS = 3.0
+MAX_DEVICES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptions:
+    """What the command line says.
+
+    Attributes:
+        key: The cluster key.
+        name: Of the node.
+        slots: Worker processes; None for one per GPU, at least 1.
+        address: To listen on and to announce; None for all.
+        port: To listen on; 0 for any.
+        version: Of hetero_hvd.
+    """
+
+    key: bytes
+    name: str
+    slots: int | None
+    address: str | None
+    port: int
+    version: str
+
+
+async def serve_node(options: AgentOptions) -> None:
+    """Serve until SIGTERM or SIGINT; then say good-bye and end the workers.
+
+    Raises:
+        UserError: The port cannot be had.
+    """
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    server = AgentServer(options.key)
+    try:
+        port = await server.listen(options.address, options.port)
+    except OSError as error:
+        raise UserError(f"port {options.port}: cannot listen: {error.strerror}") from error
+    logger.info("node %s listens on port %d", options.name, port)
+    announcer = Announcer(options, port)
+    try:
+        while not ending.is_set():
+            await announcer.look()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ending.wait(), LOOK_SECONDS)
+    finally:
+        await announcer.close()
+        await server.close()
+
+
+class Announcer:
+    """Keeps the network informed about this node.
+
+    Args:
+        options: Of the agent.
+        port: Where it listens.
+    """
+
+    def __init__(self, options: AgentOptions, port: int) -> None:
+        found = gpus()
+        self._options = options
+        self._port = port
+        self._voice = Voice(options.name, port)
+        self._said: tuple[str, ...] = ()
+        self._said_at_seconds = 0.0
+        self._summary = f"{len(found)} GPUs" if found else f"{allowed_cores():g} cores"
+        self._slots = options.slots or max(len(found), 1)
+
+    async def look(self) -> None:
+        """Announce, if the last time was long ago or the addresses have changed since."""
+        fixed = self._options.address
+        addresses = (fixed,) if fixed else own_addresses()
+        is_due = time.monotonic() - self._said_at_seconds >= REPEAT_SECONDS
+        if addresses and (is_due or addresses != self._said):
+            await self._say(addresses, leaves=False)
+
+    async def close(self) -> None:
+        """Say good-bye, signed and as zeroconf has it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_SECONDS):
+                if self._said:
+                    await self._say(self._said, leaves=True)
+                await self._voice.close()
+
+    async def _say(self, addresses: tuple[str, ...], *, leaves: bool) -> None:
+        try:
+            await self._voice.say(addresses, lambda: self._signed(addresses, leaves=leaves))
+        except OSError as error:  # the network is changing under us: the next look tries again
+            logger.warning("cannot announce: %s", error)
+            return
+        if addresses != self._said:
+            logger.info("announced at %s", ", ".join(addresses))
+        self._said, self._said_at_seconds = addresses, time.monotonic()
+
+    def _signed(self, addresses: tuple[str, ...], *, leaves: bool) -> dict[str, bytes]:
+        advert = Advert(
+            name=self._options.name,
+            machine=machine_identity(),
+            addresses=addresses,
+            port=self._port,
+            slots=self._slots,
+            devices=gpu_uuids()[:MAX_DEVICES],
+            summary=self._summary,
+            version=self._options.version,
+            issued_at_seconds=time.time(),
+            nonce=secrets.token_bytes(16),
+            leaves=leaves,
+        )
+        return sign(self._options.key, advert)

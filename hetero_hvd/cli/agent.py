@@ -1,0 +1,63 @@
+"""`hetero-hvd agent`: offer this machine to the cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ipaddress
+import logging
+import platform
+from pathlib import Path
+
+from hetero_hvd import __version__
+from hetero_hvd.config.node import AGENT_PORT
+from hetero_hvd.errors import UserError
+from hetero_hvd.messages import NODE_NAME
+
+SUMMARY = "announce this machine as a node and start its workers for drivers with the same key"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    command.add_argument(
+        "--key-file", type=Path, default=Path("cluster.key"), help="default: cluster.key"
+    )
+    command.add_argument("--name", default=None, help="of the node (default: the host's name)")
+    command.add_argument("--slots", default=None, help="workers (default: one per GPU, or 1)")
+    command.add_argument("--address", default=None, help="listen here only (default: everywhere)")
+    command.add_argument("--port", default=str(AGENT_PORT), help=f"default: {AGENT_PORT}; 0 = any")
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or Ctrl-C."""
+    from hetero_hvd.agent.service import AgentOptions, serve_node  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.key import read_key  # noqa: PLC0415 - not for all
+
+    name = arguments.name or platform.node()
+    if NODE_NAME.fullmatch(name) is None:
+        raise UserError(f"--name: found {name!r}, must be letters, digits, '-' and '.', at most 64")
+    options = AgentOptions(
+        key=read_key(arguments.key_file),
+        name=name,
+        slots=None if arguments.slots is None else _number("--slots", arguments.slots, 1, 1024),
+        address=None if arguments.address is None else _address(arguments.address),
+        port=_number("--port", arguments.port, 0, 65535),
+        version=__version__,
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    asyncio.run(serve_node(options))
+    return 0
+
+
+def _number(flag: str, text: str, minimum: int, maximum: int) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() else -1
+    if not minimum <= number <= maximum:
+        raise UserError(f"{flag}: found {text!r}, must be an integer from {minimum} to {maximum}")
+    return number
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError as error:
+        raise UserError(f"--address: found {text!r}, must be an IPv4 or IPv6 address") from error

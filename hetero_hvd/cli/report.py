@@ -1,0 +1,34 @@
+"""`hetero-hvd report`: what limited a run, and what to do next."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+SUMMARY = "tell what limited a recorded or running job, with evidence and the next step"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    command.add_argument("run", type=Path, metavar="RUN", help="output folder")
+    command.add_argument("--json", action="store_true", help="print JSON; unmeasured is null")
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Print the report."""
+    import msgspec  # noqa: PLC0415 - only this command needs it
+
+    from hetero_hvd.driver.records.reader import read_record  # noqa: PLC0415
+    from hetero_hvd.driver.records.verdicts import facts_of  # noqa: PLC0415
+
+    facts = facts_of(read_record(arguments.run))
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(asdict(facts))).decode())
+        return 0
+    speed = facts.samples_per_second
+    print(f"run {facts.run_id or arguments.run.name}: {facts.state}")
+    print(f"  {f'{speed:.0f} samples/s' if speed > 0 else 'speed not measured'}")
+    for finding in facts.findings:
+        print(f"  {finding}")
+    return 0

@@ -1,0 +1,140 @@
+"""Every metric that Prometheus can scrape from us: the one place where its name stands.
+
+docs/metrics.md is made of this table; the exporters take their instruments from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+PREFIX = "hetero_hvd_"
+
+Kind = Literal["gauge", "counter", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricName:
+    """One family.
+
+    Attributes:
+        name: Without the prefix; a counter's without `_total`, which the client adds.
+        kind: How it behaves.
+        doc: One line for people.
+        labels: Besides `run_id` (metrics of a run) or `node` (metrics of a machine).
+    """
+
+    name: str
+    kind: Kind
+    doc: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def exported(self) -> str:
+        """As Prometheus shows it."""
+        return PREFIX + self.name + ("_total" if self.kind == "counter" else "")
+
+
+RUN = (
+    MetricName("run_info", "gauge", "Always 1 while the run lasts."),
+    MetricName("world_size", "gauge", "Workers that train together."),
+    MetricName("rendezvous_id", "gauge", "Version of the membership; changes at each reset."),
+    MetricName("resets", "counter", "Rendezvous after the first that survived.", ("reason",)),
+    MetricName("steps", "counter", "Optimizer steps that were timed."),
+    MetricName("samples", "counter", "Samples of the steps that were timed."),
+    MetricName(
+        "step_duration_seconds",
+        "histogram",
+        "Step of the slowest worker; one observation, a mean, for each exchange of timings.",
+    ),
+    MetricName(
+        "phase_duration_seconds",
+        "histogram",
+        "A phase of a step; one observation, a mean, for each worker and exchange.",
+        ("phase",),
+    ),
+    MetricName(
+        "exposed_comm_seconds",
+        "counter",
+        "Time that even the last worker to arrive waited for reductions.",
+    ),
+    MetricName(
+        "load_imbalance_ratio", "gauge", "(largest - smallest) / mean of the workers' busy times."
+    ),
+    MetricName(
+        "goodput_ratio", "gauge", "Samples per second / what the workers can do without waiting."
+    ),
+    MetricName("stragglers", "gauge", "Workers slower than they should be.", ("cause",)),
+    MetricName("balancer_decisions", "counter", "Decisions of the balancer.", ("action",)),
+    MetricName(
+        "planned_gain_ratio", "gauge", "Step time that the last judged plan would save, 0 to 1."
+    ),
+    MetricName("oom", "counter", "Workers whose script ended for lack of memory."),
+    MetricName("last_step_timestamp_seconds", "gauge", "When the last step was heard of."),
+)
+WORKER = (
+    MetricName("worker_rank", "gauge", "Rank in the present rendezvous.", ("worker",)),
+    MetricName("worker_local_batch_size", "gauge", "Samples per step.", ("worker",)),
+    MetricName("worker_step_seconds", "gauge", "Duration of a step.", ("worker",)),
+    MetricName("worker_data_wait_seconds", "gauge", "Wait for the loader per step.", ("worker",)),
+    MetricName("worker_busy_seconds", "gauge", "Own time per step, without waits.", ("worker",)),
+    MetricName(
+        "worker_lateness_seconds", "gauge", "Longest wait of any worker - own wait.", ("worker",)
+    ),
+    MetricName(
+        "worker_speed_ratio", "gauge", "Samples per busy second / the fastest's.", ("worker",)
+    ),
+)
+NODE = (
+    MetricName("node_cpu_seconds", "counter", "Time of all CPUs.", ("mode",)),
+    MetricName("node_network_bytes", "counter", "Bytes, without loopback.", ("direction",)),
+    MetricName("node_disk_bytes", "counter", "Bytes of all disks.", ("direction",)),
+    MetricName("agent_collect_duration_seconds", "gauge", "Time that this collection took."),
+    MetricName(
+        "agent_collect_errors", "counter", "Collections that failed, by source.", ("source",)
+    ),
+)
+
+WAITING = {
+    "phase_duration_seconds{phase=other}": "the workers do not time it",
+    "collective_duration_seconds, collective_bytes_total, "
+    "collective_bus_bandwidth_bytes_per_second": "no event tells of single operations",
+    "staleness_steps": "every step is synchronous",
+    "worker_memory_headroom_ratio": "the size of the device's memory is not sent",
+    "device_*": "there is no reader of the GPU yet",
+}
+"""Names that are reserved, and why nothing is exported under them."""
+
+HEAD = """# Metrics
+
+Made from `hetero_hvd/core/metric_names.py`; a test compares the two. What is unknown is absent,
+never zero.
+
+The driver serves `/metrics` and `/sd` (targets for Prometheus) on the address that it prints at
+the start; `http_port` fixes the port. TLS and the token are those of the live page. A machine's
+own metrics: `python -m hetero_hvd.probes.node_metrics --node NAME --port PORT`.
+
+`hetero-hvd stack DIR --driver http://HOST:PORT` writes prometheus.yml, rules with alerts, and
+Grafana provisioning with four dashboards: cluster, run, worker, collectives. Add the exporters of
+the nodes to prometheus.yml; discovery does not list them yet.
+"""
+
+
+def reference() -> str:
+    """The page docs/metrics.md."""
+    parts = [
+        HEAD,
+        _table("Run and workers, from the driver (label `run_id` on all)", (*RUN, *WORKER)),
+        _table("Machine, from a node's exporter (label `node` on all)", NODE),
+        "## Reserved, without a source\n\n"
+        + "".join(f"- `{name}`: {why}.\n" for name, why in WAITING.items()),
+    ]
+    return "\n".join(parts)
+
+
+def _table(title: str, names: tuple[MetricName, ...]) -> str:
+    lines = [f"## {title}", "", "| name | type | labels | meaning |", "|---|---|---|---|"]
+    for entry in names:
+        labels = ", ".join(f"`{label}`" for label in entry.labels)
+        lines.append(f"| `{entry.exported}` | {entry.kind} | {labels} | {entry.doc} |")
+    return "\n".join(lines) + "\n"

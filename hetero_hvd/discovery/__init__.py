@@ -1,0 +1,1 @@
+"""How nodes announce themselves, and how the driver and an agent recognise each other."""

@@ -1,0 +1,174 @@
+"""What a node says of itself to all: signed, short-lived, and never believed twice.
+
+Pure: the clock and the nonces are arguments. An advert is MessagePack behind an HMAC-SHA256 by the
+cluster key, cut into the strings of a DNS TXT record. Address and port are inside, so nobody
+connects to anything that was not signed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections import Counter
+from typing import Annotated
+
+import msgspec
+
+from hetero_hvd.errors import DiscoveryError
+from hetero_hvd.messages import NODE_NAME
+
+MAX_ADVERT_BYTES = 1100
+"""One advert fits into one packet of an ordinary network, 1500 bytes, with the other records."""
+
+LIFETIME_SECONDS = 45.0
+"""From signing to expiry; the agent signs anew every third of it."""
+
+MAX_SKEW_SECONDS = 30.0
+"""An advert from further in the future comes from a wrong clock, or is kept for later."""
+
+MAX_REMEMBERED = 4096
+"""Machines whose newest advert is remembered: only holders of the key can fill that."""
+
+_CHUNK_BYTES = 250  # a TXT string holds 255, with its name
+_MAC_BYTES = 32
+_LABEL = b"hetero_hvd advert 1"
+
+Text = Annotated[str, msgspec.Meta(max_length=128)]
+
+
+class Advert(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A node in its own words.
+
+    Attributes:
+        name: As in nodes.yaml.
+        machine: Identity of the machine, the same under all names and addresses.
+        addresses: IPv4 and IPv6 addresses without zone, best first.
+        port: Where its agent listens.
+        slots: Worker processes that it offers.
+        devices: UUIDs of its GPUs, as far as known.
+        summary: Its hardware, for people.
+        version: Of hetero_hvd.
+        samples_per_second: Benchmark figures by name; empty if not measured.
+        issued_at_seconds: When it was signed, seconds since 1970; grows with every advert.
+        nonce: Random, new in each advert.
+        leaves: It says good-bye.
+    """
+
+    name: Annotated[str, msgspec.Meta(max_length=64)]
+    machine: Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
+    addresses: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=8)]
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    slots: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    devices: Annotated[tuple[Text, ...], msgspec.Meta(max_length=16)] = ()
+    summary: Text = ""
+    version: Text = ""
+    samples_per_second: dict[Text, float] = {}
+    issued_at_seconds: float
+    nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    leaves: bool = False
+
+
+_decoder = msgspec.msgpack.Decoder(Advert)
+
+
+def _mac(key: bytes, payload: bytes) -> bytes:
+    return hmac.digest(key, _LABEL + payload, "sha256")
+
+
+def sign(key: bytes, advert: Advert) -> dict[str, bytes]:
+    """The advert as the properties of a TXT record.
+
+    Raises:
+        DiscoveryError: It is too large for one packet.
+    """
+    payload = msgspec.msgpack.encode(advert)
+    blob = _mac(key, payload) + payload
+    if len(blob) > MAX_ADVERT_BYTES:
+        raise DiscoveryError(f"advert of {len(blob)} bytes, must be at most {MAX_ADVERT_BYTES}")
+    chunks = (blob[at : at + _CHUNK_BYTES] for at in range(0, len(blob), _CHUNK_BYTES))
+    return {str(index): chunk for index, chunk in enumerate(chunks)}
+
+
+def text_blob(text: bytes) -> bytes | None:
+    """The signed bytes in a raw TXT record; None if it cannot be one of ours."""
+    if len(text) > MAX_ADVERT_BYTES + 64:
+        return None
+    blob, at = b"", 0
+    for index in range(len(text)):
+        if at >= len(text):
+            break
+        length, mark = text[at], b"%d=" % index
+        string = text[at + 1 : at + 1 + length]
+        if len(string) != length or not string.startswith(mark):
+            return None
+        blob += string[len(mark) :]
+        at += 1 + length
+    return blob if len(blob) > _MAC_BYTES else None
+
+
+class Verifier:
+    """Tells genuine adverts from all others. Costs one HMAC for each, whatever it holds.
+
+    Args:
+        key: The cluster key.
+
+    Attributes:
+        ignored: How many adverts were not believed, by reason.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self.ignored: Counter[str] = Counter()
+        self._key = key
+        self._newest: dict[str, float] = {}
+
+    def check(self, text: bytes, *, now_seconds: float) -> Advert | str:
+        """Check the raw TXT record of an advert.
+
+        Args:
+            text: As it came from the network.
+            now_seconds: Seconds since 1970.
+
+        Returns:
+            The advert if it is genuine and new, else why it is ignored; that is counted.
+        """
+        verdict = self._check(text, now_seconds)
+        if isinstance(verdict, str):
+            self.ignored[verdict] += 1
+        return verdict
+
+    def _check(self, text: bytes, now_seconds: float) -> Advert | str:
+        blob = text_blob(text)
+        if blob is None:
+            return "malformed"
+        mac, payload = blob[:_MAC_BYTES], blob[_MAC_BYTES:]
+        if not hmac.compare_digest(mac, _mac(self._key, payload)):
+            return "forged"
+        try:
+            advert = _decoder.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return "malformed"
+        if not _is_sound(advert):
+            return "unsound"
+        return self._judge_time(advert, now_seconds) or advert
+
+    def _judge_time(self, advert: Advert, now_seconds: float) -> str | None:
+        age_seconds = now_seconds - advert.issued_at_seconds
+        if not -MAX_SKEW_SECONDS <= age_seconds <= LIFETIME_SECONDS:
+            return "stale"
+        if advert.issued_at_seconds <= self._newest.get(advert.machine, 0.0):
+            return "replayed"
+        self._newest[advert.machine] = advert.issued_at_seconds
+        while len(self._newest) > MAX_REMEMBERED:
+            del self._newest[min(self._newest, key=self._newest.__getitem__)]
+        return None
+
+
+def _is_sound(advert: Advert) -> bool:
+    """Whether even a holder of the key may say so: names go into paths, addresses into sockets."""
+    if NODE_NAME.fullmatch(advert.name) is None or not advert.machine.isalnum():
+        return False
+    try:
+        found = [ipaddress.ip_address(address) for address in advert.addresses]
+    except ValueError:
+        return False
+    return not any(a.is_multicast or a.is_unspecified or "%" in str(a) for a in found)

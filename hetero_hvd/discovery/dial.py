@@ -1,0 +1,111 @@
+"""What ssh is for launcher ssh: `python -m hetero_hvd.discovery.dial ADDRESS PORT KEY_FILE`.
+
+Connects to a node's agent, has it start a worker's supervisor, and passes input, output and exit
+code through. When this process ends, so do the connection, the supervisor and the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+from hetero_hvd.discovery import link
+from hetero_hvd.discovery.key import read_key
+from hetero_hvd.errors import ChannelError, UserError
+
+EXIT_NO_CONNECTION = 255
+"""As ssh has it."""
+
+CONNECT_SECONDS = 10.0
+PING_SECONDS = 5.0
+"""Between two signs of life; after as long without an answer the connection is dead."""
+
+
+async def dial(address: str, port: int, key: bytes, *, gpus: bool) -> int:
+    """Run a supervisor on a node; for the main coroutine of a process of its own.
+
+    Returns:
+        The supervisor's exit code.
+
+    Raises:
+        ChannelError: The other end is no agent of this cluster, or the connection broke.
+        OSError: There is no connection.
+    """
+    host = f"[{address}]" if ":" in address else address
+    try:
+        async with connect(
+            f"ws://{host}:{port}{link.PATH}",
+            max_size=link.MAX_FRAME_BYTES,
+            compression=None,
+            proxy=None,
+            open_timeout=CONNECT_SECONDS,
+            ping_interval=PING_SECONDS,
+            ping_timeout=PING_SECONDS,
+            close_timeout=1,
+        ) as socket:
+            theirs, own = await asyncio.wait_for(socket.recv(), CONNECT_SECONDS), link.nonce()
+            if isinstance(theirs, str):
+                raise ChannelError("not an agent of hetero_hvd")
+            session = link.Link(key, "driver", theirs + own)
+            await socket.send(own)
+            await socket.send(session.seal(link.Start(what="gpus" if gpus else "worker")))
+            feeder = None if gpus else asyncio.create_task(_feed(socket.send, session))
+            try:
+                return await _show(socket, session)
+            finally:
+                if feeder is not None:
+                    feeder.cancel()
+    except WebSocketException as error:
+        raise ChannelError(f"the connection broke: {error}") from error
+
+
+async def _feed(send: Callable[[bytes], Awaitable[None]], session: link.Link) -> None:
+    """Pass on our input until it ends."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    with suppress(WebSocketException):
+        while chunk := await reader.read(65536):
+            await send(session.seal(link.Data(data=chunk)))
+        await send(session.seal(link.Data(data=b"")))
+
+
+async def _show(socket: ClientConnection, session: link.Link) -> int:
+    """Write the supervisor's output, until it says with which code it ended."""
+    async for sealed in socket:
+        match session.open(sealed):
+            case link.Data(data=data):
+                _write(data)
+            case link.Exited(code=code):
+                return code
+            case _:
+                raise ChannelError("an agent must not ask for anything")
+    raise ChannelError("the agent has closed the connection")
+
+
+def _write(data: bytes) -> None:
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
+
+
+def main() -> int:
+    """Dial; gives the exit code."""
+    address, port, key_file, *rest = sys.argv[1:]
+    try:
+        key = read_key(Path(key_file).expanduser())
+        return asyncio.run(dial(address, int(port), key, gpus=rest == ["--gpus"]))
+    except (OSError, UserError, ChannelError) as error:
+        sys.stderr.write(f"agent at {address} port {port}: {error}\n")
+        return EXIT_NO_CONNECTION
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Who this machine is, whatever it is called: for one entry per machine and one worker per GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from pathlib import Path
+
+from hetero_hvd.probes.hardware import interfaces
+
+_MACHINE_ID = Path("/etc/machine-id")
+_NETWORK = Path("/proc/self/ns/net")
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_MDNS = ("224.0.0.251", 5353)
+MAX_ADDRESSES = 8
+
+
+def machine_identity() -> str:
+    """32 hexadecimal digits, the same under all names and addresses of this machine.
+
+    A container with a network of its own is a machine of its own; that two of them do not use one
+    GPU is seen by the GPU's UUID. The operating system's machine id is not given away: its hash is.
+    """
+    try:
+        machine = _MACHINE_ID.read_bytes().strip()
+    except OSError:
+        machine = socket.gethostname().encode()
+    try:
+        network = str(_NETWORK.stat().st_ino)
+    except OSError:
+        network = ""
+    digest = hashlib.sha256(b"hetero_hvd machine " + machine + b" " + network.encode())
+    return digest.hexdigest()[:32]
+
+
+def gpu_uuids() -> tuple[str, ...]:
+    """UUIDs of this machine's NVIDIA GPUs, sorted; asked of the kernel, without CUDA."""
+    found: list[str] = []
+    for path in _GPUS.glob("*/information"):
+        for line in path.read_text(errors="replace").splitlines():
+            label, _, value = line.partition(":")
+            if label.strip() == "GPU UUID":
+                found.append(value.strip())
+    return tuple(sorted(found))
+
+
+def own_addresses() -> tuple[str, ...]:
+    """Addresses at which others may reach this machine: at most 8, the one of the route first."""
+    found = [
+        address
+        for interface in interfaces()
+        if interface.reaches_others
+        for address in interface.addresses
+        if not address.startswith(("127.", "fe80:", "169.254.")) and address != "::1"
+    ]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_MDNS)
+            best = str(probe.getsockname()[0])
+        except OSError:
+            best = ""
+    ranked = sorted(dict.fromkeys(found), key=lambda address: (address != best, ":" in address))
+    return tuple(ranked[:MAX_ADDRESSES])

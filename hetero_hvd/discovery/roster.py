@@ -1,0 +1,62 @@
+"""Which announced nodes are there: one entry for each machine, with a hold-down. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hetero_hvd.discovery.advert import LIFETIME_SECONDS, Advert
+
+HOLD_DOWN_SECONDS = 15.0
+"""After an advert's expiry: a network that hiccups must not cost a node its workers."""
+
+
+@dataclass(frozen=True)
+class _Sighting:
+    advert: Advert
+    seen_at_seconds: float
+
+
+class Roster:
+    """The nodes that announce themselves.
+
+    A machine is one node, whatever names it used: its newest advert counts. Of two machines with
+    one name, or with a GPU in common (a container and its host), the first stays.
+
+    Attributes:
+        conflicts: Adverts not used because somebody else has their name or GPU.
+    """
+
+    def __init__(self) -> None:
+        self.conflicts = 0
+        self._sightings: dict[str, _Sighting] = {}
+
+    def heard(self, advert: Advert, *, now_seconds: float) -> None:
+        """A genuine, new advert came.
+
+        Args:
+            advert: What it said.
+            now_seconds: Monotonic.
+        """
+        if advert.leaves:
+            self._sightings.pop(advert.machine, None)
+            return
+        for machine, other in self._sightings.items():
+            if machine != advert.machine and _collide(other.advert, advert):
+                self.conflicts += 1
+                return
+        self._sightings[advert.machine] = _Sighting(advert, now_seconds)
+
+    def present(self, *, now_seconds: float) -> tuple[Advert, ...]:
+        """The nodes that are there, in the order of their names."""
+        gone = LIFETIME_SECONDS + HOLD_DOWN_SECONDS
+        self._sightings = {
+            machine: sighting
+            for machine, sighting in self._sightings.items()
+            if now_seconds - sighting.seen_at_seconds <= gone
+        }
+        adverts = (sighting.advert for sighting in self._sightings.values())
+        return tuple(sorted(adverts, key=lambda advert: advert.name))
+
+
+def _collide(one: Advert, other: Advert) -> bool:
+    return one.name == other.name or not set(one.devices).isdisjoint(other.devices)

@@ -1,0 +1,130 @@
+"""nodes.yaml and the nodes that announce themselves, merged into one view."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from hetero_hvd.config import ClusterConfig, NodeConfig
+from hetero_hvd.config.job import JobConfig
+from hetero_hvd.discovery.advert import Advert, Verifier
+from hetero_hvd.discovery.key import read_key
+from hetero_hvd.discovery.machine import machine_identity
+from hetero_hvd.discovery.multicast import Ear
+from hetero_hvd.discovery.roster import Roster
+from hetero_hvd.errors import JobError
+
+logger = logging.getLogger(__name__)
+
+CHECKS_PER_TICK = 128
+"""Adverts that are checked in one tick: about 1 ms of work, whatever the network sends."""
+
+COMPLAINT_SECONDS = 10.0
+ASK_SECONDS = 5.0
+
+
+class FoundNodes:
+    """The nodes that announce themselves. Used in the loop's thread only.
+
+    Args:
+        job: Of the job at its start: whether to listen, the key, and who is welcome.
+
+    Raises:
+        UserError: The key cannot be read.
+    """
+
+    def __init__(self, job: JobConfig) -> None:
+        self._key_file = job.cluster_key_file or ""
+        self._allowed = set(job.allow.split(",")) if job.allow else None
+        self._ear = Ear() if job.discover else None
+        key = read_key(Path(self._key_file).expanduser()) if job.discover else b""
+        self._verifier = Verifier(key)
+        self._roster = Roster()
+        self._complained_at_seconds = self._asked_at_seconds = -1e9
+        self._own_machine = machine_identity()
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        """How many adverts were not used, by reason."""
+        dropped = self._ear.dropped if self._ear else 0
+        counts = {"dropped": dropped, "conflict": self._roster.conflicts}
+        return dict(self._verifier.ignored) | counts
+
+    async def open(self) -> None:
+        """Listen.
+
+        Raises:
+            JobError: There is no network to listen on.
+        """
+        if self._ear is not None:
+            try:
+                await self._ear.open()
+            except OSError as error:
+                raise JobError(f"job.discover: cannot listen for nodes: {error}") from error
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._ear is not None:
+            await self._ear.close()
+
+    def listen(self) -> None:
+        """Check what came since the last tick, as much as the budget allows."""
+        if self._ear is None:
+            return
+        now_seconds = time.monotonic()
+        if now_seconds - self._asked_at_seconds >= ASK_SECONDS:
+            self._asked_at_seconds = now_seconds
+            self._ear.ask()
+        for sender, text in self._ear.take(CHECKS_PER_TICK):
+            verdict = self._verifier.check(text, now_seconds=time.time())
+            if isinstance(verdict, Advert):
+                self._roster.heard(verdict, now_seconds=now_seconds)
+            elif verdict != "replayed":  # zeroconf itself repeats what it says
+                self._complain(sender, verdict, now_seconds)
+
+    def merge(self, config: ClusterConfig) -> ClusterConfig:
+        """The nodes of nodes.yaml, completed, and the announced ones that it does not have."""
+        listed = tuple(self._with_key(node) for node in config.nodes)
+        if self._ear is None:
+            return config if listed == config.nodes else replace(config, nodes=listed)
+        names = {node.name for node in listed}
+        addresses = {node.address for node in listed}
+        has_local = any(node.launcher == "local" for node in listed)
+        added = [
+            node
+            for advert in self._roster.present(now_seconds=time.monotonic())
+            if advert.name not in names and addresses.isdisjoint(advert.addresses)
+            if not (has_local and advert.machine == self._own_machine)
+            if self._allowed is None or advert.name in self._allowed
+            if (node := self._node(advert)) is not None
+        ]
+        return replace(config, nodes=(*listed, *added))
+
+    def _with_key(self, node: NodeConfig) -> NodeConfig:
+        if node.launcher != "agent" or node.identity_file is not None:
+            return node
+        return replace(node, identity_file=self._key_file)
+
+    def _node(self, advert: Advert) -> NodeConfig | None:
+        """How to start its workers; None if Horovod, which knows IPv4 only, cannot reach it."""
+        for address in advert.addresses:
+            if ipaddress.ip_address(address).version == 4:  # noqa: PLR2004 - the protocol's name
+                return NodeConfig(
+                    name=advert.name,
+                    address=address,
+                    port=advert.port,
+                    slots=advert.slots,
+                    launcher="agent",
+                    identity_file=self._key_file,
+                )
+        return None
+
+    def _complain(self, sender: str, why: str, now_seconds: float) -> None:
+        if now_seconds - self._complained_at_seconds >= COMPLAINT_SECONDS:
+            self._complained_at_seconds = now_seconds
+            logger.warning(
+                "an advert as %.80r was ignored: %s; so far: %s", sender, why, self.ignored
+            )

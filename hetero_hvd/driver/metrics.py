@@ -1,0 +1,217 @@
+"""The driver's exporter: a run's events as Prometheus metrics. What is unknown is absent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from hetero_hvd.core.metric_names import PREFIX, RUN, WORKER
+from hetero_hvd.driver.summary import Exchange
+from hetero_hvd.messages import (
+    Crashed,
+    Decided,
+    Event,
+    Recovered,
+    RunStarted,
+    StepsTimed,
+    StepTiming,
+    StragglerReported,
+    WorkerId,
+    WorkersJoined,
+)
+
+BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Upper ends in seconds; with +Inf the 13 that 10,000 ranks can bear."""
+
+PHASES = {
+    "data_wait": "data_wait_seconds",
+    "h2d": "transfer_seconds",
+    "forward": "forward_seconds",
+    "backward": "backward_seconds",
+    "comm_wait": "comm_wait_seconds",
+    "optimizer": "optimizer_seconds",
+}
+CAUSES = ("input", "transfer", "compute", "unknown")
+OUT_OF_MEMORY = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
+
+
+def service_discovery(
+    status: Mapping[str, Any], *, target: str, run_id: str
+) -> list[dict[str, Any]]:
+    """What Prometheus should scrape, for its http_sd.
+
+    Args:
+        status: As GET /status tells it; `node_exporters`, if there, maps a node's name to the
+            address:port of its exporter. Only nodes that have a worker now are listed.
+        target: Address and port of the driver.
+        run_id: Name of the run.
+    """
+    present = {worker.rpartition(":")[0] for worker in status["workers"]}
+    nodes = [
+        {"targets": [address], "labels": {"node": node}}
+        for node, address in sorted(status.get("node_exporters", {}).items())
+        if node in present
+    ]
+    return [{"targets": [target], "labels": {"run_id": run_id}}, *nodes]
+
+
+class Metrics:
+    """Folds a run's events; `observe` is an observer of the journal.
+
+    Has a registry of its own, so that several can live in one process. Cost of an event:
+    O(workers), of a rendering: O(series).
+
+    Args:
+        run_id: Name of the run, a label of every series.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        # It makes a series more for each counter, which nobody asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        self._run_id = run_id
+        self._gauges: dict[str, Gauge] = {}
+        self._counters: dict[str, Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for entry in (*RUN, *WORKER):
+            name, labels, of = PREFIX + entry.name, ("run_id", *entry.labels), self._registry
+            if entry.kind == "gauge":
+                self._gauges[entry.name] = Gauge(name, entry.doc, labels, registry=of)
+            elif entry.kind == "counter":
+                self._counters[entry.name] = Counter(name, entry.doc, labels, registry=of)
+            else:
+                histogram = Histogram(name, entry.doc, labels, registry=of, buckets=BUCKETS)
+                self._histograms[entry.name] = histogram
+        self._members: tuple[WorkerId, ...] = ()
+        self._rendezvous_id = 0
+        self._counted_reset = 0
+        self._slow: dict[WorkerId, str] = {}
+
+    def render(self) -> tuple[bytes, str]:
+        """The page for Prometheus, and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def observe(self, at_unix_seconds: float, event: Event) -> None:
+        """Take in an event.
+
+        Args:
+            at_unix_seconds: When it happened, seconds since 1970.
+            event: What happened.
+        """
+        match event:
+            case RunStarted():
+                self._set("run_info", 1.0)
+            case WorkersJoined():
+                self._joined(event)
+            case StepsTimed() if self._is_of_members(event):
+                self._timed(at_unix_seconds, event)
+            case Recovered() if event.rendezvous_id > self._counted_reset:
+                self._counted_reset = event.rendezvous_id
+                self._add("resets", 1.0, reason=event.cause)
+            case Decided():
+                self._add("balancer_decisions", 1.0, action=event.action.replace(" ", "_"))
+                if event.current_seconds > 0:
+                    gain = 1.0 - event.proposed_seconds / event.current_seconds
+                    self._set("planned_gain_ratio", gain)
+            case StragglerReported():
+                self._slow.pop(event.worker, None)
+                if event.is_slow:
+                    self._slow[event.worker] = event.cause or "unknown"
+                self._count_slow()
+            case Crashed() if event.error.startswith(OUT_OF_MEMORY):
+                self._add("oom", 1.0)
+
+    def _is_of_members(self, event: StepsTimed) -> bool:
+        is_present = event.rendezvous_id == self._rendezvous_id
+        return is_present and len(event.timings) == len(self._members)
+
+    def _joined(self, event: WorkersJoined) -> None:
+        for worker in set(self._members) - set(event.workers):
+            self._slow.pop(worker, None)
+            for entry in WORKER:
+                self._forget(entry.name, worker=str(worker))
+        self._members, self._rendezvous_id = event.workers, event.rendezvous_id
+        self._set("world_size", len(event.workers))
+        self._set("rendezvous_id", event.rendezvous_id)
+        self._add("oom", 0.0)  # all crashes are heard of, so none is known to have happened
+        self._count_slow()
+        for rank, worker in enumerate(event.workers):
+            self._set("worker_rank", rank, worker=str(worker))
+
+    def _timed(self, at_unix_seconds: float, event: StepsTimed) -> None:
+        self._set("last_step_timestamp_seconds", at_unix_seconds)
+        exchange = Exchange.of(event)
+        if exchange is None:
+            return
+        rows = [row for row in event.timings if row.num_steps > 0]
+        num_steps = max(row.num_steps for row in rows)
+        self._add("steps", num_steps)
+        self._add("samples", exchange.num_samples)
+        self._set("load_imbalance_ratio", exchange.imbalance_ratio)
+        speed = exchange.num_samples / exchange.num_seconds
+        self._set("goodput_ratio", speed / exchange.ideal_samples_per_second)
+        slowest = max((r.step_seconds for r in rows if r.step_seconds > 0), default=math.nan)
+        self._see("step_duration_seconds", slowest)
+        waits = [r.comm_wait_seconds for r in rows if math.isfinite(r.comm_wait_seconds)]
+        if waits:
+            self._add("exposed_comm_seconds", min(waits) * num_steps)
+        for row in rows:
+            for phase, field in PHASES.items():
+                self._see("phase_duration_seconds", getattr(row, field), phase=phase)
+        self._workers(event.timings, max(waits, default=math.nan))
+
+    def _workers(self, rows: tuple[StepTiming, ...], longest_wait_seconds: float) -> None:
+        speeds = [_speed(row) for row in rows]
+        fastest = max((speed for speed in speeds if math.isfinite(speed)), default=math.nan)
+        for worker, row, speed in zip(self._members, rows, speeds, strict=True):
+            if row.num_steps == 0:
+                continue
+            values = {
+                "local_batch_size": row.local_batch_size,
+                "step_seconds": row.step_seconds,
+                "data_wait_seconds": row.data_wait_seconds,
+                "busy_seconds": row.busy_seconds,
+                "lateness_seconds": longest_wait_seconds - row.comm_wait_seconds,
+                "speed_ratio": speed / fastest if fastest > 0 else math.nan,
+            }
+            for name, value in values.items():
+                self._set(f"worker_{name}", value, worker=str(worker))
+
+    def _count_slow(self) -> None:
+        causes = list(self._slow.values())
+        for cause in CAUSES:
+            self._set("stragglers", causes.count(cause), cause=cause)
+
+    def _set(self, name: str, value: float, **labels: str) -> None:
+        """A gauge's value; one that was not measured is taken away."""
+        if math.isfinite(value):
+            self._gauges[name].labels(run_id=self._run_id, **labels).set(value)
+        else:
+            self._forget(name, **labels)
+
+    def _add(self, name: str, value: float, **labels: str) -> None:
+        if math.isfinite(value):
+            self._counters[name].labels(run_id=self._run_id, **labels).inc(value)
+
+    def _see(self, name: str, value: float, **labels: str) -> None:
+        if math.isfinite(value):
+            self._histograms[name].labels(run_id=self._run_id, **labels).observe(value)
+
+    def _forget(self, name: str, **labels: str) -> None:
+        self._gauges[name].remove_by_labels({"run_id": self._run_id, **labels})
+
+
+def _speed(row: StepTiming) -> float:
+    busy_seconds = row.busy_seconds
+    return row.local_batch_size / busy_seconds if busy_seconds > 0 else math.nan

@@ -1,0 +1,1 @@
+"""A run's records on disk: the catalogue run.sqlite, written beside the loop, read by anyone."""

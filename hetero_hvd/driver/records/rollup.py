@@ -1,0 +1,79 @@
+"""Timings of many steps as one row per worker and interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from hetero_hvd.messages import StepsTimed, StepTiming, WorkerId, WorkersJoined
+
+INTERVAL_SECONDS = 10.0
+PHASES = (
+    "data_wait_seconds",
+    "transfer_seconds",
+    "forward_seconds",
+    "backward_seconds",
+    "comm_wait_seconds",
+    "optimizer_seconds",
+    "step_seconds",
+)
+COLUMNS = (
+    "at_unix_seconds",
+    "worker",
+    "last_step",
+    "num_steps",
+    "samples",
+    "memory_bytes",
+    *PHASES,
+)
+
+
+class Rollups:
+    """Sums of the newest interval; the first exchange of a membership contains its start: left out.
+
+    A phase that was not measured in one of the rows is NaN, that is NULL, for the whole interval:
+    a part would be taken for the whole.
+    """
+
+    def __init__(self) -> None:
+        self._members: tuple[WorkerId, ...] = ()
+        self._is_first = True
+        self._start_seconds = 0.0
+        self._rows: dict[WorkerId, dict[str, Any]] = {}
+
+    def joined(self, event: WorkersJoined) -> None:
+        """There are new members."""
+        self._members, self._is_first = event.workers, True
+
+    def timed(self, at_unix_seconds: float, event: StepsTimed) -> Iterator[tuple[Any, ...]]:
+        """Rows to write: each replaces the one of the same interval and worker.
+
+        Args:
+            at_unix_seconds: When it was heard.
+            event: What was measured; phases in the rows are sums of seconds over `num_steps`.
+        """
+        is_first, self._is_first = self._is_first, False
+        if is_first or len(event.timings) != len(self._members):
+            return
+        start_seconds = at_unix_seconds - at_unix_seconds % INTERVAL_SECONDS
+        if start_seconds != self._start_seconds:
+            self._start_seconds, self._rows = start_seconds, {}
+        for worker, timing in zip(self._members, event.timings, strict=True):
+            if timing.num_steps > 0:
+                row = self._rows.setdefault(
+                    worker, dict.fromkeys(COLUMNS, 0.0) | {"memory_bytes": math.nan}
+                )
+                _add(row, timing)
+                row |= {"at_unix_seconds": start_seconds, "worker": str(worker)}
+                row["last_step"] = event.step
+                yield tuple(row.values())
+
+
+def _add(row: dict[str, Any], timing: StepTiming) -> None:
+    row["num_steps"] += timing.num_steps
+    row["samples"] += timing.num_steps * timing.local_batch_size
+    if not row["memory_bytes"] >= timing.memory_bytes:  # NaN gives way to what is measured
+        row["memory_bytes"] = timing.memory_bytes
+    for phase in PHASES:
+        row[phase] += timing.num_steps * getattr(timing, phase)

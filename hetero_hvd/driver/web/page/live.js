@@ -1,0 +1,124 @@
+"use strict";
+// Everything from the run is written with textContent: no name or message can become markup.
+const PHASES = ["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer"];
+const SVG = "http://www.w3.org/2000/svg";
+const RETRY_MS = 2000;
+const SILENT_MS = 40000; // the server says something every 15 s
+const at = (id) => document.getElementById(id);
+
+function make(tag, text, kind) {
+  const element = document.createElement(tag);
+  element.textContent = text;
+  if (kind) element.className = kind;
+  return element;
+}
+
+function shape(tag, attributes) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
+const number = (value, digits = 0) => (value == null ? "–" : value.toFixed(digits));
+const percent = (value) => (value == null ? "–" : `${Math.round(value * 100)} %`);
+const seconds = (value) => (value == null ? "–" : `${(value * 1e3).toFixed(0)} ms`);
+const memory = (value) => (value == null ? "–" : `${(value / 2 ** 20).toFixed(0)} MiB`);
+
+function bar(worker, longest) {
+  const svg = shape("svg", { class: "bar", viewBox: "0 0 100 16", preserveAspectRatio: "none" });
+  let x = 0;
+  for (const phase of PHASES) {
+    const width = (100 * (worker.phases[phase] || 0)) / longest;
+    const rect = shape("rect", { class: phase, x, y: 0, width, height: 16 });
+    const title = shape("title", {});
+    title.textContent = `${phase.replace("_", " ")} ${seconds(worker.phases[phase])}`;
+    rect.append(title);
+    svg.append(rect);
+    x += width;
+  }
+  return svg;
+}
+
+function row(worker, longest) {
+  const tr = make("tr", "", worker.slow_since_step == null ? "" : "slow");
+  const phases = make("td", "", "bar");
+  phases.append(bar(worker, longest));
+  tr.append(
+    make("td", worker.name), make("td", worker.state), make("td", number(worker.share), "n"), phases,
+    make("td", seconds(worker.step_seconds), "n"), make("td", number(worker.speed_ratio, 2), "n"),
+    make("td", memory(worker.memory_bytes), "n"),
+    make("td", percent(worker.device_utilization_ratio), "n"), make("td", worker.restarts, "n"),
+  );
+  return tr;
+}
+
+function plot(points) {
+  const top = Math.max(1, ...points.map((point) => point[1]));
+  const [first, last] = points.length ? [points[0][0], points[points.length - 1][0]] : [0, 0];
+  const x = (time) => (800 * (time - first)) / Math.max(1e-9, last - first);
+  const line = points.map(([time, speed]) => `${x(time)},${155 - (150 * speed) / top}`).join(" ");
+  const attributes = { points: line, fill: "none", stroke: "#2563eb", "stroke-width": 2 };
+  at("plot").replaceChildren(shape("polyline", attributes));
+  at("scale").textContent = `top: ${number(top)} samples/s; the last ${number(last - first)} s`;
+}
+
+function show(state) {
+  at("run").textContent = state.run_id;
+  at("verdict").replaceChildren(...state.verdict.map((sentence) => make("p", sentence)));
+  const facts = {
+    state: state.state, step: state.step < 0 ? "–" : state.step, epoch: state.epoch ?? "–",
+    loss: state.loss == null ? "–" : state.loss.toPrecision(4),
+    "samples/s": number(state.samples_per_second),
+  };
+  at("facts").replaceChildren(...Object.entries(facts).map(([name, value]) => {
+    const pair = make("div", "");
+    pair.append(make("dt", name), make("dd", value));
+    return pair;
+  }));
+  const sum = (worker) => PHASES.reduce((total, phase) => total + (worker.phases[phase] || 0), 0);
+  const longest = Math.max(1e-9, ...state.workers.map(sum));
+  at("workers").replaceChildren(...state.workers.map((worker) => row(worker, longest)));
+  plot(state.throughput);
+  at("events").replaceChildren(...state.events.slice().reverse().map(([time, words]) =>
+    make("li", `${new Date(time * 1000).toLocaleTimeString()}  ${words}`)));
+}
+
+async function follow(token) {
+  const stop = new AbortController();
+  let timer = setTimeout(() => stop.abort(), SILENT_MS);
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const response = await fetch("events", { headers, signal: stop.signal });
+  if (response.status === 401) throw new Error("needs a token: add #token=… to the address");
+  if (!response.ok) throw new Error(`the driver answers ${response.status}`);
+  at("connection").textContent = "live";
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ;) {
+    const { value, done } = await reader.read();
+    if (done) throw new Error("the driver has ended");
+    clearTimeout(timer);
+    timer = setTimeout(() => stop.abort(), SILENT_MS);
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    const news = parts.filter((part) => part.startsWith("data: "));
+    if (news.length) show(JSON.parse(news[news.length - 1].slice(6)));
+  }
+}
+
+async function live() {
+  at("legend").replaceChildren(...PHASES.map((phase) => {
+    const item = make("span", "");
+    item.append(make("i", "", phase), phase.replace("_", " "));
+    return item;
+  }));
+  for (; ;) {
+    const token = new URLSearchParams(location.hash.slice(1)).get("token");
+    try {
+      await follow(token);
+    } catch (error) {
+      at("connection").textContent = `not connected (${error.message}); trying again`;
+    }
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+  }
+}
+
+live();

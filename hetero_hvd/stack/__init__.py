@@ -1,0 +1,1 @@
+"""Files with which Prometheus and Grafana watch runs."""

@@ -1,0 +1,146 @@
+"""Grafana dashboards as plain data: one table of panels, one shape around it.
+
+grafana-foundation-sdk is not used: its versions carry an epoch of build time, so that no lower
+bound can be stated, and all we need is a title, a query and a unit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+SOURCE = {"type": "prometheus", "uid": "${source}"}
+RUN = '{run_id="$run"}'
+ONE = '{run_id="$run",worker="$worker"}'
+NODE = '{node=~"$node"}'
+P = "hetero_hvd_"
+Panel = tuple[str, str, str, str]
+"""Title, query, unit, legend."""
+
+PHASE_SECONDS = (
+    f"rate({P}phase_duration_seconds_sum{RUN}[1m])"
+    f" / (rate({P}phase_duration_seconds_count{RUN}[1m]) > 0)"
+)
+
+PANELS: dict[str, tuple[Panel, ...]] = {
+    "cluster": (
+        ("Workers", f"{P}world_size", "short", "{{run_id}}"),
+        ("Samples per second", f"sum by (run_id) (rate({P}samples_total[1m]))", "ops", ""),
+        (
+            "CPU in use",
+            f'sum by (node) (rate({P}node_cpu_seconds_total{{node=~"$node",mode!="idle"}}[1m]))',
+            "short",
+            "{{node}}",
+        ),
+        (
+            "Network",
+            f"rate({P}node_network_bytes_total{NODE}[1m])",
+            "Bps",
+            "{{node}} {{direction}}",
+        ),
+        ("Disk", f"rate({P}node_disk_bytes_total{NODE}[1m])", "Bps", "{{node}} {{direction}}"),
+        ("Collection", f"{P}agent_collect_duration_seconds{NODE}", "s", "{{node}}"),
+    ),
+    "run": (
+        ("Samples per second", f"rate({P}samples_total{RUN}[1m])", "ops", ""),
+        (
+            "Step, 95th percentile",
+            f"histogram_quantile(0.95, rate({P}step_duration_seconds_bucket{RUN}[1m]))",
+            "s",
+            "",
+        ),
+        ("Shares", f"{P}worker_local_batch_size{RUN}", "short", "{{worker}}"),
+        ("Imbalance", f"{P}load_imbalance_ratio{RUN}", "percentunit", ""),
+        ("Goodput", f"{P}goodput_ratio{RUN}", "percentunit", ""),
+        ("Stragglers", f"{P}stragglers{RUN}", "short", "{{cause}}"),
+        ("Decisions", f"increase({P}balancer_decisions_total{RUN}[1m])", "short", "{{action}}"),
+    ),
+    "worker": (
+        ("Busy", f"{P}worker_busy_seconds{ONE}", "s", ""),
+        ("Step", f"{P}worker_step_seconds{ONE}", "s", ""),
+        ("Data wait", f"{P}worker_data_wait_seconds{ONE}", "s", ""),
+        ("Lateness", f"{P}worker_lateness_seconds{ONE}", "s", ""),
+        ("Speed against the fastest", f"{P}worker_speed_ratio{ONE}", "percentunit", ""),
+        ("Share", f"{P}worker_local_batch_size{ONE}", "short", ""),
+        ("Rank", f"{P}worker_rank{ONE}", "short", ""),
+    ),
+    "collectives": (
+        (
+            "Exposed communication, part of the time",
+            f"rate({P}exposed_comm_seconds_total{RUN}[1m])",
+            "percentunit",
+            "",
+        ),
+        (
+            "Phases, mean",
+            PHASE_SECONDS,
+            "s",
+            "{{phase}}",
+        ),
+        ("Who is waited for", f"{P}worker_lateness_seconds{RUN}", "s", "{{worker}}"),
+    ),
+}
+VARIABLES = {
+    "run": f"label_values({P}world_size, run_id)",
+    "worker": f'label_values({P}worker_rank{{run_id="$run"}}, worker)',
+    "node": f"label_values({P}node_cpu_seconds_total, node)",
+}
+ANNOTATIONS = {
+    "resets": f"changes({P}rendezvous_id{RUN}[1m]) > 0",
+    "plan changes": f'increase({P}balancer_decisions_total{{run_id="$run",action="move"}}[1m]) > 0',
+}
+
+
+def dashboards() -> dict[str, dict[str, Any]]:
+    """Name to content, as Grafana's file provisioning reads it."""
+    return {name: _dashboard(name) for name in PANELS}
+
+
+def _dashboard(name: str) -> dict[str, Any]:
+    wanted = {"cluster": ("node",), "worker": ("run", "worker")}.get(name, ("run",))
+    marks = ANNOTATIONS if "run" in wanted else {}
+    return {
+        "uid": f"hetero-hvd-{name}",
+        "title": f"hetero_hvd: {name}",
+        "tags": ["hetero_hvd"],
+        "schemaVersion": 38,
+        "refresh": "5s",
+        "time": {"from": "now-30m", "to": "now"},
+        "templating": {"list": [_source(), *(_variable(variable) for variable in wanted)]},
+        "annotations": {"list": [_mark(title, query) for title, query in marks.items()]},
+        "panels": [_panel(number, *panel) for number, panel in enumerate(PANELS[name])],
+    }
+
+
+def _source() -> dict[str, Any]:
+    return {"name": "source", "type": "datasource", "query": "prometheus"}
+
+
+def _variable(name: str) -> dict[str, Any]:
+    is_many = name == "node"
+    return {
+        "name": name,
+        "type": "query",
+        "datasource": SOURCE,
+        "query": {"query": VARIABLES[name], "refId": name},
+        "refresh": 2,
+        "includeAll": is_many,
+        "multi": is_many,
+    }
+
+
+def _mark(title: str, query: str) -> dict[str, Any]:
+    return {"name": title, "datasource": SOURCE, "enable": True, "expr": query, "step": "5s"}
+
+
+def _panel(number: int, title: str, query: str, unit: str, legend: str) -> dict[str, Any]:
+    return {
+        "id": number + 1,
+        "type": "timeseries",
+        "title": title,
+        "datasource": SOURCE,
+        "gridPos": {"x": 12 * (number % 2), "y": 8 * (number // 2), "w": 12, "h": 8},
+        "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
+        "targets": [
+            {"refId": "A", "datasource": SOURCE, "expr": query, "legendFormat": legend or "__auto"}
+        ],
+    }

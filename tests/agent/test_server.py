@@ -1,0 +1,137 @@
+"""The agent's port: only who proves the cluster key gets anything started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from hetero_hvd.agent import server as agent_server
+from hetero_hvd.agent.server import AgentServer
+from hetero_hvd.discovery import link
+from hetero_hvd.discovery.key import make_key, read_key
+from hetero_hvd.errors import ChannelError
+
+KEY = bytes(range(32))
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What the agent has started, in place of really starting it: refused ones start nothing."""
+    calls = []
+
+    async def remember(*arguments):
+        calls.append(arguments)
+
+    monkeypatch.setattr(agent_server, "_run", remember)
+    return calls
+
+
+async def converse(*frames, key=KEY):
+    """Send these frames after the agent's nonce; how many connections it has refused."""
+    server = AgentServer(key)
+    port = await server.listen("127.0.0.1", 0)
+    try:
+        async with connect(f"ws://127.0.0.1:{port}{link.PATH}", proxy=None) as socket:
+            theirs = await socket.recv()
+            for frame in frames:
+                await socket.send(frame(theirs) if callable(frame) else frame)
+            with suppress(ConnectionClosed):
+                await socket.recv()
+    finally:
+        await server.close()
+    return server.refused
+
+
+OWN = bytes(16)
+
+
+def sealed(key, frame):
+    """A first frame under a key."""
+    return lambda theirs: link.Link(key, "driver", theirs + OWN).seal(frame)
+
+
+def test_who_holds_the_key_is_served(started):
+    """One start, nothing refused."""
+    assert asyncio.run(converse(OWN, sealed(KEY, link.Start(what="gpus")))) == 0
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (OWN, sealed(bytes(32), link.Start(what="worker"))),
+        (OWN, sealed(KEY, link.Data(data=b"{}"))),
+        (OWN, lambda _: link.Link(KEY, "driver", bytes(32)).seal(link.Start(what="worker"))),
+        (OWN, lambda theirs: link.Link(KEY, "agent", theirs + OWN).seal(link.Start(what="gpus"))),
+        (b"short", b"x"),
+        ("text", "text"),
+        (OWN, "text"),
+    ],
+    ids=["other-key", "not-a-start", "replayed", "reflected", "nonce", "text", "text-after"],
+)
+def test_who_does_not_gets_nothing(started, frames):
+    """Each is refused, counted, and starts nothing."""
+    assert asyncio.run(converse(*frames)) == 1
+    assert started == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=300), st.binary(min_size=16, max_size=16))
+def test_no_bytes_break_a_link(content, own):
+    """Garbage, sealed or not, is a ChannelError."""
+    nonces = bytes(16) + own
+    receiver = link.Link(KEY, "agent", nonces)
+    with pytest.raises(ChannelError):
+        receiver.open(content)
+    sender = link.Link(KEY, "driver", nonces)
+    genuine = sender._out.encrypt(bytes(12), b"\xc1" + content, None)
+    with pytest.raises(ChannelError):
+        receiver.open(genuine)
+
+
+def test_a_frame_counts_once_and_in_its_order():
+    """A repeated or an overtaking frame is not opened."""
+    sender, receiver = (link.Link(KEY, role, bytes(32)) for role in ("driver", "agent"))
+    first, second = sender.seal(link.Data(data=b"a")), sender.seal(link.Data(data=b"b"))
+    with pytest.raises(ChannelError):
+        receiver.open(second)
+    assert receiver.open(first) == link.Data(data=b"a")
+    with pytest.raises(ChannelError):
+        receiver.open(first)
+
+
+@pytest.mark.process
+def test_a_worker_runs_behind_the_agent_and_ends_with_the_connection(tmp_path):
+    """Output and exit code come back; a lost connection leaves no process."""
+    make_key(tmp_path / "key")
+
+    async def run(command, *, cut):
+        server = AgentServer(read_key(tmp_path / "key"))
+        port = await server.listen("127.0.0.1", 0)
+        dial = [sys.executable, "-m", "hetero_hvd.discovery.dial", "127.0.0.1", str(port)]
+        process = await asyncio.create_subprocess_exec(
+            *dial, str(tmp_path / "key"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        order = {"command": command, "directory": str(tmp_path), "environment": {}, "gpu": None}
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        line = await process.stdout.readline()
+        if cut:
+            process.kill()
+        code = await process.wait()
+        await server.close()
+        return line.decode().strip(), code
+
+    assert asyncio.run(run(["sh", "-c", "echo $((6*7)); exit 5"], cut=False)) == ("42", 5)
+    pid, _ = asyncio.run(run(["sh", "-c", "echo $$; sleep 50"], cut=True))
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)

@@ -1,0 +1,116 @@
+"""The live view is a fold over a run's events, and says who is slow and why."""
+
+import json
+
+import msgspec
+
+from hetero_hvd.core.live import MAX_EVENTS, LiveView
+from hetero_hvd.messages import (
+    RunEnded,
+    RunStarted,
+    StepsTimed,
+    StepTiming,
+    StragglerReported,
+    WorkerId,
+    WorkersJoined,
+    WorkerStarted,
+)
+
+ALPHA, GAMMA = WorkerId("alpha", 0), WorkerId("gamma", 0)
+NAN = float("nan")
+
+
+def timing(samples, backward, *, comm=0.0, num_steps=4, data_wait=0.0):
+    """A row."""
+    return StepTiming(
+        num_steps=num_steps,
+        local_batch_size=samples,
+        memory_bytes=NAN,
+        data_wait_seconds=data_wait,
+        transfer_seconds=0.0,
+        forward_seconds=0.01,
+        backward_seconds=backward,
+        comm_wait_seconds=comm,
+        optimizer_seconds=0.0,
+        step_seconds=data_wait + 0.01 + backward + comm,
+    )
+
+
+def view_of(*rows, events=()):
+    """The state after an exchange of two workers, and some more events."""
+    view = LiveView()
+    view.observe(0.0, RunStarted(run_id="demo", command=("x",), nodes=("alpha",), settings={}))
+    joined = WorkersJoined(
+        rendezvous_id=1,
+        workers=(ALPHA, GAMMA),
+        applied_steps=0,
+        global_batch_size=20,
+        capacities=(-1, -1),
+        prefetch_steps=0,
+    )
+    view.observe(1.0, joined)
+    if rows:
+        timed = StepsTimed(
+            rendezvous_id=1, step=9, epoch=0, loss=1.5, timings=rows, exchange_seconds=0.0
+        )
+        view.observe(2.0, timed)
+    for event in events:
+        view.observe(3.0, event)
+    return view.state()
+
+
+def test_nothing_is_said_before_anything_is_measured():
+    """Without timings the view abstains: no zeros, no verdict."""
+    state = view_of()
+    assert state.verdict == ["Not measured yet."]
+    assert [(w.name, w.state, w.speed_ratio) for w in state.workers] == [
+        ("alpha:0", "training", None),
+        ("gamma:0", "training", None),
+    ]
+    assert view_of(timing(0, NAN, num_steps=0), timing(0, NAN, num_steps=0)).verdict == (
+        ["Not measured yet."]
+    )
+
+
+def test_the_slowest_worker_is_named_with_its_phase():
+    """Uniform shares on unequal machines: who, how slow, where its time goes, what is left."""
+    state = view_of(timing(10, 0.09, comm=0.3), timing(10, 0.39))
+    assert state.verdict[0] == (
+        "gamma:0 is the slowest: 0.25 of alpha:0's speed, with 98% of its own time in backward; "
+        "the shares do not fit yet: own times differ by 75%."
+    )
+    assert state.samples_per_second == 20 / 0.4
+
+
+def test_a_slow_machine_with_a_fitting_share_is_not_blamed():
+    """The sentence says that its share makes up for it."""
+    state = view_of(timing(16, 0.15), timing(4, 0.15))
+    assert "its share of 4 of 20 samples makes up for it." in state.verdict[0]
+
+
+def test_equal_workers_are_not_called_slow():
+    """A tenth of difference is noise."""
+    assert view_of(timing(10, 0.09), timing(10, 0.095)).verdict == ["No worker is slow."]
+
+
+def test_a_straggler_comes_first_and_goes_when_it_is_well():
+    """The watch's verdict is shown with its cause until it is withdrawn."""
+    slow = StragglerReported(step=40, worker=ALPHA, is_slow=True, speed_ratio=0.5, cause="input")
+    well = StragglerReported(step=80, worker=ALPHA, is_slow=False, speed_ratio=1.0, cause=None)
+    rows = timing(10, 0.09), timing(10, 0.39)
+    assert view_of(*rows, events=(slow,)).verdict[0] == (
+        "alpha:0 is slower than it should be since step 40, at 0.50 of its expected speed: "
+        "it waits for its data."
+    )
+    assert "gamma:0 is the slowest" in view_of(*rows, events=(slow, well)).verdict[0]
+
+
+def test_the_view_is_bounded_and_plain_json():
+    """However long the run, the events kept are few; unmeasured values become null, not NaN."""
+    restarts = [WorkerStarted(worker=ALPHA, host=f"a.r{n}", num_restarts=n) for n in range(1, 500)]
+    end = RunEnded(exit_code=0, reason="done")
+    state = view_of(timing(10, 0.09), timing(10, 0.09), events=(*restarts, end))
+    assert len(state.events) == MAX_EVENTS
+    plain = json.loads(msgspec.json.encode(state))
+    assert plain["workers"][0]["memory_bytes"] is None
+    assert (plain["state"], plain["workers"][0]["restarts"]) == ("ended", 499)

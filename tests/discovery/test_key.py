@@ -1,0 +1,38 @@
+"""The cluster key's file."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetero_hvd.discovery.key import make_key, read_key
+from hetero_hvd.errors import UserError
+
+
+def test_a_key_is_secret_and_never_overwritten(tmp_path):
+    """256 bits, mode 0600, each time others; an existing file stays as it is."""
+    make_key(tmp_path / "a")
+    make_key(tmp_path / "b")
+    key = read_key(tmp_path / "a")
+    assert len(key) == 32 != read_key(tmp_path / "b")
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(UserError, match="exists already"):
+        make_key(tmp_path / "a")
+    assert read_key(tmp_path / "a") == key
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o610])
+def test_a_key_that_others_can_touch_is_refused(tmp_path, mode):
+    """The message says what to do."""
+    make_key(tmp_path / "key")
+    (tmp_path / "key").chmod(mode)
+    with pytest.raises(UserError, match="chmod 600"):
+        read_key(tmp_path / "key")
+
+
+@pytest.mark.parametrize("content", [b"", b"00", b"zz" * 32, b"\xff" * 64, b"00" * 33])
+def test_what_is_no_key_is_refused(tmp_path, content):
+    """One clear line, no traceback."""
+    (tmp_path / "key").touch(0o600)
+    (tmp_path / "key").write_bytes(content)
+    with pytest.raises(UserError, match="is no cluster key"):
+        read_key(tmp_path / "key")

@@ -1,0 +1,44 @@
+"""The roster: one entry for each machine, and patience with those that fall silent."""
+
+from __future__ import annotations
+
+from hetero_hvd.discovery.advert import LIFETIME_SECONDS
+from hetero_hvd.discovery.roster import HOLD_DOWN_SECONDS, Roster
+from tests.discovery.test_advert import make
+
+GONE_SECONDS = LIFETIME_SECONDS + HOLD_DOWN_SECONDS
+
+
+def names(roster, now_seconds=0.0):
+    """Who is there."""
+    return [advert.name for advert in roster.present(now_seconds=now_seconds)]
+
+
+def test_one_machine_under_two_names_is_one_node():
+    """Its newest advert counts."""
+    roster = Roster()
+    roster.heard(make(name="alpha"), now_seconds=0.0)
+    roster.heard(make(name="other"), now_seconds=0.0)
+    assert names(roster) == ["other"]
+
+
+def test_a_second_machine_with_the_name_or_the_gpu_of_another_is_not_used():
+    """The first stays: two workers never land on one GPU."""
+    roster = Roster()
+    roster.heard(make(devices=("GPU-1", "GPU-2")), now_seconds=0.0)
+    roster.heard(make(machine="1" * 32), now_seconds=0.0)
+    roster.heard(make(machine="2" * 32, name="beta", devices=("GPU-2",)), now_seconds=0.0)
+    roster.heard(make(machine="3" * 32, name="gamma", devices=("GPU-3",)), now_seconds=0.0)
+    assert names(roster) == ["alpha", "gamma"]
+    assert roster.conflicts == 2
+
+
+def test_a_silent_node_stays_for_the_hold_down():
+    """Then it is gone; one that says good-bye is gone at once."""
+    roster = Roster()
+    roster.heard(make(), now_seconds=0.0)
+    assert names(roster, GONE_SECONDS) == ["alpha"]
+    assert names(roster, GONE_SECONDS + 0.1) == []
+    roster.heard(make(), now_seconds=100.0)
+    roster.heard(make(leaves=True), now_seconds=101.0)
+    assert names(roster, 101.0) == []

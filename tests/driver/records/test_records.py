@@ -1,0 +1,168 @@
+"""A run's records: complete, readable at any time, and safe from the death of the writer."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import multiprocessing
+import os
+import random
+import signal
+import threading
+from dataclasses import asdict
+
+import pytest
+
+from hetero_hvd.cli import main
+from hetero_hvd.driver.records.reader import read_record
+from hetero_hvd.driver.records.verdicts import facts_of
+from hetero_hvd.driver.records.writer import FILE, MAX_WAITING, Recorder
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import (
+    Evaluated,
+    RunEnded,
+    StepsTimed,
+    StepTiming,
+    StragglerReported,
+    WorkerId,
+    WorkersJoined,
+)
+
+ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)
+NUM_KILLS = 20
+FORK = multiprocessing.get_context("fork")
+
+
+def timing(share, *, data=0.01, memory=1e9):
+    """Ten steps of one worker."""
+    return StepTiming(
+        num_steps=10,
+        local_batch_size=share,
+        memory_bytes=memory,
+        data_wait_seconds=data,
+        transfer_seconds=0.0,
+        forward_seconds=0.03,
+        backward_seconds=0.05,
+        comm_wait_seconds=0.01,
+        optimizer_seconds=0.0,
+        step_seconds=0.09 + data,
+    )
+
+
+def timed(step, *rows):
+    """One exchange."""
+    return StepsTimed(
+        rendezvous_id=1, step=step, epoch=0, loss=1.0, timings=rows, exchange_seconds=0.0
+    )
+
+
+JOINED = WorkersJoined(
+    rendezvous_id=1,
+    workers=(ALPHA, BETA),
+    applied_steps=0,
+    global_batch_size=12,
+    capacities=(-1, -1),
+    prefetch_steps=0,
+)
+
+
+def write(folder, *events):
+    """Record events, ten seconds apart, as a run does."""
+    recorder = Recorder(folder)
+    for number, event in enumerate(events):
+        recorder.observe(10.0 * number, event)
+    recorder.close()
+    assert recorder.num_lost == 0
+
+
+def test_what_was_written_is_read(tmp_path):
+    """Events come back in order; timings as sums per worker, without the first exchange."""
+    ended = RunEnded(exit_code=0, reason="done")
+    rows = timing(8), timing(4, memory=math.nan)
+    write(tmp_path, JOINED, timed(9, *rows), timed(19, *rows), timed(29, *rows), ended)
+    record = read_record(tmp_path)
+    assert [event for _, event in record.events] == [JOINED, ended]
+    assert [(row["worker"], row["samples"]) for row in record.rollups] == [
+        ("alpha:0", 80),
+        ("beta:0", 40),
+    ] * 2
+    assert record.rollups[0]["memory_bytes"] == 1e9
+    assert record.rollups[1]["memory_bytes"] is None
+    assert facts_of(record).samples_per_second == pytest.approx(120.0)
+
+
+def write_until_killed(folder, pipe):
+    """Record events and say up to which they are safe; the whole life of a process."""
+    recorder = Recorder(folder)
+    for step in itertools.count():
+        recorder.observe(float(step), Evaluated(epoch=0, step=step, metrics={}))
+        if step % 7 == 0 and recorder.flush():
+            os.write(pipe, b"%d\n" % step)
+
+
+def test_a_killed_writer_loses_nothing_that_it_called_safe(tmp_path):
+    """After SIGKILL at any moment all acknowledged events are there, in order, without gaps."""
+    chance = random.Random(7)  # noqa: S311 - a schedule that can be repeated
+    num_killed = 0
+    for kill in range(NUM_KILLS):
+        folder = tmp_path / str(kill)
+        folder.mkdir()
+        receiver, sender = os.pipe()
+        writer = FORK.Process(target=write_until_killed, args=(folder, sender))
+        writer.start()
+        os.close(sender)
+        with os.fdopen(receiver, "rb") as pipe:
+            lines = [pipe.readline() for _ in range(chance.randrange(1, 12))]
+            if kill % 2:
+                read_record(folder)  # a reader beside the writer disturbs neither
+            threading.Event().wait(chance.uniform(0.0, 0.003))
+            writer.kill()
+            lines += pipe.readlines()
+        writer.join()
+        num_killed += writer.exitcode == -signal.SIGKILL
+        steps = [event.step for _, event in read_record(folder).events]
+        assert steps == list(range(len(steps)))
+        assert len(steps) > int(lines[-1])
+    assert num_killed == NUM_KILLS
+
+
+def test_what_the_disk_cannot_take_is_counted(tmp_path):
+    """The loop never waits: events beyond the bound are counted and left out."""
+    recorder = Recorder(tmp_path)
+    recorder._thread = threading.current_thread()  # a disk that never answers
+    for step in range(MAX_WAITING + 3):
+        recorder.observe(0.0, Evaluated(epoch=0, step=step, metrics={}))
+    assert recorder.num_lost == 3
+
+
+def test_no_run_and_a_foreign_file_are_named(tmp_path):
+    """A folder without records, or with something else in their place, is one clear error."""
+    with pytest.raises(JobError, match="no run is recorded there"):
+        read_record(tmp_path)
+    (tmp_path / FILE).write_bytes(b"no database" * 100)
+    with pytest.raises(JobError, match="cannot be read"):
+        read_record(tmp_path)
+
+
+def test_commands_show_a_run(tmp_path, capsys):
+    """`report`, `runs` and `export` tell what binds the run, who is slow, and the figures."""
+    slow = StragglerReported(step=29, worker=BETA, is_slow=True, speed_ratio=0.5, cause="input")
+    rows = timing(8, data=0.2), timing(4, data=0.2)
+    folder = tmp_path / "one"
+    folder.mkdir()
+    write(folder, JOINED, timed(9, *rows), timed(19, *rows), slow)
+    assert main(["report", str(folder)]) == 0
+    report = capsys.readouterr().out
+    assert "no end recorded" in report
+    assert "bound by input" in report
+    assert "beta:0 is slower than it should be since step 29: input" in report
+    assert "INCOMPLETE: memory head room" in report
+    assert main(["report", str(folder), "--json"]) == 0
+    assert '"samples_per_second"' in capsys.readouterr().out
+    assert main(["runs", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("one  no end recorded  41 samples/s  bound by input")
+    assert main(["export", str(folder)]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.startswith("at_unix_seconds,worker,last_step")
+    assert len(lines) == 2
+    assert asdict(facts_of(read_record(folder)))["num_memberships"] == 1

@@ -1,0 +1,168 @@
+"""The driver's exporter, from replayed events."""
+
+import math
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from hetero_hvd.core.metric_names import RUN, WORKER, reference
+from hetero_hvd.driver.metrics import Metrics, service_discovery
+from hetero_hvd.messages import (
+    Crashed,
+    Decided,
+    Recovered,
+    RunStarted,
+    StepsTimed,
+    StepTiming,
+    StragglerReported,
+    WorkerId,
+    WorkersJoined,
+)
+
+A, B = WorkerId("alpha", 0), WorkerId("beta", 0)
+
+
+def timing(wait, forward, size):
+    """A row of three steps."""
+    return StepTiming(
+        num_steps=3,
+        local_batch_size=size,
+        memory_bytes=math.nan,
+        data_wait_seconds=0.01,
+        transfer_seconds=0.0,
+        forward_seconds=forward,
+        backward_seconds=0.1,
+        comm_wait_seconds=wait,
+        optimizer_seconds=0.0,
+        step_seconds=0.01 + forward + 0.1 + wait,
+    )
+
+
+def joined(rendezvous_id, *workers):
+    """A rendezvous."""
+    return WorkersJoined(
+        rendezvous_id=rendezvous_id,
+        workers=workers,
+        applied_steps=0,
+        global_batch_size=12,
+        capacities=(-1,) * len(workers),
+        prefetch_steps=0,
+    )
+
+
+def timed(rendezvous_id, *rows):
+    """An exchange."""
+    return StepsTimed(
+        rendezvous_id=rendezvous_id, step=2, epoch=0, loss=1.0, timings=rows, exchange_seconds=0.0
+    )
+
+
+TABLE = timed(1, timing(0.04, 0.09, 8), timing(0.01, 0.12, 4))
+HISTORY = (
+    RunStarted(run_id="r", command=("x",), nodes=("alpha", "beta"), settings={}),
+    joined(1, A, B),
+    TABLE,
+    Decided(
+        rendezvous_id=1,
+        step=2,
+        action="move",
+        reason="",
+        proposed=(7, 5),
+        current_seconds=0.2,
+        proposed_seconds=0.15,
+    ),
+    StragglerReported(step=2, worker=B, is_slow=True, speed_ratio=0.5, cause="compute"),
+    Crashed(worker=B, error="torch.OutOfMemoryError: no", traceback="", user_error=False),
+    Recovered(worker=A, rendezvous_id=2, cause="fault", seconds=1.0, broadcast=False),
+    Recovered(worker=B, rendezvous_id=2, cause="fault", seconds=1.0, broadcast=False),
+)
+
+
+def replayed(*events):
+    """An exporter that has heard them."""
+    metrics = Metrics("r")
+    for event in events:
+        metrics.observe(1000.0, event)
+    return metrics
+
+
+def values(metrics):
+    """(name, labels but run_id) to value."""
+    text = metrics.render()[0].decode()
+    return {
+        (s.name.removeprefix("hetero_hvd_"), *(v for k, v in s.labels.items() if k != "run_id")): (
+            s.value
+        )
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+
+
+def test_every_name_of_the_table_is_exported():
+    """A run in which everything happens has a sample of each family."""
+    text = replayed(*HISTORY).render()[0].decode()
+    names = {family.name for family in text_string_to_metric_families(text) if family.samples}
+    assert names == {f"hetero_hvd_{entry.name}" for entry in (*RUN, *WORKER)}
+
+
+def test_the_numbers_are_those_of_the_events():
+    """Counts are exact, the late worker is the one with the shortest wait, resets count once."""
+    found = values(replayed(*HISTORY))
+    assert found["steps_total",] == 3
+    assert found["samples_total",] == 36
+    assert found["worker_lateness_seconds", "alpha:0"] == 0
+    assert found["worker_lateness_seconds", "beta:0"] == pytest.approx(0.03)
+    assert found["worker_speed_ratio", "beta:0"] == pytest.approx((4 / 0.23) / (8 / 0.2))
+    assert found["exposed_comm_seconds_total",] == pytest.approx(0.03)
+    assert found["planned_gain_ratio",] == pytest.approx(0.25)
+    assert found["stragglers", "compute"] == 1
+    assert found["resets_total", "fault"] == 1
+    assert found["oom_total",] == 1
+    assert found["last_step_timestamp_seconds",] == 1000
+
+
+def test_what_is_unknown_is_absent():
+    """Before any step there is no speed; NaN and a lost worker take their series away."""
+    assert not any(
+        name.startswith(("worker_busy", "load_", "goodput", "last_step"))
+        for name, *_ in values(replayed(*HISTORY[:2]))
+    )
+    metrics = replayed(*HISTORY[:3], timed(1, timing(0.04, 0.09, 8), timing(0.0, math.nan, 4)))
+    assert ("worker_busy_seconds", "beta:0") not in values(metrics)
+    assert ("worker_busy_seconds", "alpha:0") in values(metrics)
+    metrics.observe(1001.0, joined(2, A))
+    assert not any("beta:0" in labels for _, *labels in values(metrics))
+
+
+def test_the_table_of_another_rendezvous_says_nothing():
+    """A late table is not put down to the present members."""
+    found = values(replayed(*HISTORY[:2], joined(2, A), TABLE))
+    assert ("steps_total",) not in found
+
+
+def test_discovery_follows_the_membership():
+    """The driver is always a target, a node's exporter while the node has a worker."""
+    status = {"workers": {"alpha:0": {}}, "node_exporters": {"alpha": "a:1", "beta": "b:1"}}
+    assert service_discovery(status, target="d:2", run_id="r") == [
+        {"targets": ["d:2"], "labels": {"run_id": "r"}},
+        {"targets": ["a:1"], "labels": {"node": "alpha"}},
+    ]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool: apt install prometheus")
+def test_promtool_finds_nothing_to_say():
+    """The page follows Prometheus' conventions."""
+    page = replayed(*HISTORY).render()[0]
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=page, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_reference_is_the_generated_one():
+    """docs/metrics.md is what the table of names says."""
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    assert page.read_text(encoding="utf-8") == reference()

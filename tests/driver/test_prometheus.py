@@ -1,0 +1,105 @@
+"""A real Prometheus scrapes a real run, and every query that we ship finds data."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+
+import pytest
+from prometheus_client import start_http_server
+
+from hetero_hvd.probes.node_metrics import node_registry
+from hetero_hvd.stack.dashboards import ANNOTATIONS, PANELS, VARIABLES
+from hetero_hvd.stack.files import write_stack
+from tests.leftovers import wait_until
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(150),
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="apt install prometheus"),
+]
+
+
+def free_port():
+    """A port that nobody has now."""
+    with socket.socket() as end:
+        end.bind(("127.0.0.1", 0))
+        return end.getsockname()[1]
+
+
+def asked(port, path, **parameters):
+    """What Prometheus' API answers."""
+    url = f"http://127.0.0.1:{port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.load(answer)["data"]
+
+
+@pytest.fixture
+def node_port():
+    """A node's exporter, in this process."""
+    server, thread = start_http_server(0, "127.0.0.1", node_registry("alpha"))
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def prometheus(tmp_path, node_port):
+    """Starts Prometheus on what `hetero-hvd stack` writes, with faster scrapes; gives its port."""
+    started = []
+
+    def start(driver):
+        write_stack(tmp_path / "stack", driver=driver)
+        file = tmp_path / "stack" / "prometheus.yml"
+        config = json.loads(file.read_text())
+        config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        own = {"job_name": "n", "static_configs": [{"targets": [f"127.0.0.1:{node_port}"]}]}
+        config["scrape_configs"].append(own)
+        file.write_text(json.dumps(config))
+        port = free_port()
+        words = (f"--config.file={file}", f"--storage.tsdb.path={tmp_path / 'data'}")
+        vector = ["prometheus", *words, f"--web.listen-address=127.0.0.1:{port}"]
+        with (tmp_path / "prometheus.log").open("w") as log:
+            started.append(subprocess.Popen(vector, stdout=log, stderr=log))
+        return port
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait()
+
+
+def test_every_query_finds_data(start_job, prometheus):
+    """Panels, variables, annotations and rules; alerts without their threshold, GPU ones aside."""
+    job = start_job("--progress-seconds", "0.2", names=("alpha", "beta"), script=("1000",))
+    port = prometheus(re.match(r"https?://[^/]+", job._url)[0])
+    job.wait_for(r"step [1-9]\d*  epoch", 60)
+    queries = [query for panels in PANELS.values() for _, query, _, _ in panels]
+    queries += [re.match(r"label_values\((.*), \w+\)$", q)[1] for q in VARIABLES.values()]
+    queries += [query.rpartition(" > ")[0] for query in ANNOTATIONS.values()]
+    rules = (job.folder / "stack" / "rules.yml").read_text()
+    shipped = re.findall(r"expr: (.*)", rules)
+    queries += [re.sub(r" > [\d.]+$", "", q) for q in shipped if "_device_" not in q]
+    own = {"$run": "out", "$worker": "beta:0", "$node": ".*"}
+    left = {re.sub(r"\$\w+", lambda found: own[found[0]], query) for query in queries}
+    left = {query for query in left if 'action="move"' not in query}  # equal nodes need none
+
+    def all_found():
+        try:
+            found = {q for q in left if asked(port, "query", query=q)["result"]}
+        except urllib.error.URLError:
+            return False  # it is starting
+        left.difference_update(found)
+        return not left
+
+    try:
+        wait_until(all_found, 45, "data")
+    except AssertionError as error:
+        raise AssertionError(f"no data: {sorted(left)}") from error
+    groups = asked(port, "rules")["groups"]
+    health = {rule["health"] for group in groups for rule in group["rules"]}
+    assert health == {"ok"}

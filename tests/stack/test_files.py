@@ -1,0 +1,56 @@
+"""What `hetero-hvd stack` writes, judged by promtool."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.cli import main
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="no promtool: apt install prometheus"
+)
+
+
+def promtool(*words, folder):
+    """What promtool says; it must be content."""
+    done = subprocess.run(
+        ["promtool", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_folder_is_complete_and_valid(tmp_path, capsys):
+    """Prometheus takes the configuration; the token is named, and not copied."""
+    token = tmp_path / "token"
+    token.write_text("a secret")
+    flags = ("--driver", "http://127.0.0.1:9500", "--token-file", str(token))
+    assert main(["stack", str(tmp_path / "s"), *flags]) == 0
+    files = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(files) == 8
+    assert not any("a secret" in file.read_text() for file in files)
+    promtool("check", "config", "prometheus.yml", folder=tmp_path / "s")
+    uids = {json.loads(f.read_text())["uid"] for f in files if f.suffix == ".json"}
+    assert uids == {f"hetero-hvd-{name}" for name in ("cluster", "run", "worker", "collectives")}
+
+
+def test_an_address_that_is_none_is_refused(tmp_path, capsys):
+    """One line, exit code 2, nothing written."""
+    assert main(["stack", str(tmp_path / "s"), "--driver", "localhost"]) == 2
+    assert "must be http[s]://HOST:PORT" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
+
+
+def test_each_alert_fires_when_it_should_and_not_before(tmp_path):
+    """Every alert has a case in rules_test.yml in which it is silent, and one in which it fires."""
+    assert main(["stack", str(tmp_path), "--driver", "http://127.0.0.1:9500"]) == 0
+    cases = Path(__file__).with_name("rules_test.yml").read_text()
+    (tmp_path / "rules_test.yml").write_text(cases)
+    promtool("test", "rules", "rules_test.yml", folder=tmp_path)
+    rules = (tmp_path / "rules.yml").read_text()
+    alerts = [line.split()[-1] for line in rules.splitlines() if "alert:" in line]
+    assert len(alerts) == 7
+    assert all(cases.count(f"alertname: {alert}\n") == 1 for alert in alerts)
+    assert all(cases.count(f"alertname: {alert}}}") == 1 for alert in alerts)
