@@ -23,6 +23,9 @@ SMOOTHING, VERDICT_ROWS, NOW_ROWS = 0.3, 8, 3
 EXPLAINED_RATIO = 0.8
 """Part of the lost time that one cause must account for to be named."""
 
+NOISE_SECONDS = 0.005
+"""What a busy operating system costs a step now and then is no straggler's doing."""
+
 FASTER_RATIO = 0.98
 """A curve replaces the best one if it is faster by this."""
 
@@ -78,7 +81,10 @@ class _Watched:
             now = model.step_seconds(size)
             if self.best is None or now < FASTER_RATIO * self.best.step_seconds(size):
                 self.best = model
-        return math.nan if self.best is None else self.best.step_seconds(size) / busy
+        if self.best is None:
+            return math.nan
+        expected = self.best.step_seconds(size)
+        return expected / busy if busy - expected > NOISE_SECONDS else max(1.0, expected / busy)
 
     def learn(self, row: StepTiming) -> None:
         """A healthy row: what each part of a step normally takes per sample."""

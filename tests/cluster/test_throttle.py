@@ -15,8 +15,8 @@ SCRIPT = """
 import sys, torch, hetero_hvd
 from torch.utils.data import DataLoader, TensorDataset
 torch.set_num_threads(1)
-model = torch.nn.Sequential(torch.nn.Linear(16, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256),
-                            torch.nn.ReLU(), torch.nn.Linear(256, 2))
+model = torch.nn.Sequential(torch.nn.Linear(16, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 768),
+                            torch.nn.ReLU(), torch.nn.Linear(768, 2))
 data = TensorDataset(torch.randn(64000, 16), torch.zeros(64000, dtype=torch.long))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 trainer = hetero_hvd.Trainer(model, optimizer, DataLoader(data, 640))
@@ -42,11 +42,14 @@ def test_a_tighter_quota_is_found_and_named(virtual_cluster, tmp_path):
         )
     try:
         wait_for(lambda: num_tables(tmp_path) >= 14, job)
+        assert "is slow" not in (tmp_path / "console.txt").read_text()
         quota = cluster["beta"].cgroup / "cpu.cfs_quota_us"
         quota.write_text(str(int(quota.read_text()) // 3))
         throttled = cluster["beta"].throttled_periods()
         wait_for(lambda: "beta:0 is slow" in (tmp_path / "console.txt").read_text(), job)
-        assert cluster["beta"].throttled_periods() > throttled
+        assert cluster["beta"].throttled_periods() > throttled, (
+            tmp_path / "console.txt"
+        ).read_text()
     finally:
         job.terminate()
         job.wait(30)
