@@ -15,6 +15,10 @@ Counts = NDArray[np.float64]
 """Grains per worker; whole numbers, as floats because they meet seconds in every formula."""
 
 
+UNLIMITED = 1e300
+"""Samples in a piece where their number is not limited; not infinite, as 0 times that is NaN."""
+
+
 def balance(
     models: Mapping[WorkerId, StepTimeModel],
     *,
@@ -50,8 +54,7 @@ def balance(
     """
     workers = tuple(models)
     num_grains = -(-global_batch_size // grain)
-    overhead = np.array([model.overhead_seconds for model in models.values()])
-    cost = np.array([model.seconds_per_sample for model in models.values()]) * grain
+    curves = _Curves(list(models.values()), grain)
     low = np.asarray(at_least if at_least is not None else np.zeros(len(workers))) // grain
     high = np.full(len(workers), float(num_grains))
     if capacities is not None:
@@ -64,22 +67,53 @@ def balance(
         )
 
     def done_by(seconds: float) -> Counts:
-        with np.errstate(over="ignore"):
-            counts = np.floor((seconds - overhead) / cost)
-        counts = np.clip(counts, -1.0, high)
+        counts = np.clip(curves.inverse(seconds), -1.0, high)
         # Division and multiplication round differently; the product is what a caller compares.
-        counts += overhead + cost * (counts + 1) <= seconds
-        counts -= overhead + cost * counts > seconds
+        counts += curves.seconds(counts + 1) <= seconds
+        counts -= curves.seconds(counts) > seconds
         kept: Counts = np.clip(counts, low, high)
         return kept
 
-    counts = _earliest(done_by, num_grains, late=float((overhead + cost * high).max()), ids=workers)
+    late = float(curves.seconds(high).max())
+    counts = _earliest(done_by, num_grains, late=late, ids=workers)
     sizes = [int(count) * grain for count in counts]
     surplus = num_grains * grain - global_batch_size
     if surplus:
         last = max(rank for rank, size in enumerate(sizes) if size)
         sizes[last] -= surplus
     return tuple(sizes)
+
+
+class _Curves:
+    """Seconds of grains, and grains by seconds, for all workers at once.
+
+    Args:
+        models: Of the workers.
+        grain: Samples in a grain.
+    """
+
+    def __init__(self, models: Sequence[StepTimeModel], grain: int) -> None:
+        self._overhead = np.array([model.overhead_seconds for model in models])
+        self._cost = np.array([model.seconds_per_sample for model in models]) * grain
+        sizes = np.array([float(model.micro_batch_size) or UNLIMITED for model in models])
+        self._piece = np.maximum(1.0, sizes // grain)
+
+    def seconds(self, counts: Counts) -> Counts:
+        """Busy time of so many grains; a worker without any is taken to start one."""
+        numbers = np.maximum(1.0, np.ceil(counts / self._piece))
+        found: Counts = self._overhead * numbers + self._cost * counts
+        return found
+
+    def inverse(self, seconds: float) -> Counts:
+        """About the most grains that are done by a time; off by one at most."""
+        with np.errstate(over="ignore"):
+            whole = np.floor(seconds / (self._overhead + self._cost * self._piece))
+            full = whole * self._piece
+            left = seconds - whole * self._overhead - full * self._cost
+            rest = np.floor((left - self._overhead) / self._cost)
+        rest = np.where(full > 0, np.maximum(0.0, rest), rest)
+        found: Counts = full + rest
+        return found
 
 
 def _earliest(

@@ -103,7 +103,8 @@ class ClusterState:
         return self._timed(event, now_seconds)
 
     def _join(self, event: WorkersJoined, now_seconds: float) -> BatchPlan:
-        known = {w: self._all_known.get(w) or self._recalled(w) for w in event.workers}
+        sizes_of = event.micro_batch_sizes or (0,) * len(event.workers)
+        known = {w: self._record(w, m) for w, m in zip(event.workers, sizes_of, strict=True)}
         if self._may_balance(event.applied_steps):
             _, sizes = self._best(event, known, now_seconds)
             measured = sum(record.estimator.is_ready for record in known.values())
@@ -128,8 +129,12 @@ class ClusterState:
         )
         return self._plan
 
-    def _recalled(self, worker: WorkerId) -> KnownWorker:
-        record = KnownWorker()
+    def _record(self, worker: WorkerId, micro_batch_size: int) -> KnownWorker:
+        """What this job knows of a worker, else what was remembered of it, else nothing."""
+        record = self._all_known.get(worker)
+        if record is not None and record.micro_batch_size == micro_batch_size:
+            return record
+        record = KnownWorker(micro_batch_size)
         if worker in self._remembered:
             record.recall(self._remembered[worker])
         return record

@@ -68,10 +68,14 @@ class KnownWorker:
         estimator: Its step-time model.
         largest_share: Largest local batch that it carried as predicted, samples; 0 = none yet.
         last_timing: Its last row that was measured.
+
+    Args:
+        micro_batch_size: Samples in one of its forward passes at most; 0 = not limited.
     """
 
-    def __init__(self) -> None:
-        self.estimator = StepTimeEstimator()
+    def __init__(self, micro_batch_size: int = 0) -> None:
+        self.micro_batch_size = micro_batch_size
+        self.estimator = StepTimeEstimator(micro_batch_size)
         self.largest_share = 0
         self.last_timing: StepTiming | None = None
         self._failed_share = math.inf

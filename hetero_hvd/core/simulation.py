@@ -85,6 +85,9 @@ class Simulation:
             global_batch_size=self.scenario.global_batch_size,
             capacities=tuple(capacities[i] for i in self._members),
             prefetch_steps=self.scenario.prefetch_steps,
+            micro_batch_sizes=tuple(
+                getattr(self.scenario.curves[i], "micro_batch_size", 0) for i in self._members
+            ),
         )
         self._pending: list[tuple[int, BatchPlan]] = []
         self._rows = []

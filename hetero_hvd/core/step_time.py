@@ -45,21 +45,32 @@ MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeModel:
-    """step_seconds(x) = overhead_seconds + seconds_per_sample * x, and 0 for x = 0.
+    """step_seconds(x) = overhead_seconds * pieces(x) + seconds_per_sample * x, and 0 for x = 0.
+
+    The pieces are the micro-batches of a step, each a forward and a backward pass of its own: one,
+    or where their size is limited a staircase.
 
     Attributes:
-        overhead_seconds: Batch-independent cost of a step with work in it, >= 0.
+        overhead_seconds: Batch-independent cost of each piece, >= 0.
         seconds_per_sample: Cost of one more sample, > 0.
+        micro_batch_size: Samples in one piece at most; 0 = not limited.
     """
 
     overhead_seconds: float
     seconds_per_sample: float
+    micro_batch_size: int = 0
 
     def step_seconds(self, local_batch_size: int) -> float:
         """Predict the busy time of one step, seconds. A worker without work is never busy."""
         if local_batch_size == 0:
             return 0.0
-        return self.overhead_seconds + self.seconds_per_sample * local_batch_size
+        overhead_seconds = self.overhead_seconds * pieces(local_batch_size, self.micro_batch_size)
+        return overhead_seconds + self.seconds_per_sample * local_batch_size
+
+
+def pieces(local_batch_size: float, micro_batch_size: int) -> int:
+    """Micro-batches in a step with work in it."""
+    return max(1, math.ceil(local_batch_size / micro_batch_size)) if micro_batch_size else 1
 
 
 class StepTimeEstimator:
@@ -72,9 +83,13 @@ class StepTimeEstimator:
     A change of speed is found by a two-sided CUSUM on clipped standardised residuals. `update`
     reports it and leaves it to the caller to accept it with `rescale`: the caller may know that
     not the worker has changed but its share (past a memory limit, for example).
+
+    Args:
+        micro_batch_size: See `StepTimeModel`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, micro_batch_size: int = 0) -> None:
+        self._micro_batch_size = micro_batch_size
         self._unit = 0.0
         self._fixed = 0.0
         self._slope = 0.0
@@ -94,7 +109,9 @@ class StepTimeEstimator:
     def model(self) -> StepTimeModel:
         """The best estimate now; needs `is_ready`."""
         return StepTimeModel(
-            overhead_seconds=self._fixed, seconds_per_sample=self._slope / self._unit
+            overhead_seconds=self._fixed,
+            seconds_per_sample=self._slope / self._unit,
+            micro_batch_size=self._micro_batch_size,
         )
 
     @property
@@ -111,8 +128,9 @@ class StepTimeEstimator:
             return math.inf
         aa, ab, bb = self._covariance
         size = local_batch_size / self._unit
-        predicted = self._fixed + self._slope * size
-        return math.sqrt(max(0.0, aa + 2 * ab * size + bb * size * size)) / predicted
+        number, predicted = self._pieces(size), self._predicted(size)
+        variance = aa * number * number + 2 * ab * number * size + bb * size * size
+        return math.sqrt(max(0.0, variance)) / predicted
 
     def copy(self) -> Self:
         """An independent estimator in the same state."""
@@ -141,7 +159,7 @@ class StepTimeEstimator:
             self._start(local_batch_size, busy_seconds)
             return None
         size = local_batch_size / self._unit
-        predicted = self._fixed + self._slope * size
+        predicted = self._predicted(size)
         residual = math.log(busy_seconds / predicted)
         self._residuals.append(residual * math.sqrt(num_steps))
         self._recent.append((size, busy_seconds))
@@ -167,28 +185,34 @@ class StepTimeEstimator:
 
     def _start(self, local_batch_size: int, busy_seconds: float) -> None:
         self._unit = float(local_batch_size)
-        self._fixed = PRIOR_OVERHEAD_RATIO * busy_seconds
-        self._slope = busy_seconds - self._fixed
+        self._fixed = PRIOR_OVERHEAD_RATIO * busy_seconds / self._pieces(1.0)
+        self._slope = (1 - PRIOR_OVERHEAD_RATIO) * busy_seconds
         self._covariance = self._prior_covariance(1.0)
+
+    def _pieces(self, size: float) -> int:
+        return pieces(round(size * self._unit), self._micro_batch_size)
+
+    def _predicted(self, size: float) -> float:
+        return self._fixed * self._pieces(size) + self._slope * size
 
     def _prior_covariance(self, size: float) -> tuple[float, float, float]:
         """The level at `size` is known to one row's noise; how it splits, to the prior's spread."""
         level = self._sigma**2
-        total = self._fixed + self._slope * size
-        split = (PRIOR_OVERHEAD_SPREAD * total) ** 2
+        number = self._pieces(size)
+        split = (PRIOR_OVERHEAD_SPREAD * self._predicted(size)) ** 2
         return (
-            level * self._fixed**2 + split,
-            level * self._fixed * self._slope - split / size,
+            level * self._fixed**2 + split / number**2,
+            level * self._fixed * self._slope - split / (number * size),
             level * self._slope**2 + split / size**2,
         )
 
     def _learn(self, size: float, predicted: float, residual: float, num_steps: int) -> float:
         """One step of the recursion; returns the standardised residual."""
         aa, ab, bb = self._covariance
-        one, slope = 1 / predicted, size / predicted
-        gain_a, gain_b = aa * one + ab * slope, ab * one + bb * slope
+        number, slope = self._pieces(size) / predicted, size / predicted
+        gain_a, gain_b = aa * number + ab * slope, ab * number + bb * slope
         noise = self._sigma**2 / num_steps
-        variance = one * gain_a + slope * gain_b + noise
+        variance = number * gain_a + slope * gain_b + noise
         standardised = residual / math.sqrt(variance)
         # An outlier has its noise raised, so a model that is unsure there still believes it.
         variance += noise * max(0.0, abs(standardised) / HUBER_LIMIT - 1)
@@ -235,9 +259,7 @@ class StepTimeEstimator:
             return None
         run = self._rising if self._up > self._down else self._falling
         since = list(self._recent)[-run:]
-        change = median(
-            math.log(seconds / (self._fixed + self._slope * size)) for size, seconds in since
-        )
+        change = median(math.log(seconds / self._predicted(size)) for size, seconds in since)
         certain = max(ALARM_RATIO, ALARM_ERRORS * self._sigma / math.sqrt(len(since)))
         if abs(change) > certain:
             return math.exp(change)

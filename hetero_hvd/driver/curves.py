@@ -51,12 +51,14 @@ class CurveStore:
         self._model = event.model
         entries = self._entries()
         curves = {}
-        for worker in event.workers:
+        micro_batch_sizes = event.micro_batch_sizes or (0,) * len(event.workers)
+        for worker, micro_batch_size in zip(event.workers, micro_batch_sizes, strict=True):
             entry = entries.get(self._key(worker))
             if entry is not None and _is_sane(entry):
                 model = StepTimeModel(
                     overhead_seconds=entry.overhead_seconds,
                     seconds_per_sample=entry.seconds_per_sample,
+                    micro_batch_size=micro_batch_size,
                 )
                 curves[worker] = Curve(model=model, largest_share=entry.largest_share)
         return curves

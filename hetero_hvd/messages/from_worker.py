@@ -34,6 +34,8 @@ class WorkersJoined(Message, frozen=True):
         global_batch_size: Samples per optimizer step, > 0.
         capacities: Largest local batch per member in rank order, samples; -1 = not limited.
         prefetch_steps: Steps ahead of the current one whose samples may already be loaded.
+        micro_batch_sizes: Samples in one forward pass at most per member in rank order; 0 = not
+            limited; empty: nobody's is.
         devices: What each member computes on, in rank order; empty: not told.
         model: Class of the model and a digest of what its speed depends on; empty: not told.
     """
@@ -44,6 +46,7 @@ class WorkersJoined(Message, frozen=True):
     global_batch_size: int
     capacities: tuple[int, ...]
     prefetch_steps: int
+    micro_batch_sizes: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
     model: str = ""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 import torch
+
+from hetero_hvd.worker.options import StepOptions
 
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -22,13 +25,25 @@ def describe_device(device: torch.device) -> str:
     return f"{name}, {torch.get_num_threads()} threads"
 
 
-def describe_model(model: torch.nn.Module, *, is_scaled: bool) -> str:
-    """Class, and a digest of all parameters' names, shapes and types and of the precision.
+@dataclass(frozen=True)
+class Work:
+    """What a step's time depends on beside the device.
 
-    Args:
-        model: The user's.
-        is_scaled: Whether gradients are scaled, as they are for float16 only.
+    Attributes:
+        model: Class, and a digest of all parameters' names, shapes and types and of the precision.
+        micro_batch_size: Samples in one forward pass at most; 0 = not limited.
     """
+
+    model: str = ""
+    micro_batch_size: int = 0
+
+
+def describe_work(model: torch.nn.Module, options: StepOptions, grain: int | None) -> Work:
+    """Describe what a trainer was given; gradients are scaled for float16 only."""
     parts = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in model.named_parameters()]
-    digest = sha256("\n".join([*parts, str(is_scaled)]).encode()).hexdigest()
-    return f"{type(model).__name__} {digest[:16]}"
+    parts.append(str(options.scaler is not None))
+    digest = sha256("\n".join(parts).encode()).hexdigest()
+    return Work(
+        model=f"{type(model).__name__} {digest[:16]}",
+        micro_batch_size=grain or options.micro_batch_size or 0,
+    )

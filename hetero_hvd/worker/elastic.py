@@ -19,7 +19,7 @@ from hetero_hvd.probes.timing import PhaseClock
 from hetero_hvd.worker.admission import Seat, device, init
 from hetero_hvd.worker.checkpoint import open_checkpoints
 from hetero_hvd.worker.collective import Interrupted, gather_bytes
-from hetero_hvd.worker.description import describe_device
+from hetero_hvd.worker.description import Work, describe_device
 from hetero_hvd.worker.exchange import RESET, STOP, Table, TimingWindow
 from hetero_hvd.worker.integrity import heal
 from hetero_hvd.worker.loader import ShareLoader
@@ -48,7 +48,7 @@ class ElasticState:
 
     Attributes:
         numerics: See `membership.Report`.
-        model: Likewise.
+        work: What is trained; it tells how long a step takes.
     """
 
     def __init__(self, parts: dict[str, Stateful], loader: ShareLoader, clock: PhaseClock) -> None:
@@ -59,7 +59,7 @@ class ElasticState:
         self._clock = clock
         self._watchdog = Watchdog(clock, floor_seconds=floor_seconds)
         self._loader = loader
-        self.numerics = self.model = ""
+        self.numerics, self.work = "", Work()
         self._seat: Seat | None = None
         self._membership: Membership | None = None
         self._window, self._throttle = TimingWindow(), ThrottleMeter()
@@ -283,7 +283,8 @@ class ElasticState:
                 prefetch_steps=self._loader.prefetch_steps,
                 numerics=self.numerics,
                 device=describe_device(device()),
-                model=self.model,
+                model=self.work.model,
+                micro_batch_size=self.work.micro_batch_size,
             )
             try:
                 reports = exchange_reports(seat.collective, report)

@@ -32,6 +32,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         capacity: Its largest local batch, samples; -1 = not limited.
         prefetch_steps: Steps that it may load ahead.
         numerics: What its bits depend on, `; ` between two facts; empty if that does not matter.
+        micro_batch_size: Samples in one of its forward passes at most; 0 = not limited.
         device: What it computes on.
         model: What it trains; see `worker.description`.
         is_new: Whether its script has not begun its loop yet, whatever it has from a checkpoint.
@@ -47,6 +48,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int
     prefetch_steps: int
     numerics: str = ""
+    micro_batch_size: int = 0
     device: str = ""
     model: str = ""
     is_new: bool = False
@@ -202,6 +204,7 @@ def _first_plan(collective: Collective, reports: list[Report], planner: Planner)
             global_batch_size=reports[0].global_batch_size,
             capacities=tuple(report.capacity for report in reports),
             prefetch_steps=max(report.prefetch_steps for report in reports),
+            micro_batch_sizes=tuple(report.micro_batch_size for report in reports),
             devices=tuple(report.device for report in reports),
             model=reports[0].model,
         )

@@ -13,7 +13,7 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Evaluated
 from hetero_hvd.worker.admission import device
 from hetero_hvd.worker.collective import Interrupted, gather_bytes
-from hetero_hvd.worker.description import describe_model
+from hetero_hvd.worker.description import describe_work
 from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.emulation import Emulation
 from hetero_hvd.worker.evaluation import Metrics, evaluate_part, merge
@@ -80,7 +80,7 @@ class Trainer:
         parts |= {"scheduler": scheduler, "scaler": own.scaler, "scales": self._step.scales}
         state = all_parts(parts, extra_state or {})
         self._state = ElasticState(state, self._loader, self._step.clock)
-        self._state.model = describe_model(model, is_scaled=own.scaler is not None)
+        self._state.work = describe_work(model, own, grain)
         self._fingerprints = Fingerprints({**state, "position": self._state.position}, mode)
         self._slice: Slice | None = None
         self._num_evaluated = 0

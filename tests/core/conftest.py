@@ -33,11 +33,11 @@ class Staircase:
     """A worker that works in micro-batches, each with its own overhead."""
 
     step: StepTimeModel
-    micro_batch_size: int
+    size: int  # not called micro_batch_size: nobody is told
 
     def step_seconds(self, local_batch_size: int) -> float:
         """Seconds of a step."""
-        rounds = -(-local_batch_size // self.micro_batch_size)
+        rounds = -(-local_batch_size // self.size)
         overhead = self.step.overhead_seconds * rounds
         return overhead + self.step.seconds_per_sample * local_batch_size
 

@@ -20,6 +20,7 @@ models = st.builds(
     StepTimeModel,
     overhead_seconds=st.floats(0, 0.1),
     seconds_per_sample=st.one_of(st.floats(1e-4, 0.1), st.sampled_from([0.01, 0.02])),
+    micro_batch_size=st.sampled_from([0, 0, 1, 3, 8]),
 )
 
 
