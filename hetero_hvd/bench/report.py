@@ -45,7 +45,7 @@ def write(folder: Path, facts: Mapping[str, str], tables: Mapping[str, Sequence[
         facts: From `header`.
         tables: Part to its tables.
     """
-    (folder / "benchmarks").mkdir(exist_ok=True)
+    (folder / "benchmarks").mkdir(parents=True, exist_ok=True)
     store = folder / "benchmarks" / "results.json"
     kept = json.loads(store.read_text()) if store.exists() else {}
     for part, found in tables.items():
