@@ -23,7 +23,7 @@ from hetero_hvd.errors import JobError
 QUOTAS = {"fast": 100, "half": 50, "quarter": 25}
 """Percent of one core; together they leave a quarter of a core for the driver on two."""
 
-BATCH, PORT = 1680, 29517
+BATCH, PORT = 5040, 29517
 JOB = {"width": 512, "depth": 3, "steps_per_epoch": 40, "global_batch_size": BATCH}
 PEERS = ("ours", "uniform", "static", "lbb", "omnilearn", "horovod", "ddp")
 EVEN = ("uniform", "horovod", "ddp")

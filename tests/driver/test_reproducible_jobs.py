@@ -64,7 +64,7 @@ def test_resumed_on_another_number_of_workers(start, alone, tmp_path):
     again = start(
         "alpha", "beta", output="second", arguments=("--resume", "out"), checkpoint_seconds=9
     )
-    assert again.wait(40) == 0
+    assert again.wait(100) == 0
     rest = len((tmp_path / "second" / "fingerprints.jsonl").read_text().splitlines())
     assert rest < EPOCHS * 9
     assert reached + rest >= EPOCHS * 9
