@@ -16,6 +16,7 @@ setup(
         "cryptography>=42",
         "msgspec>=0.18",
         "numpy>=1.24",
+        "nvidia-ml-py>=12",
         "prometheus-client>=0.23",
         "psutil>=5.9",
         "pyyaml>=6.0",
