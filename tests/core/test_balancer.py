@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from hetero_hvd.core.balancer import balance, slowest_seconds
 from hetero_hvd.core.step_time import StepTimeModel
 from hetero_hvd.errors import InfeasiblePlanError
 from hetero_hvd.messages import WorkerId
+from tests.work import lines_run
 
 models = st.builds(
     StepTimeModel,
@@ -132,8 +132,11 @@ def test_says_what_is_missing_when_memory_is_too_small():
 
 @pytest.mark.parametrize("batch", [1_000_000, 1_000_777])
 @pytest.mark.parametrize("spread", [0.0, 9e-3])
-def test_ten_thousand_workers_are_planned_within_20_milliseconds(batch, spread):
-    """CPU time of one plan, best of five, mixed and all equal (where every grain ties)."""
+def test_ten_thousand_workers_are_planned_in_few_lines_per_worker(batch, spread):
+    """Mixed and all equal (where every grain ties); a loop over samples would take 100 a worker.
+
+    How long that takes is in `scripts/bench simulation`.
+    """
     random = np.random.default_rng(0)
     cluster = {
         WorkerId(f"node{i // 8}", i % 8): StepTimeModel(
@@ -141,10 +144,7 @@ def test_ten_thousand_workers_are_planned_within_20_milliseconds(batch, spread):
         )
         for i in range(10_000)
     }
-    seconds = []
-    for _ in range(5):
-        start = time.process_time()
-        shares = balance(cluster, global_batch_size=batch)
-        seconds.append(time.process_time() - start)
-    assert sum(shares) == batch
-    assert min(seconds) < 0.020
+    plans = []
+    work = lines_run(lambda: plans.append(balance(cluster, global_batch_size=batch)))
+    assert sum(plans[0]) == batch
+    assert work < 15 * len(cluster)

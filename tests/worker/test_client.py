@@ -227,4 +227,4 @@ def test_without_the_driver_rank_0_goes_on_with_the_last_plan(start):
     )
     assert (first.workers, first.local_batch_sizes) == (members, (6, 3))
     assert first.from_step == 4
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < PATIENCE_SECONDS / 4
