@@ -175,6 +175,8 @@ class Checkpoints:
         for item in own[max(1, self._settings.keep) :]:
             if item is not best:
                 shutil.rmtree(item[0], ignore_errors=True)
+        for partial in self._folder.glob(f".step-*-{self._settings.run}.*"):
+            shutil.rmtree(partial, ignore_errors=True)  # of a writer that was killed
 
 
 def open_checkpoints(variables: Mapping[str, str], replica: Replica) -> Checkpoints | None:

@@ -54,7 +54,7 @@ def test_all_workers_lost_at_once(start):
     """The driver starts them anew, and they go on from the last checkpoint."""
     names = ("alpha:0", "beta:0", "gamma:0")
     faults = [{"worker": name, "step": 40, "kind": "kill"} for name in names]
-    job = start(*faults, epochs=20, settings={"max_restarts": 1, **EVERY})
+    job = start(*faults, epochs=20, num_workers=3, settings={"max_restarts": 1, **EVERY})
     assert job.wait(90) == 0, job.console
     assert_exact(job, epochs=20, workers=names)
     assert "all members are lost" in job.console

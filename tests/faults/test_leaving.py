@@ -61,7 +61,7 @@ def test_a_drain_without_a_job_is_one_line(tmp_path):
 
 def test_nodes_that_come_together_join_in_one_change(start):
     """Two nodes added at once: the others stand still once, not twice; a broken edit is refused."""
-    job = start(epochs=200, nodes=("alpha", "beta"))
+    job = start(epochs=200, num_workers=4, nodes=("alpha", "beta"))
     job.wait_for_step(10)
     job.nodes_file.write_text("nodes: [{name: alpha, slots: ]\n")
     job.wait_for("the job goes on with the earlier version")

@@ -52,6 +52,7 @@ def test_a_restarted_worker_joins_and_is_equal(start):
     job = start(
         {"worker": "beta:0", "step": 10, "kind": "kill"},
         epochs=150,
+        num_workers=3,
         settings={"max_restarts": 1},
     )
     assert job.wait() == 0, job.console
@@ -65,7 +66,7 @@ def test_a_joiner_that_dies_while_it_joins_costs_nobody_else(start):
         {"worker": "beta:0", "step": 10, "kind": "kill"},
         {"worker": "beta:0", "kind": "kill", "after_fault": 0, "delay_seconds": 0.0},
     ]
-    job = start(*faults, epochs=150, settings={"max_restarts": 2})
+    job = start(*faults, epochs=150, num_workers=3, settings={"max_restarts": 2})
     assert job.wait() == 0, job.console
     assert_exact(job, epochs=150, workers=("alpha:0", "beta:0", "gamma:0"))
 
@@ -83,7 +84,7 @@ def test_a_slow_joiner_holds_up_nobody(start):
             "once_fired": 0,
         },
     ]
-    job = start(*faults, epochs=250, settings={"max_restarts": 1})
+    job = start(*faults, epochs=250, num_workers=3, settings={"max_restarts": 1})
     assert job.wait() == 0, job.console
     killed_at, restarted_at = job.fired()
     assert restarted_at > killed_at

@@ -18,7 +18,7 @@ def test_five_kills_and_five_joins(start):
         for number, step in enumerate(steps)
     ]
     settings = {"max_restarts": 5, "checkpoint_seconds": 1, "balance": False}  # nobody idles
-    job = start(*faults, epochs=500, settings=settings)
+    job = start(*faults, epochs=500, num_workers=3, settings=settings)
     assert job.wait(240) == 0, job.console
     assert_exact(job, epochs=500, workers=names)
     assert job.console.count("was ended by SIGKILL") == KILLS

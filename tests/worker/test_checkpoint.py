@@ -104,6 +104,15 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert kept == [2, 3, 4]
 
 
+def test_half_a_checkpoint_of_a_killed_writer_is_cleared_away(tmp_path):
+    """The next one to be written does it; another run's is left alone."""
+    killed, foreign = tmp_path / ".step-000000000003-one.77", tmp_path / ".step-000000000003-two.77"
+    killed.mkdir()
+    foreign.mkdir()
+    save(keeper(tmp_path), 4)
+    assert (killed.exists(), foreign.exists()) == (False, True)
+
+
 def test_another_runs_checkpoints_are_taken_on_request_only(tmp_path):
     """A folder that is used again does not continue what was meant to start anew."""
     save(keeper(tmp_path), 7)

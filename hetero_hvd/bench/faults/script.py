@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 import hetero_hvd
 
 NEVER_SECONDS = 3600.0
+MISSING_SECONDS = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,8 @@ class Script:
         num_samples: In the data; a multiple of `batch_size` makes the counts exact.
         batch_size: Global; a power of two.
         step_seconds: Each worker's compute in each step.
+        num_workers: In the second half of the epochs a step takes `MISSING_SECONDS` longer as long
+            as fewer train, so that the training does not end before they are back.
         ballast: Further parameters that are reduced in each step.
         faults: Each with `worker`, `step`, `kind` and what the kind needs; each fires once.
         options: Further arguments of the trainer.
@@ -49,6 +52,7 @@ class Script:
     num_samples: int = 512
     batch_size: int = 64
     step_seconds: float = 0.02
+    num_workers: int = 0
     ballast: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
@@ -209,10 +213,13 @@ def main() -> None:
     model, optimizer, loader, applied = _make(script, faults)
     faults.fire("start", 0, model)
     trainer = hetero_hvd.Trainer(model, optimizer, loader, **script.options)
+    num_steps = script.epochs * len(loader)
     name = f"{worker.replace(':', '-')}.{os.getpid()}"
 
     def loss(index: torch.Tensor) -> torch.Tensor:
-        time.sleep(script.step_seconds)
+        is_late = trainer.applied_steps > num_steps / 2
+        is_missing = is_late and trainer.num_workers < script.num_workers
+        time.sleep(script.step_seconds + is_missing * MISSING_SECONDS)
         mean: torch.Tensor = model(index)
         return mean * faults.fire("loss", trainer.applied_steps, model)
 
