@@ -11,6 +11,7 @@ from hetero_hvd.messages import (
     Event,
     Recovered,
     RunEnded,
+    StalenessEnded,
     StragglerReported,
     WorkerExited,
     WorkerQuarantined,
@@ -48,7 +49,7 @@ class Timed(Protocol):
     expected_speed_ratio: float | None
 
 
-def event_in_words(event: Event) -> str | None:  # noqa: PLR0911 - one line for each kind
+def event_in_words(event: Event) -> str | None:  # noqa: C901, PLR0911 - one line for each kind
     """A line for people; None for what is of no interest by itself."""
     match event:
         case WorkerStarted() if event.num_restarts:
@@ -65,6 +66,8 @@ def event_in_words(event: Event) -> str | None:  # noqa: PLR0911 - one line for 
             return f"step {event.step}: {event.worker} {how}"
         case Recovered():
             return f"{event.worker} trains again after {event.seconds:.2f} s ({event.cause})"
+        case StalenessEnded():
+            return f"step {event.step}: staleness bound 0 from now on: {event.reason}"
         case Crashed():
             return f"{event.worker} crashed: {event.error}"
         case WorkerExited():

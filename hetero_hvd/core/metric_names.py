@@ -69,6 +69,12 @@ RUN = (
     MetricName(
         "planned_gain_ratio", "gauge", "Step time that the last judged plan would save, 0 to 1."
     ),
+    MetricName(
+        "staleness_steps",
+        "histogram",
+        "Steps under way after a step, with a staleness bound; one observation, a mean, for each "
+        "worker and exchange.",
+    ),
     MetricName("oom", "counter", "Workers whose script ended for lack of memory."),
     MetricName("last_step_timestamp_seconds", "gauge", "When the last step was heard of."),
 )
@@ -80,6 +86,12 @@ WORKER = (
     MetricName("worker_busy_seconds", "gauge", "Own time per step, without waits.", ("worker",)),
     MetricName(
         "worker_lateness_seconds", "gauge", "Longest wait of any worker - own wait.", ("worker",)
+    ),
+    MetricName(
+        "worker_lag_steps",
+        "gauge",
+        "Steps under way that only this worker has not applied yet: the bound on the slowest.",
+        ("worker",),
     ),
     MetricName(
         "worker_speed_ratio", "gauge", "Samples per busy second / the fastest's.", ("worker",)
@@ -99,7 +111,6 @@ WAITING = {
     "phase_duration_seconds{phase=other}": "the workers do not time it",
     "collective_duration_seconds, collective_bytes_total, "
     "collective_bus_bandwidth_bytes_per_second": "no event tells of single operations",
-    "staleness_steps": "every step is synchronous",
     "worker_memory_headroom_ratio": "the size of the device's memory is not sent",
     "device_*": "there is no reader of the GPU yet",
 }

@@ -28,6 +28,7 @@ from hetero_hvd.messages import (
     Finished,
     FromWorker,
     Recovered,
+    StalenessEnded,
     StepsTimed,
     StragglerReported,
     WorkerId,
@@ -116,6 +117,8 @@ class Ledger:
             case Recovered():
                 self.summary.workers[message.worker].recoveries.append(message)
                 self._progress.recovered(message)
+            case StalenessEnded():
+                self._progress.staleness_ended(message)
             case Evaluated():
                 self.summary.evaluated = message
                 self._progress.evaluated(message)

@@ -11,6 +11,7 @@ from hetero_hvd.messages import (
     BatchPlan,
     Evaluated,
     Recovered,
+    StalenessEnded,
     StepsTimed,
     StepTiming,
     WorkerId,
@@ -79,6 +80,10 @@ class Progress:
         """A worker is back in training."""
         how = "state copied" if event.broadcast else "nothing copied"
         self._say(f"{event.worker} trains again after {event.seconds:.2f} s ({event.cause}, {how})")
+
+    def staleness_ended(self, event: StalenessEnded) -> None:
+        """Stale gradients do harm."""
+        self._say(f"step {event.step}: staleness bound 0 from now on: {event.reason}")
 
     def evaluated(self, event: Evaluated) -> None:
         """An evaluation is done."""

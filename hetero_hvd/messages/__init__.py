@@ -33,6 +33,7 @@ from hetero_hvd.messages.from_worker import (
     Heartbeat,
     Ready,
     Recovered,
+    StalenessEnded,
     StepsTimed,
     WorkersJoined,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "ResetRequested",
     "RunEnded",
     "RunStarted",
+    "StalenessEnded",
     "StepTiming",
     "StepsTimed",
     "Stop",

@@ -13,6 +13,7 @@ from hetero_hvd.messages.from_worker import (
     Finished,
     Ready,
     Recovered,
+    StalenessEnded,
     StepsTimed,
     WorkersJoined,
 )
@@ -132,6 +133,14 @@ DriverEvent = (
     | RunEnded
 )
 Event = (
-    DriverEvent | Ready | WorkersJoined | StepsTimed | Evaluated | Recovered | Finished | Crashed
+    DriverEvent
+    | Ready
+    | WorkersJoined
+    | StepsTimed
+    | Evaluated
+    | Recovered
+    | StalenessEnded
+    | Finished
+    | Crashed
 )
 """Everything that a run's history is made of."""

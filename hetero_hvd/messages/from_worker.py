@@ -103,6 +103,20 @@ class Recovered(Message, frozen=True):
     broadcast: bool
 
 
+class StalenessEnded(Message, frozen=True):
+    """The staleness bound has fallen back to 0, on all workers alike. Sent by rank 0.
+
+    Attributes:
+        worker: Who says so.
+        step: Steps applied.
+        reason: In words.
+    """
+
+    worker: WorkerId
+    step: int
+    reason: str
+
+
 class Finished(Message, frozen=True):
     """The worker has run all epochs and is about to leave.
 
@@ -144,5 +158,13 @@ class Heartbeat(Message, frozen=True):
 
 
 FromWorker = (
-    Ready | WorkersJoined | StepsTimed | Evaluated | Recovered | Finished | Crashed | Heartbeat
+    Ready
+    | WorkersJoined
+    | StepsTimed
+    | Evaluated
+    | Recovered
+    | StalenessEnded
+    | Finished
+    | Crashed
+    | Heartbeat
 )

@@ -24,6 +24,9 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
         optimizer_seconds: Unscale, clip, optimizer and scheduler.
         step_seconds: From the end of one step to the end of the next.
         throttled_seconds: In which a CPU quota kept the worker from running.
+        staleness_steps: Steps under way after a step; only with a staleness bound.
+        lag_steps: Of those, the ones that were reduced already: 0 on the worker that is furthest
+            ahead, the bound on the one that the others wait for.
     """
 
     num_steps: int
@@ -37,6 +40,8 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_seconds: float
     step_seconds: float
     throttled_seconds: float = math.nan
+    staleness_steps: float = math.nan
+    lag_steps: float = math.nan
 
     @property
     def busy_seconds(self) -> float:
