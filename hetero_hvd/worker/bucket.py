@@ -19,20 +19,34 @@ class BucketSum:
     Args:
         bucket: Whose.
         wire: What travels, and where the sum arrives; the bucket's own buffer, or a copy.
+        own: What this worker adds, if that is kept.
         residual_before: What rounding had lost before this step.
     """
 
     def __init__(
-        self, bucket: Bucket, wire: torch.Tensor, residual_before: torch.Tensor | None
+        self,
+        bucket: Bucket,
+        wire: torch.Tensor,
+        own: torch.Tensor | None,
+        residual_before: torch.Tensor | None,
     ) -> None:
-        self._bucket, self.wire, self._residual_before = bucket, wire, residual_before
+        self._bucket, self.wire, self.own = bucket, wire, own
+        self._residual_before = residual_before
         self.handle: Handle = None
 
     def publish(self, factor: float) -> None:
         """Leave the sum, times `factor`, in the parameters' `grad`."""
+        self._show(self.wire, factor)
+
+    def guess(self, factor: float) -> None:
+        """The same with what this worker adds."""
+        if self.own is not None:
+            self._show(self.own, factor)
+
+    def _show(self, values: torch.Tensor, factor: float) -> None:
         bucket = self._bucket
-        if self.wire is not bucket.flat:
-            bucket.flat.copy_(self.wire)
+        if values is not bucket.flat:
+            bucket.flat.copy_(values)
         used = bucket.used.tolist()
         for parameter, view, flag in zip(bucket.parameters, bucket.views, used, strict=True):
             parameter.grad = view if flag and parameter.requires_grad else None
@@ -86,8 +100,8 @@ class Bucket:
     def launch(self, collective: Collective, lane: int, *, copies: bool) -> None:
         """Start the reduction; see `Reducer`."""
         self.used.copy_(torch.tensor(self.seen))
-        before = self.residual
-        self.sum = BucketSum(self, self._on_the_wire(copies=copies), before)
+        before, own = self.residual, self.flat.clone() if copies else None
+        self.sum = BucketSum(self, self._on_the_wire(copies=copies), own, before)
         name = f"gradients.{self.index}.{lane}"
         self.sum.handle = collective.sum_async(self.sum.wire, name)
 
@@ -135,6 +149,15 @@ class Gradients:
         """Leave the reduced gradients, times `factor`, in the parameters' `grad`."""
         for each in self._sums:
             each.publish(factor)
+
+    def guess(self, factor: float) -> bool:
+        """The same with this worker's own gradients, which must be kept; False if not finite."""
+        owns = [each.own.sum() for each in self._sums if each.own is not None]
+        if not owns or not bool(torch.stack([own.float() for own in owns]).isfinite().all()):
+            return False
+        for each in self._sums:
+            each.guess(factor)
+        return True
 
     def forget(self) -> None:
         """They will not be applied: what rounding lost before them counts again."""

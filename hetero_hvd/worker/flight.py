@@ -22,9 +22,8 @@ class Flight:
         buffers: Of the model; None: it has none that are averaged.
         totals: Sum of weights, sum of weighted losses, how many workers are in a hurry.
         totals_handle: Of their reduction.
+        own_weight: Sum of this worker's weights.
         own_loss_is_finite: This worker's.
-        delay: Steps that were under way when this one's gradients were computed: so many are
-            applied between the parameters that it has seen and those that it changes.
         loss_scale: Factor of the gradients, of a `GradScaler`; 1 without.
     """
 
@@ -33,8 +32,8 @@ class Flight:
     buffers: BufferSum | None
     totals: torch.Tensor
     totals_handle: Handle
+    own_weight: float
     own_loss_is_finite: bool
-    delay: int
     loss_scale: float
     _waiting: list[Handle] = field(init=False)
 

@@ -38,6 +38,8 @@ class StepOptions:
         sum_bits: Width of its sums, 64 or 32.
         staleness_bound: Steps that may be under way while the next is computed, 0 to 8, see
             docs/staleness.md; None: as the job is started.
+        lookahead: With a staleness bound, compute each gradient where the parameters will be when
+            it is applied, guessed with this worker's own gradients; see `worker.lookahead`.
         staleness_warmup_steps: Steps with bound 0 first, >= 0; None: the job's.
     """
 
@@ -52,6 +54,7 @@ class StepOptions:
     sum_bits: int = 64
     staleness_bound: int | None = None
     staleness_warmup_steps: int | None = None
+    lookahead: bool = True
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -20,6 +20,7 @@ from hetero_hvd.worker.collective import Collective
 from hetero_hvd.worker.emulation import Emulation
 from hetero_hvd.worker.flight import Flight
 from hetero_hvd.worker.loader import Slice
+from hetero_hvd.worker.lookahead import Lookahead
 from hetero_hvd.worker.micro_batch import split, to_device
 from hetero_hvd.worker.options import StepOptions, check_model
 from hetero_hvd.worker.reducer import Reducer
@@ -81,6 +82,7 @@ class Step:
             model.parameters(), bucket_bytes=options.bucket_bytes, compression=options.compression
         )
         self._staleness = staleness or Staleness(0)
+        self._lookahead = Lookahead(optimizer)
         self._buffers = BufferAverage(model, as_changes=self._staleness.bound > 0)
         self._bad_numbers = BadNumbers()
         self.in_flight: deque[Any] = deque()
@@ -100,6 +102,8 @@ class Step:
         self._start(part)
         with self.clock.phase("optimizer"):  # what `zero_grad` would be
             self._buffers.remember()
+            if self._options.lookahead:
+                self._lookahead.advance(self.in_flight, self._clip)
             self._reducer.overlap = self.emulation is None
             self._reducer.copies = self._staleness.bound > 0
             self._reducer.prepare(collective, self._lane(part))
@@ -192,11 +196,12 @@ class Step:
             buffers=buffers,
             totals=totals,
             totals_handle=collective.sum_async(totals, f"totals.{lane}"),
+            own_weight=self._weight,
             own_loss_is_finite=math.isfinite(loss),
-            delay=len(self.in_flight),
             loss_scale=scaler.get_scale() if scaler is not None else 1.0,
         )
         self.in_flight.append(flight)
+        self._lookahead.restore()
 
     def land(self, collective: Collective) -> float:
         """Wait for the oldest step under way, and apply it.
@@ -223,7 +228,7 @@ class Step:
         with self.clock.phase("optimizer"):
             flight.gradients.publish(self._factor(flight, weight))
             self._buffers.publish(flight.buffers)
-            self._apply([p for p in self._reducer.parameters if p.grad is not None])
+            self._apply()
         self.in_flight.popleft()
         return weighted_loss / weight if weight else 0.0
 
@@ -259,6 +264,7 @@ class Step:
         if self.in_flight:
             self.in_flight[0].gradients.forget()
         self.in_flight.clear()
+        self._lookahead.restore()
         self._buffers.restore()
 
     def _lane(self, part: Slice) -> int:
@@ -269,15 +275,22 @@ class Step:
             with self.clock.phase("backward"):
                 self.emulation.hold(self._began_at, part.num_samples)
 
-    def _apply(self, reduced: list[Parameter]) -> None:
-        scaler, clip = self._options.scaler, self._options.clip
-        if scaler is not None and not reduced:
+    def _used_parameters(self) -> list[Parameter]:
+        """Those with a gradient."""
+        return [p for p in self._reducer.parameters if p.grad is not None]
+
+    def _clip(self) -> None:
+        if self._options.clip is not None:
+            self._options.clip(self._used_parameters())
+
+    def _apply(self) -> None:
+        scaler = self._options.scaler
+        if scaler is not None and not self._used_parameters():
             return  # nobody used anything; a scaler cannot step without a gradient
         if scaler is not None:
             scaler.scale(torch.zeros((), device=self._device))  # a worker without samples never did
             scaler.unscale_(self._optimizer)
-        if clip is not None:
-            clip(reduced)
+        self._clip()
         if scaler is None:
             self._optimizer.step()
         else:

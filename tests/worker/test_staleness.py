@@ -48,7 +48,7 @@ def trainer_of(bound):
         optimizer, scheduler = learning(model)
         loader = DataLoader(TensorDataset(X), BATCH, shuffle=True)
         schedule = {"scheduler": scheduler, "scheduler_interval": "step"}
-        late = {"staleness_bound": bound, "staleness_warmup_steps": WARMUP}
+        late = {"staleness_bound": bound, "staleness_warmup_steps": WARMUP, "lookahead": False}
         trainer = Trainer(model, optimizer, loader, **schedule, **late)
         trainer._state._seat = seat
         pipeline = trainer._pipeline
