@@ -172,12 +172,9 @@ class GrainStep(Step):
             number = self._grain_buffers.number
             sums.decode([factor] * len(self._parameters) + [1.0] * number)
             self._publish(observed)
-            self._apply()
+            self._update.apply(list(self._parameters.values()))
             Seeds(self._mode.seed, part.epoch, part.step_in_epoch + 1).use(Stream.SCRIPT)
         return sum(losses) / weight if weight else 0.0
-
-    def _used_parameters(self) -> list[Parameter]:
-        return [p for p in self._parameters.values() if p.grad is not None]
 
     def undo(self) -> None:
         """Forget a step that was not applied."""

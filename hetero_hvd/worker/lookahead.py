@@ -14,12 +14,14 @@ Distributed Deep Net Training: Computation and Communication Decoupled SGD, IJCA
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 
 from hetero_hvd.worker.flight import Flight
+from hetero_hvd.worker.update import Update
 
 
 class Lookahead:
@@ -29,24 +31,25 @@ class Lookahead:
 
     Args:
         optimizer: The user's.
+        update: Applies gradients with it.
 
     Attributes:
         is_ahead: Whether the parameters are trial ones.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
+    def __init__(self, optimizer: torch.optim.Optimizer, update: Update) -> None:
+        self._optimizer, self._update = optimizer, update
         self._live: list[torch.Tensor] = []
         self._kept: list[torch.Tensor] = []
         self._plain: dict[torch.Tensor, dict[str, Any]] = {}
         self.is_ahead = False
 
-    def advance(self, flights: Sequence[Flight], clip: Callable[[], None]) -> None:
+    def advance(self, flights: Sequence[Flight], parameters: Sequence[Parameter]) -> None:
         """Take the updates under way on trial.
 
         Args:
             flights: The steps under way, oldest first.
-            clip: The user's, on the parameters' `grad`.
+            parameters: Those that take part in reductions.
         """
         if not flights:
             return
@@ -55,8 +58,7 @@ class Lookahead:
             scale = flight.own_weight * flight.loss_scale
             factor = flight.part.global_samples / scale if scale else 0.0
             if factor and flight.own_loss_is_finite and flight.gradients.guess(factor):
-                clip()
-                self._optimizer.step()
+                self._update.try_out(parameters)
 
     @torch.no_grad()
     def _keep(self) -> None:

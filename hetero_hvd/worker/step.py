@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from torch.nn import Parameter
 
 from hetero_hvd.errors import TransientError, UserError
 from hetero_hvd.probes.timing import Event, PhaseClock
@@ -26,6 +25,7 @@ from hetero_hvd.worker.options import StepOptions, check_model
 from hetero_hvd.worker.reducer import Reducer
 from hetero_hvd.worker.replica import Stateful
 from hetero_hvd.worker.staleness import Staleness
+from hetero_hvd.worker.update import Update
 
 Loss = torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]
 """Mean loss over a micro-batch's samples, or (mean loss, weight) if it is over something else."""
@@ -75,14 +75,14 @@ class Step:
         staleness: Staleness | None = None,
     ) -> None:
         check_model(model, optimizer)
-        self._optimizer = optimizer
         self._options = options
         self._device = device
         self._reducer = Reducer(
             model.parameters(), bucket_bytes=options.bucket_bytes, compression=options.compression
         )
         self._staleness = staleness or Staleness(0)
-        self._lookahead = Lookahead(optimizer)
+        self._update = Update(optimizer, options, device)
+        self._lookahead = Lookahead(optimizer, self._update)
         self._buffers = BufferAverage(model, as_changes=self._staleness.bound > 0)
         self._bad_numbers = BadNumbers()
         self.in_flight: deque[Any] = deque()
@@ -103,7 +103,7 @@ class Step:
         with self.clock.phase("optimizer"):  # what `zero_grad` would be
             self._buffers.remember()
             if self._options.lookahead:
-                self._lookahead.advance(self.in_flight, self._clip)
+                self._lookahead.advance(self.in_flight, self._reducer.parameters)
             self._reducer.overlap = self.emulation is None
             self._reducer.copies = self._staleness.bound > 0
             self._reducer.prepare(collective, self._lane(part))
@@ -189,7 +189,6 @@ class Step:
         buffers = self._buffers.launch(collective, part.num_samples / part.global_samples, lane)
         loss = float(self._weighted_loss)
         totals = torch.tensor([self._weight, loss, is_urgent], dtype=self._reducer.wire_dtype)
-        scaler = self._options.scaler if self._staleness.bound else None
         flight = Flight(
             part=part,
             gradients=gradients,
@@ -198,7 +197,7 @@ class Step:
             totals_handle=collective.sum_async(totals, f"totals.{lane}"),
             own_weight=self._weight,
             own_loss_is_finite=math.isfinite(loss),
-            loss_scale=scaler.get_scale() if scaler is not None else 1.0,
+            loss_scale=self._update.loss_scale if self._staleness.bound else 1.0,
         )
         self.in_flight.append(flight)
         self._lookahead.restore()
@@ -228,17 +227,14 @@ class Step:
         with self.clock.phase("optimizer"):
             flight.gradients.publish(self._factor(flight, weight))
             self._buffers.publish(flight.buffers)
-            self._apply()
+            self._update.apply(self._reducer.parameters)
         self.in_flight.popleft()
         return weighted_loss / weight if weight else 0.0
 
     def _factor(self, flight: Flight, weight: float) -> float:
         """From the sum to the gradient of the mean, at the loss scale of now."""
-        scaler = self._options.scaler
-        rescaling = 1.0
-        if scaler is not None and self._staleness.bound:
-            rescaling = scaler.get_scale() / flight.loss_scale
-        return rescaling * flight.part.global_samples / weight if weight else 0.0
+        scale = self._update.loss_scale / flight.loss_scale if self._staleness.bound else 1.0
+        return scale * flight.part.global_samples / weight if weight else 0.0
 
     def _skip(self, collective: Collective, flight: Flight) -> None:
         """Find out whose numbers are not finite; if no loss says it, look at gradients as well.
@@ -274,28 +270,6 @@ class Step:
         if self.emulation is not None:
             with self.clock.phase("backward"):
                 self.emulation.hold(self._began_at, part.num_samples)
-
-    def _used_parameters(self) -> list[Parameter]:
-        """Those with a gradient."""
-        return [p for p in self._reducer.parameters if p.grad is not None]
-
-    def _clip(self) -> None:
-        if self._options.clip is not None:
-            self._options.clip(self._used_parameters())
-
-    def _apply(self) -> None:
-        scaler = self._options.scaler
-        if scaler is not None and not self._used_parameters():
-            return  # nobody used anything; a scaler cannot step without a gradient
-        if scaler is not None:
-            scaler.scale(torch.zeros((), device=self._device))  # a worker without samples never did
-            scaler.unscale_(self._optimizer)
-        self._clip()
-        if scaler is None:
-            self._optimizer.step()
-        else:
-            scaler.step(self._optimizer)
-            scaler.update()
 
     def _current(self) -> Slice:
         if self._slice is None:

@@ -135,11 +135,13 @@ def test_wrong_scales_take_the_step_again(scale):
     """Whatever the loss's magnitude the gradients are those of plain PyTorch."""
     model = nn.Linear(3, 1)
     plain = copy.deepcopy(model)
-    trainer, _ = new_trainer(model=model, loss_scale=scale, data=TensorDataset(X[:8]))
     gradients = {}
-    trainer._step._options = type(trainer._step._options)(
-        clip=lambda ps: gradients.update(enumerate(p.grad.clone() for p in ps))
-    )
+
+    def clip(parameters):
+        gradients.update(enumerate(p.grad.clone() for p in parameters))
+
+    data = TensorDataset(X[:8])
+    trainer, _ = new_trainer(model=model, loss_scale=scale, data=data, clip=clip)
     tries = []
     for _ in trainer.epochs(1):
         for (part,) in trainer.batches():

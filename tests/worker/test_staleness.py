@@ -189,3 +189,26 @@ def test_other_bounds_are_refused(bound):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(UserError, match=r"staleness_bound=.*: must be 0 to 8"):
         Trainer(model, optimizer, loader, staleness_bound=bound)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adagrad"])
+@pytest.mark.parametrize("bound", [1, 3])
+def test_looking_ahead_alone_is_training_without_staleness(bound, optimizer):
+    """One worker's own gradients are all that there are: its guess is the truth to the last bit."""
+    optimizers = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+        "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+        "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
+    }
+    found = []
+    for options in ({}, {"staleness_bound": bound, "staleness_warmup_steps": 2}):
+        model = new_model()
+        trained = optimizers[optimizer](model.parameters())
+        loader = DataLoader(TensorDataset(X), BATCH, shuffle=True)
+        clip = {"clip": lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.5)}
+        trainer = Trainer(model, trained, loader, **options, **clip)
+        for _ in trainer.epochs(EPOCHS):
+            for (mine,) in trainer.batches():
+                trainer.step(lambda x: model(x).square().mean(), mine)
+        found.append(nn.utils.parameters_to_vector(model.parameters()).tolist())
+    assert found[1] == found[0]

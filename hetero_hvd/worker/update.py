@@ -1,0 +1,57 @@
+"""From reduced gradients to new parameters: unscale, clip, the user's optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import Parameter
+
+from hetero_hvd.worker.options import StepOptions
+
+
+class Update:
+    """What the script's optimizer, scaler and clipping do in each step.
+
+    Args:
+        optimizer: The user's.
+        options: For scaler and clip.
+        device: Where the model is.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, options: StepOptions, device: torch.device
+    ) -> None:
+        self._optimizer, self._device = optimizer, device
+        self._scaler, self._clip = options.scaler, options.clip
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor of the gradients at this moment; 1 without a scaler."""
+        return 1.0 if self._scaler is None else float(self._scaler.get_scale())
+
+    def apply(self, parameters: Sequence[Parameter]) -> None:
+        """One update.
+
+        Args:
+            parameters: Only those with a gradient count.
+        """
+        used = [parameter for parameter in parameters if parameter.grad is not None]
+        scaler = self._scaler
+        if scaler is None:
+            self.try_out(used)
+            return
+        if not used:
+            return  # nobody used anything; a scaler cannot step without a gradient
+        scaler.scale(torch.zeros((), device=self._device))  # a worker without samples never did
+        scaler.unscale_(self._optimizer)
+        if self._clip is not None:
+            self._clip(used)
+        scaler.step(self._optimizer)
+        scaler.update()
+
+    def try_out(self, parameters: Sequence[Parameter]) -> None:
+        """The same with gradients that are not scaled, and no change of the scale."""
+        if self._clip is not None:
+            self._clip([parameter for parameter in parameters if parameter.grad is not None])
+        self._optimizer.step()
