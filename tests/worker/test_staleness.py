@@ -203,12 +203,16 @@ def test_looking_ahead_alone_is_training_without_staleness(bound, optimizer):
     found = []
     for options in ({}, {"staleness_bound": bound, "staleness_warmup_steps": 2}):
         model = new_model()
+
+        def loss(x, model=model):
+            return model(x).square().mean()
+
         trained = optimizers[optimizer](model.parameters())
         loader = DataLoader(TensorDataset(X), BATCH, shuffle=True)
         clip = {"clip": lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.5)}
         trainer = Trainer(model, trained, loader, **options, **clip)
         for _ in trainer.epochs(EPOCHS):
             for (mine,) in trainer.batches():
-                trainer.step(lambda x: model(x).square().mean(), mine)
+                trainer.step(loss, mine)
         found.append(nn.utils.parameters_to_vector(model.parameters()).tolist())
     assert found[1] == found[0]

@@ -95,9 +95,8 @@ def one_case(*, optimizer, epochs, drop_last=False, workers=(0,), persistent=Fal
     )
     model = new_model()
     kept = OPTIMIZERS[optimizer](model.parameters())
-    trainer = hetero_hvd.Trainer(
-        model, kept, loader, seed=SEED, staleness_bound=bound, staleness_warmup_steps=0
-    )
+    late = {"staleness_bound": bound, "staleness_warmup_steps": 0, "lookahead": False}
+    trainer = hetero_hvd.Trainer(model, kept, loader, seed=SEED, **late)
     consumed = []
     for _ in trainer.epochs(epochs):
         for index, x, y in trainer.batches():
