@@ -37,10 +37,15 @@ class AgentServer:
 
     Attributes:
         refused: Connections turned away.
+        started: Supervisors started.
     """
 
     def __init__(self, key: bytes) -> None:
         self.refused = 0
+        self.started = 0
+        self._num_running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._key = key
         self._num_strangers = 0
         self._server: Server | None = None
@@ -74,6 +79,11 @@ class AgentServer:
         found: int = next(iter(self._server.sockets)).getsockname()[1]
         return found
 
+    async def wait_until_idle(self, timeout_seconds: float) -> None:
+        """Until no supervisor runs, or the time is over."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout_seconds)
+
     async def close(self) -> None:
         """End all connections and the workers behind them."""
         if self._server is not None:
@@ -99,8 +109,16 @@ class AgentServer:
         finally:
             self._num_strangers -= 1
         logger.info("%s starts: %s", peer, start.what)
-        with suppress(ConnectionClosed):
-            await _run(socket, session, start)
+        self.started += 1
+        self._num_running += 1
+        self._idle.clear()
+        try:
+            with suppress(ConnectionClosed):
+                await _run(socket, session, start)
+        finally:
+            self._num_running -= 1
+            if not self._num_running:
+                self._idle.set()
 
     async def _handshake(self, socket: ServerConnection) -> tuple[link.Link, link.Start]:
         own = link.nonce()

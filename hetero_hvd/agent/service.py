@@ -24,6 +24,9 @@ LOOK_SECONDS = 2.0
 
 REPEAT_SECONDS = LIFETIME_SECONDS / 3
 GOODBYE_SECONDS = 3.0
+LEAVE_SECONDS = 10.0
+"""After the good-bye: for drivers to let our workers go in order, after the step under way."""
+
 MAX_DEVICES = 16
 
 
@@ -49,7 +52,7 @@ class AgentOptions:
 
 
 async def serve_node(options: AgentOptions) -> None:
-    """Serve until SIGTERM or SIGINT; then say good-bye and end the workers.
+    """Serve until SIGTERM or SIGINT; then say good-bye, and end the workers that do not leave.
 
     Raises:
         UserError: The port cannot be had.
@@ -72,6 +75,7 @@ async def serve_node(options: AgentOptions) -> None:
                 await asyncio.wait_for(ending.wait(), LOOK_SECONDS)
     finally:
         await announcer.close()
+        await server.wait_until_idle(LEAVE_SECONDS)
         await server.close()
 
 
@@ -87,6 +91,7 @@ class Announcer:
         found = gpus()
         self._options = options
         self._port = port
+        self._instance = secrets.token_bytes(8)
         self._voice = Voice(options.name, port)
         self._said: tuple[str, ...] = ()
         self._said_at_seconds = 0.0
@@ -123,6 +128,7 @@ class Announcer:
         advert = Advert(
             name=self._options.name,
             machine=machine_identity(),
+            instance=self._instance,
             addresses=addresses,
             port=self._port,
             slots=self._slots,

@@ -42,6 +42,7 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Attributes:
         name: As in nodes.yaml.
         machine: Identity of the machine, the same under all names and addresses.
+        instance: Random, new at each start of the agent.
         addresses: IPv4 and IPv6 addresses without zone, best first.
         port: Where its agent listens.
         slots: Worker processes that it offers.
@@ -56,6 +57,7 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     name: Annotated[str, msgspec.Meta(max_length=64)]
     machine: Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
+    instance: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
     addresses: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=8)]
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     slots: Annotated[int, msgspec.Meta(ge=1, le=1024)]

@@ -1,86 +1,46 @@
-"""The door to zeroconf: announce a node, hear those of others."""
+"""The door to zeroconf: announce a node, read and write the packets."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 
 from zeroconf import (  # type: ignore[attr-defined]  # public, but missing in its __all__
+    DNSIncoming,
     DNSOutgoing,
     DNSQuestion,
     DNSText,
-    RecordUpdate,
-    RecordUpdateListener,
     ServiceInfo,
-    Zeroconf,
 )
 from zeroconf.asyncio import AsyncZeroconf
 
 SERVICE = "_hetero-hvd._tcp.local."
-MAX_QUEUED = 512
+GROUP, GROUP6, PORT = "224.0.0.251", "ff02::fb", 5353
+MAX_ADVERTS = 4
+"""Of one packet; an agent sends one."""
+
 _FLAGS_QUERY, _TYPE_PTR, _CLASS_IN = 0, 12, 1
+_LABEL = b"\x0b_hetero-hvd"
 
 
-class Ear(RecordUpdateListener):
-    """Collects the raw TXT records of our service; what is too much is dropped and counted.
+def question() -> bytes:
+    """A packet that asks all agents to announce themselves."""
+    packet = DNSOutgoing(_FLAGS_QUERY)
+    packet.add_question(DNSQuestion(SERVICE, _TYPE_PTR, _CLASS_IN))
+    return packet.packets()[0]
 
-    The records are never resolved: all that matters is inside, signed, so that a forged advert
-    makes us send nothing. Zeroconf's own good-bye is not signed, hence not listened to.
 
-    Attributes:
-        dropped: Records that came while the queue was full.
-    """
-
-    def __init__(self) -> None:
-        self.dropped = 0
-        self._queue: deque[tuple[str, bytes]] = deque()
-        self._zeroconf: AsyncZeroconf | None = None
-
-    async def open(self) -> None:
-        """Listen on all interfaces, and ask who is there.
-
-        Raises:
-            OSError: There is no network to listen on.
-        """
-        self._zeroconf = AsyncZeroconf()
-        zeroconf = self._zeroconf.zeroconf
-        await zeroconf.async_wait_for_start()
-        zeroconf.async_add_listener(self, None)
-        self.ask()
-
-    def ask(self) -> None:
-        """Ask all agents to announce themselves."""
-        if self._zeroconf is not None:
-            question = DNSOutgoing(_FLAGS_QUERY)
-            question.add_question(DNSQuestion(SERVICE, _TYPE_PTR, _CLASS_IN))
-            self._zeroconf.zeroconf.async_send(question)
-
-    async def close(self) -> None:
-        """Listen no more."""
-        if self._zeroconf is not None:
-            await self._zeroconf.async_close()
-
-    def async_update_records(
-        self,
-        zc: Zeroconf,  # noqa: ARG002
-        now: float,  # noqa: ARG002
-        records: list[RecordUpdate],
-    ) -> None:
-        """Called by zeroconf, in the loop: some records came."""
-        for update in records:
-            record = update.new
-            if isinstance(record, DNSText) and record.name.lower().endswith(SERVICE):
-                if len(self._queue) < MAX_QUEUED:
-                    self._queue.append((record.name, record.text))
-                else:
-                    self.dropped += 1
-
-    def async_update_records_complete(self) -> None:
-        """Called by zeroconf after each packet."""
-
-    def take(self, limit: int) -> list[tuple[str, bytes]]:
-        """The oldest records, at most so many: (name that the sender claims, raw text)."""
-        return [self._queue.popleft() for _ in range(min(limit, len(self._queue)))]
+def adverts_in(packet: bytes) -> list[bytes]:
+    """The raw TXT records of our service in a packet, at most 4; none if it is malformed."""
+    if _LABEL not in packet:  # cheap: most of what an ordinary network says is not for us
+        return []
+    message = DNSIncoming(packet)
+    records = message.answers() if message.valid and message.is_response() else []
+    texts = [
+        record.text
+        for record in records
+        if isinstance(record, DNSText) and record.name.lower().endswith(SERVICE)
+    ]
+    return texts[:MAX_ADVERTS]
 
 
 class Voice:

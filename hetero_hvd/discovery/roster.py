@@ -9,11 +9,16 @@ from hetero_hvd.discovery.advert import LIFETIME_SECONDS, Advert
 HOLD_DOWN_SECONDS = 15.0
 """After an advert's expiry: a network that hiccups must not cost a node its workers."""
 
+ABSENT_SECONDS = 2.0
+"""An agent that was started anew has lost its workers: for two looks of the driver it is not there,
+so that they are let go and started with a clean record."""
+
 
 @dataclass(frozen=True)
 class _Sighting:
     advert: Advert
     seen_at_seconds: float
+    counts_from_seconds: float
 
 
 class Roster:
@@ -44,7 +49,14 @@ class Roster:
             if machine != advert.machine and _collide(other.advert, advert):
                 self.conflicts += 1
                 return
-        self._sightings[advert.machine] = _Sighting(advert, now_seconds)
+        earlier = self._sightings.get(advert.machine)
+        if earlier is None:
+            counts_from = now_seconds
+        elif earlier.advert.instance == advert.instance:
+            counts_from = earlier.counts_from_seconds
+        else:
+            counts_from = now_seconds + ABSENT_SECONDS
+        self._sightings[advert.machine] = _Sighting(advert, now_seconds, counts_from)
 
     def present(self, *, now_seconds: float) -> tuple[Advert, ...]:
         """The nodes that are there, in the order of their names."""
@@ -54,7 +66,11 @@ class Roster:
             for machine, sighting in self._sightings.items()
             if now_seconds - sighting.seen_at_seconds <= gone
         }
-        adverts = (sighting.advert for sighting in self._sightings.values())
+        adverts = (
+            sighting.advert
+            for sighting in self._sightings.values()
+            if sighting.counts_from_seconds <= now_seconds
+        )
         return tuple(sorted(adverts, key=lambda advert: advert.name))
 
 

@@ -97,7 +97,8 @@ class Slots:
             if worker in wanted:
                 slot.node = wanted[worker]
             else:
-                self._release(slot, "is no longer in nodes.yaml")
+                listed = slot.node.launcher != "agent"
+                self._release(slot, f"is no longer {'in nodes.yaml' if listed else 'announced'}")
         for worker in self.quarantined.keys() - wanted.keys():
             del self.quarantined[worker]
         for worker, node in wanted.items():

@@ -11,16 +11,13 @@ from pathlib import Path
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.discovery.advert import Advert, Verifier
+from hetero_hvd.discovery.ear import Ear
 from hetero_hvd.discovery.key import read_key
 from hetero_hvd.discovery.machine import machine_identity
-from hetero_hvd.discovery.multicast import Ear
 from hetero_hvd.discovery.roster import Roster
 from hetero_hvd.errors import JobError
 
 logger = logging.getLogger(__name__)
-
-CHECKS_PER_TICK = 128
-"""Adverts that are checked in one tick: about 1 ms of work, whatever the network sends."""
 
 COMPLAINT_SECONDS = 10.0
 ASK_SECONDS = 5.0
@@ -70,20 +67,27 @@ class FoundNodes:
         if self._ear is not None:
             await self._ear.close()
 
-    def listen(self) -> None:
-        """Check what came since the last tick, as much as the budget allows."""
+    def listen(self) -> bool:
+        """Check what came since the last tick: what is too much the ear has dropped.
+
+        Returns:
+            Whether there is news: an advert that is believed.
+        """
         if self._ear is None:
-            return
+            return False
+        has_news = False
         now_seconds = time.monotonic()
         if now_seconds - self._asked_at_seconds >= ASK_SECONDS:
             self._asked_at_seconds = now_seconds
             self._ear.ask()
-        for sender, text in self._ear.take(CHECKS_PER_TICK):
+        for sender, text in self._ear.take():
             verdict = self._verifier.check(text, now_seconds=time.time())
             if isinstance(verdict, Advert):
                 self._roster.heard(verdict, now_seconds=now_seconds)
+                has_news = True
             elif verdict != "replayed":  # zeroconf itself repeats what it says
                 self._complain(sender, verdict, now_seconds)
+        return has_news
 
     def merge(self, config: ClusterConfig) -> ClusterConfig:
         """The nodes of nodes.yaml, completed, and the announced ones that it does not have."""
@@ -126,5 +130,5 @@ class FoundNodes:
         if now_seconds - self._complained_at_seconds >= COMPLAINT_SECONDS:
             self._complained_at_seconds = now_seconds
             logger.warning(
-                "an advert as %.80r was ignored: %s; so far: %s", sender, why, self.ignored
+                "an advert from %s was ignored: %s; so far: %s", sender, why, self.ignored
             )

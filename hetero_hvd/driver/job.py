@@ -185,8 +185,7 @@ class Job:
         for tick in itertools.count(1):
             before = time.monotonic()
             await asyncio.sleep(TICK_SECONDS)
-            self._found.listen()
-            if tick % TICKS_PER_LOOK == 0:
+            if self._found.listen() or tick % TICKS_PER_LOOK == 0:
                 await self._follow_file()
             self._team.check(slept_too_long_seconds=time.monotonic() - before - TICK_SECONDS)
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from hetero_hvd.agent import server as agent_server
 from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.discovery import link
 from hetero_hvd.discovery.key import make_key, read_key
@@ -24,32 +23,23 @@ from hetero_hvd.errors import ChannelError
 KEY = bytes(range(32))
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """What the agent has started, in place of really starting it: refused ones start nothing."""
-    calls = []
-
-    async def remember(*arguments):
-        calls.append(arguments)
-
-    monkeypatch.setattr(agent_server, "_run", remember)
-    return calls
-
-
 async def converse(*frames, key=KEY):
-    """Send these frames after the agent's nonce; how many connections it has refused."""
+    """Send these frames after the agent's nonce; the agent, and what it answered."""
     server = AgentServer(key)
     port = await server.listen("127.0.0.1", 0)
+    answers = []
     try:
         async with connect(f"ws://127.0.0.1:{port}{link.PATH}", proxy=None) as socket:
             theirs = await socket.recv()
             for frame in frames:
                 await socket.send(frame(theirs) if callable(frame) else frame)
             with suppress(ConnectionClosed):
-                await socket.recv()
+                while True:
+                    answers.append(await socket.recv())
     finally:
         await server.close()
-    return server.refused
+    session = link.Link(key, "driver", theirs + OWN)
+    return server, [session.open(answer) for answer in answers]
 
 
 OWN = bytes(16)
@@ -60,10 +50,13 @@ def sealed(key, frame):
     return lambda theirs: link.Link(key, "driver", theirs + OWN).seal(frame)
 
 
-def test_who_holds_the_key_is_served(started):
-    """One start, nothing refused."""
-    assert asyncio.run(converse(OWN, sealed(KEY, link.Start(what="gpus")))) == 0
-    assert len(started) == 1
+def test_who_holds_the_key_is_served():
+    """A supervisor starts, says how many GPUs there are, and ends; nothing is refused."""
+    agent, answers = asyncio.run(converse(OWN, sealed(KEY, link.Start(what="gpus"))))
+    assert (agent.started, agent.refused) == (1, 0)
+    said, ended = answers
+    assert said.data.strip().isdigit()
+    assert ended == link.Exited(code=0)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +72,10 @@ def test_who_holds_the_key_is_served(started):
     ],
     ids=["other-key", "not-a-start", "replayed", "reflected", "nonce", "text", "text-after"],
 )
-def test_who_does_not_gets_nothing(started, frames):
+def test_who_does_not_gets_nothing(frames):
     """Each is refused, counted, and starts nothing."""
-    assert asyncio.run(converse(*frames)) == 1
-    assert started == []
+    agent, answers = asyncio.run(converse(*frames))
+    assert (agent.started, agent.refused, answers) == (0, 1, [])
 
 
 @settings(max_examples=200, deadline=None)

@@ -18,6 +18,7 @@ def make(**more):
     fields = {
         "name": "alpha",
         "machine": "0" * 32,
+        "instance": bytes(8),
         "addresses": ("10.0.0.1",),
         "port": 9388,
         "slots": 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetero_hvd.discovery.advert import LIFETIME_SECONDS
-from hetero_hvd.discovery.roster import HOLD_DOWN_SECONDS, Roster
+from hetero_hvd.discovery.roster import ABSENT_SECONDS, HOLD_DOWN_SECONDS, Roster
 from tests.discovery.test_advert import make
 
 GONE_SECONDS = LIFETIME_SECONDS + HOLD_DOWN_SECONDS
@@ -42,3 +42,13 @@ def test_a_silent_node_stays_for_the_hold_down():
     roster.heard(make(), now_seconds=100.0)
     roster.heard(make(leaves=True), now_seconds=101.0)
     assert names(roster, 101.0) == []
+
+
+def test_an_agent_that_was_started_anew_is_away_for_a_moment():
+    """Long enough for the driver to let the workers go that it has lost; then it is there again."""
+    roster = Roster()
+    roster.heard(make(), now_seconds=0.0)
+    roster.heard(make(instance=b"newstart"), now_seconds=10.0)
+    assert names(roster, 10.0) == []
+    roster.heard(make(instance=b"newstart"), now_seconds=11.0)
+    assert names(roster, 10.0 + ABSENT_SECONDS) == ["alpha"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 
 import pytest
-from zeroconf import DNSText, RecordUpdate
+from zeroconf import DNSOutgoing, DNSText
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.discovery.advert import sign
 from hetero_hvd.discovery.key import make_key, read_key
-from hetero_hvd.discovery.multicast import MAX_QUEUED
-from hetero_hvd.driver.found import CHECKS_PER_TICK, FoundNodes
+from hetero_hvd.discovery.ear import MAX_FROM_ALL, MAX_FROM_ONE, MAX_PACKET_BYTES
+from hetero_hvd.driver.found import FoundNodes
 from tests.discovery.test_advert import as_text, make
 
 
@@ -25,14 +25,21 @@ def network(tmp_path):
         settings = JobConfig(discover=True, cluster_key_file=str(tmp_path / "key"), **job)
         return FoundNodes(settings), ClusterConfig(job=settings, nodes=nodes)
 
-    def hear(found, *adverts):
+    def hear(found, *adverts, sender="10.0.0.99"):
         key = read_key(tmp_path / "key")
-        texts = [a if isinstance(a, bytes) else as_text(sign(key, a)) for a in adverts]
-        records = [DNSText("x._hetero-hvd._tcp.local.", 16, 1, 120, text) for text in texts]
-        found._ear.async_update_records(None, 0.0, [RecordUpdate(r, None) for r in records])
+        for advert in adverts:
+            text = advert if isinstance(advert, bytes) else as_text(sign(key, advert))
+            found._ear.heard(sender, as_packet(text))
         found.listen()
 
     return view, hear
+
+
+def as_packet(text):
+    """A multicast packet with one TXT record."""
+    packet = DNSOutgoing(0x8400)
+    packet.add_answer_at_time(DNSText("x._hetero-hvd._tcp.local.", 16, 1, 120, text), 0)
+    return packet.packets()[0]
 
 
 def announced(number, **more):
@@ -54,17 +61,38 @@ def test_the_file_wins_and_may_restrict(network):
     assert (nodes[2].launcher, nodes[2].address, nodes[2].port) == ("agent", "10.0.0.3", 9388)
 
 
-def test_a_burst_costs_a_tick_no_more_than_its_budget(network):
-    """Of 10,000 adverts most are dropped, all are counted, and a genuine one after them counts."""
+def test_a_burst_of_one_sender_delays_nobody_else(network):
+    """Of its 10,000 adverts 32 are checked in a tick; another's is believed in the same tick."""
     view, hear = network
     found, config = view(NodeConfig(name="a", slots=1))
-    hear(found, *([b"\x05hello"] * 10_000))
-    assert found.ignored == {
-        "malformed": CHECKS_PER_TICK,
-        "dropped": 10_000 - MAX_QUEUED,
-        "conflict": 0,
-    }
-    for _ in range(MAX_QUEUED // CHECKS_PER_TICK):
-        found.listen()
+    burst = [as_packet(b"\x05hello")] * 10_000
+    for packet in burst:
+        found._ear.heard("10.0.0.66", packet)
     hear(found, announced(1))
     assert [node.name for node in found.merge(config).nodes] == ["a", "n1"]
+    counts = {"malformed": MAX_FROM_ONE, "dropped": 10_000 - MAX_FROM_ONE, "conflict": 0}
+    assert found.ignored == counts
+
+
+def test_a_burst_of_many_senders_costs_a_tick_no_more_than_its_budget(network):
+    """What is too much or too large is dropped unread and counted; the next tick is free again."""
+    view, hear = network
+    found, config = view(NodeConfig(name="a", slots=1))
+    for number in range(10_000):
+        found._ear.heard(f"10.1.{number // 250}.{number % 250}", as_packet(b"\x05hello"))
+    found._ear.heard("10.0.0.66", bytes(MAX_PACKET_BYTES + 1))
+    assert len(found._ear._waiting) == MAX_FROM_ALL
+    found.listen()
+    assert found.ignored["malformed"] == MAX_FROM_ALL
+    assert found.ignored["dropped"] == 10_001 - MAX_FROM_ALL
+    hear(found, announced(1))
+    assert [node.name for node in found.merge(config).nodes] == ["a", "n1"]
+
+
+def test_who_sends_what_is_not_believed_is_named(network, caplog):
+    """The log has the sender's address and the counts, once in 10 s however many come."""
+    view, hear = network
+    found, _ = view(NodeConfig(name="a", slots=1))
+    hear(found, b"\x05hello", b"\x05$(id)", sender="10.0.0.66")
+    assert len(caplog.records) == 1
+    assert "from 10.0.0.66 was ignored: malformed" in caplog.text
