@@ -100,8 +100,7 @@ class Announcer:
 
     async def look(self) -> None:
         """Announce, if the last time was long ago or the addresses have changed since."""
-        fixed = self._options.address
-        addresses = (fixed,) if fixed else own_addresses()
+        addresses = self._addresses()
         is_due = time.monotonic() - self._said_at_seconds >= REPEAT_SECONDS
         if addresses and (is_due or addresses != self._said):
             await self._say(addresses, leaves=False)
@@ -111,8 +110,12 @@ class Announcer:
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_SECONDS):
                 if self._said:
-                    await self._say(self._said, leaves=True)
+                    await self._say(self._addresses() or self._said, leaves=True)
                 await self._voice.close()
+
+    def _addresses(self) -> tuple[str, ...]:
+        fixed = self._options.address
+        return (fixed,) if fixed else own_addresses()
 
     async def _say(self, addresses: tuple[str, ...], *, leaves: bool) -> None:
         try:

@@ -92,7 +92,7 @@ def scene(virtual_cluster, tmp_path):
         yield made
 
 
-def test_the_life_of_a_node_that_announces_itself(scene, record_property, capsys):
+def test_the_life_of_a_node_that_announces_itself(scene, capsys):
     """It joins within seconds, leaves in order after its good-bye, and silence is waited out.
 
     Another node is in nodes.yaml with `launcher: agent`, on a port of its own.
@@ -107,7 +107,6 @@ def test_the_life_of_a_node_that_announces_itself(scene, record_property, capsys
     alpha = scene.agent("alpha")
     scene.wait_for("[alpha:0] takes part")
     seconds = scene.first_step("alpha") - began
-    record_property("seconds_to_first_step", seconds)
     with capsys.disabled():
         sys.stdout.write(f" first step {seconds:.1f} s after the start of the agent ")
     assert seconds < MAX_JOIN_SECONDS

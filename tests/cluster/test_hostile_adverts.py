@@ -1,0 +1,115 @@
+"""What hostile adverts on a real network do to discovery: nothing but to be counted."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.config import ClusterConfig, NodeConfig
+from hetero_hvd.config.job import JobConfig
+from hetero_hvd.discovery.key import make_key
+from hetero_hvd.driver.found import FoundNodes
+from hetero_hvd.driver.job import TICK_SECONDS
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+ATTACKER = Path(__file__).with_name("attacker.py")
+
+
+class Listener:
+    """A driver's ear, that ticks as the driver does and notes what it costs and hears."""
+
+    def __init__(self, key):
+        job = JobConfig(discover=True, cluster_key_file=str(key))
+        self.found = FoundNodes(job)
+        self._config = ClusterConfig(job=job, nodes=(NodeConfig(name="local", slots=1),))
+        self.longest_tick_seconds = 0.0
+        self.packets = []
+        heard = self.found._ear.heard
+
+        def noted(sender, packet):
+            self.packets.append((sender, packet))
+            heard(sender, packet)
+
+        self.found._ear.heard = noted
+
+    def nodes(self):
+        """Names to addresses of the announced nodes."""
+        return {n.name: n.address for n in self.found.merge(self._config).nodes[1:]}
+
+    async def until(self, condition, what):
+        """Tick until it holds."""
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: {self.nodes()} {self.found.ignored}"
+            await asyncio.sleep(TICK_SECONDS)
+            before = time.thread_time()
+            self.found.listen()
+            spent = time.thread_time() - before
+            self.longest_tick_seconds = max(self.longest_tick_seconds, spent)
+
+
+def test_hostile_adverts_are_counted_and_nothing_else(virtual_cluster, tmp_path, capsys):
+    """Unsigned, forged, replayed, oversized, shell-like ones, 10,000 in a burst, over IPv4 and 6.
+
+    Meanwhile a node joins, moves to another address and leaves, and is followed; a recorded advert
+    of it does not bring it back.
+    """
+    cluster = virtual_cluster({"alpha": 100, "beta": 50})
+    alpha, beta = cluster["alpha"], cluster["beta"]
+    make_key(tmp_path / "key")
+    command = [sys.executable, "-m", "hetero_hvd", "agent", "--name", "alpha"]
+    vector = [*alpha.enter(), *command, "--key-file", str(tmp_path / "key")]
+
+    def attack(*recorded):
+        shout = [*beta.enter(), sys.executable, str(ATTACKER), "shout", beta.address, "eth0"]
+        return subprocess.Popen([*shout, *recorded])
+
+    async def scenario():
+        listener = Listener(tmp_path / "key")
+        await listener.found.open()
+        attacker, agent = attack(), subprocess.Popen(vector, stderr=subprocess.DEVNULL)
+        try:
+            await listener.until(lambda: attacker.poll() is not None, "the attack goes on")
+            await listener.until(lambda: listener.nodes() == {"alpha": alpha.address}, "it joins")
+            first = next(p for sender, p in listener.packets if sender == alpha.address and p[7])
+            moved = f"{alpha.address}0"
+            move(alpha, alpha.address, moved, cluster.gateway)
+            try:
+                await listener.until(lambda: listener.nodes() == {"alpha": moved}, "it moves")
+                agent.terminate()
+                await listener.until(lambda: listener.nodes() == {}, "it leaves")
+            finally:
+                move(alpha, moved, alpha.address, cluster.gateway)
+            again = attack(first.hex())
+            await listener.until(lambda: again.poll() is not None, "the second attack goes on")
+            listener.found.listen()
+            assert listener.nodes() == {}
+        finally:
+            for process in (attacker, agent):
+                process.kill()
+                process.wait()
+            await listener.found.close()
+        return listener
+
+    listener = asyncio.run(scenario())
+    counts = listener.found.ignored
+    assert counts["dropped"] > 1000
+    assert counts["malformed"] >= 32
+    assert counts["forged"] >= 2
+    assert counts["replayed"] >= 1
+    assert any(sender.startswith("fe80:") for sender, _ in listener.packets)
+    with capsys.disabled():
+        sys.stdout.write(f" longest tick {1000 * listener.longest_tick_seconds:.1f} ms ")
+    assert listener.longest_tick_seconds < TICK_SECONDS
+
+
+def move(host, old, new, gateway):
+    """Give a host another address."""
+    steps = f"addr del {old}/24 dev eth0", f"addr add {new}/24 dev eth0"
+    for step in (*steps, f"route replace default via {gateway}"):
+        subprocess.run(["ip", "-n", host.namespace, *step.split()], check=True)
