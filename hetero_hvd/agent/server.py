@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from hetero_hvd.discovery import link
+from hetero_hvd.discovery.door import SILENT, Door
 from hetero_hvd.errors import ChannelError
 
 logger = logging.getLogger(__name__)
@@ -22,9 +23,6 @@ HANDSHAKE_SECONDS = 5.0
 PING_SECONDS = 5.0
 END_SECONDS = 7.0
 """For a supervisor whose input ended: its worker's 5 s after SIGTERM, and some more."""
-
-MAX_STRANGERS = 64
-"""Connections that have not yet proved anything; more are turned away at once."""
 
 POLICY_VIOLATION = 1008
 
@@ -36,19 +34,22 @@ class AgentServer:
         key: The cluster key.
 
     Attributes:
-        refused: Connections turned away.
         started: Supervisors started.
     """
 
     def __init__(self, key: bytes) -> None:
-        self.refused = 0
         self.started = 0
+        self._door = Door("agent")
         self._num_running = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._key = key
-        self._num_strangers = 0
         self._server: Server | None = None
+
+    @property
+    def refused(self) -> int:
+        """Connections turned away."""
+        return self._door.refused
 
     async def listen(self, address: str | None, port: int) -> int:
         """Accept connections.
@@ -65,8 +66,7 @@ class AgentServer:
         """
         self._server = await serve(
             self._serve,
-            address,
-            port,
+            sock=self._door.listen(address, port),
             process_request=self._route,
             max_size=link.MAX_FRAME_BYTES,
             compression=None,
@@ -74,7 +74,7 @@ class AgentServer:
             ping_interval=PING_SECONDS,
             ping_timeout=PING_SECONDS,
             close_timeout=1,
-            logger=logger,
+            logger=SILENT,
         )
         found: int = next(iter(self._server.sockets)).getsockname()[1]
         return found
@@ -88,27 +88,25 @@ class AgentServer:
         """End all connections and the workers behind them."""
         if self._server is not None:
             self._server.close()
+            self._door.close()
             await self._server.wait_closed()
 
     def _route(self, connection: ServerConnection, request: Request) -> Response | None:
-        if request.path == link.PATH and self._num_strangers < MAX_STRANGERS:
+        if request.path == link.PATH:
             return None
-        self.refused += 1
+        self._door.refuse(connection.remote_address, "not for the agent")
         return connection.respond(HTTPStatus.NOT_FOUND, "")
 
     async def _serve(self, socket: ServerConnection) -> None:
-        peer = str(socket.remote_address[0])
-        self._num_strangers += 1
+        peer = socket.remote_address
         try:
             session, start = await asyncio.wait_for(self._handshake(socket), HANDSHAKE_SECONDS)
         except (ChannelError, ConnectionClosed, TimeoutError) as error:
-            self.refused += 1
-            logger.warning("%s refused: %s", peer, str(error) or "no answer in time")
+            self._door.refuse(peer, str(error) or "no answer in time")
             await socket.close(POLICY_VIOLATION)
             return
-        finally:
-            self._num_strangers -= 1
-        logger.info("%s starts: %s", peer, start.what)
+        self._door.proved(peer)
+        logger.info("%s starts: %s", peer[0], start.what)
         self.started += 1
         self._num_running += 1
         self._idle.clear()

@@ -22,7 +22,7 @@ MAX_PACKET_BYTES = 9000
 """Of multicast DNS (RFC 6762, section 17)."""
 
 MAX_FROM_ONE = 32
-"""Packets of one sender between two ticks. An agent sends about three when it starts or is asked."""
+"""Packets of one sender between two ticks. An agent sends three when it starts."""
 
 MAX_FROM_ALL = 1024
 """Packets of all senders between two ticks; about 30 ms to parse and check them all."""

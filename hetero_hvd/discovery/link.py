@@ -20,7 +20,9 @@ from hetero_hvd.errors import ChannelError
 from hetero_hvd.messages import Message
 
 NONCE_BYTES = 16
-MAX_FRAME_BYTES = 2**21
+MAX_FRAME_BYTES = 2**17
+"""Both ends send at most 64 KiB at once; little, since a stranger may send as much."""
+
 PATH = "/agent"
 
 Role = Literal["driver", "agent"]

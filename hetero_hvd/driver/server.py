@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from hetero_hvd import channel
+from hetero_hvd.discovery.door import SILENT, Door
 from hetero_hvd.errors import ChannelError
 from hetero_hvd.messages import FromDriver, FromWorker
 
@@ -23,6 +24,9 @@ CHANNEL_PATH = "/channel"
 HANDSHAKE_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
 """For a worker to answer our good-bye; one that is out of reach never does."""
+
+MAX_STRANGER_BYTES = 4096
+"""Of one frame, until the worker has proved who it is."""
 
 MAX_UNSENT_MESSAGES = 1000
 POLICY_VIOLATION = 1008
@@ -90,17 +94,20 @@ class ChannelServer:
     Args:
         key: The job's key.
         desk: Who handles what comes.
-
-    Attributes:
-        refused: Handshakes and connections turned away.
     """
 
     def __init__(self, key: bytes, desk: Desk) -> None:
-        self.refused = 0
+        self._door = Door("channel")
+        self._num_cut = 0
         self._key = key
         self._desk = desk
         self._connections: dict[str, Connection] = {}
         self._servers: list[Server] = []
+
+    @property
+    def refused(self) -> int:
+        """Connections turned away, before or after their handshake."""
+        return self._door.refused + self._num_cut
 
     async def listen(self, address: str) -> int:
         """Accept connections on one of our addresses.
@@ -110,14 +117,14 @@ class ChannelServer:
         """
         server = await serve(
             self._serve,
-            address,
-            0,
+            sock=self._door.listen(address, 0),
             process_request=self._route,
-            max_size=channel.MAX_FRAME_BYTES,
+            open_timeout=HANDSHAKE_SECONDS,
+            max_size=MAX_STRANGER_BYTES,
             compression=None,
             close_timeout=CLOSE_SECONDS,
             ping_interval=None,  # the worker's heartbeat says more: that its Python runs
-            logger=logger,
+            logger=SILENT,
         )
         self._servers.append(server)
         port: int = next(iter(server.sockets)).getsockname()[1]
@@ -135,23 +142,30 @@ class ChannelServer:
         """Close all channels."""
         for server in self._servers:
             server.close()
+        self._door.close()
         for server in self._servers:
             await server.wait_closed()
 
     def _route(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == CHANNEL_PATH:
             return None
-        self.refused += 1
+        self._door.refuse(connection.remote_address, "not for the channel")
         return connection.respond(HTTPStatus.NOT_FOUND, "")
 
     async def _serve(self, socket: ServerConnection) -> None:
-        peer = str(socket.remote_address[0])
+        peer = socket.remote_address
         try:
             connection = await asyncio.wait_for(self._handshake(socket), HANDSHAKE_SECONDS)
-            await self._converse(connection, peer)
         except (ChannelError, ConnectionClosed, TimeoutError) as error:
-            self.refused += 1
-            logger.warning("channel: %s refused: %s", peer, str(error) or "no answer in time")
+            self._door.refuse(peer, str(error) or "no answer in time")
+            await socket.close(POLICY_VIOLATION)
+            return
+        self._door.proved(peer)
+        try:
+            await self._converse(connection, str(peer[0]))
+        except ChannelError as error:
+            self._num_cut += 1
+            logger.warning("channel: %s cut off: %s", connection.hello.host, error)
             await socket.close(POLICY_VIOLATION)
 
     async def _handshake(self, socket: ServerConnection) -> Connection:
@@ -160,6 +174,7 @@ class ChannelServer:
         hello, proof, session = channel.accept(self._key, nonce, await socket.recv())
         if not self._desk.expects(hello):
             raise ChannelError(f"{hello.host} is not expected")
+        socket.protocol.max_message_size = channel.MAX_FRAME_BYTES
         await socket.send(proof)
         return Connection(socket, session, hello)
 

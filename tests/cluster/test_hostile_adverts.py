@@ -65,6 +65,9 @@ def test_hostile_adverts_are_counted_and_nothing_else(virtual_cluster, tmp_path,
     command = [sys.executable, "-m", "hetero_hvd", "agent", "--name", "alpha"]
     vector = [*alpha.enter(), *command, "--key-file", str(tmp_path / "key")]
 
+    def start_agent():
+        return subprocess.Popen(vector, stderr=subprocess.DEVNULL)
+
     def attack(*recorded):
         shout = [*beta.enter(), sys.executable, str(ATTACKER), "shout", beta.address, "eth0"]
         return subprocess.Popen([*shout, *recorded])
@@ -72,7 +75,7 @@ def test_hostile_adverts_are_counted_and_nothing_else(virtual_cluster, tmp_path,
     async def scenario():
         listener = Listener(tmp_path / "key")
         await listener.found.open()
-        attacker, agent = attack(), subprocess.Popen(vector, stderr=subprocess.DEVNULL)
+        attacker, agent = attack(), start_agent()
         try:
             await listener.until(lambda: attacker.poll() is not None, "the attack goes on")
             await listener.until(lambda: listener.nodes() == {"alpha": alpha.address}, "it joins")

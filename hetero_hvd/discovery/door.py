@@ -1,0 +1,138 @@
+"""A listening port that cannot be filled by those who never say who they are.
+
+Connections that have proved nothing yet are few: the newest takes the place of the oldest. So one
+that is left half-open, before, during or after its TLS or WebSocket handshake, keeps nobody out,
+and a flood takes no file descriptors away: it is cut at the socket, before any of it is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from contextlib import suppress
+from typing import Any
+
+logger = logging.getLogger(__name__)
+SILENT = logging.Logger("strangers", logging.CRITICAL)  # noqa: LOG001 - for no global setting
+"""For websockets, which writes a traceback for each stranger that does not speak HTTP."""
+
+MAX_STRANGERS = 256
+"""More than the workers of a large cluster that connect within the milliseconds of a handshake."""
+
+BACKLOG = 1024
+COMPLAINT_SECONDS = 10.0
+
+
+class Door:
+    """Keeps the books of one server's connections. Used in the loop's thread only.
+
+    Args:
+        name: Of the server, for the log.
+
+    Attributes:
+        refused: Connections that ended without a proof, or were turned away.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.refused = 0
+        self._name = name
+        self._strangers: dict[tuple[Any, ...], _Connection] = {}
+        self._complained_at_seconds = -1e9
+
+    def listen(self, address: str | None, port: int) -> socket.socket:
+        """A listening socket for asyncio.
+
+        Args:
+            address: Own address; None for all, IPv6 too where there is any.
+            port: 0 for any.
+
+        Raises:
+            OSError: The address or port cannot be had.
+        """
+        is_dual = address is None and socket.has_dualstack_ipv6()
+        is_v6 = is_dual or (address is not None and ":" in address)
+        end = _Listening(self, socket.AF_INET6 if is_v6 else socket.AF_INET)
+        try:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if is_v6:
+                end.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_dual)
+            end.bind((address or ("::" if is_dual else ""), port))
+            end.listen(BACKLOG)
+            end.setblocking(False)
+        except OSError:
+            end.close()
+            raise
+        return end
+
+    def proved(self, peer: tuple[Any, ...]) -> None:
+        """This connection's other end is who it must be.
+
+        Args:
+            peer: Its address, as `getpeername` tells it.
+        """
+        self._strangers.pop(peer, None)
+
+    def refuse(self, peer: tuple[Any, ...], why: str) -> None:
+        """Turn this connection away, or count that it left; its owner closes it. Counts once.
+
+        Args:
+            peer: As in `proved`.
+            why: For the log, where it comes at most every 10 s.
+        """
+        if self._strangers.pop(peer, None) is None:
+            return
+        self.refused += 1
+        now_seconds = time.monotonic()
+        if now_seconds - self._complained_at_seconds >= COMPLAINT_SECONDS:
+            self._complained_at_seconds = now_seconds
+            logger.warning("%s: %s refused: %s; %d so far", self._name, peer[0], why, self.refused)
+
+    def close(self) -> None:
+        """Cut off all who have proved nothing; the servers close the others."""
+        for peer in list(self._strangers):
+            self._cut(peer, "the server closes")
+
+    def came(self, connection: _Connection) -> None:
+        """A connection was accepted."""
+        self._strangers[connection.peer] = connection
+        if len(self._strangers) > MAX_STRANGERS:
+            self._cut(next(iter(self._strangers)), "others came")
+
+    def went(self, connection: _Connection) -> None:
+        """A connection was closed."""
+        if self._strangers.get(connection.peer) is connection:
+            self.refuse(connection.peer, "it left without a word")
+
+    def _cut(self, peer: tuple[Any, ...], why: str) -> None:
+        connection = self._strangers[peer]
+        self.refuse(peer, why)
+        with suppress(OSError):  # it has gone by itself
+            connection.shutdown(socket.SHUT_RDWR)  # asyncio sees the end and closes it
+
+
+class _Listening(socket.socket):
+    """Tells the door of each connection that asyncio accepts."""
+
+    def __init__(self, door: Door, family: socket.AddressFamily) -> None:
+        super().__init__(family, socket.SOCK_STREAM)
+        self._door = door
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        accepted, peer = super().accept()
+        connection = _Connection(self._door, accepted.detach(), peer)
+        self._door.came(connection)
+        return connection, peer
+
+
+class _Connection(socket.socket):
+    """Tells the door when it is closed."""
+
+    def __init__(self, door: Door, descriptor: int, peer: tuple[Any, ...]) -> None:
+        super().__init__(fileno=descriptor)
+        self.peer = peer
+        self._door = door
+
+    def close(self) -> None:
+        super().close()
+        self._door.went(self)

@@ -1,0 +1,104 @@
+"""A port that those who never say who they are cannot fill."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect
+
+from hetero_hvd.discovery import door as doors
+from hetero_hvd.driver.server import ChannelServer
+from tests.driver.test_server import KEY, Desk, open_channel
+
+
+async def hold(port, number, words=b""):
+    """So many connections that say no more than this; the sockets."""
+    held = []
+    for _ in range(number):
+        end = socket.socket()
+        end.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(end, ("127.0.0.1", port))
+        if words:
+            await asyncio.get_running_loop().sock_sendall(end, words)
+        held.append(end)
+    return held
+
+
+WORDS = {
+    "silence": b"",
+    "half a request": b"GET /channel HTTP/1.1\r\nHost: ",
+    "TLS": b"\x16\x03\x01\x02\x00\x01",
+    "a WebSocket without a proof": b"GET /channel HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
+def test_half_open_connections_keep_nobody_out(words, monkeypatch):
+    """The newest takes the place of the oldest; a worker gets in, and the end is not delayed."""
+    monkeypatch.setattr(doors, "MAX_STRANGERS", 8)
+
+    async def scenario():
+        server = ChannelServer(KEY, desk := Desk())
+        port = await server.listen("127.0.0.1")
+        held = await hold(port, 40, words)
+        worker, _ = await open_channel(port)
+        held += await hold(port, 40, words)
+        assert desk.addresses == [("alpha-0", "127.0.0.1")]
+        assert len(server._door._strangers) <= 8
+        assert server.refused >= 64
+        pong = await worker.ping()
+        await asyncio.wait_for(pong, 5)
+        await asyncio.gather(asyncio.wait_for(server.close(), 5), worker.wait_closed())
+        for end in held:
+            end.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_flood_takes_no_file_descriptors(monkeypatch, caplog):
+    """More connections than there are file descriptors: all are counted, a worker gets in."""
+    monkeypatch.setattr(doors, "MAX_STRANGERS", 16)
+    num_open, rounds = 100, 3
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = len(list(Path("/proc/self/fd").iterdir())) + num_open + 2 * doors.MAX_STRANGERS + 20
+
+    async def scenario():
+        server = ChannelServer(KEY, Desk())
+        port = await server.listen("127.0.0.1")
+        for _ in range(rounds):
+            held = await hold(port, num_open)
+            worker, _ = await open_channel(port)
+            for end in held:
+                end.close()
+        assert server.refused >= rounds * num_open - doors.MAX_STRANGERS
+        await asyncio.gather(server.close(), worker.wait_closed())
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (enough, limits[1]))
+    try:
+        asyncio.run(scenario())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len([record for record in caplog.records if "refused" in record.message]) == 1
+
+
+def test_a_stranger_cannot_make_us_keep_much():
+    """A large frame before the proof ends its connection."""
+
+    async def scenario():
+        server = ChannelServer(KEY, Desk())
+        port = await server.listen("127.0.0.1")
+        async with connect(f"ws://127.0.0.1:{port}/channel", proxy=None) as stranger:
+            await stranger.recv()
+            await stranger.send(bytes(5000))
+            await stranger.wait_closed()
+            assert stranger.close_code == 1009
+        assert server.refused == 1
+        await server.close()
+
+    asyncio.run(scenario())
