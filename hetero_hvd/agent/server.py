@@ -13,6 +13,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from hetero_hvd.agent.pages import Pages
 from hetero_hvd.discovery import link
 from hetero_hvd.discovery.door import SILENT, Door
 from hetero_hvd.errors import ChannelError
@@ -32,13 +33,15 @@ class AgentServer:
 
     Args:
         key: The cluster key.
+        pages: What it shows besides; None for nothing.
 
     Attributes:
         started: Supervisors started.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, pages: Pages | None = None) -> None:
         self.started = 0
+        self._pages = pages
         self._door = Door("agent")
         self._num_running = 0
         self._idle = asyncio.Event()
@@ -94,6 +97,9 @@ class AgentServer:
     def _route(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == link.PATH:
             return None
+        if self._pages is not None and (page := self._pages.answer(request)) is not None:
+            self._door.proved(connection.remote_address)
+            return page
         self._door.refuse(connection.remote_address, "not for the agent")
         return connection.respond(HTTPStatus.NOT_FOUND, "")
 

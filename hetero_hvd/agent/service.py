@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.discovery.advert import LIFETIME_SECONDS, Advert, sign
 from hetero_hvd.discovery.machine import gpu_uuids, machine_identity, own_addresses
@@ -40,6 +41,7 @@ class AgentOptions:
         slots: Worker processes; None for one per GPU, at least 1.
         address: To listen on and to announce; None for all.
         port: To listen on; 0 for any.
+        token: For its pages; None: it has none.
         version: Of hetero_hvd.
     """
 
@@ -48,6 +50,7 @@ class AgentOptions:
     slots: int | None
     address: str | None
     port: int
+    token: bytes | None
     version: str
 
 
@@ -61,7 +64,7 @@ async def serve_node(options: AgentOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    server = AgentServer(options.key)
+    server = AgentServer(options.key, Pages(options.name, options.token))
     try:
         port = await server.listen(options.address, options.port)
     except OSError as error:
@@ -141,5 +144,6 @@ class Announcer:
             issued_at_seconds=time.time(),
             nonce=secrets.token_bytes(16),
             leaves=leaves,
+            exporter="http" if self._options.token is not None else "",
         )
         return sign(self._options.key, advert)

@@ -25,12 +25,18 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--name", default=None, help="of the node (default: the host's name)")
     command.add_argument("--slots", default=None, help="workers (default: one per GPU, or 1)")
     command.add_argument("--address", default=None, help="listen here only (default: everywhere)")
+    command.add_argument(
+        "--token-file",
+        default=None,
+        help="mode 0600; who shows its token may read /metrics and /hardware (default: nobody)",
+    )
     command.add_argument("--port", default=str(AGENT_PORT), help=f"default: {AGENT_PORT}; 0 = any")
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     from hetero_hvd.agent.service import AgentOptions, serve_node  # noqa: PLC0415 - not for all
+    from hetero_hvd.config.token import read_token  # noqa: PLC0415 - not for all
     from hetero_hvd.discovery.key import read_key  # noqa: PLC0415 - not for all
 
     name = arguments.name or platform.node()
@@ -42,6 +48,7 @@ def act(arguments: argparse.Namespace) -> int:
         slots=None if arguments.slots is None else _number("--slots", arguments.slots, 1, 1024),
         address=None if arguments.address is None else _address(arguments.address),
         port=_number("--port", arguments.port, 0, 65535),
+        token=read_token(arguments.token_file, "--token-file"),
         version=__version__,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections import Counter
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -53,6 +53,7 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         issued_at_seconds: When it was signed, seconds since 1970; grows with every advert.
         nonce: Random, new in each advert.
         leaves: It says good-bye.
+        exporter: How Prometheus may ask its agent; empty if it may not.
     """
 
     name: Annotated[str, msgspec.Meta(max_length=64)]
@@ -68,6 +69,7 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     issued_at_seconds: float
     nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     leaves: bool = False
+    exporter: Literal["", "http", "https"] = ""
 
 
 _decoder = msgspec.msgpack.Decoder(Advert)

@@ -107,6 +107,18 @@ class FoundNodes:
         ]
         return replace(config, nodes=(*listed, *added))
 
+    def exporters(self, config: ClusterConfig) -> dict[str, str]:
+        """Where Prometheus finds the nodes' own metrics: name to `http[s]://ADDRESS:PORT`."""
+        names = {node.address: node.name for node in config.nodes}
+        found = {}
+        for advert in self._roster.present(now_seconds=time.monotonic()):
+            if advert.exporter:
+                name = next((names[a] for a in advert.addresses if a in names), advert.name)
+                address = advert.addresses[0]
+                host = f"[{address}]" if ":" in address else address
+                found[name] = f"{advert.exporter}://{host}:{advert.port}"
+        return found
+
     def _with_key(self, node: NodeConfig) -> NodeConfig:
         if node.launcher != "agent" or node.identity_file is not None:
             return node

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -135,7 +136,7 @@ class Job:
         self._recorder = Recorder(output)
         self._team.journal.subscribe(self._recorder.observe)
         self._control = Control(output, self._team.slots.drain)
-        self._viewing = Viewing(nodes_file.current.job, output, self._team)
+        self._viewing = Viewing(nodes_file.current.job, output, self._team, self._facts)
         self._is_interrupted = False
 
     async def run(self) -> int:
@@ -233,6 +234,13 @@ class Job:
         if cluster != self._followed:
             self._followed = cluster
             await self._team.slots.follow(cluster)
+
+    def _facts(self) -> dict[str, Any]:
+        """What the status tells of discovery."""
+        return {
+            "node_exporters": self._found.exporters(self._followed),
+            "ignored_adverts": self._found.ignored,
+        }
 
     def _interrupt(self, number: int) -> None:
         name = signal.Signals(number).name

@@ -55,17 +55,18 @@ def service_discovery(
     """What Prometheus should scrape, for its http_sd.
 
     Args:
-        status: As GET /status tells it; `node_exporters`, if there, maps a node's name to the
-            address:port of its exporter. Only nodes that have a worker now are listed.
+        status: As GET /status tells it; `node_exporters`, if there, maps a node's name to
+            `http[s]://ADDRESS:PORT` of its exporter. Only nodes that have a worker now are listed.
         target: Address and port of the driver.
         run_id: Name of the run.
     """
     present = {worker.rpartition(":")[0] for worker in status["workers"]}
-    nodes = [
-        {"targets": [address], "labels": {"node": node}}
-        for node, address in sorted(status.get("node_exporters", {}).items())
-        if node in present
-    ]
+    nodes = []
+    for node, url in sorted(status.get("node_exporters", {}).items()):
+        scheme, _, address = url.partition("://")
+        if node in present:
+            labels = {"node": node, "__scheme__": scheme}
+            nodes.append({"targets": [address], "labels": labels})
     return [{"targets": [target], "labels": {"run_id": run_id}}, *nodes]
 
 

@@ -169,7 +169,9 @@ class Team:
 
     def status(self) -> dict[str, Any]:
         """What GET /status answers."""
-        return status_of(self.slots, self.membership, self.ledger, is_ended=self.ended.done())
+        refused = {"channel": self._channels.refused, "rendezvous": self._rendezvous.refused}
+        facts = status_of(self.slots, self.membership, self.ledger, is_ended=self.ended.done())
+        return facts | {"refused": refused}
 
     def _handle(self, slot: Slot, message: FromWorker) -> None:
         if not isinstance(message, Heartbeat):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,13 @@ class Viewing:
         job: The job's settings.
         output: Folder of the run.
         team: The workers.
+        facts: What others know, in addition to the team's own status.
     """
 
-    def __init__(self, job: JobConfig, output: Path, team: Team) -> None:
+    def __init__(
+        self, job: JobConfig, output: Path, team: Team, facts: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._facts = facts
         self._run_id = output.name
         self._team = team
         self._view = LiveView()
@@ -45,7 +50,7 @@ class Viewing:
             Sources(
                 state=self._view.state,
                 num_events=lambda: self._view.num_events,
-                status=self._team.status,
+                status=self._status,
                 targets=self._targets,
                 drain=self._team.slots.drain,
                 stop=self._stop,
@@ -57,9 +62,11 @@ class Viewing:
         """Answer no more."""
         await self._web.close()
 
+    def _status(self) -> dict[str, Any]:
+        return self._team.status() | self._facts()
+
     def _targets(self) -> list[dict[str, Any]]:
-        status = self._team.status()
-        return service_discovery(status, target=self._web.target, run_id=self._run_id)
+        return service_discovery(self._status(), target=self._web.target, run_id=self._run_id)
 
     def _stop(self) -> str:
         self._team.end(Ending(EXIT_STOPPED, "ended by an order over HTTP"))

@@ -12,7 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import psutil
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    generate_latest,
+    start_http_server,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -31,6 +36,12 @@ def node_registry(node_name: str, run_id: str | None = None) -> CollectorRegistr
     registry = CollectorRegistry()
     registry.register(NodeCollector(node_name, run_id))
     return registry
+
+
+def node_page(node_name: str) -> tuple[str, Callable[[], bytes]]:
+    """The same as a page: its content type, and what makes it anew at each call."""
+    registry = node_registry(node_name)
+    return CONTENT_TYPE_LATEST, lambda: generate_latest(registry)
 
 
 class NodeCollector(Collector):

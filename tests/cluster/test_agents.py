@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -79,6 +80,18 @@ class Scene:
             assert time.monotonic() < deadline, f"{text} {times}: {log.read_text()}"
             time.sleep(0.05)
 
+    def metrics(self, name, token):
+        """A node's own metrics, from where the driver says that Prometheus finds them."""
+        page = re.search(r"page: (http://\S+)/ ", self.log.read_text())[1]
+        with urllib.request.urlopen(f"{page}/sd", timeout=10) as answer:
+            targets = json.load(answer)
+        (found,) = (entry for entry in targets if entry["labels"].get("node") == name)
+        url = f"{found['labels']['__scheme__']}://{found['targets'][0]}/metrics"
+        request = urllib.request.Request(url)
+        request.add_header("Authorization", f"Bearer {token.read_text()}")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.read().decode()
+
     def first_step(self, name):
         """When its newest worker took part in a step first, on this machine's monotonic clock."""
         found = re.findall(rf"\[{name}:0\] takes part since (\S+)", self.log.read_text())
@@ -103,13 +116,18 @@ def test_the_life_of_a_node_that_announces_itself(scene, capsys):
     driver = scene.drive([listed | {"slots": 1}])
     scene.wait_for("[beta:0] takes part")
 
+    token = scene.folder / "token"
+    token.write_text("t" * 20)
+    token.chmod(0o600)
     began = time.monotonic()
-    alpha = scene.agent("alpha")
+    alpha = scene.agent("alpha", "--token-file", str(token))
     scene.wait_for("[alpha:0] takes part")
     seconds = scene.first_step("alpha") - began
     with capsys.disabled():
         sys.stdout.write(f" first step {seconds:.1f} s after the start of the agent ")
     assert seconds < MAX_JOIN_SECONDS
+    assert 'node_cpu_seconds_total{mode="user",node="alpha"}' in scene.metrics("alpha", token)
+
     alpha.send_signal(signal.SIGTERM)
     assert alpha.wait(30) == 0
     scene.wait_for("alpha:0 is no longer announced and leaves")

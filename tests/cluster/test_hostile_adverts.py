@@ -53,53 +53,79 @@ class Listener:
             self.longest_tick_seconds = max(self.longest_tick_seconds, spent)
 
 
+class Network:
+    """An honest node and an attacker on virtual hosts."""
+
+    def __init__(self, cluster, key):
+        self.gateway = cluster.gateway
+        self.alpha, self.beta = cluster["alpha"], cluster["beta"]
+        self._key = key
+        self._processes = []
+
+    def honest(self):
+        """Start the agent of alpha."""
+        command = [sys.executable, "-m", "hetero_hvd", "agent", "--name", "alpha"]
+        return self._start(self.alpha, [*command, "--key-file", str(self._key)])
+
+    def attack(self, *recorded):
+        """Start an attack from beta."""
+        command = [sys.executable, str(ATTACKER), "shout", self.beta.address, "eth0"]
+        return self._start(self.beta, [*command, *recorded])
+
+    def _start(self, host, command):
+        vector = [*host.enter(), *command]
+        self._processes.append(subprocess.Popen(vector, stderr=subprocess.DEVNULL))
+        return self._processes[-1]
+
+    def close(self):
+        """End what was started."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+async def come_move_and_leave(listener, network):
+    """What an honest node does; its first advert, as anybody could record it."""
+    alpha, moved = network.alpha, f"{network.alpha.address}0"
+    agent = network.honest()
+    await listener.until(lambda: listener.nodes() == {"alpha": alpha.address}, "it joins")
+    move(alpha, alpha.address, moved, network.gateway)
+    try:
+        await listener.until(lambda: listener.nodes() == {"alpha": moved}, "it moves")
+        agent.terminate()
+        await listener.until(lambda: listener.nodes() == {}, "it leaves")
+    finally:
+        move(alpha, moved, alpha.address, network.gateway)
+    is_answer = 7  # the byte of a packet's header that counts its answers
+    return next(p for sender, p in listener.packets if sender == alpha.address and p[is_answer])
+
+
 def test_hostile_adverts_are_counted_and_nothing_else(virtual_cluster, tmp_path, capsys):
     """Unsigned, forged, replayed, oversized, shell-like ones, 10,000 in a burst, over IPv4 and 6.
 
     Meanwhile a node joins, moves to another address and leaves, and is followed; a recorded advert
     of it does not bring it back.
     """
-    cluster = virtual_cluster({"alpha": 100, "beta": 50})
-    alpha, beta = cluster["alpha"], cluster["beta"]
     make_key(tmp_path / "key")
-    command = [sys.executable, "-m", "hetero_hvd", "agent", "--name", "alpha"]
-    vector = [*alpha.enter(), *command, "--key-file", str(tmp_path / "key")]
-
-    def start_agent():
-        return subprocess.Popen(vector, stderr=subprocess.DEVNULL)
-
-    def attack(*recorded):
-        shout = [*beta.enter(), sys.executable, str(ATTACKER), "shout", beta.address, "eth0"]
-        return subprocess.Popen([*shout, *recorded])
+    network = Network(virtual_cluster({"alpha": 100, "beta": 50}), tmp_path / "key")
 
     async def scenario():
         listener = Listener(tmp_path / "key")
         await listener.found.open()
-        attacker, agent = attack(), start_agent()
         try:
-            await listener.until(lambda: attacker.poll() is not None, "the attack goes on")
-            await listener.until(lambda: listener.nodes() == {"alpha": alpha.address}, "it joins")
-            first = next(p for sender, p in listener.packets if sender == alpha.address and p[7])
-            moved = f"{alpha.address}0"
-            move(alpha, alpha.address, moved, cluster.gateway)
-            try:
-                await listener.until(lambda: listener.nodes() == {"alpha": moved}, "it moves")
-                agent.terminate()
-                await listener.until(lambda: listener.nodes() == {}, "it leaves")
-            finally:
-                move(alpha, moved, alpha.address, cluster.gateway)
-            again = attack(first.hex())
-            await listener.until(lambda: again.poll() is not None, "the second attack goes on")
+            first = network.attack()
+            recorded = await come_move_and_leave(listener, network)
+            second = network.attack(recorded.hex())
+            for attack in (first, second):
+                await listener.until(lambda a=attack: a.poll() == 0, "the attack goes on")
             listener.found.listen()
-            assert listener.nodes() == {}
         finally:
-            for process in (attacker, agent):
-                process.kill()
-                process.wait()
+            network.close()
             await listener.found.close()
         return listener
 
     listener = asyncio.run(scenario())
+    assert listener.nodes() == {}
     counts = listener.found.ignored
     assert counts["dropped"] > 1000
     assert counts["malformed"] >= 32

@@ -145,12 +145,15 @@ def test_the_table_of_another_rendezvous_says_nothing():
     assert ("steps_total",) not in found
 
 
+EXPORTERS = {"alpha": "https://a:1", "beta": "http://b:1"}
+
+
 def test_discovery_follows_the_membership():
     """The driver is always a target, a node's exporter while the node has a worker."""
-    status = {"workers": {"alpha:0": {}}, "node_exporters": {"alpha": "a:1", "beta": "b:1"}}
+    status = {"workers": {"alpha:0": {}}, "node_exporters": EXPORTERS}
     assert service_discovery(status, target="d:2", run_id="r") == [
         {"targets": ["d:2"], "labels": {"run_id": "r"}},
-        {"targets": ["a:1"], "labels": {"node": "alpha"}},
+        {"targets": ["a:1"], "labels": {"node": "alpha", "__scheme__": "https"}},
     ]
 
 

@@ -2,42 +2,10 @@
 
 from __future__ import annotations
 
-import hmac
-import os
-import stat
 from dataclasses import dataclass
-from pathlib import Path
 
 from hetero_hvd.config.kinds import is_loopback
-from hetero_hvd.errors import ConfigError
-
-MIN_TOKEN_CHARACTERS = 16
-MAX_TOKEN_BYTES = 4096
-
-
-def read_token(path: str | None, setting: str) -> bytes | None:
-    """The token in a file that nobody else can read; None without a file.
-
-    Raises:
-        ConfigError: The file is missing, open to others, or holds no token.
-    """
-    if path is None:
-        return None
-    try:
-        with Path(path).open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            token = file.read(MAX_TOKEN_BYTES).strip()
-    except OSError as error:
-        raise ConfigError([f"job.{setting}: {path} cannot be read: {error.strerror}"]) from error
-    if mode & 0o077:
-        raise ConfigError(
-            [f"job.{setting}: {path} has mode {mode:04o}, must be 0600: others could read it"]
-        )
-    if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or b"\n" in token:
-        raise ConfigError(
-            [f"job.{setting}: {path} must hold one line of {MIN_TOKEN_CHARACTERS} or more letters"]
-        )
-    return token
+from hetero_hvd.config.token import holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +32,9 @@ class Access:
     def may_read(self, authorization: str) -> bool:
         """Whether a request with this header may look."""
         return (
-            self.read is None or _holds(authorization, self.read) or self.may_operate(authorization)
+            self.read is None or holds(authorization, self.read) or self.may_operate(authorization)
         )
 
     def may_operate(self, authorization: str) -> bool:
         """Whether a request with this header may drain and stop."""
-        return self.operate is not None and _holds(authorization, self.operate)
-
-
-def _holds(authorization: str, token: bytes) -> bool:
-    scheme, _, found = authorization.partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(found.strip().encode(), token)
+        return self.operate is not None and holds(authorization, self.operate)

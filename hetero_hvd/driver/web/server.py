@@ -17,7 +17,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hetero_hvd.config import JobConfig
-from hetero_hvd.driver.web.access import Access, read_token
+from hetero_hvd.config.token import read_token
+from hetero_hvd.driver.web.access import Access
 from hetero_hvd.driver.web.app import Answers, Sources
 from hetero_hvd.errors import ConfigError, JobError
 
@@ -72,8 +73,8 @@ class Web:
         self._file = output / NAME
         self._access = Access(
             address=job.http_address,
-            read=read_token(job.http_token_file, "http_token_file"),
-            operate=read_token(job.http_operate_token_file, "http_operate_token_file"),
+            read=read_token(job.http_token_file, "job.http_token_file"),
+            operate=read_token(job.http_operate_token_file, "job.http_operate_token_file"),
         )
         self._server: _Server | None = None
         self._task: Task[None] | None = None

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hetero_hvd.config.kinds import is_loopback
+from hetero_hvd.config.token import read_token
 from hetero_hvd.core.live import LiveState, LiveView
-from hetero_hvd.driver.web.access import read_token
 from hetero_hvd.driver.web.server import NAME
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import StepsTimed, WorkersJoined
@@ -111,7 +111,7 @@ def _newest(runs: Path = Path("runs")) -> Path:
 
 
 def _driver(url: str, token_file: str | None, ca: str | None) -> Source:
-    token = read_token(token_file, "http_token_file")
+    token = read_token(token_file, "job.http_token_file")
     headers = {"Authorization": f"Bearer {token.decode()}"} if token else {}
     address = f"{url.rstrip('/')}/state"
     request = urllib.request.Request(address, headers=headers)  # noqa: S310 - see source_of

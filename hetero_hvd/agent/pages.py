@@ -1,0 +1,69 @@
+"""What the agent tells of its node over HTTP, to who shows the token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+from hetero_hvd.config.token import holds
+from hetero_hvd.probes.hardware import probe_hardware
+from hetero_hvd.probes.node_metrics import node_page
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page.
+
+    Attributes:
+        content_type: MIME type.
+        body: Makes it, at each request anew.
+    """
+
+    content_type: str
+    body: Callable[[], bytes]
+
+
+class Pages:
+    """All pages; a plain GET on the agent's port.
+
+    Args:
+        node: Name of the node.
+        token: Which a reader must show; None: there are no pages.
+    """
+
+    def __init__(self, node: str, token: bytes | None) -> None:
+        self._token = token
+        content_type, metrics = node_page(node)
+        self._pages = {
+            "/metrics": Page(content_type, metrics),
+            "/hardware": Page("application/json", _hardware),
+        }
+
+    @property
+    def are_there(self) -> bool:
+        """Whether anybody can read them."""
+        return self._token is not None
+
+    def answer(self, request: Request) -> Response | None:
+        """The page that a request asks for; None if there is none, or not for this reader."""
+        page = self._pages.get(request.path)
+        shown = request.headers.get_all("Authorization")
+        if page is None or self._token is None or len(shown) != 1:
+            return None
+        if not holds(shown[0], self._token):
+            return None
+        body = page.body()
+        headers = Headers()
+        headers["Content-Type"] = page.content_type
+        headers["Content-Length"] = str(len(body))
+        headers["Connection"] = "close"
+        return Response(HTTPStatus.OK.value, HTTPStatus.OK.phrase, headers, body)
+
+
+def _hardware() -> bytes:
+    return json.dumps(asdict(probe_hardware())).encode()

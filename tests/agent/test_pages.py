@@ -1,0 +1,72 @@
+"""What an agent shows over HTTP, and to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from hetero_hvd.agent.pages import Pages
+from hetero_hvd.agent.server import AgentServer
+
+TOKEN = b"t" * 20
+
+
+async def fetch(port, path, *headers):
+    """Status, head and body of a plain GET."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = [f"GET {path} HTTP/1.1".encode(), b"Host: x", *headers, b"", b""]
+    writer.write(b"\r\n".join(lines))
+    head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), head, body
+
+
+def ask(*requests, token=TOKEN):
+    """The answers to these requests, and how many connections were refused."""
+
+    async def scenario():
+        server = AgentServer(bytes(32), Pages("alpha", token))
+        port = await server.listen("127.0.0.1", 0)
+        answers = [await fetch(port, *request) for request in requests]
+        await server.close()
+        return answers, server.refused
+
+    return asyncio.run(scenario())
+
+
+def test_who_shows_the_token_reads_metrics_and_hardware():
+    """Each page is made when it is asked for."""
+    shown = b"Authorization: Bearer " + TOKEN
+    answers, refused = ask(("/metrics", shown), ("/hardware", shown))
+    assert [status for status, *_ in answers] == [200, 200]
+    assert b"Content-Type: text/plain; version=" in answers[0][1]
+    assert b'hetero_hvd_node_cpu_seconds_total{mode="user",node="alpha"}' in answers[0][2]
+    assert json.loads(answers[1][2])["cores"] > 0
+    assert refused == 0
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        (),
+        (b"Authorization: Bearer " + b"x" * 20,),
+        (b"Authorization: Bearer ",),
+        (b"Authorization: Bearer \xff\xfe",),
+        (b"Authorization: " + TOKEN,),
+        (b"Authorization: Bearer " + TOKEN, b"Authorization: Bearer x"),
+    ],
+    ids=["none", "wrong", "empty", "not-text", "no-scheme", "two"],
+)
+def test_nobody_else_learns_that_there_are_pages(headers):
+    """Without the token they are not found, as everything else; all is counted."""
+    answers, refused = ask(("/metrics", *headers), ("/hardware", *headers), ("/etc/passwd",))
+    assert [(status, body) for status, _, body in answers] == [(404, b"")] * 3
+    assert refused == 3
+
+
+def test_without_a_token_file_there_are_no_pages():
+    """An empty token opens nothing."""
+    answers, _ = ask(("/metrics", b"Authorization: Bearer "), ("/metrics",), token=None)
+    assert [status for status, *_ in answers] == [404, 404]
