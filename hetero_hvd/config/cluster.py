@@ -12,6 +12,9 @@ from hetero_hvd.config.kinds import ListOf, Section
 from hetero_hvd.config.node import NodeConfig
 
 
+LIST = "a list of at least one node, each with its own name"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
     """Everything that nodes.yaml, the environment and the flags say together.
@@ -29,11 +32,10 @@ class ClusterConfig:
         metadata=about(
             ListOf(
                 Section(NodeConfig),
-                "a list of at least one node, each with its own name",
-                min_items=1,
+                LIST,
                 unique="name",
             ),
-            "the machines",
+            "the machines; with job.discover the list may be empty",
         )
     )
     path: Path = Path("nodes.yaml")
@@ -44,6 +46,9 @@ class ClusterConfig:
         check(self, self._relations())
 
     def _relations(self) -> Iterator[tuple[str, str]]:
+        if not self.nodes and not self.job.discover:
+            yield "nodes", f"found an empty list, must be {LIST}"
+            return
         for index, node in enumerate(self.nodes):
             if node.launcher == "agent" and not (node.identity_file or self.job.cluster_key_file):
                 yield (

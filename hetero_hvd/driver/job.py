@@ -206,8 +206,14 @@ class Job:
         job = self._nodes_file.current.job
         slots = self._team.slots
         deadline = time.monotonic() + timeout_seconds
+        is_waiting_for_nodes = False
         while True:
             num_ready, num_wanted = len(slots.available()), len(slots.all)
+            if job.discover and num_wanted < job.min_np:  # nothing was started that could be late
+                deadline = time.monotonic() + timeout_seconds
+                if not is_waiting_for_nodes:
+                    self._console.say(f"waiting for agents: {num_wanted} workers of {job.min_np}")
+                is_waiting_for_nodes = True
             num_enough = max(job.min_np, min(num_wanted, job.max_np or num_wanted))
             if num_ready >= num_enough:
                 return

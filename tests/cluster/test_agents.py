@@ -56,12 +56,17 @@ class Scene:
         vector += ["--name", name, "--slots", "1", *more]
         return self._start([*self._cluster[name].enter(), *vector], self.folder / f"{name}.txt")
 
-    def drive(self, nodes, **job):
+    def list_nodes(self, *nodes):
+        """Write nodes.yaml; a job that runs follows it."""
+        content = {"job": self._job, "nodes": nodes}
+        (self.folder / "nodes.yaml").write_text(json.dumps(content))
+
+    def drive(self, *nodes, **job):
         """Start a job that discovers nodes."""
-        job |= {"discover": True, "cluster_key_file": str(self.key)}
-        job |= {"driver_address": self._cluster.gateway, "max_restarts": 100}
-        job |= {"balance": False, "remember": False, "checkpoint_seconds": 0}
-        (self.folder / "nodes.yaml").write_text(json.dumps({"job": job, "nodes": nodes}))
+        self._job = {"discover": True, "cluster_key_file": str(self.key), "max_restarts": 100}
+        self._job |= {"driver_address": self._cluster.gateway, "checkpoint_seconds": 0}
+        self._job |= {"balance": False, "remember": False} | job
+        self.list_nodes(*nodes)
         vector = [sys.executable, "-c", SHORT_LIVES, "run", "--output", "out"]
         return self._start([*vector, "--", str(SCRIPT)], self.log)
 
@@ -83,13 +88,13 @@ class Scene:
     def metrics(self, name, token):
         """A node's own metrics, from where the driver says that Prometheus finds them."""
         page = re.search(r"page: (http://\S+)/ ", self.log.read_text())[1]
-        with urllib.request.urlopen(f"{page}/sd", timeout=10) as answer:
+        with urllib.request.urlopen(f"{page}/sd", timeout=10) as answer:  # noqa: S310 - our own
             targets = json.load(answer)
         (found,) = (entry for entry in targets if entry["labels"].get("node") == name)
         url = f"{found['labels']['__scheme__']}://{found['targets'][0]}/metrics"
-        request = urllib.request.Request(url)
+        request = urllib.request.Request(url)  # noqa: S310
         request.add_header("Authorization", f"Bearer {token.read_text()}")
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
             return answer.read().decode()
 
     def first_step(self, name):
@@ -108,12 +113,15 @@ def scene(virtual_cluster, tmp_path):
 def test_the_life_of_a_node_that_announces_itself(scene, capsys):
     """It joins within seconds, leaves in order after its good-bye, and silence is waited out.
 
-    Another node is in nodes.yaml with `launcher: agent`, on a port of its own.
+    The job begins without any node. The first, which is not on the list of announced ones that are
+    allowed, is put into nodes.yaml with `launcher: agent`, on a port of its own.
     """
+    driver = scene.drive(allow="alpha")
     scene.agent("beta", "--port", str(PORT_OF_BETA))
+    scene.wait_for("waiting for agents: 0 workers of 1")
     address = scene._cluster["beta"].address
     listed = {"name": "beta", "address": address, "launcher": "agent", "port": PORT_OF_BETA}
-    driver = scene.drive([listed | {"slots": 1}])
+    scene.list_nodes(listed | {"slots": 1})
     scene.wait_for("[beta:0] takes part")
 
     token = scene.folder / "token"

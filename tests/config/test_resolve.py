@@ -156,6 +156,14 @@ def test_problems_of_all_sources_are_listed_together(tmp_path: Path):
     )
 
 
+def test_a_job_that_discovers_nodes_may_begin_without_any(tmp_path: Path):
+    """Then min_np may be what no entry can fulfil; without discover there must be a node."""
+    settings = "discover: true, cluster_key_file: key, min_np: 3"
+    assert load(tmp_path, f"nodes: []\njob: {{{settings}}}\n").nodes == ()
+    with pytest.raises(ConfigError, match="nodes: found an empty list"):
+        load(tmp_path, "nodes: []\njob: {cluster_key_file: key}\n")
+
+
 def test_a_relation_is_reported_where_the_value_came_from(tmp_path: Path):
     """`--max-np 1` against the file's `min_np: 2` is the flag's problem."""
     content = "nodes: [{name: a}]\njob: {min_np: 2}\n"
