@@ -24,7 +24,7 @@ setup(
         "starlette>=0.40",
         "textual>=1.0",
         "uvicorn>=0.30",
-        "websockets>=16",
+        "websockets>=17",
         "zeroconf>=0.130",
     ],
     extras_require={

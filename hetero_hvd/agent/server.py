@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from contextlib import suppress
@@ -15,7 +16,8 @@ from websockets.http11 import Request, Response
 
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.discovery import link
-from hetero_hvd.discovery.door import SILENT, Door
+from hetero_hvd.discovery.door import Door, Warnings
+from hetero_hvd.discovery.tls import server_options
 from hetero_hvd.errors import ChannelError
 
 logger = logging.getLogger(__name__)
@@ -34,12 +36,16 @@ class AgentServer:
     Args:
         key: The cluster key.
         pages: What it shows besides; None for nothing.
+        tls: Both ends then show certificates as well; None for frames that are encrypted only.
 
     Attributes:
         started: Supervisors started.
     """
 
-    def __init__(self, key: bytes, pages: Pages | None = None) -> None:
+    def __init__(
+        self, key: bytes, pages: Pages | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._tls = server_options(tls)
         self.started = 0
         self._pages = pages
         self._door = Door("agent")
@@ -77,7 +83,8 @@ class AgentServer:
             ping_interval=PING_SECONDS,
             ping_timeout=PING_SECONDS,
             close_timeout=1,
-            logger=SILENT,
+            logger=Warnings(logger, {}),
+            **self._tls,
         )
         found: int = next(iter(self._server.sockets)).getsockname()[1]
         return found

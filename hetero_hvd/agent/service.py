@@ -6,9 +6,11 @@ import asyncio
 import logging
 import secrets
 import signal
+import ssl
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
@@ -42,6 +44,7 @@ class AgentOptions:
         address: To listen on and to announce; None for all.
         port: To listen on; 0 for any.
         token: For its pages; None: it has none.
+        tls: For its port; None: without.
         version: Of hetero_hvd.
     """
 
@@ -51,6 +54,7 @@ class AgentOptions:
     address: str | None
     port: int
     token: bytes | None
+    tls: ssl.SSLContext | None
     version: str
 
 
@@ -64,7 +68,7 @@ async def serve_node(options: AgentOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    server = AgentServer(options.key, Pages(options.name, options.token))
+    server = AgentServer(options.key, Pages(options.name, options.token), options.tls)
     try:
         port = await server.listen(options.address, options.port)
     except OSError as error:
@@ -130,6 +134,11 @@ class Announcer:
             logger.info("announced at %s", ", ".join(addresses))
         self._said, self._said_at_seconds = addresses, time.monotonic()
 
+    def _exporter(self) -> Literal["", "http", "https"]:
+        if self._options.token is None:
+            return ""
+        return "http" if self._options.tls is None else "https"
+
     def _signed(self, addresses: tuple[str, ...], *, leaves: bool) -> dict[str, bytes]:
         advert = Advert(
             name=self._options.name,
@@ -144,6 +153,6 @@ class Announcer:
             issued_at_seconds=time.time(),
             nonce=secrets.token_bytes(16),
             leaves=leaves,
-            exporter="http" if self._options.token is not None else "",
+            exporter=self._exporter(),
         )
         return sign(self._options.key, advert)

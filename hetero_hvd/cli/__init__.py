@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from hetero_hvd.cli import (
     agent,
+    certificates,
     compare,
     config,
     discover,
@@ -48,6 +49,7 @@ COMMANDS = {
     "doctor": doctor,
     "key": key,
     "agent": agent,
+    "certificates": certificates,
     "simulate": simulate,
     "stack": stack,
 }

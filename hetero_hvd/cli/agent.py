@@ -30,6 +30,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         default=None,
         help="mode 0600; who shows its token may read /metrics and /hardware (default: nobody)",
     )
+    command.add_argument(
+        "--tls-file",
+        type=Path,
+        default=None,
+        help="made by hetero-hvd certificates for this node (default: no TLS)",
+    )
     command.add_argument("--port", default=str(AGENT_PORT), help=f"default: {AGENT_PORT}; 0 = any")
 
 
@@ -38,7 +44,9 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.agent.service import AgentOptions, serve_node  # noqa: PLC0415 - not for all
     from hetero_hvd.config.token import read_token  # noqa: PLC0415 - not for all
     from hetero_hvd.discovery.key import read_key  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.tls import read_bundle, server_context  # noqa: PLC0415 - not for all
 
+    tls_file: Path | None = arguments.tls_file
     name = arguments.name or platform.node()
     if NODE_NAME.fullmatch(name) is None:
         raise UserError(f"--name: found {name!r}, must be letters, digits, '-' and '.', at most 64")
@@ -49,6 +57,7 @@ def act(arguments: argparse.Namespace) -> int:
         address=None if arguments.address is None else _address(arguments.address),
         port=_number("--port", arguments.port, 0, 65535),
         token=read_token(arguments.token_file, "--token-file"),
+        tls=None if tls_file is None else server_context(read_bundle(tls_file)),
         version=__version__,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -11,7 +11,6 @@ from hetero_hvd.config.job import JobConfig
 from hetero_hvd.config.kinds import ListOf, Section
 from hetero_hvd.config.node import NodeConfig
 
-
 LIST = "a list of at least one node, each with its own name"
 
 

@@ -144,6 +144,22 @@ class JobConfig:
         default=3,
         metadata=about(integer(0), "restarts of one slot within 10 minutes; then it is given up"),
     )
+    channel_tls: bool = field(
+        default=False,
+        metadata=about(
+            boolean(),
+            "encrypt what driver and workers say to each other, with certificates made for the job",
+        ),
+    )
+    tls_file: str | None = field(
+        default=None,
+        metadata=about(
+            PATH,
+            "made by hetero-hvd certificates; agents are then reached through TLS only, with "
+            "certificates of both ends",
+            default_text="no TLS",
+        ),
+    )
     driver_address: str | None = field(
         default=None,
         metadata=about(

@@ -122,6 +122,14 @@ class NodeConfig:
             default_text="ssh decides; job.cluster_key_file for an agent",
         ),
     )
+    tls_file: str | None = field(
+        default=None,
+        metadata=about(
+            PATH,
+            "TLS file with which its agent is reached; a path here",
+            default_text="job.tls_file",
+        ),
+    )
     ssh_options: dict[str, str] = field(
         default_factory=dict, metadata=about(SSH_OPTIONS, "further options, each passed as -o")
     )
@@ -203,6 +211,8 @@ class NodeConfig:
                             "set 'launcher: ssh' or remove it"
                         ),
                     )
+        if self.launcher != "agent" and self.tls_file is not None:
+            yield "tls_file", f"found {shown(self.tls_file)}, but is for launcher agent; remove it"
         if self.launcher == "agent":
             for name in _NOT_FOR_AGENTS:
                 if value := getattr(self, name):

@@ -6,18 +6,22 @@ code through. When this process ends, so do the connection, the supervisor and t
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
+import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from hetero_hvd.discovery import link
 from hetero_hvd.discovery.key import read_key
+from hetero_hvd.discovery.tls import client_context, read_bundle
 from hetero_hvd.errors import ChannelError, UserError
 
 EXIT_NO_CONNECTION = 255
@@ -28,8 +32,27 @@ PING_SECONDS = 5.0
 """Between two signs of life; after as long without an answer the connection is dead."""
 
 
-async def dial(address: str, port: int, key: bytes, *, gpus: bool) -> int:
+class Tls(NamedTuple):
+    """How to be sure of an agent, beside the cluster key.
+
+    Attributes:
+        context: With our own certificate, and the authority of the agent's.
+        name: Of the node, for which the agent's certificate must be.
+    """
+
+    context: ssl.SSLContext
+    name: str
+
+
+async def dial(address: str, port: int, key: bytes, *, gpus: bool, tls: Tls | None = None) -> int:
     """Run a supervisor on a node; for the main coroutine of a process of its own.
+
+    Args:
+        address: Of the node.
+        port: Of its agent.
+        key: The cluster key.
+        gpus: Ask for the number of GPUs instead of starting a worker.
+        tls: None for a connection without TLS.
 
     Returns:
         The supervisor's exit code.
@@ -41,7 +64,9 @@ async def dial(address: str, port: int, key: bytes, *, gpus: bool) -> int:
     host = f"[{address}]" if ":" in address else address
     try:
         async with connect(
-            f"ws://{host}:{port}{link.PATH}",
+            f"{'wss' if tls else 'ws'}://{host}:{port}{link.PATH}",
+            ssl=tls.context if tls else None,
+            server_hostname=tls.name if tls else None,
             max_size=link.MAX_FRAME_BYTES,
             compression=None,
             proxy=None,
@@ -98,12 +123,20 @@ def _write(data: bytes) -> None:
 
 def main() -> int:
     """Dial; gives the exit code."""
-    address, port, key_file, *rest = sys.argv[1:]
+    parser = argparse.ArgumentParser(prog="hetero_hvd.discovery.dial")
+    parser.add_argument("address")
+    parser.add_argument("port", type=int)
+    parser.add_argument("key_file", type=Path)
+    parser.add_argument("--tls", nargs=2, metavar=("FILE", "NAME"))
+    parser.add_argument("--gpus", action="store_true")
+    given = parser.parse_args()
     try:
-        key = read_key(Path(key_file).expanduser())
-        return asyncio.run(dial(address, int(port), key, gpus=rest == ["--gpus"]))
-    except (OSError, UserError, ChannelError) as error:
-        sys.stderr.write(f"agent at {address} port {port}: {error}\n")
+        key, tls = read_key(given.key_file.expanduser()), None
+        if given.tls:
+            tls = Tls(client_context(read_bundle(Path(given.tls[0]).expanduser())), given.tls[1])
+        return asyncio.run(dial(given.address, given.port, key, gpus=given.gpus, tls=tls))
+    except (OSError, UserError, ChannelError) as error:  # ssl.SSLError is an OSError
+        sys.stderr.write(f"agent at {given.address} port {given.port}: {error}\n")
         return EXIT_NO_CONNECTION
 
 

@@ -14,14 +14,20 @@ from contextlib import suppress
 from typing import Any
 
 logger = logging.getLogger(__name__)
-SILENT = logging.Logger("strangers", logging.CRITICAL)  # noqa: LOG001 - for no global setting
-"""For websockets, which writes a traceback for each stranger that does not speak HTTP."""
 
 MAX_STRANGERS = 256
 """More than the workers of a large cluster that connect within the milliseconds of a handshake."""
 
 BACKLOG = 1024
 COMPLAINT_SECONDS = 10.0
+
+
+class Warnings(logging.LoggerAdapter[logging.Logger]):
+    """For websockets, which has a line for each connection: lets only what went wrong through."""
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - as logging calls it
+        """Whether a line of this level is written."""
+        return level >= logging.WARNING and super().isEnabledFor(level)
 
 
 class Door:

@@ -35,6 +35,7 @@ class FoundNodes:
 
     def __init__(self, job: JobConfig) -> None:
         self._key_file = job.cluster_key_file or ""
+        self._tls_file = job.tls_file
         self._allowed = set(job.allow.split(",")) if job.allow else None
         self._ear = Ear() if job.discover else None
         key = read_key(Path(self._key_file).expanduser()) if job.discover else b""
@@ -120,9 +121,13 @@ class FoundNodes:
         return found
 
     def _with_key(self, node: NodeConfig) -> NodeConfig:
-        if node.launcher != "agent" or node.identity_file is not None:
+        if node.launcher != "agent":
             return node
-        return replace(node, identity_file=self._key_file)
+        return replace(
+            node,
+            identity_file=node.identity_file or self._key_file,
+            tls_file=node.tls_file or self._tls_file,
+        )
 
     def _node(self, advert: Advert) -> NodeConfig | None:
         """How to start its workers; None if Horovod, which knows IPv4 only, cannot reach it."""
@@ -135,6 +140,7 @@ class FoundNodes:
                     slots=advert.slots,
                     launcher="agent",
                     identity_file=self._key_file,
+                    tls_file=self._tls_file,
                 )
         return None
 

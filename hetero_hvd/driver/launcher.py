@@ -52,7 +52,8 @@ def supervisor_command(node: NodeConfig, *arguments: str) -> list[str]:
         return command
     if node.launcher == "agent":
         where = [node.address, str(node.port or AGENT_PORT), node.identity_file or ""]
-        return [sys.executable, *DIAL, *where, *arguments]
+        tls = ["--tls", node.tls_file, node.name] if node.tls_file else []
+        return [sys.executable, *DIAL, *where, *tls, *arguments]
     options = [
         "BatchMode=yes",
         "ConnectTimeout=10",

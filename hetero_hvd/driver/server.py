@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -14,7 +15,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from hetero_hvd import channel
-from hetero_hvd.discovery.door import SILENT, Door
+from hetero_hvd.discovery.door import Door, Warnings
+from hetero_hvd.discovery.tls import server_options
 from hetero_hvd.errors import ChannelError
 from hetero_hvd.messages import FromDriver, FromWorker
 
@@ -94,9 +96,11 @@ class ChannelServer:
     Args:
         key: The job's key.
         desk: Who handles what comes.
+        tls: Both ends then show certificates; None for a channel that is signed only.
     """
 
-    def __init__(self, key: bytes, desk: Desk) -> None:
+    def __init__(self, key: bytes, desk: Desk, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = server_options(tls)
         self._door = Door("channel")
         self._num_cut = 0
         self._key = key
@@ -124,7 +128,8 @@ class ChannelServer:
             compression=None,
             close_timeout=CLOSE_SECONDS,
             ping_interval=None,  # the worker's heartbeat says more: that its Python runs
-            logger=SILENT,
+            logger=Warnings(logger, {}),
+            **self._tls,
         )
         self._servers.append(server)
         port: int = next(iter(server.sockets)).getsockname()[1]

@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig
+from hetero_hvd.driver.credentials import Credentials
 from hetero_hvd.driver.launcher import WorkerProcess, launch_order
 from hetero_hvd.driver.network import Endpoints
 from hetero_hvd.driver.slot import Slot
@@ -18,7 +19,7 @@ class Starter:
     Args:
         config: Of the job at its start.
         command: The user's command.
-        key: The job's key.
+        credentials: The job's secrets.
         endpoints: Where the nodes reach the driver.
         output: Folder of the run; the workers keep their checkpoints there.
         resume: Folder of an earlier run to go on from.
@@ -28,7 +29,7 @@ class Starter:
         self,
         config: ClusterConfig,
         command: tuple[str, ...],
-        key: bytes,
+        credentials: Credentials,
         endpoints: Endpoints,
         *,
         output: Path,
@@ -46,7 +47,7 @@ class Starter:
             "resume": str(resume.absolute() / "checkpoints") if resume else "",
         }
         self._environment = {
-            "HETERO_HVD_KEY": key.hex(),
+            **credentials.environment,
             "HETERO_HVD_HANG_SECONDS": str(job.hang_timeout_seconds),
             "HETERO_HVD_REPRODUCIBLE": str(job.reproducible).lower(),
             "HETERO_HVD_GRAIN": str(job.grain),

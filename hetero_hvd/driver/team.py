@@ -12,6 +12,7 @@ from typing import Any
 
 from hetero_hvd import channel
 from hetero_hvd.config import ClusterConfig
+from hetero_hvd.driver.credentials import Credentials
 from hetero_hvd.driver.discovery import Slots
 from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.journal import Journal
@@ -66,8 +67,8 @@ class Team:
     ) -> None:
         self._job = config.job
         self._console = console
-        key = channel.new_key()
-        self._channels = ChannelServer(key, self)
+        secrets = Credentials.new(tls=config.job.channel_tls)
+        self._channels = ChannelServer(secrets.key, self, secrets.tls)
         self._rendezvous = Rendezvous()
         addresses = DriverAddresses.of(config)
         self.endpoints = Endpoints(addresses, self._channels, self._rendezvous)
@@ -81,7 +82,7 @@ class Team:
         self.slots = Slots(
             console,
             output / "logs",
-            launch=Starter(config, command, key, self.endpoints, output=output, resume=resume),
+            launch=Starter(config, command, secrets, self.endpoints, output=output, resume=resume),
             count_gpus=count_gpus,
             on_change=self._slots_changed,
             on_exit=self._exited,

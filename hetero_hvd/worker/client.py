@@ -16,6 +16,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from hetero_hvd import channel
+from hetero_hvd.discovery.tls import client_context
 from hetero_hvd.errors import ChannelError, WorkerLostError
 from hetero_hvd.messages import (
     Admit,
@@ -63,6 +64,7 @@ class DriverClient:
     def __init__(self, place: Place, *, progress: Callable[[], int]) -> None:
         self._place = place
         self._progress = progress
+        self._tls = client_context(place.tls) if place.tls else None
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._connection: ClientConnection | None = None
@@ -168,8 +170,11 @@ class DriverClient:
     def _connect(self) -> ClientConnection:
         address, port = self._place.driver or ("127.0.0.1", 0)
         host = f"[{address}]" if ":" in address else address
+        tls = self._tls
         return connect(
-            f"ws://{host}:{port}/channel",
+            f"{'wss' if tls else 'ws'}://{host}:{port}/channel",
+            ssl=tls,
+            server_hostname="driver" if tls else None,  # as in driver/credentials.py
             open_timeout=self._timeout_seconds(),
             close_timeout=LEASED_TIMEOUT_SECONDS,
             ping_interval=None,  # `_listen` pings: it has to know when the driver answered

@@ -23,6 +23,7 @@ class Place:
         host: Its name as a Horovod host.
         driver: `(address, port)` of our driver; None under `horovodrun` or alone.
         key: The job's key; empty without a driver.
+        tls: Key and certificates for the channel, PEM; None: it is signed only.
         settings: This node's part of nodes.yaml that the worker needs.
     """
 
@@ -30,6 +31,7 @@ class Place:
     host: str
     driver: tuple[str, int] | None
     key: bytes
+    tls: bytes | None = None
     settings: Mapping[str, Any]
 
     @property
@@ -64,6 +66,7 @@ def read_place(environment: Mapping[str, str] | None = None) -> Place:
             host=variables["HETERO_HVD_HOST"],
             driver=(address, int(port)),
             key=bytes.fromhex(variables["HETERO_HVD_KEY"]),
+            tls=tls.encode() if (tls := variables.get("HETERO_HVD_TLS")) else None,
             settings=_settings(variables),
         )
     except (KeyError, ValueError) as error:

@@ -57,10 +57,15 @@ def serve(scenario):
 async def open_channel(port, *, key=KEY, worker=ALPHA, host="alpha-0"):
     """Connect and shake hands as a worker does."""
     socket = await connect(f"ws://127.0.0.1:{port}/channel", compression=None, proxy=None)
+    return socket, await shake_hands(socket, key=key, worker=worker, host=host)
+
+
+async def shake_hands(socket, *, key=KEY, worker=ALPHA, host="alpha-0"):
+    """A worker's part; the session."""
     nonce = await socket.recv()
     frame, own_nonce = channel.answer(key, nonce, worker=worker, host=host)
     await socket.send(frame)
-    return socket, channel.confirm(key, nonce, own_nonce, await socket.recv())
+    return channel.confirm(key, nonce, own_nonce, await socket.recv())
 
 
 def test_worker_and_driver_talk():

@@ -1,0 +1,162 @@
+"""Makes certificates: for the channel of one job, and for a cluster that has no authority yet."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from hetero_hvd.errors import UserError
+
+LIFETIME = timedelta(days=3650)
+SKEW = timedelta(days=1)
+"""A certificate is good from a day ago: clocks differ."""
+
+AUTHORITY = "authority.pem"
+_USAGES = {
+    "server": ExtendedKeyUsageOID.SERVER_AUTH,
+    "client": ExtendedKeyUsageOID.CLIENT_AUTH,
+}
+Role = Literal["server", "client"]
+
+
+class Authority:
+    """Who signs certificates; P-256 throughout.
+
+    Args:
+        key: Its private key.
+        certificate: Its own, self-signed.
+    """
+
+    def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+        self._key = key
+        self._certificate = certificate
+
+    @classmethod
+    def new(cls) -> Authority:
+        """One that nobody knows yet."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name("hetero_hvd authority")
+        builder = (
+            _builder(name, name, key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+        )
+        return cls(key, builder.sign(key, hashes.SHA256()))
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> Authority:
+        """The one that is kept in a folder; made if there is none.
+
+        Raises:
+            UserError: It cannot be read or written.
+        """
+        path = folder / AUTHORITY
+        try:
+            if not path.exists():
+                made = cls.new()
+                write_secret(path, made.as_pem())
+                return made
+            content = path.read_bytes()
+            key = serialization.load_pem_private_key(content, password=None)
+            certificate = x509.load_pem_x509_certificate(content)
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}") from error
+        except ValueError as error:
+            raise UserError(f"{path}: is not what hetero-hvd certificates has made") from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise UserError(f"{path}: is not what hetero-hvd certificates has made")
+        return cls(key, certificate)
+
+    def as_pem(self) -> bytes:
+        """Key and certificate, to be kept secret."""
+        return _bundle(self._key, self._certificate)
+
+    def issue(self, *names: str, roles: Sequence[Role] = ("server", "client")) -> bytes:
+        """A new key and its certificate.
+
+        Args:
+            names: Names and addresses whom it is for, as the other end checks them.
+            roles: What it may be used for.
+
+        Returns:
+            PEM: private key, certificate, and the authority's certificate.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = (
+            _builder(_name(names[0]), self._certificate.subject, key.public_key())
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(map(_general, names)), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([_USAGES[role] for role in roles]), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+        )
+        return _bundle(key, builder.sign(self._key, hashes.SHA256()), self._certificate)
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a file of mode 0600 that does not exist yet.
+
+    Raises:
+        UserError: It exists already.
+        OSError: It cannot be made.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise UserError(f"{path}: exists already; a key is never overwritten") from error
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def _bundle(key: ec.EllipticCurvePrivateKey, *certificates: x509.Certificate) -> bytes:
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return secret + b"".join(certificate.public_bytes(pem) for certificate in certificates)
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SKEW)
+        .not_valid_after(now + LIFETIME)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

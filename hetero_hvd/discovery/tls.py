@@ -1,0 +1,85 @@
+"""TLS in both directions: each end shows a certificate of one authority, and sees the other's.
+
+One PEM file holds all that an end needs: its private key, its certificate, and the certificate of
+the authority that both trust. TLS 1.3 only, so that a key that is stolen later opens no recording.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import stat
+from pathlib import Path
+from typing import Any
+
+from hetero_hvd.errors import UserError
+
+HANDSHAKE_SECONDS = 5.0
+MAX_BUNDLE_BYTES = 2**20
+_CERTIFICATE = re.compile(
+    r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----", re.ASCII | re.DOTALL
+)
+
+
+def read_bundle(path: Path) -> bytes:
+    """Read such a file.
+
+    Raises:
+        UserError: It cannot be read, or others can read it too.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            content = file.read(MAX_BUNDLE_BYTES)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UserError(
+            f"{path}: found mode {mode:04o}, but a private key must be closed to others; "
+            f"run: chmod 600 {path}"
+        )
+    return content
+
+
+def server_context(bundle: bytes) -> ssl.SSLContext:
+    """For the end that listens: clients must show a certificate of the authority.
+
+    Raises:
+        UserError: The bundle is not complete.
+    """
+    context = _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), bundle)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(bundle: bytes) -> ssl.SSLContext:
+    """For the end that connects: the other's certificate must be for the name it goes by.
+
+    Raises:
+        UserError: The bundle is not complete.
+    """
+    return _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), bundle)
+
+
+def server_options(context: ssl.SSLContext | None) -> dict[str, Any]:
+    """What asyncio's servers need to be told."""
+    return {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_SECONDS} if context else {}
+
+
+def _loaded(context: ssl.SSLContext, bundle: bytes) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    descriptor = os.memfd_create("bundle")  # the ssl module reads keys from files only
+    try:
+        os.write(descriptor, bundle)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        certificates = _CERTIFICATE.findall(bundle.decode("ascii", "replace"))
+        context.load_verify_locations(cadata="\n".join(certificates[1:]))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            "a TLS file must hold, in PEM, a private key, its certificate and that of the "
+            f"authority: {error}"
+        ) from error
+    finally:
+        os.close(descriptor)
+    return context
