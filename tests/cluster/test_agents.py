@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from hetero_hvd.discovery.certificates import Authority, write_secret
 from hetero_hvd.discovery.key import make_key
+from hetero_hvd.discovery.tls import client_context
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(180)]
 SCRIPT = Path(__file__).with_name("join.py")
@@ -40,6 +42,9 @@ class Scene:
         self.folder = folder
         self.key = folder / "cluster.key"
         make_key(self.key)
+        authority = Authority.new()
+        for name, *addresses in (("alpha", cluster["alpha"].address), ("beta",), ("driver",)):
+            write_secret(folder / f"{name}.pem", authority.issue(name, *addresses))
         self.log = folder / "job.txt"
         self._cluster = cluster
         self._stack = ExitStack()
@@ -53,7 +58,7 @@ class Scene:
     def agent(self, name, *more):
         """Start an agent, and give its process."""
         vector = [sys.executable, "-c", SHORT_LIVES, "agent", "--key-file", str(self.key)]
-        vector += ["--name", name, "--slots", "1", *more]
+        vector += ["--tls-file", f"{name}.pem", "--name", name, "--slots", "1", *more]
         return self._start([*self._cluster[name].enter(), *vector], self.folder / f"{name}.txt")
 
     def list_nodes(self, *nodes):
@@ -65,6 +70,7 @@ class Scene:
         """Start a job that discovers nodes."""
         self._job = {"discover": True, "cluster_key_file": str(self.key), "max_restarts": 100}
         self._job |= {"driver_address": self._cluster.gateway, "checkpoint_seconds": 0}
+        self._job |= {"channel_tls": True, "tls_file": "driver.pem"}
         self._job |= {"balance": False, "remember": False} | job
         self.list_nodes(*nodes)
         vector = [sys.executable, "-c", SHORT_LIVES, "run", "--output", "out"]
@@ -94,7 +100,8 @@ class Scene:
         url = f"{found['labels']['__scheme__']}://{found['targets'][0]}/metrics"
         request = urllib.request.Request(url)  # noqa: S310
         request.add_header("Authorization", f"Bearer {token.read_text()}")
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        context = client_context((self.folder / "driver.pem").read_bytes())
+        with urllib.request.urlopen(request, timeout=10, context=context) as answer:  # noqa: S310
             return answer.read().decode()
 
     def first_step(self, name):
@@ -115,6 +122,7 @@ def test_the_life_of_a_node_that_announces_itself(scene, capsys):
 
     The job begins without any node. The first, which is not on the list of announced ones that are
     allowed, is put into nodes.yaml with `launcher: agent`, on a port of its own.
+    Everything but what Horovod says goes through TLS.
     """
     driver = scene.drive(allow="alpha")
     scene.agent("beta", "--port", str(PORT_OF_BETA))
