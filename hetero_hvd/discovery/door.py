@@ -35,13 +35,15 @@ class Door:
 
     Args:
         name: Of the server, for the log.
+        max_strangers: Connections that may be open without a proof.
 
     Attributes:
         refused: Connections that ended without a proof, or were turned away.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, max_strangers: int | None = None) -> None:
         self.refused = 0
+        self._max_strangers = max_strangers or MAX_STRANGERS
         self._name = name
         self._strangers: dict[tuple[Any, ...], _Connection] = {}
         self._complained_at_seconds = -1e9
@@ -77,7 +79,12 @@ class Door:
         Args:
             peer: Its address, as `getpeername` tells it.
         """
-        self._strangers.pop(peer, None)
+        self._strangers.pop(peer[:2], None)
+
+    def tolerate(self, peer: tuple[Any, ...]) -> None:
+        """It has asked for what is for everybody: it stays a stranger, but is no refused one."""
+        if (connection := self._strangers.get(peer[:2])) is not None:
+            connection.is_tolerated = True
 
     def refuse(self, peer: tuple[Any, ...], why: str) -> None:
         """Turn this connection away, or count that it left; its owner closes it. Counts once.
@@ -86,7 +93,8 @@ class Door:
             peer: As in `proved`.
             why: For the log, where it comes at most every 10 s.
         """
-        if self._strangers.pop(peer, None) is None:
+        connection = self._strangers.pop(peer[:2], None)
+        if connection is None or connection.is_tolerated:
             return
         self.refused += 1
         now_seconds = time.monotonic()
@@ -102,7 +110,7 @@ class Door:
     def came(self, connection: _Connection) -> None:
         """A connection was accepted."""
         self._strangers[connection.peer] = connection
-        if len(self._strangers) > MAX_STRANGERS:
+        if len(self._strangers) > self._max_strangers:
             self._cut(next(iter(self._strangers)), "others came")
 
     def went(self, connection: _Connection) -> None:
@@ -136,7 +144,8 @@ class _Connection(socket.socket):
 
     def __init__(self, door: Door, descriptor: int, peer: tuple[Any, ...]) -> None:
         super().__init__(fileno=descriptor)
-        self.peer = peer
+        self.peer = peer[:2]  # what is behind it, for IPv6, follows from the address
+        self.is_tolerated = False
         self._door = door
 
     def close(self) -> None:

@@ -63,7 +63,9 @@ class Viewing:
         await self._web.close()
 
     def _status(self) -> dict[str, Any]:
-        return self._team.status() | self._facts()
+        status = self._team.status() | self._facts()
+        status["refused"]["http"] = self._web.refused
+        return status
 
     def _targets(self) -> list[dict[str, Any]]:
         return service_discovery(self._status(), target=self._web.target, run_id=self._run_id)

@@ -21,6 +21,7 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
+from hetero_hvd.discovery.door import Door
 from hetero_hvd.driver.web.access import Access
 from hetero_hvd.errors import UserError
 
@@ -78,12 +79,14 @@ class Answers:
     Args:
         access: Who may do what.
         sources: Where the answers come from.
+        door: Is told whose requests are answered; None in an application without a server.
 
     Attributes:
         refused: Requests turned away.
     """
 
-    def __init__(self, access: Access, sources: Sources) -> None:
+    def __init__(self, access: Access, sources: Sources, door: Door | None = None) -> None:
+        self._door = door or Door("http")
         self.refused = 0
         self._access = access
         self._sources = sources
@@ -117,6 +120,7 @@ class Answers:
         async def guarded(request: Request) -> Response:
             if not self._access.is_addressed_here(request.headers.get("host", "")):
                 return self._refuse(421, "this server goes by another name")
+            self._door.tolerate(tuple(request.client or ()))
             response = await handler(request)
             response.headers.update(HEADERS)
             return response
@@ -130,6 +134,7 @@ class Answers:
             may = access.may_read if role == "read" else access.may_operate
             if not may(authorization):
                 return self._refuse(401, f"needs the token of the role {role!r}")
+            self._door.proved(tuple(request.client or ()))
             return await handler(request)
 
         return self._public(guarded)

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.config.token import read_token
+from hetero_hvd.discovery.door import Door
 from hetero_hvd.driver.web.access import Access
 from hetero_hvd.driver.web.app import Answers, Sources
 from hetero_hvd.errors import ConfigError, JobError
@@ -25,6 +26,9 @@ from hetero_hvd.errors import ConfigError, JobError
 NAME = "live.json"
 MAX_HEADER_BYTES = 16 * 1024
 MAX_CONNECTIONS = 128
+MAX_STRANGERS = 64
+"""Of them, those that have shown no token; where none is needed, that have not asked yet."""
+
 SILENT_SECONDS = 10.0
 CLOSE_SECONDS = 3.0
 
@@ -76,6 +80,8 @@ class Web:
             read=read_token(job.http_token_file, "job.http_token_file"),
             operate=read_token(job.http_operate_token_file, "job.http_operate_token_file"),
         )
+        self._door = Door("http", MAX_STRANGERS)
+        self._answers: Answers | None = None
         self._server: _Server | None = None
         self._task: Task[None] | None = None
         self.url = ""
@@ -88,8 +94,9 @@ class Web:
             ConfigError: The certificate cannot be used.
         """
         job = self._job
+        self._answers = Answers(self._access, sources, self._door)
         config = uvicorn.Config(
-            Answers(self._access, sources).app(),
+            self._answers.app(),
             http=_Protocol,
             ws="none",
             loop="none",
@@ -110,13 +117,18 @@ class Web:
             config.load()
         except OSError as error:  # ssl.SSLError is one
             raise ConfigError([f"job.http_certificate: cannot be used: {error}"]) from error
-        end = _bound(job.http_address, job.http_port)
+        end = _bound(self._door, job.http_address, job.http_port)
         scheme = "https" if job.http_certificate else "http"
         host = f"[{job.http_address}]" if ":" in job.http_address else job.http_address
         self.url = f"{scheme}://{host}:{end.getsockname()[1]}"
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[end]))
         self._announce()
+
+    @property
+    def refused(self) -> int:
+        """Requests and connections turned away."""
+        return self._door.refused + (self._answers.refused if self._answers else 0)
 
     @property
     def target(self) -> str:
@@ -144,22 +156,15 @@ class Web:
             raise JobError(f"{self._file} cannot be written: {error.strerror}") from error
 
 
-def _bound(address: str, port: int) -> socket.socket:
+def _bound(door: Door, address: str, port: int) -> socket.socket:
     """A listening socket.
 
     Raises:
         JobError: The address is not ours, or the port is taken.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    end = socket.socket(family, socket.SOCK_STREAM)
     try:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        end.bind((address, port))
-        end.listen()  # now: whoever reads the address may be faster than uvicorn
+        return door.listen(address, port)
     except OSError as error:
-        end.close()
         raise JobError(
             f"job.http_address: cannot listen on {address} port {port}: {error.strerror or error}"
         ) from error
-    end.setblocking(False)
-    return end
