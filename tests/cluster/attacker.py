@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import socket
 import sys
 from contextlib import suppress
@@ -13,6 +15,7 @@ from hetero_hvd.discovery.multicast import GROUP, GROUP6, PORT, SERVICE
 
 HOSTILE_TEXTS = [b"\x05hello", b"\x0f0=$(touch /boom)", b"\xff" * 8000, b"", b"\x000=" * 300]
 BURST = 10_000
+FLOOD = 400
 
 
 def packet_of(*texts, name="$(reboot)"):
@@ -60,5 +63,48 @@ def shout(address, interface, *recorded):
             v4.sendto(packets[0], (GROUP, PORT))
 
 
+class Bomb:
+    """Whoever unpickles it runs a command."""
+
+    def __init__(self, marker):
+        self._marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self._marker}",)
+
+
+def requests(marker):
+    """What a stranger may try on a port that speaks HTTP."""
+    bomb = pickle.dumps(Bomb(marker))
+    paths = ["worker_addresses/local-0:0", "rank_and_size/local-0:0", "global0/0", "x" * 9000]
+    puts = [f"PUT /{path} HTTP/1.1\r\nContent-Length: {len(bomb)}\r\n\r\n" for path in paths]
+    yield from (put.encode() + bomb for put in puts)
+    yield b"PUT /global0/0 HTTP/1.1\r\nContent-Length: 999999999\r\n\r\n" + bomb
+    yield b"GET /rank_and_size/local-0:0 HTTP/1.1\r\n\r\n"
+    yield b"POST /stop HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    yield b"\x16\x03\x01\x02\x00" + bytes(600)
+    yield bomb
+
+
+def besiege(address, marker, *ports):
+    """Try all requests, flood, and hold connections half-open until the input ends."""
+    held = []
+    for port in map(int, ports):
+        for request in requests(marker):
+            with suppress(OSError), socket.create_connection((address, port), timeout=0.5) as end:
+                end.sendall(request)
+                end.recv(1000)
+        for number in range(FLOOD):
+            with suppress(OSError):
+                end = socket.create_connection((address, port), timeout=5)
+                end.setblocking(False)
+                if number % 2:
+                    end.send(b"GET /channel HTTP/1.1\r\nHost: ")
+                held.append(end)
+    sys.stdout.write("besieged\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
 if __name__ == "__main__":
-    {"shout": shout}[sys.argv[1]](*sys.argv[2:])
+    {"shout": shout, "besiege": besiege}[sys.argv[1]](*sys.argv[2:])
