@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ class _Loader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             _refuse("anchors and aliases (& and *) are not supported; write it out", event)
+        if re.search(r"[\ud800-\udfff]", getattr(event, "value", "")):
+            _refuse("surrogates (\\ud800 to \\udfff) are no characters", event)
         if getattr(event, "tag", None) not in {None, "!"}:
             _refuse(f"tags ({event.tag!r}) are not supported; remove it", event)
         if self.depth >= MAX_DEPTH:
@@ -71,10 +74,20 @@ def compose(content: bytes, path: Path) -> yaml.Node | None:
     """
     try:
         text = content.decode("utf-8-sig")
-        return _Loader(text).get_single_node()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError([f"{path}:{line}: not UTF-8 text"]) from error
+    return _tree(text, path)
+
+
+def _tree(text: str, path: Path) -> yaml.Node | None:
+    line = 1
+    try:
+        loader = _Loader(text)
+        try:
+            return loader.get_single_node()
+        finally:
+            line = loader.line + 1
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         reason = f"control character {chr(error.character)!r} is not allowed"
@@ -84,3 +97,5 @@ def compose(content: bytes, path: Path) -> yaml.Node | None:
         line = mark.line + 1 if mark else 1
         hint = "; indent with spaces, not tabs" if "\\t" in (error.problem or "") else ""
         raise ConfigError([f"{path}:{line}: {error.problem}{hint}"]) from error
+    except (ValueError, OverflowError) as error:  # numbers in escapes and directives
+        raise ConfigError([f"{path}:{line}: not YAML: {error}"]) from error

@@ -19,6 +19,7 @@ SPEED = "must be a number above 0 and at most 1"
 LIST = "must be a list of at least one node, each with its own name"
 MAPPING = "must be a mapping of keys to values"
 DEVICE = "must be a device index such as 0, or a UUID that begins with GPU- or MIG-"
+OVERFLOW = "Python int too large to convert to C int"
 OPTION = "must be a keyword of ssh_config, such as ConnectTimeout"
 VARIABLE = "must be letters, digits and '_'; for CUDA_VISIBLE_DEVICES use 'devices'"
 LOCAL = "but address 127.0.0.1 is started locally; set 'launcher: ssh' or remove it"
@@ -225,6 +226,11 @@ MALFORMED = {
     "control character": (
         "nodes:\n  - name: a\x00\n",
         ["F:2: control character '\\x00' is not allowed"],
+    ),
+    "no such character": ('nodes:\n  - name: "\\U99999999"\n', [f"F:2: not YAML: {OVERFLOW}"]),
+    "surrogate": (
+        one('env: {A: "\\ud800"}'),
+        ["F:3: surrogates (\\ud800 to \\udfff) are no characters"],
     ),
     "all at once, in the order of the file": (
         "nodes:\n  - {name: a, slots: 0}\n  - {name: a, prot: 1}\njob: {min_np: x, balans: no}\n",
