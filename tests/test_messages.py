@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import typing
 
@@ -14,6 +15,7 @@ from hetero_hvd import messages
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import StepTiming, WorkerId
 
+SIZES = {"num_steps": 1, "local_batch_size": 8}
 NODES = st.from_regex(messages.NODE_NAME, fullmatch=True)
 WORKERS = st.builds(WorkerId, NODES, st.integers(0, 10_000))
 RECORDS = typing.get_args(messages.FromWorker) + typing.get_args(messages.FromDriver)
@@ -48,6 +50,42 @@ def test_every_record_survives_the_wire(record, data):
     one_of_all = typing.Union[messages.FromWorker, messages.FromDriver]  # noqa: UP007 - of two aliases
     received = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=one_of_all)
     assert plain(received) == plain(sent)
+
+
+ALPHA = WorkerId("alpha", 0)
+UNMEASURED = StepTiming(**dict.fromkeys(StepTiming.__struct_fields__, math.nan) | SIZES)
+FOUND = messages.Finding(
+    kind="straggler", is_complete=True, words="x", worker=ALPHA, evidence={"cost": math.nan}
+)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        messages.Decided(rendezvous_id=1, step=1, action="keep", reason="x"),
+        messages.StragglerReported(
+            step=1, worker=ALPHA, is_slow=False, speed_ratio=math.nan, cause=None
+        ),
+        messages.Judged(step=1, findings=(FOUND,)),
+        messages.Evaluated(epoch=0, step=1, metrics={"loss": math.nan}),
+        messages.StepsTimed(
+            rendezvous_id=1,
+            step=1,
+            epoch=0,
+            loss=math.nan,
+            timings=(UNMEASURED,),
+            exchange_seconds=0.0,
+        ),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_was_not_measured_survives_as_json(event):
+    """It is null on the line, and NaN again where a number is asked for; None stays None."""
+    line = messages.event_to_json(event)
+    assert json.loads(line)["type"] == type(event).__name__
+    assert b"null" in line
+    assert b"\n" not in line
+    assert plain(messages.event_from_json(line)) == plain(event)
 
 
 @given(worker=WORKERS)

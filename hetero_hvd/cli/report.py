@@ -19,8 +19,8 @@ def act(arguments: argparse.Namespace) -> int:
     """Print the report."""
     import msgspec  # noqa: PLC0415 - only this command needs it
 
+    from hetero_hvd.driver.records.facts import facts_of  # noqa: PLC0415
     from hetero_hvd.driver.records.reader import read_record  # noqa: PLC0415
-    from hetero_hvd.driver.records.verdicts import facts_of  # noqa: PLC0415
 
     facts = facts_of(read_record(arguments.run))
     if arguments.json:

@@ -15,8 +15,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Print a line for each run; one that cannot be read does not hide the others."""
+    from hetero_hvd.driver.records.facts import facts_of  # noqa: PLC0415
     from hetero_hvd.driver.records.reader import read_record  # noqa: PLC0415 - only this command
-    from hetero_hvd.driver.records.verdicts import facts_of  # noqa: PLC0415
     from hetero_hvd.driver.records.writer import FILE  # noqa: PLC0415
     from hetero_hvd.errors import JobError  # noqa: PLC0415
 

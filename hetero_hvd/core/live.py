@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hetero_hvd.core.live_words import PHASES, event_in_words, verdict_of
+from hetero_hvd.core.judge import Judge
+from hetero_hvd.core.live_words import PHASES, event_in_words
 from hetero_hvd.messages import (
     BatchPlan,
     Event,
@@ -77,7 +78,7 @@ class LiveState(msgspec.Struct, kw_only=True):
         epoch: Of that step.
         loss: Of that step.
         samples_per_second: Of the whole job.
-        verdict: Sentences: who is slow and why.
+        verdict: What limits the run, in sentences; see `core.verdicts`.
         workers: By name.
         throughput: Points (seconds since 1970, samples per second), oldest first.
         events: (seconds since 1970, words), oldest first.
@@ -106,6 +107,7 @@ class LiveView:
         self.num_events = 0
         self._state = LiveState()
         self._workers: dict[str, WorkerView] = {}
+        self._judge = Judge()
         self._members: tuple[WorkerId, ...] = ()
         self._rendezvous_id = 0
         self._events: deque[tuple[float, str]] = deque(maxlen=MAX_EVENTS)
@@ -119,6 +121,7 @@ class LiveView:
             event: What happened.
         """
         self.num_events += 1
+        self._judge.observe(event)
         if words := event_in_words(event):
             self._events.append((at_unix_seconds, words))
         match event:
@@ -139,7 +142,7 @@ class LiveView:
     def state(self) -> LiveState:
         """The run as it stands."""
         self._state.workers = [self._workers[name] for name in sorted(self._workers)]
-        self._state.verdict = verdict_of(self._state.workers)
+        self._state.verdict = [str(f) for f in self._judge.findings() if f.kind != "memory"]
         self._state.events = list(self._events)
         self._state.throughput = list(self._points)
         return self._state
@@ -163,7 +166,8 @@ class LiveView:
                 self._worker(event.worker).state = "quarantined"
             case StragglerReported():
                 view = self._worker(event.worker)
-                view.slow_since_step = event.step if event.is_slow else None
+                since = event.since_step if event.since_step >= 0 else event.step
+                view.slow_since_step = since if event.is_slow else None
                 view.slow_cause = event.cause
                 view.expected_speed_ratio = measured(event.speed_ratio) if event.is_slow else None
 

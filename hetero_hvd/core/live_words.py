@@ -1,9 +1,8 @@
-"""The live view in words: events, and who is slow and why."""
+"""Events in words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import math
 
 from hetero_hvd.messages import (
     BatchPlan,
@@ -22,32 +21,6 @@ from hetero_hvd.messages import (
 PHASES = ("data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer")
 """In the order in which a step goes through them."""
 
-OWN_PHASES = tuple(name for name in PHASES if name != "comm_wait")
-SLOWEST_RATIO = 0.9
-"""A speed below this part of the fastest one's is worth a sentence."""
-
-BALANCED_RATIO = 0.1
-"""Workers whose own times in a step differ by no more are said to finish together."""
-
-CAUSES = {
-    "input": "it waits for its data",
-    "transfer": "copying to its device takes long",
-    "compute": "its forward and backward passes take long",
-}
-
-
-class Timed(Protocol):
-    """What a sentence needs to know about a worker; see `core.live.WorkerView`."""
-
-    name: str
-    state: str
-    share: int | None
-    phases: dict[str, float]
-    speed_ratio: float | None
-    slow_since_step: int | None
-    slow_cause: str | None
-    expected_speed_ratio: float | None
-
 
 def event_in_words(event: Event) -> str | None:  # noqa: C901, PLR0911 - one line for each kind
     """A line for people; None for what is of no interest by itself."""
@@ -62,8 +35,7 @@ def event_in_words(event: Event) -> str | None:  # noqa: C901, PLR0911 - one lin
             shares = ", ".join(f"{worker} {share}" for worker, share in pairs)
             return f"step {event.from_step}: shares {shares}: {event.reason}"
         case StragglerReported():
-            how = "is slower than it should be" if event.is_slow else "is well again"
-            return f"step {event.step}: {event.worker} {how}"
+            return f"step {event.step}: {_of_straggler(event)}"
         case Recovered():
             return f"{event.worker} trains again after {event.seconds:.2f} s ({event.cause})"
         case StalenessEnded():
@@ -79,48 +51,9 @@ def event_in_words(event: Event) -> str | None:  # noqa: C901, PLR0911 - one lin
     return None
 
 
-def verdict_of(workers: Sequence[Timed]) -> list[str]:
-    """Sentences about who is slow and why; abstains where nothing is measured.
-
-    A worker that is slower than *it* should be comes first. A machine that is merely slower than
-    the others is not ill, and the sentence says so.
-    """
-    ill = [worker for worker in workers if worker.slow_since_step is not None]
-    if ill:
-        return [_ill(worker) for worker in ill]
-    timed = [w for w in workers if w.state in ("training", "finished", "ended") and w.speed_ratio]
-    if not timed:
-        return ["Not measured yet."]
-    slowest = min(timed, key=lambda worker: worker.speed_ratio or 0.0)
-    fastest = max(timed, key=lambda worker: worker.speed_ratio or 0.0)
-    if slowest is fastest or (slowest.speed_ratio or 0.0) >= SLOWEST_RATIO:
-        return ["No worker is slow."]
-    return [_slowest(slowest, fastest, timed)]
-
-
-def _ill(worker: Timed) -> str:
-    ratio = worker.expected_speed_ratio
-    speed = f", at {ratio:.2f} of its expected speed" if ratio is not None else ""
-    cause = CAUSES.get(worker.slow_cause or "", "the cause is not known")
-    return (
-        f"{worker.name} is slower than it should be since step {worker.slow_since_step}{speed}: "
-        f"{cause}."
-    )
-
-
-def _slowest(slowest: Timed, fastest: Timed, timed: Sequence[Timed]) -> str:
-    own = {name: slowest.phases[name] for name in OWN_PHASES if name in slowest.phases}
-    name = max(own, key=lambda phase: own[phase])
-    part = own[name] / sum(own.values())
-    busy = [sum(w.phases.get(phase, 0.0) for phase in OWN_PHASES) for w in timed]
-    spread = 1.0 - min(busy) / max(busy)
-    share = sum(w.share or 0 for w in timed)
-    outcome = (
-        f"its share of {slowest.share} of {share} samples makes up for it"
-        if spread <= BALANCED_RATIO
-        else f"the shares do not fit yet: own times differ by {spread:.0%}"
-    )
-    return (
-        f"{slowest.name} is the slowest: {slowest.speed_ratio:.2f} of {fastest.name}'s speed, "
-        f"with {part:.0%} of its own time in {name.replace('_', ' ')}; {outcome}."
-    )
+def _of_straggler(event: StragglerReported) -> str:
+    if not math.isfinite(event.speed_ratio):
+        return f"{event.worker}: INCOMPLETE, its timings are missing"
+    if not event.is_slow:
+        return f"{event.worker} is as fast as it should be again"
+    return f"{event.worker} is slow: {event.speed_ratio:.2f} of its own speed ({event.cause})"

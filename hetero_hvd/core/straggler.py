@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 from hetero_hvd.core.step_time import StepTimeModel
-from hetero_hvd.messages import StepTiming, WorkerId
+from hetero_hvd.messages import StepTiming, StragglerReported, WorkerId
 
 ALARM_RATIO, VERDICT_RATIO, HEALTHY_RATIO = 0.8, 0.85, 0.95
 """Part of its own speed below which a worker is looked at, found slow, and found well again."""
@@ -25,6 +24,9 @@ EXPLAINED_RATIO = 0.8
 
 NOISE_SECONDS = 0.005
 """What a busy operating system costs a step now and then is no straggler's doing."""
+
+CHANGED_RATIO = 0.25
+"""So much slower or faster than what was told of a straggler is worth another word."""
 
 FASTER_RATIO = 0.98
 """A curve replaces the best one if it is faster by this."""
@@ -37,30 +39,6 @@ PHASES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """A worker's state has changed.
-
-    Attributes:
-        worker: Who.
-        is_slow: Whether it is a straggler from now on; else it is well again, or INCOMPLETE.
-        speed_ratio: Its speed / what it should be, relative to the median worker; NaN: unmeasured.
-        cause: What accounts for most of the lost time, if one thing does.
-    """
-
-    worker: WorkerId
-    is_slow: bool
-    speed_ratio: float
-    cause: Cause | None = None
-
-    def __str__(self) -> str:
-        if not math.isfinite(self.speed_ratio):
-            return f"{self.worker}: INCOMPLETE, its timings are missing"
-        if not self.is_slow:
-            return f"{self.worker} is as fast as it should be again"
-        return f"{self.worker} is slow: {self.speed_ratio:.2f} of its own speed ({self.cause})"
-
-
 class _Watched:
     """One worker: the best that it has shown, and its last rows."""
 
@@ -70,6 +48,10 @@ class _Watched:
         self.throttled = 0.0
         self.smooth = 1.0
         self.ratios: deque[float] = deque(maxlen=VERDICT_ROWS)
+        self.rows: deque[StepTiming] = deque(maxlen=NOW_ROWS)
+        self.well_step = -1
+        self.told: tuple[Cause, float] = ("unknown", math.nan)
+        self.num_told_rows = 0
         self.state: Literal["healthy", "slow", "incomplete"] = "healthy"
 
     def speed_ratio(self, row: StepTiming, model: StepTimeModel | None) -> float:
@@ -96,18 +78,58 @@ class _Watched:
             per_sample = row.throttled_seconds / row.local_batch_size
             self.throttled += SMOOTHING * (per_sample - self.throttled)
 
-    def cause(self, row: StepTiming) -> Cause:
-        """What accounts for the lost time."""
-        size = row.local_batch_size
-        excess = {c: s - self.parts.get(c, 0.0) * size for c, s in _parts(row).items()}
+    def cause(self) -> Cause:
+        """What accounts for the time lost in the newest rows."""
+        excess: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        throttled = 0.0
+        for row in self.rows:
+            size = row.local_batch_size
+            for name, seconds in _parts(row).items():
+                excess[name] += seconds - self.parts.get(name, 0.0) * size
+            throttled += row.throttled_seconds - self.throttled * size
         lost = sum(max(0.0, seconds) for seconds in excess.values())
-        if row.throttled_seconds - self.throttled * size >= EXPLAINED_RATIO * lost > 0:
+        if throttled >= EXPLAINED_RATIO * lost > 0:
             return "throttle"
         causes: tuple[Cause, ...] = ("input", "transfer", "compute")
         for cause in causes:
             if self.parts and excess[cause] >= EXPLAINED_RATIO * lost > 0:
                 return cause
         return "unknown"
+
+    def take(self, row: StepTiming, ratio: float, step: int) -> None:
+        """Keep a row; a healthy one is learnt from."""
+        self.ratios.append(ratio)
+        self.rows.append(row)
+        self.smooth += SMOOTHING * (ratio - self.smooth)
+        self.num_told_rows += 1
+        if ratio >= HEALTHY_RATIO:
+            self.learn(row)
+        if ratio >= VERDICT_RATIO and self.state != "slow":
+            self.well_step = step
+
+    def tell(self, worker: WorkerId, step: int) -> StragglerReported:
+        """That it is slow, how slow and why."""
+        cause, ratio = self.cause(), median(list(self.ratios)[-NOW_ROWS:])
+        self.told, self.num_told_rows = (cause, ratio), 0
+        return StragglerReported(
+            step=step,
+            worker=worker,
+            is_slow=True,
+            speed_ratio=ratio,
+            cause=cause,
+            since_step=self.well_step + 1,
+        )
+
+    def has_changed(self) -> bool:
+        """Whether, for a whole window, cause or speed are other than what was told."""
+        if self.num_told_rows < VERDICT_ROWS:
+            return False
+        cause, ratio = self.told
+        if max(self.ratios) >= HEALTHY_RATIO:
+            return False  # it may be on its way to be well
+        is_worse = max(self.ratios) < (1 - CHANGED_RATIO) * ratio
+        is_better = min(self.ratios) > (1 + CHANGED_RATIO) * ratio
+        return is_worse or is_better or self.cause() not in (cause, "unknown")
 
 
 class StragglerWatch:
@@ -121,13 +143,16 @@ class StragglerWatch:
         workers: Sequence[WorkerId],
         rows: Sequence[StepTiming],
         models: Mapping[WorkerId, StepTimeModel],
-    ) -> list[Verdict]:
+        *,
+        step: int = -1,
+    ) -> list[StragglerReported]:
         """Take the next table.
 
         Args:
             workers: Members in rank order.
             rows: Their timings.
             models: What is known of them now, or was in earlier jobs; may lack some.
+            step: Last step of the table.
         """
         ratios = {}
         for worker, row in zip(workers, rows, strict=True):
@@ -137,46 +162,43 @@ class StragglerWatch:
         common = median(known) if len(known) > 2 else 1.0  # noqa: PLR2004 - of two, one may be slow
         found = []
         for worker, row in zip(workers, rows, strict=True):
-            verdict = self._judge(worker, row, ratios[worker] / min(1.0, common))
+            verdict = self._judge(worker, row, ratios[worker] / min(1.0, common), step)
             if verdict is not None:
                 found.append(verdict)
         return found
 
-    def _judge(self, worker: WorkerId, row: StepTiming, ratio: float) -> Verdict | None:
+    def _judge(
+        self, worker: WorkerId, row: StepTiming, ratio: float, step: int
+    ) -> StragglerReported | None:
         watched = self._watched[worker]
         if not math.isfinite(ratio):
             is_missing = row.local_batch_size > 0 and row.num_steps > 0 and watched.best is not None
             if is_missing and watched.state != "incomplete":
                 watched.state = "incomplete"
-                return Verdict(worker=worker, is_slow=False, speed_ratio=math.nan)
+                return _well(worker, step, math.nan)
             return None
-        watched.ratios.append(ratio)
-        watched.smooth += SMOOTHING * (ratio - watched.smooth)
-        if ratio >= HEALTHY_RATIO:
-            watched.learn(row)
+        watched.take(row, ratio, step)
         usual = median(watched.ratios)
         if watched.state != "slow" and watched.smooth < ALARM_RATIO and usual < VERDICT_RATIO:
             watched.state = "slow"
-            cause = watched.cause(row)
-            now = median(list(watched.ratios)[-NOW_ROWS:])
-            return Verdict(worker=worker, is_slow=True, speed_ratio=now, cause=cause)
+            return watched.tell(worker, step)
         if watched.state != "healthy" and usual >= HEALTHY_RATIO:
             watched.state = "healthy"
-            return Verdict(worker=worker, is_slow=False, speed_ratio=usual)
+            return _well(worker, step, usual)
+        if watched.state == "slow" and watched.has_changed():
+            return watched.tell(worker, step)
         return None
 
 
-def communication_ratio(rows: Sequence[StepTiming]) -> float:
-    """Part of a step that reduction itself takes: what even the last worker to be ready waits.
-
-    NaN if nothing was measured.
-    """
-    waits = [
-        row.comm_wait_seconds / row.step_seconds
-        for row in rows
-        if row.local_batch_size and row.num_steps and row.step_seconds > 0
-    ]
-    return min(waits, default=math.nan)
+def _well(worker: WorkerId, step: int, speed_ratio: float) -> StragglerReported:
+    return StragglerReported(
+        step=step,
+        worker=worker,
+        is_slow=False,
+        speed_ratio=speed_ratio,
+        cause=None,
+        since_step=step,
+    )
 
 
 def _parts(row: StepTiming) -> dict[str, float]:

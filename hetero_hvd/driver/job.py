@@ -155,6 +155,7 @@ class Job:
         finally:
             work.cancel()
             await self._close(ending)
+            self._team.ledger.summary.findings = self._team.ledger.judge()
             self._team.journal.publish(RunEnded(exit_code=ending.exit_code, reason=ending.reason))
             self._recorder.close()
             await self._viewing.close()

@@ -12,6 +12,7 @@ import msgspec
 from hetero_hvd.config import ClusterConfig
 from hetero_hvd.core.cluster import ClusterState
 from hetero_hvd.core.control import Decision
+from hetero_hvd.core.judge import Judge
 from hetero_hvd.core.known import Curve
 from hetero_hvd.core.policies import make_policy
 from hetero_hvd.core.settings import BalanceConfig, Rule
@@ -25,12 +26,13 @@ from hetero_hvd.messages import (
     BatchPlan,
     Decided,
     Evaluated,
+    Finding,
     Finished,
     FromWorker,
+    Judged,
     Recovered,
     StalenessEnded,
     StepsTimed,
-    StragglerReported,
     WorkerId,
     WorkersJoined,
 )
@@ -72,6 +74,7 @@ class Ledger:
         self._may_remember = job.remember
         self._saved_at_seconds = time.monotonic()
         self._stragglers = StragglerWatch()
+        self._judge = Judge()
         self._explain = console.say if job.explain else None
         self._cluster = make_policy(_balance_config(config), self._remembered)
         all_uniform = 2**63
@@ -109,6 +112,7 @@ class Ledger:
                 return self._balance(message)
             case StepsTimed() if message.rendezvous_id == self.rendezvous_id:
                 self.summary.timed(message)
+                self._judge.observe(message)
                 self._progress.timed(message, self.workers, now_seconds=time.monotonic())
                 self._record(message)
                 plans = self._balance(message)
@@ -138,6 +142,7 @@ class Ledger:
         is_stuck = event.applied_steps == self._applied_steps
         self.resets_without_step = self.resets_without_step + 1 if is_stuck else 0
         self._applied_steps = event.applied_steps
+        self._judge.observe(event)
         self.summary.joined(event)
         self._progress.joined(event)
 
@@ -146,23 +151,23 @@ class Ledger:
         if self._timings.tell() < MAX_RECORDING_BYTES:
             self._timings.write(msgspec.json.encode(event) + b"\n")
 
+    def judge(self) -> tuple[Finding, ...]:
+        """Tell the journal what limits the run as it stands, for the records."""
+        findings = self._judge.findings()
+        self._journal.publish(Judged(step=self._judge.step, findings=findings))
+        return findings
+
     def _look_for_stragglers(self, event: StepsTimed) -> None:
         models = {worker: curve.model for worker, curve in self._remembered.items()}
         if isinstance(self._cluster, ClusterState):
             models |= self._cluster.models
-        self._progress.communication(event.timings)
-        for verdict in self._stragglers.observe(self.workers, event.timings, models):
-            self.summary.stragglers.append(f"step {event.step}: {verdict}")
-            self._progress.straggler(event.step, verdict)
-            self._journal.publish(
-                StragglerReported(
-                    step=event.step,
-                    worker=verdict.worker,
-                    is_slow=verdict.is_slow,
-                    speed_ratio=verdict.speed_ratio,
-                    cause=verdict.cause,
-                )
-            )
+        found = self._stragglers.observe(self.workers, event.timings, models, step=event.step)
+        for report in found:
+            self._judge.observe(report)
+            self._journal.publish(report)
+        if news := self._judge.news():
+            self._progress.judged(event.step, news)
+            self.judge()
         if time.monotonic() > self._saved_at_seconds + SAVE_SECONDS:
             self._save_curves()
 

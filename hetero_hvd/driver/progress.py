@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from hetero_hvd.core.straggler import Verdict, communication_ratio
 from hetero_hvd.driver.summary import Exchange, Phase
 from hetero_hvd.messages import (
     BatchPlan,
     Evaluated,
+    Finding,
     Recovered,
     StalenessEnded,
     StepsTimed,
-    StepTiming,
     WorkerId,
     WorkersJoined,
 )
 
 MAX_SHOWN_WORKERS = 8
-BOUND_RATIO, BOUND_EXCHANGES = 0.25, 5
-"""Part of a step that reduction takes, in so many exchanges in a row, before it is worth a line."""
 
 
 class Progress:
@@ -38,7 +35,6 @@ class Progress:
         self._shares: tuple[int, ...] = ()
         self._phase = Phase()
         self._is_first_exchange = True
-        self._num_bound = 0
 
     def joined(self, event: WorkersJoined) -> None:
         """A membership is complete."""
@@ -62,19 +58,10 @@ class Progress:
             )
             self._say(f"step {plan.from_step}: shares {shares}: {plan.reason}")
 
-    def straggler(self, step: int, verdict: Verdict) -> None:
-        """A worker has become slower than it should be, or is well again."""
-        self._say(f"step {step}: {verdict}")
-
-    def communication(self, rows: Sequence[StepTiming]) -> None:
-        """Say once when reduction takes a large part of the steps, and what may help."""
-        ratio = communication_ratio(rows)
-        self._num_bound = self._num_bound + 1 if ratio > BOUND_RATIO else 0
-        if self._num_bound == BOUND_EXCHANGES:
-            self._say(
-                f"bound by communication: {ratio:.0%} of a step is reduction; accumulation_steps, "
-                "bucket_bytes or compression of the Trainer may help, see docs/benchmarks.md"
-            )
+    def judged(self, step: int, findings: Sequence[Finding]) -> None:
+        """Something else limits the run than before."""
+        for found in findings:
+            self._say(f"step {step}: {found}")
 
     def recovered(self, event: Recovered) -> None:
         """A worker is back in training."""

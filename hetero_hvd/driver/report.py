@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hetero_hvd.driver.summary import Phase, Summary, WorkerRecord
-from hetero_hvd.messages import WorkerId
+import msgspec
 
-MAX_STRAGGLERS = 5
+from hetero_hvd.driver.summary import Phase, Summary, WorkerRecord
+from hetero_hvd.messages import Finding, WorkerId
+
 _NUMBERS = (
     ("uniform shares", "uniform_samples_per_second", "{:.0f} samples/s"),
     ("balanced shares", "balanced_samples_per_second", "{:.0f} samples/s"),
@@ -48,7 +49,7 @@ def as_dict(summary: Summary, *, exit_code: int, reason: str) -> dict[str, Any]:
         "cost_per_million_samples": summary.price_per_hour / 3600 * 1e6 / measured
         if measured and summary.price_per_hour is not None
         else None,
-        "stragglers": summary.stragglers,
+        "verdict": [msgspec.to_builtins(found) for found in summary.findings],
         "evaluation": _evaluation(summary),
         "memberships": summary.num_memberships,
         "replicas_equal": summary.is_consistent,
@@ -72,8 +73,8 @@ def as_text(facts: dict[str, Any]) -> Iterator[str]:
     for label, name, form in _NUMBERS:
         if facts[name] is not None:
             yield _line(label, form.format(facts[name]))
-    for line in facts["stragglers"][-MAX_STRAGGLERS:]:
-        yield _line("straggler", line)
+    for found in facts["verdict"]:
+        yield _line("verdict", str(msgspec.convert(found, Finding)))
     if facts["evaluation"]:
         metrics = facts["evaluation"]["metrics"]
         shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())

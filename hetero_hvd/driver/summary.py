@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hetero_hvd.messages import (
     BatchPlan,
     Evaluated,
+    Finding,
     Finished,
     Recovered,
     StepsTimed,
@@ -129,7 +130,7 @@ class Summary:
         self.global_batch_size = 0
         self.steps_until_balanced: int | None = None
         self.evaluated: Evaluated | None = None
-        self.stragglers: list[str] = []
+        self.findings: tuple[Finding, ...] = ()
         self.price_per_hour: float | None = None
         self.uniform = Phase()
         self.converging = Phase()

@@ -37,8 +37,10 @@ from hetero_hvd.messages.from_worker import (
     StepsTimed,
     WorkersJoined,
 )
+from hetero_hvd.messages.history import event_from_json, event_to_json
 from hetero_hvd.messages.identity import NODE_NAME, Message, WorkerId
 from hetero_hvd.messages.timing import StepTiming
+from hetero_hvd.messages.verdicts import Finding, FindingKind, Judged
 
 __all__ = [
     "NODE_NAME",
@@ -49,10 +51,13 @@ __all__ = [
     "DriverEvent",
     "Evaluated",
     "Event",
+    "Finding",
+    "FindingKind",
     "Finished",
     "FromDriver",
     "FromWorker",
     "Heartbeat",
+    "Judged",
     "MemberLost",
     "Message",
     "Ready",
@@ -70,4 +75,6 @@ __all__ = [
     "WorkerQuarantined",
     "WorkerStarted",
     "WorkersJoined",
+    "event_from_json",
+    "event_to_json",
 ]

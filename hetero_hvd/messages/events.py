@@ -18,6 +18,7 @@ from hetero_hvd.messages.from_worker import (
     WorkersJoined,
 )
 from hetero_hvd.messages.identity import Message, WorkerId
+from hetero_hvd.messages.verdicts import Judged
 
 
 class RunStarted(Message, frozen=True):
@@ -101,6 +102,7 @@ class StragglerReported(Message, frozen=True):
         is_slow: Whether it is slow from now on.
         speed_ratio: Its speed / what it should be, relative to the median; NaN: unmeasured.
         cause: `throttle`, `input`, `transfer`, `compute`, `unknown`, or None where it is not slow.
+        since_step: First step of this state; -1: not known.
     """
 
     step: int
@@ -108,6 +110,7 @@ class StragglerReported(Message, frozen=True):
     is_slow: bool
     speed_ratio: float
     cause: str | None
+    since_step: int = -1
 
 
 class RunEnded(Message, frozen=True):
@@ -129,6 +132,7 @@ DriverEvent = (
     | WorkerQuarantined
     | Decided
     | StragglerReported
+    | Judged
     | BatchPlan
     | RunEnded
 )

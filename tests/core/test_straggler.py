@@ -8,9 +8,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from hetero_hvd.core.live_words import event_in_words
 from hetero_hvd.core.simulation import row_of
 from hetero_hvd.core.step_time import StepTimeModel
-from hetero_hvd.core.straggler import StragglerWatch, communication_ratio
+from hetero_hvd.core.straggler import StragglerWatch
 from hetero_hvd.messages import WorkerId
 
 WORKERS = tuple(WorkerId(name, 0) for name in ("fast", "middle", "slow"))
@@ -25,6 +26,8 @@ def watched_cluster():
     class Watched:
         def __init__(self):
             self.watch = StragglerWatch()
+            self.step = -1
+            self.reports = []
             self.models = {
                 worker: StepTimeModel(overhead_seconds=0.0, seconds_per_sample=1 / speed)
                 for worker, speed in zip(WORKERS, SPEEDS, strict=True)
@@ -33,10 +36,12 @@ def watched_cluster():
         def run(self, num_tables, change=lambda _index, row: row):
             found = []
             for _ in range(num_tables):
+                self.step += 1
                 rows = [row_of(SHARE, SHARE / speed) for speed in SPEEDS]
                 rows = [change(index, row) for index, row in enumerate(rows)]
-                found += map(str, self.watch.observe(WORKERS, rows, self.models))
-            return found
+                found += self.watch.observe(WORKERS, rows, self.models, step=self.step)
+            self.reports += found
+            return [event_in_words(report).partition(": ")[2] for report in found]
 
     return Watched()
 
@@ -64,6 +69,7 @@ def test_a_worker_at_half_its_own_speed_is_found_and_the_cause_is_named(watched)
     (said,) = watched.run(20, slower(0, compute=2.0))
     assert said.startswith("fast:0 is slow: 0.5")
     assert said.endswith("(compute)")
+    assert watched.reports[0].since_step == 20
     assert watched.run(20) == ["fast:0 is as fast as it should be again"]
 
 
@@ -119,13 +125,6 @@ def test_a_remembered_curve_is_the_measure_from_the_first_table(watched):
     assert said.startswith("slow:0 is slow")
 
 
-def test_what_the_last_to_be_ready_waits_is_communication():
-    """The others wait for it as well; a cluster without measurements is neither."""
-    rows = [row_of(SHARE, busy, step_seconds=0.1) for busy in (0.02, 0.05, 0.07)]
-    assert communication_ratio(rows) == pytest.approx(0.3)
-    assert math.isnan(communication_ratio([]))
-
-
 def test_a_quota_that_holds_a_worker_back_is_called_throttle(watched):
     """Only if the time lost to it explains the time lost; one that was there before does not."""
     usual = 0.02
@@ -148,3 +147,14 @@ def test_a_quota_that_holds_a_worker_back_is_called_throttle(watched):
 def replace_throttle(row, seconds):
     """The row with a time that a quota has cost."""
     return msgspec.structs.replace(row, throttled_seconds=seconds)
+
+
+def test_a_straggler_that_gets_worse_is_told_again(watched):
+    """And not while it stays as it was told."""
+    watched.run(20)
+    assert len(watched.run(40, slower(0, compute=2.0))) == 1
+    (said,) = watched.run(40, slower(0, compute=4.0))
+    assert said.startswith("fast:0 is slow: 0.2")
+    (said,) = watched.run(40, slower(0, wait=0.3))
+    assert said.endswith("(input)")
+    assert {report.since_step for report in watched.reports} == {20}

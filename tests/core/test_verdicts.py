@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
+import msgspec
 import pytest
 
-from hetero_hvd.core.verdicts import WorkerMeans, judge
+from hetero_hvd.core.verdicts import Episode, judge, mean_row, straggler_cost_seconds
+from hetero_hvd.messages import StepTiming, WorkerId
+
+ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)
 
 
-def worker(name="alpha:0", share=8.0, *, data=0.01, transfer=0.0, compute=0.08, comm=0.01):
+def row(share=8, *, data=0.01, transfer=0.0, compute=0.08, comm=0.01, num_steps=10):
     """A worker's means; its step is the sum of its phases."""
-    return WorkerMeans(
-        name=name,
-        share=share,
+    return StepTiming(
+        num_steps=num_steps,
+        local_batch_size=share,
+        memory_bytes=math.nan,
         data_wait_seconds=data,
         transfer_seconds=transfer,
-        compute_seconds=compute,
+        forward_seconds=0.0,
+        backward_seconds=compute,
         comm_wait_seconds=comm,
+        optimizer_seconds=0.0,
         step_seconds=data + transfer + compute + comm,
     )
+
+
+def judged(alpha, beta, *episodes):
+    """Findings about two workers, without the stragglers."""
+    return judge({ALPHA: alpha, BETA: beta}, episodes)[len(episodes) :]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +45,7 @@ def worker(name="alpha:0", share=8.0, *, data=0.01, transfer=0.0, compute=0.08, 
 )
 def test_what_takes_the_step_is_named(phases, kind):
     """The phase that takes most of the pace setter's step binds the run; else its compute does."""
-    bound, *_ = judge([worker(**phases), worker("beta:0", **phases)])
+    bound, *_ = judged(row(**phases), row(**phases))
     assert bound.is_complete
     assert bound.kind == kind
     assert bound.next_step
@@ -42,36 +53,91 @@ def test_what_takes_the_step_is_named(phases, kind):
 
 def test_waiting_for_another_is_not_communication():
     """A wait that the last worker to be ready does not have is no cost of the reduction."""
-    slow = worker(compute=0.18, comm=0.01)
-    fast = worker("beta:0", compute=0.04, comm=0.15)
-    bound, imbalance, _ = judge([slow, fast])
+    bound, imbalance, _ = judged(row(compute=0.18), row(compute=0.04, comm=0.15))
     assert bound.kind == "compute"
     assert imbalance.kind == "imbalance"
+    assert imbalance.worker == ALPHA
     assert imbalance.max_gain_ratio == pytest.approx(0.19 * (8 / 0.19 + 8 / 0.05) / 16 - 1)
+    assert "alpha:0 is the slowest machine, 0.26 of beta:0's speed, with 95%" in imbalance.words
 
 
 def test_unequal_machines_with_fitting_shares_are_balanced():
-    """A slow machine whose share makes up for it is no imbalance."""
-    _, imbalance, _ = judge([worker(share=12.0), worker("beta:0", share=4.0)])
+    """A slow machine whose share makes up for it is no imbalance, and is named without blame."""
+    _, imbalance, _ = judged(row(share=12), row(share=4))
     assert imbalance.is_complete
-    assert imbalance.max_gain_ratio is None
+    assert not imbalance.is_problem
+    assert "beta:0 is the slowest machine, 0.33 of alpha:0's speed" in imbalance.words
+    assert "4 of 16 samples, and its share makes up for it" in imbalance.words
+    _, imbalance, _ = judged(row(), row())
+    assert "no machine is slower" in imbalance.words
 
 
-@pytest.mark.parametrize("name", ["data_wait_seconds", "comm_wait_seconds", "compute_seconds"])
+@pytest.mark.parametrize("name", ["data_wait_seconds", "comm_wait_seconds", "backward_seconds"])
 def test_unmeasured_is_not_judged(name):
     """A phase that one worker did not measure makes the verdict incomplete, never a zero."""
-    bound, *_ = judge([worker(), replace(worker("beta:0"), **{name: math.nan})])
+    bound, *_ = judged(row(), msgspec.structs.replace(row(), **{name: math.nan}))
     assert not bound.is_complete
     assert str(bound).startswith("INCOMPLETE")
 
 
 def test_a_step_spent_outside_of_the_phases_is_not_judged():
     """Where most of a step is in no measured phase, the largest phase does not bind the run."""
-    bound, *_ = judge([replace(worker(), step_seconds=0.5)])
+    bound, *_ = judged(msgspec.structs.replace(row(), step_seconds=0.5), row())
     assert not bound.is_complete
     assert "80% of a step on alpha:0 is in no phase" in str(bound)
 
 
 def test_nothing_measured_is_incomplete():
     """Without workers every judgement abstains."""
-    assert not any(finding.is_complete for finding in judge([]))
+    assert not any(finding.is_complete for finding in judge({}))
+
+
+def test_rows_are_averaged_by_steps():
+    """A row of thirty steps weighs three times as much as one of ten; unmeasured stays so."""
+    mean = mean_row([row(data=0.04), row(data=0.0, num_steps=30)])
+    assert mean.data_wait_seconds == pytest.approx(0.01)
+    assert (mean.num_steps, mean.local_batch_size) == (40, 8)
+    assert math.isnan(mean.memory_bytes)
+
+
+@pytest.mark.parametrize(
+    ("shares", "busy", "cost"),
+    [
+        ((8, 8), (0.2, 0.1), 0.1),  # all wait for it
+        ((4, 8), (0.1, 0.1), 0.1 - 12 / (4 / 0.05 + 8 / 0.1)),  # the other does half of its work
+        ((8, 8), (0.1, 0.3), 0.0),  # the other one is the brake
+    ],
+)
+def test_what_a_straggler_costs(shares, busy, cost):
+    """With the shares as they are, or after the others have taken over: whichever is dearer."""
+    rows = {
+        worker: row(share, compute=seconds, data=0.0)
+        for worker, share, seconds in zip((ALPHA, BETA), shares, busy, strict=True)
+    }
+    found = straggler_cost_seconds(rows, ALPHA, 0.5)
+    assert found == pytest.approx(cost)
+    assert math.isnan(straggler_cost_seconds(rows, ALPHA, math.nan))
+
+
+def test_a_straggler_is_told_with_its_price():
+    """Who, since when, why, what it cost, and what to do; what is over asks for nothing."""
+    rows = {ALPHA: row(compute=0.18, data=0.0), BETA: row(compute=0.09, data=0.0, comm=0.1)}
+    slow = Episode(
+        worker=ALPHA,
+        since_step=30,
+        speed_ratio=0.5,
+        cause="throttle",
+        cost_seconds_per_step=0.09,
+        cost_seconds=1.8,
+    )
+    found, *_ = judge(rows, [slow])
+    assert found.words == (
+        "alpha:0 is slow since step 30: 0.50 of its own speed (throttle: a CPU quota holds it "
+        "back); it costs 90 ms a step, 1.8 s in all"
+    )
+    assert found.next_step == "raise the CPU quota of alpha"
+    assert found.max_gain_ratio == pytest.approx(0.09 / 0.1)
+    slow.until_step = 50
+    found, *_ = judge(rows, [slow])
+    assert found.words.startswith("alpha:0 was slow from step 30 to 50: 0.50")
+    assert not found.is_problem

@@ -14,7 +14,7 @@ import msgspec
 from hetero_hvd.driver.records.rollup import COLUMNS
 from hetero_hvd.driver.records.writer import FILE
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import Event
+from hetero_hvd.messages import Event, event_from_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +39,13 @@ def read_record(folder: Path) -> Record:
     path = folder / FILE
     if not path.is_file():
         raise JobError(f"{folder}: no run is recorded there ({FILE} is missing)")
-    decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
     try:
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA query_only=ON")
             if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
                 return Record(events=(), rollups=())  # killed before its first transaction
             found = connection.execute("SELECT at_unix_seconds, body FROM events ORDER BY id")
-            events = tuple((at_seconds, decoder.decode(body)) for at_seconds, body in found)
+            events = tuple((at_seconds, event_from_json(body)) for at_seconds, body in found)
             rollups = tuple(_rollups(connection))
     except (sqlite3.Error, msgspec.DecodeError) as error:
         raise JobError(f"{path} cannot be read: {error}") from error

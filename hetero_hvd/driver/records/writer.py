@@ -8,10 +8,8 @@ import sqlite3
 import threading
 from pathlib import Path
 
-import msgspec
-
 from hetero_hvd.driver.records.rollup import COLUMNS, Rollups
-from hetero_hvd.messages import Event, StepsTimed, WorkersJoined
+from hetero_hvd.messages import Event, StepsTimed, WorkersJoined, event_to_json
 
 logger = logging.getLogger(__name__)
 
@@ -123,5 +121,5 @@ def _insert(
         rollups.joined(event)
     connection.execute(
         "INSERT INTO events (at_unix_seconds, kind, body) VALUES (?, ?, ?)",
-        (at_unix_seconds, type(event).__name__, msgspec.json.encode(event)),
+        (at_unix_seconds, type(event).__name__, event_to_json(event)),
     )

@@ -14,16 +14,18 @@ from dataclasses import asdict
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.driver.records.facts import facts_of
 from hetero_hvd.driver.records.reader import read_record
-from hetero_hvd.driver.records.verdicts import facts_of
 from hetero_hvd.driver.records.writer import FILE, MAX_WAITING, Recorder
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import (
+    Decided,
     Evaluated,
+    Finding,
+    Judged,
     RunEnded,
     StepsTimed,
     StepTiming,
-    StragglerReported,
     WorkerId,
     WorkersJoined,
 )
@@ -64,6 +66,8 @@ JOINED = WorkersJoined(
     capacities=(-1, -1),
     prefetch_steps=0,
 )
+
+DECIDED = Decided(rendezvous_id=1, step=9, action="keep", reason="numbers that are not measured")
 
 
 def write(folder, *events):
@@ -146,17 +150,17 @@ def test_no_run_and_a_foreign_file_are_named(tmp_path):
 
 def test_commands_show_a_run(tmp_path, capsys):
     """`report`, `runs` and `export` tell what binds the run, who is slow, and the figures."""
-    slow = StragglerReported(step=29, worker=BETA, is_slow=True, speed_ratio=0.5, cause="input")
+    slow = Finding(kind="straggler", is_complete=True, words="beta:0 is slow", worker=BETA)
+    bound = Finding(kind="input", is_complete=True, words="bound by input", next_step="more disks")
+    judged = Judged(step=29, findings=(bound, slow))
     rows = timing(8, data=0.2), timing(4, data=0.2)
     folder = tmp_path / "one"
     folder.mkdir()
-    write(folder, JOINED, timed(9, *rows), timed(19, *rows), slow)
+    write(folder, JOINED, timed(9, *rows), timed(19, *rows), DECIDED, judged)
     assert main(["report", str(folder)]) == 0
     report = capsys.readouterr().out
     assert "no end recorded" in report
-    assert "bound by input" in report
-    assert "beta:0 is slower than it should be since step 29: input" in report
-    assert "INCOMPLETE: memory head room" in report
+    assert "bound by input. Next: more disks\n  beta:0 is slow" in report
     assert main(["report", str(folder), "--json"]) == 0
     assert '"samples_per_second"' in capsys.readouterr().out
     assert main(["runs", str(tmp_path)]) == 0

@@ -1,0 +1,127 @@
+"""The one judgement of a run follows its events and tells what changed, once."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hetero_hvd.core.judge import LOOK_EXCHANGES, Judge
+from hetero_hvd.messages import StepsTimed, StragglerReported, WorkersJoined
+from tests.core.test_verdicts import ALPHA, BETA, row
+
+INPUT = row(data=0.2)
+
+
+def timed(step, *rows):
+    """An exchange."""
+    return StepsTimed(
+        rendezvous_id=1, step=step, epoch=0, loss=1.0, timings=rows, exchange_seconds=0.0
+    )
+
+
+@pytest.fixture(name="run")
+def running_judge():
+    """Exchanges of ten steps each; gives back the news."""
+
+    class Run:
+        def __init__(self):
+            self.judge = Judge()
+            self.join(ALPHA, BETA)
+
+        def join(self, *workers):
+            joined = WorkersJoined(
+                rendezvous_id=1,
+                workers=workers,
+                applied_steps=self.judge.step + 1,
+                global_batch_size=16,
+                capacities=(-1,) * len(workers),
+                prefetch_steps=0,
+            )
+            self.judge.observe(joined)
+
+        def exchanges(self, count, *rows):
+            news = []
+            for _ in range(count):
+                self.judge.observe(timed(self.judge.step + 10, *rows))
+                news += self.judge.news()
+            return news
+
+        def report(self, *, is_slow=True, cause="throttle"):
+            report = StragglerReported(
+                step=self.judge.step,
+                worker=ALPHA,
+                is_slow=is_slow,
+                speed_ratio=0.5 if is_slow else 1.0,
+                cause=cause if is_slow else None,
+                since_step=self.judge.step - 19,
+            )
+            self.judge.observe(report)
+            return self.judge.news()
+
+    return Run()
+
+
+def test_the_first_exchange_is_not_judged(run):
+    """It contains the start of the membership."""
+    run.exchanges(1, INPUT, INPUT)
+    assert not any(found.is_complete for found in run.judge.findings())
+    run.exchanges(1, row(), row())
+    assert run.judge.findings()[0].kind == "compute"
+
+
+def test_a_change_is_told_once_and_only_if_it_lasts(run):
+    """Two looks in a row must see it; numbers that move are no news."""
+    news = run.exchanges(4 * LOOK_EXCHANGES, row(), row())
+    assert [found.kind for found in news] == ["compute", "imbalance"]
+    assert run.exchanges(LOOK_EXCHANGES // 2, INPUT, INPUT) == []
+    assert run.exchanges(10 * LOOK_EXCHANGES, row(), row()) == []
+    (news,) = run.exchanges(10 * LOOK_EXCHANGES, INPUT, INPUT)
+    assert news.kind == "input"
+
+
+def test_another_plan_is_judged_by_itself(run):
+    """What was measured at the shares before does not count any more."""
+    run.exchanges(30, row(8, compute=0.2), row(8, compute=0.02, comm=0.19))
+    assert run.judge.findings()[1].is_problem
+    run.exchanges(1, row(2, compute=0.05), row(14, compute=0.05))
+    assert not run.judge.findings()[1].is_problem
+
+
+def test_what_a_straggler_cost_adds_up(run):
+    """From its first step on, as long as it lasts; afterwards the sum stays."""
+    slow, waiting = row(compute=0.18, data=0.0), row(compute=0.09, data=0.0, comm=0.1)
+    run.exchanges(3, slow, waiting)
+    (found,) = run.report()
+    assert (found.worker, found.cause) == (ALPHA, "throttle")
+    assert found.evidence["cost_seconds"] == pytest.approx(20 * 0.09)
+    run.exchanges(2, slow, waiting)
+    (found,) = run.report(is_slow=False)
+    assert found.is_past
+    assert found.evidence["cost_seconds"] == pytest.approx(40 * 0.09)
+    run.exchanges(2, row(), row())
+    assert run.judge.findings()[0] == found
+
+
+def test_a_straggler_that_leaves_is_past(run):
+    """It costs nothing any more."""
+    run.exchanges(3, row(), row())
+    run.report()
+    run.join(BETA)
+    assert run.judge.findings()[0].is_past
+
+
+def test_another_cause_is_the_same_straggler(run):
+    """One finding, told again."""
+    run.exchanges(3, row(), row())
+    run.report(cause="unknown")
+    (found,) = run.report(cause="input")
+    assert found.cause == "input"
+    assert sum(f.kind == "straggler" for f in run.judge.findings()) == 1
+
+
+def test_findings_are_plain_data(run):
+    """They travel as messages do."""
+    run.exchanges(3, row(), row())
+    for found in run.judge.findings():
+        plain = msgspec.to_builtins(found)
+        assert msgspec.convert(plain, type(found)) == found
