@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import mean, median
 from typing import Any
 
+from hetero_hvd.bench.causes import causes
 from hetero_hvd.bench.faults.part import faults
 from hetero_hvd.bench.numbers import Number, simulated, timed
 from hetero_hvd.bench.peers import PEERS, Cluster, Run, run_peer
@@ -195,4 +196,5 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "communication": communication,
     "reproducible": reproducible,
     "faults": faults,
+    "causes": causes,
 }

@@ -1,0 +1,248 @@
+"""Causes of slowness, injected into real jobs: how often are they named right?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hetero_hvd.bench.host_faults import slow_link, tighter_quota
+from hetero_hvd.bench.numbers import Number
+from hetero_hvd.bench.tables import Effort, Say, Table
+from hetero_hvd.bench.virtual_cluster import (
+    VirtualCluster,
+    missing_for_a_cluster,
+    running_cluster,
+)
+from hetero_hvd.errors import JobError
+
+GUILTY = "middle"
+FAST = 0.0005
+SPEEDS = {"fast": 1.0, GUILTY: 0.5, "slow": 0.21}
+QUOTAS = {"fast": 40, GUILTY: 25, "slow": 12}
+"""Percent of a core."""
+
+LINK_RATE = "6mbit"
+MIN_TABLES = 16
+"""Exchanges before the fault: the shares have settled and the workers are known."""
+
+MAX_WARM_SECONDS, QUIET_SECONDS, FAULT_SECONDS = 120.0, 8.0, 30.0
+END_SECONDS = 30.0
+RIGHT, WRONG, MISSED, FALSE = "right", "wrong", "missed", "false"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Something that goes wrong, or nothing.
+
+    Attributes:
+        name: For people.
+        kind: `data`, `compute`, `throttle`, `link`, or `` for nothing.
+        straggler: The cause to be named of the guilty worker; empty: nobody is a straggler.
+        bound: What binds the run then; empty: not judged.
+        is_real: Real compute under CPU quotas on hosts of their own; else emulated compute.
+        has_hosts: On hosts of their own, for faults of network and quota.
+        fault_seconds: How long to watch.
+    """
+
+    name: str
+    kind: str = ""
+    straggler: str = ""
+    bound: str = ""
+    is_real: bool = False
+    has_hosts: bool = False
+    fault_seconds: float = FAULT_SECONDS
+
+
+CASES = (
+    Case(name="slow data on one node", kind="data", straggler="input"),
+    Case(name="one device at half its speed", kind="compute", straggler="compute"),
+    Case(name="healthy devices at 1 : 0.5 : 0.21", fault_seconds=FAULT_SECONDS / 2),
+    Case(name="a CPU quota cut to a third", kind="throttle", straggler="throttle", is_real=True),
+    Case(name="a link of 6 Mbit/s", kind="link", bound="communication", has_hosts=True),
+    Case(name="healthy hosts with quotas of 40, 25, 12 %", is_real=True),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one run's verdict was worth.
+
+    Attributes:
+        grade: `right`, `wrong` (another cause), `missed` (nothing said), or `false` (somebody who
+            was well was called a straggler).
+        findings: What it said.
+    """
+
+    grade: str
+    findings: tuple[dict[str, Any], ...]
+
+
+def grade(case: Case, findings: tuple[dict[str, Any], ...]) -> Outcome:
+    """Compare a run's final verdict with what was injected."""
+    slow = {f["worker"][0]: f["cause"] for f in findings if f["kind"] == "straggler"}
+    bound = next((f["kind"] for f in findings if f["kind"] not in ("straggler", "imbalance")), "")
+    expected = GUILTY if case.straggler else None
+    if slow.keys() - {expected}:
+        return Outcome(grade=FALSE, findings=findings)
+    said = slow.get(GUILTY, "") if case.straggler else bound if case.bound else ""
+    right = case.straggler or case.bound
+    if said == right:
+        return Outcome(grade=RIGHT, findings=findings)
+    return Outcome(grade=MISSED if not said else WRONG, findings=findings)
+
+
+def run_case(case: Case, folder: Path, cluster: VirtualCluster | None = None) -> Outcome:
+    """Run a job, inject the fault when all is settled, and judge what it says at its end.
+
+    Args:
+        case: What to inject.
+        folder: An empty one.
+        cluster: Its hosts, for a case that needs some.
+
+    Raises:
+        JobError: The job did not run as it should.
+    """
+    mark = folder / "fault"
+    nodes = _nodes(case, cluster)
+    (folder / "nodes.yaml").write_text(json.dumps({"nodes": nodes}))
+    script = {
+        "global_batch_size": 3000 if case.is_real else 240,
+        "width": 256,
+        "node": GUILTY,
+        "kind": case.kind,
+        "ratio": 2.0,
+        "data_seconds_per_sample": FAST / SPEEDS[GUILTY],
+        "mark": str(mark),
+    }
+    with _job(folder, script) as job:
+        _wait_until_settled(folder, job)
+        with _fault(case, cluster):  # also where it is the script that acts
+            mark.touch()
+            _watch(job, case.fault_seconds)
+    found = json.loads((folder / "out" / "summary.json").read_text())["verdict"]
+    return grade(case, tuple(found))
+
+
+def _nodes(case: Case, cluster: VirtualCluster | None) -> list[dict[str, object]]:
+    nodes = []
+    for name, speed in SPEEDS.items():
+        emulate = {"seconds_per_sample": FAST / speed, "overhead_seconds": 0.004}
+        more = {} if case.is_real else {"emulate": emulate}
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        entry: dict[str, object] = {"slots": 1, "devices": [], "env": environment, **more}
+        nodes.append({"name": name, **entry} if cluster is None else cluster[name].node(**entry))
+    return nodes
+
+
+@contextmanager
+def _job(folder: Path, script: Mapping[str, object]) -> Iterator[subprocess.Popen[bytes]]:
+    """A running job; it is ended and has written its summary when the block is left."""
+    command = [sys.executable, "-m", "hetero_hvd", "run", "-f", str(folder / "nodes.yaml")]
+    command += ["--output", str(folder / "out"), "--start-timeout-seconds", "180", "--"]
+    command += ["python", "-m", "hetero_hvd.bench.cause_script", json.dumps(script)]
+    with (folder / "console.txt").open("wb") as console:
+        job = subprocess.Popen(command, stdout=console, stderr=console, start_new_session=True)
+        try:
+            yield job
+        finally:
+            job.terminate()
+            try:
+                job.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                job.kill()
+                job.wait()
+
+
+def _wait_until_settled(folder: Path, job: subprocess.Popen[bytes]) -> None:
+    """Until so many exchanges have taken place, and then a while more."""
+    deadline = time.monotonic() + MAX_WARM_SECONDS
+    timings = folder / "out" / "timings.jsonl"
+    while not timings.exists() or timings.read_bytes().count(b"StepsTimed") < MIN_TABLES:
+        if job.poll() is not None or time.monotonic() > deadline:
+            raise JobError((folder / "console.txt").read_text(errors="replace")[-1500:])
+        time.sleep(0.1)
+    _watch(job, QUIET_SECONDS)
+
+
+def _watch(job: subprocess.Popen[bytes], seconds: float) -> None:
+    try:
+        job.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return
+    raise JobError(f"the job ended by itself with exit code {job.returncode}")
+
+
+def _fault(case: Case, cluster: VirtualCluster | None) -> AbstractContextManager[None]:
+    """What the harness does to a host; all else the script does itself."""
+    if cluster is not None and case.kind == "throttle":
+        return tighter_quota(cluster[GUILTY], divisor=3)
+    if cluster is not None and case.kind == "link":
+        return slow_link(cluster[GUILTY], rate=LINK_RATE)
+    return nullcontext()
+
+
+def causes(effort: Effort, say: Say) -> Iterator[Table]:
+    """Right, wrong, missed and false verdicts about injected causes."""
+    if missing := missing_for_a_cluster():
+        raise JobError(f"no virtual hosts: {missing}")
+    grades: dict[str, list[str]] = {case.name: [] for case in CASES}
+    for repeat in range(10 if effort.repeats > 1 else 1):
+        for case in CASES:
+            outcome = _run_alone(case)
+            grades[case.name].append(outcome.grade)
+            said = "; ".join(f["words"] for f in outcome.findings if f["is_complete"])
+            say(f"{repeat + 1}: {case.name}: {outcome.grade}: {said}")
+    yield _table(grades)
+
+
+def _run_alone(case: Case) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="hetero-hvd-causes-") as place:
+        folder = Path(place)
+        (folder / "run").mkdir()
+        if not (case.is_real or case.has_hosts):
+            return run_case(case, folder / "run")
+        quotas = QUOTAS if case.is_real else dict.fromkeys(QUOTAS, 100)
+        (folder / "hosts").mkdir()
+        with running_cluster(quotas, folder=folder / "hosts") as cluster:
+            return run_case(case, folder / "run", cluster)
+
+
+def _table(grades: Mapping[str, list[str]]) -> Table:
+    counts = {name: Counter(found) for name, found in grades.items()}
+    table = Table(
+        title="Injected causes",
+        text="Real jobs of three workers at 1 : 0.5 : 0.21 of speed; once the shares have settled "
+        f"one of them is slowed down, and {FAULT_SECONDS:g} s later its verdict is read. False: "
+        "somebody who was well was called a straggler.",
+        columns=("what was done", "runs", RIGHT, WRONG, MISSED, FALSE),
+    )
+    for name, found in counts.items():
+        cells = [str(found[grade]) for grade in (RIGHT, WRONG, MISSED, FALSE)]
+        table.rows.append((name, str(found.total()), *cells))
+    total = sum(counts.values(), Counter())
+    runs, right, false = total.total(), total[RIGHT], total[FALSE]
+    table.numbers = [
+        Number(
+            quantity="injected causes named right",
+            goal=">= 95 % of 60 runs",
+            found=f"{right} of {runs}",
+            is_reached=right >= 0.95 * runs,
+        ),
+        Number(
+            quantity="false stragglers",
+            goal="0",
+            found=f"{false} of {runs} runs",
+            is_reached=false == 0,
+        ),
+    ]
+    return table
