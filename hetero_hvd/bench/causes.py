@@ -28,7 +28,7 @@ from hetero_hvd.errors import JobError
 GUILTY = "middle"
 FAST = 0.0005
 SPEEDS = {"fast": 1.0, GUILTY: 0.5, "slow": 0.21}
-QUOTAS = {"fast": 40, GUILTY: 25, "slow": 12}
+QUOTAS = {"fast": 50, GUILTY: 36, "slow": 12}
 """Percent of a core."""
 
 LINK_RATE = "6mbit"
@@ -69,7 +69,7 @@ CASES = (
     Case(name="healthy devices at 1 : 0.5 : 0.21", fault_seconds=FAULT_SECONDS / 2),
     Case(name="a CPU quota cut to a third", kind="throttle", straggler="throttle", is_real=True),
     Case(name="a link of 6 Mbit/s", kind="link", bound="communication", has_hosts=True),
-    Case(name="healthy hosts with quotas of 40, 25, 12 %", is_real=True),
+    Case(name="healthy hosts with quotas of 50, 36, 12 %", is_real=True),
 )
 
 

@@ -218,6 +218,14 @@ class JobConfig:
         default=None,
         metadata=about(NAMES, "of the announced nodes, use these only", default_text="all"),
     )
+    log_format: str = field(
+        default="text",
+        metadata=about(
+            choice("text", "json"),
+            "of the files in the output folder's logs/; json: a record a line with run_id, node, "
+            "slot, rendezvous_id, step, level and message. The terminal has text either way",
+        ),
+    )
     progress_seconds: float = field(
         default=2.0, metadata=about(number(above=0), "between two progress lines")
     )

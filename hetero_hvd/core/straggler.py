@@ -48,7 +48,7 @@ class _Watched:
         self.throttled = 0.0
         self.smooth = 1.0
         self.ratios: deque[float] = deque(maxlen=VERDICT_ROWS)
-        self.rows: deque[StepTiming] = deque(maxlen=NOW_ROWS)
+        self.rows: deque[tuple[StepTiming, float]] = deque(maxlen=NOW_ROWS)
         self.well_step = -1
         self.told: tuple[Cause, float] = ("unknown", math.nan)
         self.num_told_rows = 0
@@ -81,13 +81,14 @@ class _Watched:
     def cause(self) -> Cause:
         """What accounts for the time lost in the newest rows."""
         excess: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        throttled = 0.0
-        for row in self.rows:
+        throttled = missing = 0.0
+        for row, ratio in self.rows:
+            missing += row.busy_seconds * max(0.0, 1.0 - ratio)
             size = row.local_batch_size
             for name, seconds in _parts(row).items():
                 excess[name] += seconds - self.parts.get(name, 0.0) * size
             throttled += row.throttled_seconds - self.throttled * size
-        lost = sum(max(0.0, seconds) for seconds in excess.values())
+        lost = max(missing, sum(max(0.0, seconds) for seconds in excess.values()))
         if throttled >= EXPLAINED_RATIO * lost > 0:
             return "throttle"
         causes: tuple[Cause, ...] = ("input", "transfer", "compute")
@@ -96,13 +97,13 @@ class _Watched:
                 return cause
         return "unknown"
 
-    def take(self, row: StepTiming, ratio: float, step: int) -> None:
-        """Keep a row; a healthy one is learnt from."""
+    def take(self, row: StepTiming, ratio: float, step: int, *, is_usual: bool) -> None:
+        """Keep a row; a healthy one is learnt from, unless it only looks so beside slow others."""
         self.ratios.append(ratio)
-        self.rows.append(row)
+        self.rows.append((row, ratio))
         self.smooth += SMOOTHING * (ratio - self.smooth)
         self.num_told_rows += 1
-        if ratio >= HEALTHY_RATIO:
+        if is_usual and ratio >= HEALTHY_RATIO:
             self.learn(row)
         if ratio >= VERDICT_RATIO and self.state != "slow":
             self.well_step = step
@@ -162,22 +163,22 @@ class StragglerWatch:
         common = median(known) if len(known) > 2 else 1.0  # noqa: PLR2004 - of two, one may be slow
         found = []
         for worker, row in zip(workers, rows, strict=True):
-            verdict = self._judge(worker, row, ratios[worker] / min(1.0, common), step)
+            verdict = self._judge(worker, row, ratios[worker], min(1.0, common), step)
             if verdict is not None:
                 found.append(verdict)
         return found
 
     def _judge(
-        self, worker: WorkerId, row: StepTiming, ratio: float, step: int
+        self, worker: WorkerId, row: StepTiming, raw: float, common: float, step: int
     ) -> StragglerReported | None:
-        watched = self._watched[worker]
+        watched, ratio = self._watched[worker], raw / common
         if not math.isfinite(ratio):
             is_missing = row.local_batch_size > 0 and row.num_steps > 0 and watched.best is not None
             if is_missing and watched.state != "incomplete":
                 watched.state = "incomplete"
                 return _well(worker, step, math.nan)
             return None
-        watched.take(row, ratio, step)
+        watched.take(row, ratio, step, is_usual=raw >= HEALTHY_RATIO)
         usual = median(watched.ratios)
         if watched.state != "slow" and watched.smooth < ALARM_RATIO and usual < VERDICT_RATIO:
             watched.state = "slow"

@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.driver.journal import Journal
 from hetero_hvd.driver.launcher import WorkerProcess
+from hetero_hvd.driver.log_lines import LogLines
 from hetero_hvd.driver.output import Console, WorkerOutput
 from hetero_hvd.driver.restarts import Restarts
 from hetero_hvd.driver.slot import Slot
@@ -33,6 +35,7 @@ class Slots:
         on_change: Called when a worker became ready or went.
         on_exit: Called with a slot and its exit code, before the slot forgets the process.
         journal: Hears of starts and quarantines.
+        log_lines: Makes JSON of the workers' output for their files; None: they get it as it is.
 
     Attributes:
         may_restart: Whether a worker that died is started again.
@@ -49,8 +52,10 @@ class Slots:
         on_change: Callable[[], None],
         on_exit: Callable[[Slot, int], None],
         journal: Journal | None = None,
+        log_lines: LogLines | None = None,
     ) -> None:
         self.may_restart = True
+        self._log_lines = log_lines
         self._console = console
         self._logs = logs
         self._launch = launch
@@ -107,10 +112,14 @@ class Slots:
                 slot = Slot(
                     worker=worker,
                     node=node,
-                    output=WorkerOutput(self._console, path, f"[{worker}] "),
+                    output=self._output_of(worker, path),
                 )
                 self._tasks[slot] = asyncio.create_task(self._live(slot))
         self._changed()
+
+    def _output_of(self, worker: WorkerId, path: Path) -> WorkerOutput:
+        as_json = partial(self._log_lines.of_output, worker) if self._log_lines else None
+        return WorkerOutput(self._console, path, f"[{worker}] ", as_json=as_json)
 
     def _stays_away(self, worker: WorkerId, node: NodeConfig) -> bool:
         """Whether it is quarantined; an entry that was changed is worth a new try."""

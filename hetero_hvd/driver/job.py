@@ -24,6 +24,7 @@ from hetero_hvd.config import JOB_SETTINGS, NodesFile
 from hetero_hvd.driver.control import Control
 from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.found import FoundNodes
+from hetero_hvd.driver.log_lines import LogFormatter, LogLines
 from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.records.writer import Recorder
 from hetero_hvd.driver.report import as_dict, as_text
@@ -70,8 +71,9 @@ def run_job(nodes_file: NodesFile, command: tuple[str, ...], *, resume: Path | N
         _carry_over(resume, output)
     except OSError as error:
         raise JobError(f"job.output: {output} cannot be made: {error.strerror}") from error
-    with log_file(output / "logs" / "driver.log"):
-        return asyncio.run(_run(nodes_file, command, output, resume))
+    log_lines = LogLines(output.name) if nodes_file.current.job.log_format == "json" else None
+    with log_file(output / "logs" / "driver.log", log_lines):
+        return asyncio.run(_run(nodes_file, command, output, resume, log_lines))
 
 
 def _carry_over(resume: Path | None, output: Path) -> None:
@@ -82,22 +84,27 @@ def _carry_over(resume: Path | None, output: Path) -> None:
 
 
 async def _run(
-    nodes_file: NodesFile, command: tuple[str, ...], output: Path, resume: Path | None
+    nodes_file: NodesFile,
+    command: tuple[str, ...],
+    output: Path,
+    resume: Path | None,
+    log_lines: LogLines | None,
 ) -> int:
     console = Console()
     try:
-        return await Job(nodes_file, command, output, console, resume).run()
+        return await Job(nodes_file, command, output, console, resume, log_lines=log_lines).run()
     finally:
         console.close()
 
 
 @contextmanager
-def log_file(path: Path) -> Iterator[None]:
-    """Keep what we and Horovod log in a file, off the terminal."""
+def log_file(path: Path, log_lines: LogLines | None = None) -> Iterator[None]:
+    """Keep what we and Horovod log in a file, off the terminal; as JSON if lines are given."""
     root = logging.getLogger()
     level = root.level
     handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(LogFormatter(log_lines) if log_lines else text)
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     try:
@@ -117,6 +124,7 @@ class Job:
         output: Folder for logs and summary.
         console: Where to tell people.
         resume: See `run_job`.
+        log_lines: Makes JSON of the log files; None: they are text.
     """
 
     def __init__(
@@ -126,12 +134,14 @@ class Job:
         output: Path,
         console: Console,
         resume: Path | None = None,
+        *,
+        log_lines: LogLines | None = None,
     ) -> None:
         self._nodes_file = nodes_file
         self._command = command
         self._output = output
         self._console = console
-        self._team = Team(nodes_file.current, command, output, console, resume)
+        self._team = Team(nodes_file.current, command, output, console, resume, log_lines=log_lines)
         self._found = FoundNodes(nodes_file.current.job)
         self._recorder = Recorder(output)
         self._team.journal.subscribe(self._recorder.observe)

@@ -10,12 +10,15 @@ import queue
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
 MAX_QUEUED_LINES = 10_000
 MAX_LINE_BYTES = 65_536
 TAIL_LINES = 40
+
+AsJson = Callable[[bytes], tuple[bytes, str]]
 
 
 class Console:
@@ -69,23 +72,31 @@ class WorkerOutput:
     Attributes:
         tail: The last lines, for the report of a worker that did not start.
         is_shown: Whether lines go to the console as well as to the file.
+
+    Args:
+        console: Where to show lines.
+        path: The file.
+        prefix: Of the lines shown.
+        as_json: Makes of a line what the file gets, and what is shown; None: the file gets the
+            output as it is.
     """
 
-    def __init__(self, console: Console, path: Path, prefix: str) -> None:
+    def __init__(
+        self, console: Console, path: Path, prefix: str, *, as_json: AsJson | None = None
+    ) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.is_shown = True
         self._console = console
         self._prefix = prefix
+        self._as_json = as_json
         self._rest = b""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
 
     def feed(self, data: bytes) -> None:
         """Take in what a process has written."""
-        try:
-            self._file.write(data)
-        except OSError as error:  # a full disk must not stop the training
-            self._console.say(f"{self._prefix}the log file cannot be written: {error}")
+        if self._as_json is None:
+            self._keep(data)
         *complete, self._rest = (self._rest + data).split(b"\n")
         for line in complete:
             self._show(line)
@@ -103,8 +114,18 @@ class WorkerOutput:
         self.flush()
         self._file.close()
 
+    def _keep(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:  # a full disk must not stop the training
+            self._console.say(f"{self._prefix}the log file cannot be written: {error}")
+
     def _show(self, line: bytes) -> None:
-        text = line.decode(errors="replace").rstrip("\r")
+        if self._as_json is None:
+            text = line.decode(errors="replace").rstrip("\r")
+        else:
+            record, text = self._as_json(line)
+            self._keep(record)
         self.tail.append(text)
         if self.is_shown:
             self._console.say(self._prefix + text)

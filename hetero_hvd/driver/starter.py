@@ -55,6 +55,7 @@ class Starter:
             "HETERO_HVD_STALENESS_WARMUP_STEPS": str(job.staleness_warmup_steps),
             "HETERO_HVD_FINGERPRINTS": str(output.absolute() / "fingerprints.jsonl"),
             "HETERO_HVD_FINGERPRINT_STEPS": str(job.fingerprint_steps),
+            "HETERO_HVD_LOG_FORMAT": job.log_format,
         }
         if job.reproducible:
             self._environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"

@@ -18,6 +18,7 @@ from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.journal import Journal
 from hetero_hvd.driver.launcher import count_gpus, exit_in_words
 from hetero_hvd.driver.ledger import MAX_RESETS_WITHOUT_STEP, Ledger
+from hetero_hvd.driver.log_lines import LogLines
 from hetero_hvd.driver.membership import Membership
 from hetero_hvd.driver.network import DriverAddresses, Endpoints
 from hetero_hvd.driver.output import Console
@@ -43,6 +44,7 @@ class Team:
         output: Folder for logs and decisions.
         console: Where to tell people.
         resume: Folder of an earlier run to go on from.
+        log_lines: See `Slots`.
 
     Attributes:
         endpoints: Where the nodes reach the driver.
@@ -64,6 +66,8 @@ class Team:
         output: Path,
         console: Console,
         resume: Path | None = None,
+        *,
+        log_lines: LogLines | None = None,
     ) -> None:
         self._job = config.job
         self._console = console
@@ -78,6 +82,8 @@ class Team:
         self.all_lost = asyncio.Event()
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.journal = Journal()
+        if log_lines is not None:
+            self.journal.subscribe(log_lines.observe)
         self.ledger = Ledger(config, console, output / "decisions.jsonl", self.journal)
         self.slots = Slots(
             console,
@@ -87,6 +93,7 @@ class Team:
             on_change=self._slots_changed,
             on_exit=self._exited,
             journal=self.journal,
+            log_lines=log_lines,
         )
         self.membership = Membership(
             config.job,

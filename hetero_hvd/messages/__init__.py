@@ -39,10 +39,13 @@ from hetero_hvd.messages.from_worker import (
 )
 from hetero_hvd.messages.history import event_from_json, event_to_json
 from hetero_hvd.messages.identity import NODE_NAME, Message, WorkerId
+from hetero_hvd.messages.log import MARK as LOG_MARK
+from hetero_hvd.messages.log import LogRecord
 from hetero_hvd.messages.timing import StepTiming
 from hetero_hvd.messages.verdicts import Finding, FindingKind, Judged
 
 __all__ = [
+    "LOG_MARK",
     "NODE_NAME",
     "Admit",
     "BatchPlan",
@@ -58,6 +61,7 @@ __all__ = [
     "FromWorker",
     "Heartbeat",
     "Judged",
+    "LogRecord",
     "MemberLost",
     "Message",
     "Ready",

@@ -20,6 +20,7 @@ from hetero_hvd.errors import JobError, UserError, WorkerLostError
 from hetero_hvd.messages import Crashed
 from hetero_hvd.worker.client import DriverClient
 from hetero_hvd.worker.collective import Collective, HostUpdates, open_collective
+from hetero_hvd.worker.log_lines import log_records
 from hetero_hvd.worker.node import Place, read_place
 from hetero_hvd.worker.planner import DriverPlanner, LocalPlanner, Planner
 
@@ -46,6 +47,7 @@ class Seat:
         self.rendezvous_id = self._agreed_generation = 0
         self._updates: HostUpdates | None = None
         self._is_terminated = False
+        log_records(step=lambda: progress() - 1, rendezvous_id=lambda: self.rendezvous_id)
         if place.driver is not None:
             prove_health(device())
             self.client = DriverClient(place, progress=progress)

@@ -158,3 +158,12 @@ def test_a_straggler_that_gets_worse_is_told_again(watched):
     (said,) = watched.run(40, slower(0, wait=0.3))
     assert said.endswith("(input)")
     assert {report.since_step for report in watched.reports} == {20}
+
+
+def test_what_all_suffer_is_not_learnt_as_usual(watched):
+    """A hiccup of the whole system during a slow-down does not hide its cause afterwards."""
+    watched.run(20)
+    (said,) = watched.run(20, slower(0, compute=2.0))
+    watched.run(3, lambda _index, row: row_of(row.local_batch_size, 10 * row.busy_seconds))
+    assert watched.run(20, slower(0, compute=2.0)) == []
+    assert said.endswith("(compute)")
