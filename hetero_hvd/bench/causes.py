@@ -35,7 +35,7 @@ LINK_RATE = "6mbit"
 MIN_TABLES = 16
 """Exchanges before the fault: the shares have settled and the workers are known."""
 
-MAX_WARM_SECONDS, QUIET_SECONDS, FAULT_SECONDS = 120.0, 8.0, 30.0
+MAX_WAIT_SECONDS, QUIET_SECONDS, FAULT_SECONDS = 120.0, 8.0, 30.0
 END_SECONDS = 30.0
 RIGHT, WRONG, MISSED, FALSE = "right", "wrong", "missed", "false"
 
@@ -101,13 +101,16 @@ def grade(case: Case, findings: tuple[dict[str, Any], ...]) -> Outcome:
     return Outcome(grade=MISSED if not said else WRONG, findings=findings)
 
 
-def run_case(case: Case, folder: Path, cluster: VirtualCluster | None = None) -> Outcome:
+def run_case(
+    case: Case, folder: Path, cluster: VirtualCluster | None = None, *, is_hasty: bool = False
+) -> Outcome:
     """Run a job, inject the fault when all is settled, and judge what it says at its end.
 
     Args:
         case: What to inject.
         folder: An empty one.
         cluster: Its hosts, for a case that needs some.
+        is_hasty: End when the expected cause has been named, without a quiet time before the fault.
 
     Raises:
         JobError: The job did not run as it should.
@@ -125,10 +128,14 @@ def run_case(case: Case, folder: Path, cluster: VirtualCluster | None = None) ->
         "mark": str(mark),
     }
     with _job(folder, script) as job:
-        _wait_until_settled(folder, job)
+        _wait_for(folder / "out" / "timings.jsonl", "StepsTimed", job, times=MIN_TABLES)
+        _watch(job, 0.0 if is_hasty else QUIET_SECONDS)
         with _fault(case, cluster):  # also where it is the script that acts
             mark.touch()
-            _watch(job, case.fault_seconds)
+            if is_hasty:
+                _wait_for(folder / "console.txt", f"({case.straggler}: ", job)
+            else:
+                _watch(job, case.fault_seconds)
     found = json.loads((folder / "out" / "summary.json").read_text())["verdict"]
     return grade(case, tuple(found))
 
@@ -163,15 +170,15 @@ def _job(folder: Path, script: Mapping[str, object]) -> Iterator[subprocess.Pope
                 job.wait()
 
 
-def _wait_until_settled(folder: Path, job: subprocess.Popen[bytes]) -> None:
-    """Until so many exchanges have taken place, and then a while more."""
-    deadline = time.monotonic() + MAX_WARM_SECONDS
-    timings = folder / "out" / "timings.jsonl"
-    while not timings.exists() or timings.read_bytes().count(b"StepsTimed") < MIN_TABLES:
+def _wait_for(file: Path, text: str, job: subprocess.Popen[bytes], *, times: int = 1) -> None:
+    """Until a file of the job shows a text so many times."""
+    deadline = time.monotonic() + MAX_WAIT_SECONDS
+    while not file.exists() or file.read_bytes().count(text.encode()) < times:
         if job.poll() is not None or time.monotonic() > deadline:
-            raise JobError((folder / "console.txt").read_text(errors="replace")[-1500:])
+            console = (file.parent / "console.txt", file.parent.parent / "console.txt")
+            shown = "".join(p.read_text(errors="replace")[-1500:] for p in console if p.exists())
+            raise JobError(f"no {text!r} in {file.name}: {shown}")
         time.sleep(0.1)
-    _watch(job, QUIET_SECONDS)
 
 
 def _watch(job: subprocess.Popen[bytes], seconds: float) -> None:

@@ -17,7 +17,7 @@ from hetero_hvd.core.pace import ExchangePace
 from hetero_hvd.core.planner import best_plan, even_plan, models_or_guesses
 from hetero_hvd.core.settings import BalanceConfig
 from hetero_hvd.core.spares import Spares
-from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.core.step_time import StepTimeEstimator, StepTimeModel
 from hetero_hvd.core.trial import Trial
 from hetero_hvd.errors import InvariantError
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
@@ -66,6 +66,11 @@ class ClusterState:
     def models(self) -> dict[WorkerId, StepTimeModel]:
         """Step-time model of each member that was measured, in rank order."""
         return {w: k.estimator.model for w, k in self._known.items() if k.estimator.is_ready}
+
+    @property
+    def estimators(self) -> dict[WorkerId, StepTimeEstimator]:
+        """What is known of each member that was measured; to be read only."""
+        return {w: k.estimator for w, k in self._known.items() if k.estimator.is_ready}
 
     @property
     def curves(self) -> dict[WorkerId, Curve]:

@@ -60,6 +60,12 @@ class Curve:
     model: StepTimeModel
     largest_share: int
 
+    def estimator(self) -> StepTimeEstimator:
+        """One that starts from here."""
+        estimator = StepTimeEstimator(self.model.micro_batch_size)
+        estimator.recall(self.model, self.largest_share)
+        return estimator
+
 
 class KnownWorker:
     """One worker's step-time estimator and the shares that it has proven to carry.

@@ -12,13 +12,17 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Literal
 
-from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.core.own_speed import OwnSpeed
+from hetero_hvd.core.step_time import StepTimeEstimator
 from hetero_hvd.messages import StepTiming, StragglerReported, WorkerId
 
 ALARM_RATIO, VERDICT_RATIO, HEALTHY_RATIO = 0.8, 0.85, 0.95
 """Part of its own speed below which a worker is looked at, found slow, and found well again."""
 
 SMOOTHING, VERDICT_ROWS, NOW_ROWS = 0.3, 8, 3
+WINDOWS = (VERDICT_ROWS, 16, 32)
+"""Rows whose median is judged; where steps vary much it takes more of them to be sure."""
+
 EXPLAINED_RATIO = 0.8
 """Part of the lost time that one cause must account for to be named."""
 
@@ -27,9 +31,6 @@ NOISE_SECONDS = 0.005
 
 CHANGED_RATIO = 0.25
 """So much slower or faster than what was told of a straggler is worth another word."""
-
-FASTER_RATIO = 0.98
-"""A curve replaces the best one if it is faster by this."""
 
 Cause = Literal["throttle", "input", "transfer", "compute", "unknown"]
 PHASES: Mapping[str, tuple[str, ...]] = {
@@ -43,29 +44,25 @@ class _Watched:
     """One worker: the best that it has shown, and its last rows."""
 
     def __init__(self) -> None:
-        self.best: StepTimeModel | None = None
+        self.best = OwnSpeed()
         self.parts: dict[str, float] = {}
         self.throttled = 0.0
         self.smooth = 1.0
-        self.ratios: deque[float] = deque(maxlen=VERDICT_ROWS)
+        self.ratios: deque[float] = deque(maxlen=max(WINDOWS))
         self.rows: deque[tuple[StepTiming, float]] = deque(maxlen=NOW_ROWS)
         self.well_step = -1
         self.told: tuple[Cause, float] = ("unknown", math.nan)
         self.num_told_rows = 0
         self.state: Literal["healthy", "slow", "incomplete"] = "healthy"
 
-    def speed_ratio(self, row: StepTiming, model: StepTimeModel | None) -> float:
+    def speed_ratio(self, row: StepTiming, estimator: StepTimeEstimator | None) -> float:
         """Expected / measured time; NaN where one of them is not known."""
         size, busy = row.local_batch_size, row.busy_seconds
         if size == 0 or row.num_steps == 0 or not busy > 0:
             return math.nan
-        if model is not None:
-            now = model.step_seconds(size)
-            if self.best is None or now < FASTER_RATIO * self.best.step_seconds(size):
-                self.best = model
-        if self.best is None:
-            return math.nan
-        expected = self.best.step_seconds(size)
+        if estimator is not None:
+            self.best.learn(estimator, size, busy_seconds=busy, speed_ratio=self.smooth)
+        expected = self.best.expected_seconds(size)
         return expected / busy if busy - expected > NOISE_SECONDS else max(1.0, expected / busy)
 
     def learn(self, row: StepTiming) -> None:
@@ -110,7 +107,7 @@ class _Watched:
 
     def tell(self, worker: WorkerId, step: int) -> StragglerReported:
         """That it is slow, how slow and why."""
-        cause, ratio = self.cause(), median(list(self.ratios)[-NOW_ROWS:])
+        cause, ratio = self.cause(), median(self.last(NOW_ROWS))
         self.told, self.num_told_rows = (cause, ratio), 0
         return StragglerReported(
             step=step,
@@ -121,15 +118,32 @@ class _Watched:
             since_step=self.well_step + 1,
         )
 
+    def last(self, num_rows: int) -> list[float]:
+        """The newest ratios."""
+        return list(self.ratios)[-num_rows:]
+
+    def is_slow(self) -> bool:
+        """Whether the median of a window is bad, and too bad for chance."""
+        if len(self.ratios) < NOW_ROWS:
+            return False
+        row, _ = self.rows[-1]
+        for num_rows in WINDOWS:
+            found = self.last(num_rows)
+            chance = self.best.chance_ratio(row.local_batch_size, len(found), row.num_steps)
+            if median(found) < VERDICT_RATIO * math.exp(-chance):
+                return True
+        return False
+
     def has_changed(self) -> bool:
         """Whether, for a whole window, cause or speed are other than what was told."""
         if self.num_told_rows < VERDICT_ROWS:
             return False
         cause, ratio = self.told
-        if max(self.ratios) >= HEALTHY_RATIO:
+        recent = self.last(VERDICT_ROWS)
+        if max(recent) >= HEALTHY_RATIO:
             return False  # it may be on its way to be well
-        is_worse = max(self.ratios) < (1 - CHANGED_RATIO) * ratio
-        is_better = min(self.ratios) > (1 + CHANGED_RATIO) * ratio
+        is_worse = max(recent) < (1 - CHANGED_RATIO) * ratio
+        is_better = min(recent) > (1 + CHANGED_RATIO) * ratio
         return is_worse or is_better or self.cause() not in (cause, "unknown")
 
 
@@ -139,11 +153,15 @@ class StragglerWatch:
     def __init__(self) -> None:
         self._watched: dict[WorkerId, _Watched] = {}
 
+    def recall(self, worker: WorkerId, curve: StepTimeEstimator, local_batch_size: int) -> None:
+        """What an earlier job has learnt of a worker around this share; first of all."""
+        self._watched.setdefault(worker, _Watched()).best.recall(curve, local_batch_size)
+
     def observe(
         self,
         workers: Sequence[WorkerId],
         rows: Sequence[StepTiming],
-        models: Mapping[WorkerId, StepTimeModel],
+        curves: Mapping[WorkerId, StepTimeEstimator],
         *,
         step: int = -1,
     ) -> list[StragglerReported]:
@@ -152,13 +170,13 @@ class StragglerWatch:
         Args:
             workers: Members in rank order.
             rows: Their timings.
-            models: What is known of them now, or was in earlier jobs; may lack some.
+            curves: What is known of them now; may lack some.
             step: Last step of the table.
         """
         ratios = {}
         for worker, row in zip(workers, rows, strict=True):
             watched = self._watched.setdefault(worker, _Watched())
-            ratios[worker] = watched.speed_ratio(row, models.get(worker))
+            ratios[worker] = watched.speed_ratio(row, curves.get(worker))
         known = [ratio for ratio in ratios.values() if math.isfinite(ratio)]
         common = median(known) if len(known) > 2 else 1.0  # noqa: PLR2004 - of two, one may be slow
         found = []
@@ -173,14 +191,14 @@ class StragglerWatch:
     ) -> StragglerReported | None:
         watched, ratio = self._watched[worker], raw / common
         if not math.isfinite(ratio):
-            is_missing = row.local_batch_size > 0 and row.num_steps > 0 and watched.best is not None
+            is_missing = row.local_batch_size > 0 and row.num_steps > 0 and watched.best.is_known
             if is_missing and watched.state != "incomplete":
                 watched.state = "incomplete"
                 return _well(worker, step, math.nan)
             return None
         watched.take(row, ratio, step, is_usual=raw >= HEALTHY_RATIO)
-        usual = median(watched.ratios)
-        if watched.state != "slow" and watched.smooth < ALARM_RATIO and usual < VERDICT_RATIO:
+        usual = median(watched.last(VERDICT_ROWS))
+        if watched.state != "slow" and watched.smooth < ALARM_RATIO and watched.is_slow():
             watched.state = "slow"
             return watched.tell(worker, step)
         if watched.state != "healthy" and usual >= HEALTHY_RATIO:

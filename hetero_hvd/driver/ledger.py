@@ -107,6 +107,8 @@ class Ledger:
             case WorkersJoined():
                 if self._may_remember:
                     self._remembered.update(self._store.load(message))
+                    for worker, curve in self._remembered.items():
+                        self._stragglers.recall(worker, curve.estimator(), curve.largest_share)
                 self._joined(message)
                 self._record(message)
                 return self._balance(message)
@@ -158,10 +160,8 @@ class Ledger:
         return findings
 
     def _look_for_stragglers(self, event: StepsTimed) -> None:
-        models = {worker: curve.model for worker, curve in self._remembered.items()}
-        if isinstance(self._cluster, ClusterState):
-            models |= self._cluster.models
-        found = self._stragglers.observe(self.workers, event.timings, models, step=event.step)
+        curves = self._cluster.estimators if isinstance(self._cluster, ClusterState) else {}
+        found = self._stragglers.observe(self.workers, event.timings, curves, step=event.step)
         for report in found:
             self._judge.observe(report)
             self._journal.publish(report)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import random
 
 import msgspec
 import pytest
 
 from hetero_hvd.core.live_words import event_in_words
 from hetero_hvd.core.simulation import row_of
-from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.core.step_time import StepTimeEstimator, StepTimeModel
 from hetero_hvd.core.straggler import StragglerWatch
 from hetero_hvd.messages import WorkerId
 
@@ -28,18 +28,23 @@ def watched_cluster():
             self.watch = StragglerWatch()
             self.step = -1
             self.reports = []
-            self.models = {
-                worker: StepTimeModel(overhead_seconds=0.0, seconds_per_sample=1 / speed)
-                for worker, speed in zip(WORKERS, SPEEDS, strict=True)
-            }
+            self.curves = {worker: StepTimeEstimator() for worker in WORKERS}
 
-        def run(self, num_tables, change=lambda _index, row: row):
+        def run(
+            self, num_tables, change=lambda _index, row: row, shares=(SHARE,) * 3, overhead=0.0
+        ):
             found = []
             for _ in range(num_tables):
                 self.step += 1
-                rows = [row_of(SHARE, SHARE / speed) for speed in SPEEDS]
+                pairs = zip(shares, SPEEDS, strict=True)
+                rows = [row_of(share, share / speed + overhead) for share, speed in pairs]
                 rows = [change(index, row) for index, row in enumerate(rows)]
-                found += self.watch.observe(WORKERS, rows, self.models, step=self.step)
+                for worker, row in zip(WORKERS, rows, strict=True):
+                    curve = self.curves[worker]
+                    ratio = curve.update(row.local_batch_size, row.busy_seconds)
+                    if ratio is not None:
+                        curve.rescale(ratio)
+                found += self.watch.observe(WORKERS, rows, self.curves, step=self.step)
             self.reports += found
             return [event_in_words(report).partition(": ")[2] for report in found]
 
@@ -117,10 +122,10 @@ def test_missing_timings_are_incomplete_and_not_balanced(watched):
 
 def test_a_remembered_curve_is_the_measure_from_the_first_table(watched):
     """A worker that comes back at half the speed of the last job is found."""
-    best = {
-        w: replace(m, seconds_per_sample=m.seconds_per_sample) for w, m in watched.models.items()
-    }
-    watched.models = best
+    for worker, speed in zip(WORKERS, SPEEDS, strict=True):
+        model = StepTimeModel(overhead_seconds=0.0, seconds_per_sample=1 / speed)
+        watched.curves[worker].recall(model, SHARE)
+        watched.watch.recall(worker, watched.curves[worker].copy(), SHARE)
     (said,) = watched.run(30, slower(2, compute=2.0))
     assert said.startswith("slow:0 is slow")
 
@@ -167,3 +172,19 @@ def test_what_all_suffer_is_not_learnt_as_usual(watched):
     watched.run(3, lambda _index, row: row_of(row.local_batch_size, 10 * row.busy_seconds))
     assert watched.run(20, slower(0, compute=2.0)) == []
     assert said.endswith("(compute)")
+
+
+def test_a_share_at_which_a_worker_was_never_seen_is_no_slow_down(watched):
+    """Half of its step does not depend on the share: it was only guessed to be a tenth."""
+    watched.run(20, overhead=0.05)
+    assert watched.run(30, overhead=0.05, shares=(SHARE // 5,) * 3) == []
+
+
+def test_a_noisy_worker_is_not_judged_by_its_lucky_steps(watched):
+    """Steps that vary by half, as under a CPU quota, make no straggler, whatever the chance."""
+    chance = random.Random(3)  # noqa: S311 - can be repeated
+
+    def change(_index, row):
+        return row_of(row.local_batch_size, row.busy_seconds * chance.lognormvariate(0, 0.5))
+
+    assert watched.run(1000, change) == []
