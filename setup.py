@@ -11,7 +11,9 @@ setup(
     license="MIT",
     python_requires=">=3.11,<3.12",
     packages=find_packages(include=["hetero_hvd", "hetero_hvd.*"]),
-    package_data={"hetero_hvd": ["py.typed", "driver/web/page/*", "stack/rules.yml"]},
+    package_data={
+        "hetero_hvd": ["py.typed", "driver/web/page/*", "driver/records/page/*", "stack/rules.yml"]
+    },
     install_requires=[
         "cryptography>=42",
         "msgspec>=0.18",

@@ -1,19 +1,16 @@
-"""A run's timings.jsonl as a scenario: its workers' curves, and each step's deviation from them."""
+"""A run's timings as a scenario: its workers' curves, and each step's deviation from them."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from hetero_hvd.core.scenario import Change, Scenario
 from hetero_hvd.core.step_time import StepTimeEstimator
+from hetero_hvd.driver.records.timings import read_timings
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import StepsTimed, WorkerId, WorkersJoined
+from hetero_hvd.messages import WorkerId, WorkersJoined
 
 
 def read_recording(path: Path) -> Scenario:
@@ -26,7 +23,7 @@ def read_recording(path: Path) -> Scenario:
     rows: list[tuple[int, dict[WorkerId, tuple[int, float]]]] = []
     members: tuple[WorkerId, ...] = ()
     batch = 0
-    for event in _events(path):
+    for _, event in read_timings(path):
         if isinstance(event, WorkersJoined):
             members, batch = event.workers, event.global_batch_size
             for worker in members:
@@ -72,25 +69,3 @@ def _changes(
                 present[worker] = worker in table
                 ratio = 1.0 if present[worker] else math.inf
                 yield Change(step=index, worker=number, time_ratio=ratio)
-
-
-def _events(path: Path) -> Iterator[WorkersJoined | StepsTimed]:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise JobError(f"{path}: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            yield msgspec.convert(_restored(json.loads(line)), WorkersJoined | StepsTimed)
-        except (ValueError, msgspec.ValidationError) as error:
-            if number < len(lines):  # a torn tail is what a killed run leaves
-                raise JobError(f"{path}:{number}: {error}") from error
-
-
-def _restored(found: Any) -> Any:  # noqa: ANN401 - JSON
-    """JSON has no NaN: where a number was not measured it says null."""
-    if isinstance(found, dict):
-        return {key: _restored(value) for key, value in found.items()}
-    if isinstance(found, list):
-        return [_restored(value) for value in found]
-    return math.nan if found is None else found

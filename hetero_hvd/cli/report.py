@@ -13,6 +13,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
     command.add_argument("run", type=Path, metavar="RUN", help="output folder")
     command.add_argument("--json", action="store_true", help="print JSON; unmeasured is null")
+    command.add_argument(
+        "--html", type=Path, metavar="PATH", help="write one page with interactive plots"
+    )
+    command.add_argument(
+        "--plot", type=Path, metavar="PATH", help="write the plots: .png, .pdf or .svg"
+    )
 
 
 def act(arguments: argparse.Namespace) -> int:
@@ -23,6 +29,9 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.driver.records.reader import read_record  # noqa: PLC0415
 
     facts = facts_of(read_record(arguments.run))
+    if arguments.html is not None or arguments.plot is not None:
+        _draw(arguments.run, html=arguments.html, plot=arguments.plot)
+        return 0
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(asdict(facts))).decode())
         return 0
@@ -32,3 +41,17 @@ def act(arguments: argparse.Namespace) -> int:
     for finding in facts.findings:
         print(f"  {finding}")
     return 0
+
+
+def _draw(run: Path, *, html: Path | None, plot: Path | None) -> None:
+    from hetero_hvd.driver.records.series import series_of  # noqa: PLC0415 - only this command
+
+    series = series_of(run)
+    if html is not None:
+        from hetero_hvd.driver.records.html import write_page  # noqa: PLC0415
+
+        write_page(series, html)
+    if plot is not None:
+        from hetero_hvd.driver.records.plots import draw  # noqa: PLC0415 - matplotlib is an extra
+
+        draw(series, plot)

@@ -26,6 +26,7 @@ from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.found import FoundNodes
 from hetero_hvd.driver.log_lines import LogFormatter, LogLines
 from hetero_hvd.driver.output import Console
+from hetero_hvd.driver.records.html import write_report
 from hetero_hvd.driver.records.writer import Recorder
 from hetero_hvd.driver.report import as_dict, as_text
 from hetero_hvd.driver.team import Team
@@ -293,3 +294,11 @@ class Job:
             self._console.say(f"summary.json cannot be written: {error}")
         for line in as_text(facts):
             self._console.say(line)
+        if summary.num_memberships:
+            self._write_report()
+
+    def _write_report(self) -> None:
+        try:
+            write_report(self._output)
+        except JobError as error:
+            self._console.say(f"report.html cannot be written: {error}")

@@ -21,6 +21,7 @@ from hetero_hvd.driver.curves import CurveStore
 from hetero_hvd.driver.journal import Journal
 from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.progress import Progress
+from hetero_hvd.driver.records.timings import TimingLog
 from hetero_hvd.driver.summary import Summary
 from hetero_hvd.messages import (
     BatchPlan,
@@ -39,7 +40,6 @@ from hetero_hvd.messages import (
 
 MAX_RESETS_WITHOUT_STEP = 20
 SAVE_SECONDS = 60.0
-MAX_RECORDING_BYTES = 64 * 2**20
 
 
 class Ledger:
@@ -49,7 +49,7 @@ class Ledger:
         config: Of the job.
         console: Where to show the progress.
         decisions: File that gets one JSON line for each decision of the balancer; beside it
-            timings.jsonl gets what they were based on, and curves.json in the folder above what
+            the timings that they were based on are kept, and curves.json in the folder above what
             the next job should know about the workers.
         journal: Hears of all plans, decisions and verdicts.
 
@@ -83,7 +83,7 @@ class Ledger:
         self.summary.price_per_hour = sum(prices) if prices else None
         self._progress = Progress(console.say, interval_seconds=job.progress_seconds)
         self._decisions = decisions.open("ab", buffering=0)
-        self._timings = decisions.with_name("timings.jsonl").open("ab", buffering=0)
+        self._timings = TimingLog(decisions.parent)
         self.workers: tuple[WorkerId, ...] = ()
         self.rendezvous_id = 0
         self.resets_without_step = 0
@@ -110,13 +110,13 @@ class Ledger:
                     for worker, curve in self._remembered.items():
                         self._stragglers.recall(worker, curve.estimator(), curve.largest_share)
                 self._joined(message)
-                self._record(message)
+                self._timings.write(time.time(), message)
                 return self._balance(message)
             case StepsTimed() if message.rendezvous_id == self.rendezvous_id:
                 self.summary.timed(message)
                 self._judge.observe(message)
                 self._progress.timed(message, self.workers, now_seconds=time.monotonic())
-                self._record(message)
+                self._timings.write(time.time(), message)
                 plans = self._balance(message)
                 self._look_for_stragglers(message)
                 return plans
@@ -147,11 +147,6 @@ class Ledger:
         self._judge.observe(event)
         self.summary.joined(event)
         self._progress.joined(event)
-
-    def _record(self, event: WorkersJoined | StepsTimed) -> None:
-        """Keep what `hetero-hvd simulate --recording` replays, as long as it is of a sane size."""
-        if self._timings.tell() < MAX_RECORDING_BYTES:
-            self._timings.write(msgspec.json.encode(event) + b"\n")
 
     def judge(self) -> tuple[Finding, ...]:
         """Tell the journal what limits the run as it stands, for the records."""

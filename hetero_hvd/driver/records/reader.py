@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import heapq
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from hetero_hvd.driver.records.rollup import COLUMNS
+from hetero_hvd.driver.records.timings import read_timings
 from hetero_hvd.driver.records.writer import FILE
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import Event, event_from_json
+from hetero_hvd.messages import Event, WorkersJoined, event_from_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,19 @@ def read_record(folder: Path) -> Record:
     except (sqlite3.Error, msgspec.DecodeError) as error:
         raise JobError(f"{path} cannot be read: {error}") from error
     return Record(events=events, rollups=rollups)
+
+
+def history(folder: Path) -> Iterator[tuple[float, Event]]:
+    """All events of a run with its raw timings, by time; as far as both were kept.
+
+    Raises:
+        JobError: There are no timings, or a file is damaged.
+    """
+    events: Iterable[tuple[float, Event]] = ()
+    if (folder / FILE).is_file():
+        # A membership is in both; the one with the timings comes with what follows from it.
+        events = (e for e in read_record(folder).events if not isinstance(e[1], WorkersJoined))
+    yield from heapq.merge(events, read_timings(folder), key=itemgetter(0))
 
 
 def _rollups(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:

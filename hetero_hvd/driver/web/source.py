@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,14 +17,14 @@ import msgspec
 from hetero_hvd.config.kinds import is_loopback
 from hetero_hvd.config.token import read_token
 from hetero_hvd.core.live import LiveState, LiveView
+from hetero_hvd.driver.records.reader import history
+from hetero_hvd.driver.records.timings import FILE
 from hetero_hvd.driver.web.server import NAME
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import StepsTimed, WorkersJoined
 
 TIMEOUT_SECONDS = 5.0
 MAX_STATE_BYTES = 64 * 2**20
 UNAUTHORIZED = HTTPStatus.UNAUTHORIZED
-RECORDING = "timings.jsonl"
 
 Source = Callable[[], LiveState]
 
@@ -53,54 +51,24 @@ def source_of(run: str | None, *, token_file: str | None, ca: str | None) -> Sou
     except FileNotFoundError:
         return lambda: recorded(folder)
     except (JobError, ValueError):
-        if (folder / RECORDING).is_file():  # the driver was killed and left its address behind
+        if (folder / FILE).is_file():  # the driver was killed and left its address behind
             return lambda: recorded(folder)
         raise
     return live
 
 
 def recorded(folder: Path) -> LiveState:
-    """The last state of a run that has ended, from its timings.
+    """The last state of a run that has ended, from its records.
 
     Raises:
         JobError: There are no records.
     """
     view = LiveView()
-    at_seconds = 0.0
-    try:
-        for event in _events(folder / RECORDING):
-            if isinstance(event, StepsTimed):
-                rows = [row for row in event.timings if row.num_steps > 0]
-                at_seconds += max((row.num_steps * row.step_seconds for row in rows), default=0.0)
-            view.observe(at_seconds, event)
-    except OSError as error:
-        raise JobError(f"{folder}: no run is recorded there ({error.strerror})") from error
+    for at_seconds, event in history(folder):
+        view.observe(at_seconds, event)
     state = view.state()
     state.run_id, state.state = folder.absolute().name, "ended"
     return state
-
-
-def _events(path: Path) -> Iterator[WorkersJoined | StepsTimed]:
-    """The events of a recording; the torn last line of a driver that was killed is left out.
-
-    Raises:
-        JobError: A complete line is no event.
-    """
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield msgspec.convert(_with_nan(json.loads(line)), WorkersJoined | StepsTimed)
-            except (ValueError, AttributeError) as error:
-                raise JobError(f"{path}:{number}: is no event of a run: {error}") from error
-
-
-def _with_nan(event: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: what was not measured is null there."""
-    rows = [_with_nan(row) for row in event.get("timings", ())]
-    known = {name: math.nan if value is None else value for name, value in event.items()}
-    return known | ({"timings": rows} if "timings" in event else {})
 
 
 def _newest(runs: Path = Path("runs")) -> Path:

@@ -1,0 +1,121 @@
+"""The raw timings of a run: append-only segments of JSON lines, bounded in size.
+
+The newest segment is timings.jsonl; older ones are numbered. Each begins with the membership that
+its timings belong to, so it can be read without the ones before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import StepsTimed, WorkersJoined, event_from_json, event_to_json
+
+FILE = "timings.jsonl"
+SEGMENT_BYTES = 16 * 2**20
+MAX_SEGMENTS = 4
+"""The oldest ones are removed: what a run does now matters more than how it began."""
+
+Timing = WorkersJoined | StepsTimed
+_TIME = b'{"at_unix_seconds":'
+
+
+class TimingLog:
+    """Writes the segments. A line is one system call: what it wrote survives the process.
+
+    Args:
+        folder: Of the run.
+        segment_bytes: A segment that has reached this size is closed.
+    """
+
+    def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._file = (folder / FILE).open("ab", buffering=0)
+        self._joined: tuple[float, WorkersJoined] | None = None
+
+    def write(self, at_unix_seconds: float, event: Timing) -> None:
+        """Append an event.
+
+        Args:
+            at_unix_seconds: When it was heard of, seconds since 1970.
+            event: What was measured.
+
+        Raises:
+            OSError: The disk does not take it.
+        """
+        if isinstance(event, WorkersJoined):
+            self._joined = at_unix_seconds, event
+        elif self._file.tell() >= self._segment_bytes:
+            self._rotate()
+        self._file.write(_line(at_unix_seconds, event))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _rotate(self) -> None:
+        self._file.close()
+        closed = _closed(self._folder)
+        number = int(closed[-1].stem.rpartition("-")[2]) + 1 if closed else 1
+        (self._folder / FILE).rename(self._folder / f"timings-{number:06}.jsonl")
+        for path in closed[: len(closed) + 2 - MAX_SEGMENTS]:
+            path.unlink()
+        self._file = (self._folder / FILE).open("ab", buffering=0)
+        if self._joined is not None:
+            self._file.write(_line(*self._joined))
+
+
+def read_timings(run: Path) -> Iterator[tuple[float, Timing]]:
+    """What is kept of a run's timings, oldest first, each with its time; 0.0: it was not kept.
+
+    The torn last line of a driver that was killed is left out.
+
+    Args:
+        run: Output folder of a run, or one file of timings.
+
+    Raises:
+        JobError: There are no timings, or a complete line is none.
+    """
+    files = [*_closed(run), run / FILE] if run.is_dir() else [run]
+    known = None
+    for file in files:
+        try:
+            for at_unix_seconds, event in _segment(file):
+                if isinstance(event, WorkersJoined):
+                    if event == known:
+                        continue  # said again at the head of a segment
+                    known = event
+                yield at_unix_seconds, event
+        except OSError as error:
+            what = "no run is recorded there" if run.is_dir() else "cannot be read"
+            raise JobError(f"{run}: {what} ({file.name}: {error.strerror})") from error
+
+
+def _closed(folder: Path) -> list[Path]:
+    return sorted(folder.glob("timings-*.jsonl"))
+
+
+def _line(at_unix_seconds: float, event: Timing) -> bytes:
+    return b"%s%.3f,%s\n" % (_TIME, at_unix_seconds, event_to_json(event)[1:])
+
+
+def _segment(file: Path) -> Iterator[tuple[float, Timing]]:
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                return
+            at_unix_seconds = 0.0
+            try:
+                if line.startswith(_TIME):
+                    head, _, rest = line.partition(b",")
+                    at_unix_seconds, line = float(head[len(_TIME) :]), b"{" + rest  # noqa: PLW2901
+                event = event_from_json(line)
+            except (msgspec.DecodeError, ValueError) as error:
+                raise JobError(f"{file}:{number}: is no event of a run: {error}") from error
+            if not isinstance(event, WorkersJoined | StepsTimed):
+                raise JobError(f"{file}:{number}: is no timing of a run")
+            yield at_unix_seconds, event
