@@ -32,6 +32,11 @@ setup(
     extras_require={
         "train": ["horovod==0.28.1", "torch>=2.1"],
         "demo": ["scikit-learn>=1.3"],
+        "plots": ["matplotlib>=3.8"],
+        "parquet": ["pyarrow>=15"],
+        "tensorboard": ["tensorboard>=2.15"],
+        "wandb": ["wandb>=0.16"],
+        "mlflow": ["mlflow-skinny>=2.10"],
         "dev": [
             "coverage>=7.10",
             "hypothesis>=6.90",

@@ -72,8 +72,12 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 Table = tuple[float, StepsTimed, dict[str, StepTiming]]
 
 
-def series_of(folder: Path) -> Series:
-    """Read a run; neighbouring exchanges are averaged where there are many.
+def series_of(folder: Path, *, max_points: int = MAX_POINTS) -> Series:
+    """Read a run; neighbouring exchanges are averaged where there are more than points.
+
+    Args:
+        folder: Of the run.
+        max_points: At most so many.
 
     Raises:
         JobError: It is not recorded there.
@@ -98,7 +102,7 @@ def series_of(folder: Path) -> Series:
                 continue
         if mark := _mark(event):
             marks.append(mark)
-    size = max(1, math.ceil(len(tables) / MAX_POINTS))
+    size = max(1, math.ceil(len(tables) / max_points))
     points = [tables[start : start + size] for start in range(0, len(tables), size)]
     return _series(facts, folder, points, marks[-MAX_MARKS:])
 

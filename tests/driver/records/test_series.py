@@ -48,7 +48,10 @@ def recorded_run(tmp_path):
     slow = StragglerReported(step=90, worker=BETA, is_slow=True, speed_ratio=0.5, cause="input")
     started = RunStarted(run_id="demo", command=("x",), nodes=("alpha",), settings={})
     judged = Judged(step=11_990, findings=(found,))
-    write(folder, started, plan(0, 8, 4), slow, plan(90, 9, 3), plan(100, 9, 3), judged)
+    rows = timing(8), timing(4, data=0.2)
+    timings = (JOINED, timed(9, *rows), timed(19, *rows), timed(29, *rows))
+    plans = (plan(90, 9, 3), plan(100, 9, 3))
+    write(folder, started, *timings, plan(0, 8, 4), slow, *plans, judged)
     return folder
 
 
@@ -92,7 +95,7 @@ def test_the_page_in_a_browser(run, tmp_path):
             return found["result"].get("value")
 
         assert EVIL in await tab.wait_for("#verdict", "bound by input")
-        assert await tab.text("#title") == "demo: no end recorded, not measured samples/s"
+        assert await tab.text("#title") == "demo: no end recorded, 41.4 samples/s"
         assert await value("document.querySelectorAll('svg').length") == 5
         assert await value(SHARES) == 2
         await value("show([100, 200])")
