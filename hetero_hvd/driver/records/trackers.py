@@ -45,34 +45,41 @@ def to_wandb(run: Path) -> None:
     """Log a run to Weights & Biases, as its own environment variables say (`WANDB_MODE` ...).
 
     Raises:
-        JobError: No run is recorded there, or wandb is missing.
+        JobError: No run is recorded there, or wandb is missing or refuses.
     """
     try:
         import wandb  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise JobError(EXTRA.format(package="wandb", extra="wandb")) from error
     series = series_of(run, max_points=ALL_POINTS)
-    with wandb.init(project=PROJECT, name=series.run_id, notes="\n".join(series.verdict)) as target:
-        for step, _, values in _points(series):
-            target.log(values, step=step)
+    notes = "\n".join(series.verdict)
+    try:
+        with wandb.init(project=PROJECT, name=series.run_id, notes=notes) as target:
+            for step, _, values in _points(series):
+                target.log(values, step=step)
+    except wandb.Error as error:
+        raise JobError(f"wandb: {error}") from error
 
 
 def to_mlflow(run: Path) -> None:
     """Log a run to MLflow, as its own environment variables say (`MLFLOW_TRACKING_URI` ...).
 
     Raises:
-        JobError: No run is recorded there, or mlflow is missing.
+        JobError: No run is recorded there, or mlflow is missing or refuses.
     """
     try:
         import mlflow  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise JobError(EXTRA.format(package="mlflow", extra="mlflow")) from error
     series = series_of(run, max_points=ALL_POINTS)
-    mlflow.set_experiment(PROJECT)
-    with mlflow.start_run(run_name=series.run_id, description="\n".join(series.verdict)):
-        for step, _, values in _points(series):  # it allows no colon in a name
-            metrics = {name.replace(":", "."): value for name, value in values.items()}
-            mlflow.log_metrics(metrics, step=step)
+    try:
+        mlflow.set_experiment(PROJECT)
+        with mlflow.start_run(run_name=series.run_id, description="\n".join(series.verdict)):
+            for step, _, values in _points(series):  # it allows no colon in a name
+                metrics = {name.replace(":", "."): value for name, value in values.items()}
+                mlflow.log_metrics(metrics, step=step)
+    except mlflow.exceptions.MlflowException as error:
+        raise JobError(f"mlflow: {error}") from error
 
 
 def _points(series: Series) -> Iterator[tuple[int, float, dict[str, float]]]:
