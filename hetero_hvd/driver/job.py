@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import shutil
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,7 @@ from hetero_hvd.config import JOB_SETTINGS, NodesFile
 from hetero_hvd.driver.control import Control
 from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.found import FoundNodes
-from hetero_hvd.driver.log_lines import LogFormatter, LogLines
+from hetero_hvd.driver.log_lines import LogLines, log_file
 from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.records.html import write_report
 from hetero_hvd.driver.records.writer import Recorder
@@ -96,24 +93,6 @@ async def _run(
         return await Job(nodes_file, command, output, console, resume, log_lines=log_lines).run()
     finally:
         console.close()
-
-
-@contextmanager
-def log_file(path: Path, log_lines: LogLines | None = None) -> Iterator[None]:
-    """Keep what we and Horovod log in a file, off the terminal; as JSON if lines are given."""
-    root = logging.getLogger()
-    level = root.level
-    handler = logging.FileHandler(path)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(LogFormatter(log_lines) if log_lines else text)
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        root.setLevel(level)
-        root.removeHandler(handler)
-        handler.close()
 
 
 class Job:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 
@@ -94,3 +97,21 @@ class LogFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line without its end."""
         return self._lines.of_record(record, super().format(record)).decode().rstrip("\n")
+
+
+@contextmanager
+def log_file(path: Path, log_lines: LogLines | None = None) -> Iterator[None]:
+    """Keep what we and Horovod log in a file, off the terminal; as JSON if lines are given."""
+    root = logging.getLogger()
+    level = root.level
+    handler = logging.FileHandler(path)
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(LogFormatter(log_lines) if log_lines else text)
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)
+        handler.close()
