@@ -22,6 +22,7 @@ TRAINS = (
     "hetero_hvd.worker.",
     "hetero_hvd.driver.",
     "hetero_hvd.bench.workload",
+    "hetero_hvd.bench.cause_script",
     "hetero_hvd.bench.faults.script",
     "hetero_hvd.bench.faults.peer_script",
 )
@@ -116,6 +117,9 @@ WALL_CLOCK = {
     "hetero_hvd/bench/report.py": "the date of a measurement",
     "hetero_hvd/driver/elastic.py": "Horovod wants an exit code and a time, and only prints it",
     "hetero_hvd/driver/job.py": "the name of the output folder",
+    "hetero_hvd/driver/ledger.py": "when timings were taken, for people",
+    "hetero_hvd/discovery/certificates.py": "until when a certificate is valid, everywhere",
+    "hetero_hvd/driver/log_lines.py": "when something was logged, for people",
     "hetero_hvd/driver/journal.py": "when an event happened, for people",
 }
 

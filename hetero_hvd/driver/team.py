@@ -74,29 +74,32 @@ class Team:
         secrets = Credentials.new(tls=config.job.channel_tls)
         self._channels = ChannelServer(secrets.key, self, secrets.tls)
         self._rendezvous = Rendezvous()
-        addresses = DriverAddresses.of(config)
-        self.endpoints = Endpoints(addresses, self._channels, self._rendezvous)
-        self._news = asyncio.Event()
+        where = DriverAddresses.of(config)
+        self.endpoints = Endpoints(where, self._channels, self._rendezvous)
+        self._news, self.all_lost = asyncio.Event(), asyncio.Event()
         self._versions: dict[str, str] = {}
         self._is_short, self._last_failure = False, 0
-        self.all_lost = asyncio.Event()
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.journal = Journal()
         if log_lines is not None:
             self.journal.subscribe(log_lines.observe)
         self.ledger = Ledger(config, console, output / "decisions.jsonl", self.journal)
+        start = Starter(config, command, secrets, self.endpoints, output=output, resume=resume)
         self.slots = Slots(
             console,
             output / "logs",
-            launch=Starter(config, command, secrets, self.endpoints, output=output, resume=resume),
+            launch=start,
             count_gpus=count_gpus,
             on_change=self._slots_changed,
             on_exit=self._exited,
             journal=self.journal,
             log_lines=log_lines,
         )
-        self.membership = Membership(
-            config.job,
+        self.membership = self._new_membership()
+
+    def _new_membership(self) -> Membership:
+        return Membership(
+            self._job,
             slots=self.slots,
             channels=self._channels,
             endpoints=self.endpoints,
@@ -224,8 +227,6 @@ class Team:
             slot.process.kill()
             self.membership.lost(slot.host)
 
-    # --- processes, see `discovery.Slots` -----------------------------------------------------
-
     def _slots_changed(self) -> None:
         self._news.set()
         if not self.membership.has_started or self.ended.done():
@@ -263,8 +264,7 @@ class Team:
             other.ready or other.num_restarts == 0 for other in self.slots.all if other is not slot
         )
         if not self.membership.has_started and not is_hopeful:
-            if code == 0:
-                what = "the script ended without calling hetero_hvd.init()"
+            what = what if code else "the script ended without calling hetero_hvd.init()"
             self.end(Ending(code or 1, f"no worker became ready: {what}: {last_line}"))
 
     def _tell_if_short(self) -> None:
