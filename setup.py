@@ -37,6 +37,7 @@ setup(
         "tensorboard": ["tensorboard>=2.15"],
         "wandb": ["wandb>=0.16"],
         "mlflow": ["mlflow-skinny>=2.10"],
+        "fuzz": ["atheris>=2.3"],
         "dev": [
             "coverage>=7.10",
             "hypothesis>=6.90",

@@ -1,0 +1,92 @@
+"""Coverage-guided fuzzing of what reads bytes from strangers, with atheris.
+
+    pip install -e .[fuzz]
+
+
+An exception that is not the parser's own is a finding: libFuzzer writes the input to `crash-*`.
+Not part of CI, where tests/fuzz does the same with hypothesis, for seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["hetero_hvd", "yaml"]):
+    from hetero_hvd import channel
+    from hetero_hvd.config.resolve import parse_cluster
+    from hetero_hvd.discovery import advert, link
+    from hetero_hvd.discovery.multicast import adverts_in
+    from hetero_hvd.driver.wire import MAX_HEAD_BYTES, RequestError, read_request
+    from hetero_hvd.errors import ChannelError, ConfigError
+
+KEY = bytes(32)
+
+
+def fuzz_packet(content: bytes) -> None:
+    """A multicast packet."""
+    adverts_in(b"\x0b_hetero-hvd" + content)
+
+
+def fuzz_advert(content: bytes) -> None:
+    """A TXT record, and the same bytes as what a holder of the key has signed."""
+    verifier = advert.Verifier(KEY)
+    verifier.check(content, now_seconds=0.0)
+    blob = advert._mac(KEY, content) + content
+    chunks = [blob[at : at + 250] for at in range(0, len(blob), 250)]
+    strings = [b"%d=" % index + chunk for index, chunk in enumerate(chunks)]
+    verifier.check(b"".join(bytes([len(s)]) + s for s in strings), now_seconds=0.0)
+
+
+def fuzz_request(content: bytes) -> None:
+    """A request to the rendezvous."""
+
+    async def read() -> None:
+        reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES)
+        reader.feed_data(content)
+        reader.feed_eof()
+        with suppress(RequestError, EOFError):
+            await read_request(reader)
+
+    asyncio.run(read())
+
+
+def fuzz_channel(content: bytes) -> None:
+    """A worker's first frame, and a later one with a genuine signature."""
+    with suppress(ChannelError):
+        channel.accept(KEY, bytes(16), content)
+    session = channel.Session(KEY, sends_as=b"driver", incoming=channel.FromWorker)
+    with suppress(ChannelError):
+        session.open(channel._mac(KEY, b"worker", bytes(8), content) + content)
+
+
+def fuzz_link(content: bytes) -> None:
+    """A frame to an agent, and the same bytes as what a driver with the key has sealed."""
+    driver, agent = (link.Link(KEY, role, bytes(32)) for role in ("driver", "agent"))
+    with suppress(ChannelError):
+        agent.open(content)
+    with suppress(ChannelError):
+        agent.open(driver._out.encrypt(bytes(12), content, None))
+
+
+def fuzz_nodes(content: bytes) -> None:
+    """A nodes.yaml."""
+    with suppress(ConfigError):
+        parse_cluster(content, Path("F"), environment={}, flags={})
+
+
+TARGETS = {
+    name.removeprefix("fuzz_"): function
+    for name, function in list(globals().items())
+    if name.startswith("fuzz_")
+}
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:  # noqa: PLR2004 - the target
+        sys.exit(f"usage: python scripts/fuzz.py {{{','.join(TARGETS)}}} [libFuzzer's options]")
+    atheris.Setup([sys.argv[0], *sys.argv[2:]], TARGETS[sys.argv[1]])
+    atheris.Fuzz()
