@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of what reads bytes from strangers, with atheris.
 
     pip install -e .[fuzz]
-
+    python scripts/fuzz.py TARGET [libFuzzer's options, for example -max_total_time=60]
 
 An exception that is not the parser's own is a finding: libFuzzer writes the input to `crash-*`.
 Not part of CI, where tests/fuzz does the same with hypothesis, for seconds.
