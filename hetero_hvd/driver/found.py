@@ -15,6 +15,7 @@ from hetero_hvd.discovery.ear import Ear
 from hetero_hvd.discovery.key import read_key
 from hetero_hvd.discovery.machine import machine_identity
 from hetero_hvd.discovery.roster import Roster
+from hetero_hvd.driver.names import Names
 from hetero_hvd.errors import JobError
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class FoundNodes:
         self._roster = Roster()
         self._complained_at_seconds = self._asked_at_seconds = -1e9
         self._own_machine = machine_identity()
+        self._names, self._added = Names(), set[str]()
 
     @property
     def ignored(self) -> dict[str, int]:
@@ -65,6 +67,7 @@ class FoundNodes:
 
     async def close(self) -> None:
         """Listen no more."""
+        self._names.close()
         if self._ear is not None:
             await self._ear.close()
 
@@ -96,7 +99,8 @@ class FoundNodes:
         if self._ear is None:
             return config if listed == config.nodes else replace(config, nodes=listed)
         names = {node.name for node in listed}
-        addresses = {node.address for node in listed}
+        are_known = self._names.look_up(node.address for node in listed)
+        addresses = {a for node in listed for a in self._names.addresses(node.address)}
         has_local = any(node.launcher == "local" for node in listed)
         added = [
             node
@@ -104,13 +108,15 @@ class FoundNodes:
             if advert.name not in names and addresses.isdisjoint(advert.addresses)
             if not (has_local and advert.machine == self._own_machine)
             if self._allowed is None or advert.name in self._allowed
+            if are_known or advert.name in self._added
             if (node := self._node(advert)) is not None
         ]
+        self._added = {node.name for node in added}
         return replace(config, nodes=(*listed, *added))
 
     def exporters(self, config: ClusterConfig) -> dict[str, str]:
         """Where Prometheus finds the nodes' own metrics: name to `http[s]://ADDRESS:PORT`."""
-        names = {node.address: node.name for node in config.nodes}
+        names = {a: n.name for n in config.nodes for a in self._names.addresses(n.address)}
         found = {}
         for advert in self._roster.present(now_seconds=time.monotonic()):
             if advert.exporter:

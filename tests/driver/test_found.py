@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -59,6 +60,24 @@ def test_the_file_wins_and_may_restrict(network):
     assert [node.name for node in nodes] == ["n1", "b", "n3"]
     assert nodes[:2] == listed
     assert (nodes[2].launcher, nodes[2].address, nodes[2].port) == ("agent", "10.0.0.3", 9388)
+
+
+def test_an_entry_with_a_host_name_is_the_node_behind_it(network):
+    """Until the name is looked up no node is added: it could be that one. Then others are."""
+    view, hear = network
+    local = {"name": "a", "address": "localhost", "launcher": "ssh", "slots": 1}
+
+    async def merged():
+        found, config = view(NodeConfig(**local))
+        hear(found, announced(1, addresses=("127.0.0.1",)), announced(2))
+        first = found.merge(config).nodes
+        while found._names._pending:
+            await asyncio.gather(*found._names._pending.values())
+        second = found.merge(config).nodes
+        await found.close()
+        return [[node.name for node in nodes] for nodes in (first, second)]
+
+    assert asyncio.run(merged()) == [["a"], ["a", "n2"]]
 
 
 def test_a_burst_of_one_sender_delays_nobody_else(network):
