@@ -38,12 +38,14 @@ from hetero_hvd.messages.from_worker import (
     WorkersJoined,
 )
 from hetero_hvd.messages.identity import NODE_NAME, Message, WorkerId
+from hetero_hvd.messages.profile import CollectivesTimed, OperationTiming, PhasesTimed
 from hetero_hvd.messages.timing import StepTiming
 
 __all__ = [
     "NODE_NAME",
     "Admit",
     "BatchPlan",
+    "CollectivesTimed",
     "Crashed",
     "Decided",
     "DriverEvent",
@@ -55,6 +57,8 @@ __all__ = [
     "Heartbeat",
     "MemberLost",
     "Message",
+    "OperationTiming",
+    "PhasesTimed",
     "Ready",
     "Recovered",
     "ResetRequested",

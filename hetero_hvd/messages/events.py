@@ -18,6 +18,7 @@ from hetero_hvd.messages.from_worker import (
     WorkersJoined,
 )
 from hetero_hvd.messages.identity import Message, WorkerId
+from hetero_hvd.messages.profile import CollectivesTimed, PhasesTimed
 
 
 class RunStarted(Message, frozen=True):
@@ -137,6 +138,8 @@ Event = (
     | Ready
     | WorkersJoined
     | StepsTimed
+    | CollectivesTimed
+    | PhasesTimed
     | Evaluated
     | Recovered
     | StalenessEnded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hetero_hvd.messages.identity import Message, WorkerId
+from hetero_hvd.messages.profile import CollectivesTimed, PhasesTimed
 from hetero_hvd.messages.timing import StepTiming
 
 
@@ -161,6 +162,8 @@ FromWorker = (
     Ready
     | WorkersJoined
     | StepsTimed
+    | CollectivesTimed
+    | PhasesTimed
     | Evaluated
     | Recovered
     | StalenessEnded

@@ -6,9 +6,10 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 Phase = Literal["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer"]
+STEP_PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 class Event(Protocol):

@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 DELAY_SECONDS = 0.15
-OWN = ("data_wait", "transfer", "forward", "backward", "optimizer")
+OWN = ("data_wait", "transfer", "forward", "backward", "optimizer", "other")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,64 @@
+"""What is measured around the steps of a worker, and told to the driver every few seconds."""
+
+from __future__ import annotations
+
+import time
+
+from hetero_hvd.messages import CollectivesTimed, PhasesTimed
+from hetero_hvd.probes.throttling import ThrottleMeter
+from hetero_hvd.worker.admission import Seat
+from hetero_hvd.worker.phases import named_times
+
+REPORT_SECONDS = 2.0
+"""Between two messages of one kind, whatever the pace of the exchange of timings."""
+
+
+class StepProfile:
+    """The measurements of one worker that no phase of a step contains."""
+
+    def __init__(self) -> None:
+        self._throttle = ThrottleMeter()
+        self._reducing_before = 0.0
+        self._next_report_at = 0.0
+
+    def step_applied(self, seat: Seat, step: int) -> dict[str, float]:
+        """A step has ended.
+
+        Args:
+            seat: Of this worker.
+            step: Index of the step.
+
+        Returns:
+            Seconds in this step: `throttled`, and `reducing`, with a reduction under way.
+        """
+        reducing = seat.collective.operations.reducing_seconds
+        in_step, self._reducing_before = reducing - self._reducing_before, reducing
+        if time.monotonic() >= self._next_report_at:
+            self.tell(seat, step)
+        return {"throttled": self._throttle.take(), "reducing": in_step}
+
+    def tell(self, seat: Seat, step: int) -> None:
+        """Send what was gathered since the last time; without our driver it is dropped.
+
+        Args:
+            seat: Of this worker.
+            step: Index of the last step.
+        """
+        self._next_report_at = time.monotonic() + REPORT_SECONDS
+        operations = seat.collective.operations.take()
+        seconds, counts = named_times.take()
+        if seat.client is None:
+            return
+        if operations and seat.collective.rank == 0:
+            seat.client.send(
+                CollectivesTimed(
+                    rendezvous_id=seat.rendezvous_id,
+                    step=step,
+                    num_workers=seat.collective.size,
+                    operations=operations,
+                )
+            )
+        if seconds:
+            seat.client.send(
+                PhasesTimed(worker=seat.place.worker, step=step, seconds=seconds, counts=counts)
+            )
