@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from hetero_hvd.messages import CollectivesTimed, PhasesTimed
@@ -12,14 +13,19 @@ from hetero_hvd.worker.phases import named_times
 REPORT_SECONDS = 2.0
 """Between two messages of one kind, whatever the pace of the exchange of timings."""
 
+LOOK_SECONDS = 0.05
+"""Between two readings of the kernel's files, which cost more than all the rest together; what
+short steps were throttled is put down to the last of them."""
+
 
 class StepProfile:
     """The measurements of one worker that no phase of a step contains."""
 
     def __init__(self) -> None:
         self._throttle = ThrottleMeter()
+        self._is_throttle_known = not math.isnan(self._throttle.take())
         self._reducing_before = 0.0
-        self._next_report_at = 0.0
+        self._next_look_at = self._next_report_at = 0.0
 
     def step_applied(self, seat: Seat, step: int) -> dict[str, float]:
         """A step has ended.
@@ -33,9 +39,12 @@ class StepProfile:
         """
         reducing = seat.collective.operations.reducing_seconds
         in_step, self._reducing_before = reducing - self._reducing_before, reducing
-        if time.monotonic() >= self._next_report_at:
+        now, throttled = time.monotonic(), 0.0 if self._is_throttle_known else math.nan
+        if now >= self._next_look_at:
+            self._next_look_at, throttled = now + LOOK_SECONDS, self._throttle.take()
+        if now >= self._next_report_at:
             self.tell(seat, step)
-        return {"throttled": self._throttle.take(), "reducing": in_step}
+        return {"throttled": throttled, "reducing": in_step}
 
     def tell(self, seat: Seat, step: int) -> None:
         """Send what was gathered since the last time; without our driver it is dropped.
