@@ -44,10 +44,10 @@ def profile(effort: Effort, say: Say) -> Iterator[Table]:
     yield Table(
         title="What the profile costs",
         text=f"Digits CNN, batch {BATCH} on two workers with one thread each, {step * 1e3:.1f} ms "
-        f"a step in the fastest block; {len(pairs)} pairs of blocks of {BLOCK_STEPS} steps, with all measurements and "
-        "with none (phases, operations, throttling), in the same processes. Differences within a "
-        "pair hold what else the machine did and how long the thread polled for the other worker; "
-        "the loop holds neither.",
+        f"a step in the fastest block; {len(pairs)} pairs of blocks of {BLOCK_STEPS} steps, with "
+        "all measurements and with none (phases, operations, throttling), in the same processes. "
+        "Differences within a pair hold what else the machine did and how long the thread polled "
+        "for the other worker; the loop holds neither.",
         columns=("cost in a step", "median, microseconds", "middle half", "part of the step"),
         rows=rows,
         numbers=[

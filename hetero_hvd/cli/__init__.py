@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from hetero_hvd.cli import (
     agent,
+    bench_comm,
     compare,
     config,
     discover,
@@ -46,6 +47,7 @@ COMMANDS = {
     "config": config,
     "discover": discover,
     "doctor": doctor,
+    "bench-comm": bench_comm,
     "key": key,
     "agent": agent,
     "simulate": simulate,

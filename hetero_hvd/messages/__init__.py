@@ -38,7 +38,13 @@ from hetero_hvd.messages.from_worker import (
     WorkersJoined,
 )
 from hetero_hvd.messages.identity import NODE_NAME, Message, WorkerId
-from hetero_hvd.messages.profile import CollectivesTimed, OperationTiming, PhasesTimed
+from hetero_hvd.messages.profile import (
+    CollectivesTimed,
+    CommMeasured,
+    OperationMeasured,
+    OperationTiming,
+    PhasesTimed,
+)
 from hetero_hvd.messages.timing import StepTiming
 
 __all__ = [
@@ -46,6 +52,7 @@ __all__ = [
     "Admit",
     "BatchPlan",
     "CollectivesTimed",
+    "CommMeasured",
     "Crashed",
     "Decided",
     "DriverEvent",
@@ -57,6 +64,7 @@ __all__ = [
     "Heartbeat",
     "MemberLost",
     "Message",
+    "OperationMeasured",
     "OperationTiming",
     "PhasesTimed",
     "Ready",

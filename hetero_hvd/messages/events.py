@@ -18,7 +18,7 @@ from hetero_hvd.messages.from_worker import (
     WorkersJoined,
 )
 from hetero_hvd.messages.identity import Message, WorkerId
-from hetero_hvd.messages.profile import CollectivesTimed, PhasesTimed
+from hetero_hvd.messages.profile import CollectivesTimed, CommMeasured, PhasesTimed
 
 
 class RunStarted(Message, frozen=True):
@@ -140,6 +140,7 @@ Event = (
     | StepsTimed
     | CollectivesTimed
     | PhasesTimed
+    | CommMeasured
     | Evaluated
     | Recovered
     | StalenessEnded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetero_hvd.messages.identity import Message, WorkerId
-from hetero_hvd.messages.profile import CollectivesTimed, PhasesTimed
+from hetero_hvd.messages.profile import CollectivesTimed, CommMeasured, PhasesTimed
 from hetero_hvd.messages.timing import StepTiming
 
 
@@ -164,6 +164,7 @@ FromWorker = (
     | StepsTimed
     | CollectivesTimed
     | PhasesTimed
+    | CommMeasured
     | Evaluated
     | Recovered
     | StalenessEnded

@@ -93,3 +93,43 @@ class PhasesTimed(Message, frozen=True):
     step: int
     seconds: dict[str, float]
     counts: dict[str, int]
+
+
+class OperationMeasured(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation at one size, measured by itself.
+
+    Attributes:
+        op: As in `OperationTiming`.
+        backend: `gloo` or `nccl`.
+        num_bytes: S of `core.bandwidth`.
+        count: So many times.
+        min_seconds: Of the fastest; each time it is the worker for which it took longest.
+        median_seconds: Of all.
+        p99_seconds: Of all.
+        num_wrong: Elements of the results, on all workers, that are not what they must be.
+    """
+
+    op: str
+    backend: str
+    num_bytes: int
+    count: int
+    min_seconds: float
+    median_seconds: float
+    p99_seconds: float
+    num_wrong: int
+
+
+class CommMeasured(Message, frozen=True):
+    """What `hetero-hvd bench-comm` found. Sent by rank 0.
+
+    Attributes:
+        workers: Who took part, in rank order.
+        operations: By backend, operation and size.
+        link_bytes: What was sent over each link.
+        links: Bytes per second from each worker (row) to each other (column); 0: not measured.
+    """
+
+    workers: tuple[WorkerId, ...]
+    operations: tuple[OperationMeasured, ...]
+    link_bytes: int
+    links: tuple[tuple[float, ...], ...]

@@ -1,8 +1,8 @@
 """The worker's door to Horovod: every collective operation, and nothing that decides anything.
 
 `SoloCollective` is the same for a script that runs alone, for which Horovod need not be installed.
-Horovod's `HorovodInternalError` (a peer is
-gone, or the membership changed under way) becomes `Interrupted` here, and nowhere else.
+Horovod's `HorovodInternalError` (a peer is gone, or the membership changed under way) becomes
+`Interrupted` here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from hetero_hvd.errors import JobError, TransientError, WorkerLostError
+from hetero_hvd.worker.instruments import Instruments
 from hetero_hvd.worker.operations import OperationLog
 from hetero_hvd.worker.sockets import cut, open_sockets
 from hetero_hvd.worker.solo import SoloCollective
@@ -110,6 +111,7 @@ class HorovodCollective:
         self._elastic = elastic
         self._is_unwanted = is_unwanted
         self.operations = OperationLog()
+        self.instruments = Instruments(hvd)
         self._foreign = open_sockets()
         self._cutting = threading.Lock()
         self.generation = 0
@@ -183,14 +185,12 @@ class HorovodCollective:
             tensor: torch.Tensor = self._hvd.synchronize(handle)
         except self._hvd.HorovodInternalError as error:
             raise _translated(error) from error
-        self.operations.done(handle, tensor.nbytes)
+        self.operations.done(handle, getattr(tensor, "nbytes", None))
         return tensor
 
     def _launched(self, handle: Handle, op: str, tensor: torch.Tensor) -> Handle:
-        """Note a new operation, after a look at those under way."""
-        backend = "nccl" if tensor.is_cuda and self._hvd.nccl_built() else "gloo"
         self.operations.look(self._hvd.poll)
-        self.operations.launched(handle, op, backend, tensor.nbytes)
+        self.operations.launched(handle, op, self.instruments.backend_of(tensor), tensor.nbytes)
         return handle
 
     def is_done(self, handle: Handle) -> bool:
