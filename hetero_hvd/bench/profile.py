@@ -67,7 +67,12 @@ def call_seconds(num_steps: int = 3000) -> float:
     from hetero_hvd.worker.operations import OperationLog  # noqa: PLC0415
     from hetero_hvd.worker.profile import StepProfile  # noqa: PLC0415
 
-    clock, log, window, rest = PhaseClock(), OperationLog(), TimingWindow(), StepProfile()
+    clock, log, window, rest = (
+        PhaseClock(),
+        OperationLog(),
+        TimingWindow(),
+        StepProfile(PhaseClock()),
+    )
     seat: Any = SimpleNamespace(
         collective=SimpleNamespace(operations=log, rank=0, size=2), client=None
     )

@@ -54,7 +54,7 @@ class NoProfile:
         """Nothing was measured."""
         return {}
 
-    def tell(self, *_: Any) -> None:  # noqa: ANN401
+    def finish(self, *_: Any) -> None:  # noqa: ANN401
         """There is nothing to tell."""
 
 

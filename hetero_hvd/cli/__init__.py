@@ -32,12 +32,14 @@ from hetero_hvd.cli import (
     simulate,
     stack,
     top,
+    trace,
 )
 from hetero_hvd.errors import UserError
 
 COMMANDS = {
     "run": run,
     "drain": drain,
+    "trace": trace,
     "top": top,
     "report": report,
     "runs": runs,

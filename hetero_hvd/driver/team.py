@@ -47,6 +47,7 @@ class Team:
         endpoints: Where the nodes reach the driver.
         slots: The workers' processes.
         membership: Who of them trains.
+        send: Tells the worker with a host's name something; False: it has no channel.
         ledger: The books of the run.
         journal: All that happens.
         all_lost: Set when all members are gone, but others may take their place.
@@ -68,6 +69,7 @@ class Team:
         self._console = console
         key = channel.new_key()
         self._channels = ChannelServer(key, self)
+        self.send = self._channels.send
         self._rendezvous = Rendezvous()
         addresses = DriverAddresses.of(config)
         self.endpoints = Endpoints(addresses, self._channels, self._rendezvous)

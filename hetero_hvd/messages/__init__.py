@@ -46,6 +46,7 @@ from hetero_hvd.messages.profile import (
     PhasesTimed,
 )
 from hetero_hvd.messages.timing import StepTiming
+from hetero_hvd.messages.tracing import TraceRequested, TraceWritten
 
 __all__ = [
     "NODE_NAME",
@@ -77,6 +78,8 @@ __all__ = [
     "StepsTimed",
     "Stop",
     "StragglerReported",
+    "TraceRequested",
+    "TraceWritten",
     "WorkerExited",
     "WorkerId",
     "WorkerQuarantined",

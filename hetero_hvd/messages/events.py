@@ -19,6 +19,7 @@ from hetero_hvd.messages.from_worker import (
 )
 from hetero_hvd.messages.identity import Message, WorkerId
 from hetero_hvd.messages.profile import CollectivesTimed, CommMeasured, PhasesTimed
+from hetero_hvd.messages.tracing import TraceWritten
 
 
 class RunStarted(Message, frozen=True):
@@ -141,6 +142,7 @@ Event = (
     | CollectivesTimed
     | PhasesTimed
     | CommMeasured
+    | TraceWritten
     | Evaluated
     | Recovered
     | StalenessEnded

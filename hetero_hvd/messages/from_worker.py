@@ -5,6 +5,7 @@ from __future__ import annotations
 from hetero_hvd.messages.identity import Message, WorkerId
 from hetero_hvd.messages.profile import CollectivesTimed, CommMeasured, PhasesTimed
 from hetero_hvd.messages.timing import StepTiming
+from hetero_hvd.messages.tracing import TraceWritten
 
 
 class Ready(Message, frozen=True):
@@ -165,6 +166,7 @@ FromWorker = (
     | CollectivesTimed
     | PhasesTimed
     | CommMeasured
+    | TraceWritten
     | Evaluated
     | Recovered
     | StalenessEnded

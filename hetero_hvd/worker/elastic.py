@@ -71,7 +71,7 @@ class ElasticState:
         self.numerics, self.work = "", Work()
         self._seat: Seat | None = None
         self._membership: Membership | None = None
-        self._times, self._profile = StepTimes(), StepProfile()
+        self._times, self._profile = StepTimes(), StepProfile(clock)
 
     @property
     def seat(self) -> Seat:
@@ -220,7 +220,7 @@ class ElasticState:
         if len(found) != 1:
             raise InvariantError(f"the replicas differ after {self.position.applied_steps} steps")
         self._keep_state()
-        self._profile.tell(self.seat, self.position.applied_steps - 1)
+        self._profile.finish(self.seat, self.position.applied_steps - 1)
         worker, applied_steps = self.seat.place.worker, self.position.applied_steps
         self.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
         return True

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 
 from hetero_hvd.messages import CollectivesTimed, PhasesTimed
 from hetero_hvd.probes.throttling import ThrottleMeter
+from hetero_hvd.probes.timing import PhaseClock
 from hetero_hvd.worker.admission import Seat
 from hetero_hvd.worker.phases import named_times
+from hetero_hvd.worker.tracing import open_tracing
 
 REPORT_SECONDS = 2.0
 """Between two messages of one kind, whatever the pace of the exchange of timings."""
@@ -19,9 +22,14 @@ short steps were throttled is put down to the last of them."""
 
 
 class StepProfile:
-    """The measurements of one worker that no phase of a step contains."""
+    """The measurements of one worker that no phase of a step contains, and its traces.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Of the phases.
+    """
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self._tracing = open_tracing(os.environ, clock)
         self._throttle = ThrottleMeter()
         self._is_throttle_known = not math.isnan(self._throttle.take())
         self._reducing_before = 0.0
@@ -43,16 +51,24 @@ class StepProfile:
         if now >= self._next_look_at:
             self._next_look_at, throttled = now + LOOK_SECONDS, self._throttle.take()
         if now >= self._next_report_at:
-            self.tell(seat, step)
+            self._tell(seat, step)
+        if self._tracing is not None:
+            self._tracing.step_applied(seat, step)
         return {"throttled": throttled, "reducing": in_step}
 
-    def tell(self, seat: Seat, step: int) -> None:
-        """Send what was gathered since the last time; without our driver it is dropped.
+    def finish(self, seat: Seat, step: int) -> None:
+        """Nothing more will come: send what is left.
 
         Args:
             seat: Of this worker.
             step: Index of the last step.
         """
+        self._tell(seat, step)
+        if self._tracing is not None:
+            self._tracing.close(seat, step)
+
+    def _tell(self, seat: Seat, step: int) -> None:
+        """Send what was gathered since the last time; without our driver it is dropped."""
         self._next_report_at = time.monotonic() + REPORT_SECONDS
         operations = seat.collective.operations.take()
         seconds, counts = named_times.take()

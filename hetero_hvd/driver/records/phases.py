@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hetero_hvd.driver.records.reader import Record
-from hetero_hvd.messages import CollectivesTimed, PhasesTimed
+from hetero_hvd.driver.tracing import in_words as trace_in_words
+from hetero_hvd.messages import CollectivesTimed, PhasesTimed, TraceWritten
 
 COLUMNS = {
     "data_wait": "data",
@@ -80,6 +81,9 @@ def in_words(workers: Sequence[WorkerPhases], record: Record) -> Iterator[str]:
         for name, (seconds, count) in sorted(worker.named.items()):
             yield f"  {worker.worker:{width}}  phase {name}: {_milliseconds(seconds)} ms x {count}"
     yield from _collectives(record)
+    for _, event in record.events:
+        if isinstance(event, TraceWritten):
+            yield trace_in_words(event)
 
 
 def _collectives(record: Record) -> Iterator[str]:
