@@ -83,7 +83,7 @@ def call_seconds(num_steps: int = 3000) -> float:
             with clock.phase(name):
                 pass
         for handle in range(4):
-            log.look(lambda _: False)
+            log.glance()
             log.launched(handle, "allreduce", "gloo", 2**20)
         for handle in range(4):
             log.done(handle, 2**20)

@@ -40,7 +40,7 @@ class NoLog(OperationLog):
     def launched(self, *_: Any) -> None:  # noqa: ANN401 - whatever it is told
         """Forget it."""
 
-    def look(self, *_: Any) -> None:  # noqa: ANN401
+    def glance(self) -> None:
         """Do not."""
 
     def done(self, *_: Any) -> None:  # noqa: ANN401

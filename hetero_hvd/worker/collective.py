@@ -110,7 +110,7 @@ class HorovodCollective:
         self._hvd = hvd
         self._elastic = elastic
         self._is_unwanted = is_unwanted
-        self.operations = OperationLog()
+        self.operations = OperationLog(hvd.poll)
         self.instruments = Instruments(hvd)
         self._foreign = open_sockets()
         self._cutting = threading.Lock()
@@ -189,7 +189,6 @@ class HorovodCollective:
         return tensor
 
     def _launched(self, handle: Handle, op: str, tensor: torch.Tensor) -> Handle:
-        self.operations.look(self._hvd.poll)
         self.operations.launched(handle, op, self.instruments.backend_of(tensor), tensor.nbytes)
         return handle
 

@@ -12,6 +12,9 @@ from hetero_hvd.messages import OperationTiming
 
 Handle = Any
 
+GLANCE_SECONDS = 0.0003
+"""Between two glances: a layer's gradients come in bunches."""
+
 
 @dataclass(slots=True)
 class _Open:
@@ -27,19 +30,26 @@ class _Open:
 class OperationLog:
     """Counts and times operations. Costs a few microseconds each, and asks nobody else.
 
-    An operation ends when its end is *seen*: when the loop waits for it, looks at it, or submits
-    another one. One that ends unseen during a backward pass so counts as under way until the next
-    bucket is submitted; one that the loop waits for is exact.
+    An operation ends when its end is *seen*: when the loop waits for it, submits another one, or
+    glances at it, which it does at each parameter's gradient. So one that ends during a backward
+    pass seems to last a little longer than it did; one that the loop waits for is exact.
 
     Args:
+        is_done: Asks whether an operation has ended; cheap.
         clock: Seconds of any origin; never falls.
 
     Attributes:
         reducing_seconds: In which at least one sum was under way, since the start.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        is_done: Callable[[Handle], bool] = lambda _: False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._is_done = is_done
         self._clock = clock
+        self._looked_at = 0.0
         self._open: dict[Handle, _Open] = {}
         self._totals: dict[tuple[str, str, int], OperationTiming] = {}
         self._num_reducing, self._reducing_since = 0, 0.0
@@ -54,6 +64,7 @@ class OperationLog:
             backend: `gloo` or `nccl`.
             num_bytes: Of the tensor; see `done` for an operation whose result has another size.
         """
+        self._look()
         now = self._clock()
         self._open[handle] = _Open(op, backend, num_bytes, now)
         if op == "allreduce":
@@ -61,11 +72,10 @@ class OperationLog:
                 self._reducing_since = now
             self._num_reducing += 1
 
-    def look(self, is_done: Callable[[Handle], bool]) -> None:
-        """Note which of the operations under way have ended."""
-        for handle, operation in self._open.items():
-            if operation.ended_at is None and is_done(handle):
-                self._end(operation)
+    def glance(self) -> None:
+        """Note which operations have ended, unless that was done just now. Call it often."""
+        if self._num_reducing and self._clock() - self._looked_at >= GLANCE_SECONDS:
+            self._look()
 
     def done(self, handle: Handle, num_bytes: int | None = None) -> None:
         """An operation has ended, and its result is taken.
@@ -100,6 +110,12 @@ class OperationLog:
         taken = tuple(self._totals[key] for key in sorted(self._totals))
         self._totals = {}
         return taken
+
+    def _look(self) -> None:
+        self._looked_at = self._clock()
+        for handle, operation in self._open.items():
+            if operation.ended_at is None and self._is_done(handle):
+                self._end(operation)
 
     def _end(self, operation: _Open) -> None:
         operation.ended_at = self._clock()

@@ -6,7 +6,7 @@ import pytest
 
 import hetero_hvd
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.operations import OperationLog
+from hetero_hvd.worker.operations import GLANCE_SECONDS, OperationLog
 from hetero_hvd.worker.phases import MAX_NAMES, NamedTimes, named_times
 
 
@@ -30,17 +30,21 @@ def clock():
     return Clock()
 
 
+ENDED = set()
+
+
 @pytest.fixture
 def log(clock):
     """A log on that clock."""
-    return OperationLog(clock)
+    ENDED.clear()
+    return OperationLog(ENDED.__contains__, clock)
 
 
 def test_an_operation_lasts_until_its_end_is_seen(log, clock):
     """Seen while another is submitted, not when its result is taken."""
     log.launched(1, "allreduce", "gloo", 3000)
     clock.at(1.0)
-    log.look(lambda handle: handle == 1)
+    ENDED.add(1)
     log.launched(2, "allreduce", "gloo", 4096)
     clock.at(5.0)
     log.done(1)
@@ -49,6 +53,22 @@ def test_an_operation_lasts_until_its_end_is_seen(log, clock):
     assert (both.count, both.num_bytes, both.size_bucket_bytes) == (2, 7096, 4096)
     assert (both.min_seconds, both.max_seconds, both.total_seconds) == (1.0, 4.0, 5.0)
     assert log.take() == ()
+
+
+def test_a_glance_sees_the_end_of_a_sum(log, clock):
+    """At a gradient that comes after it; glances that follow each other closely cost nothing."""
+    log.launched(1, "allreduce", "gloo", 8)
+    clock.at(2.0)
+    log.glance()
+    ENDED.add(1)
+    clock.at(2.0 + GLANCE_SECONDS / 2)
+    log.glance()
+    clock.at(3.0)
+    log.glance()
+    clock.at(9.0)
+    log.done(1)
+    assert log.reducing_seconds == 3.0
+    assert log.take()[0].total_seconds == 3.0
 
 
 def test_time_with_sums_under_way_counts_once(log, clock):
