@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig
-from hetero_hvd.config.job import traced_steps
 from hetero_hvd.driver.launcher import WorkerProcess, launch_order
 from hetero_hvd.driver.network import Endpoints
 from hetero_hvd.driver.slot import Slot
-from hetero_hvd.driver.tracing import FOLDER, folder_config
+from hetero_hvd.driver.tracing import trace_environment
 
 
 class Starter:
@@ -58,15 +56,7 @@ class Starter:
             "HETERO_HVD_FINGERPRINTS": str(output.absolute() / "fingerprints.jsonl"),
             "HETERO_HVD_FINGERPRINT_STEPS": str(job.fingerprint_steps),
         }
-        traces = folder_config(
-            str(output.absolute() / FOLDER),
-            traced_steps(job.trace_steps),
-            job.trace_workers,
-            timeline=job.trace_timeline,
-        )
-        self._environment["HETERO_HVD_TRACES"] = json.dumps(traces)
-        if "HOROVOD_TIMELINE" not in os.environ:
-            self._environment["HOROVOD_TIMELINE"] = "DYNAMIC"  # can be started, costs nothing else
+        self._environment |= trace_environment(job, output)
         if job.reproducible:
             self._environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         if job.checkpoint_seconds or job.checkpoint_best or resume:

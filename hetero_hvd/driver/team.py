@@ -65,8 +65,7 @@ class Team:
         console: Console,
         resume: Path | None = None,
     ) -> None:
-        self._job = config.job
-        self._console = console
+        self._job, self._console = config.job, console
         key = channel.new_key()
         self._channels = ChannelServer(key, self)
         self.send = self._channels.send

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
-from hetero_hvd.config.job import MAX_TRACE_STEPS
+from hetero_hvd.config import JobConfig
+from hetero_hvd.config.job import MAX_TRACE_STEPS, traced_steps
 from hetero_hvd.driver.slot import Slot
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Event, TraceRequested, TraceWritten, WorkerId
@@ -104,21 +108,22 @@ def in_words(event: TraceWritten) -> str:
     return f"{event.worker} has recorded {steps} ({event.kind}): {place}{problem}"
 
 
-def folder_config(
-    folder: str, steps: tuple[int, int], workers: str | None, *, timeline: bool
-) -> dict[str, Any]:
-    """What `worker.tracing.TraceConfig` is made of.
+def trace_environment(job: JobConfig, output: Path) -> dict[str, str]:
+    """Variables of every worker: where traces go, and the window that the job itself wants.
 
     Args:
-        folder: Of the traces.
-        steps: First step of the job's own window and the one after its last.
-        workers: Who records it, with commas between; None: all.
-        timeline: Whether with Horovod's timeline.
+        job: The job's settings.
+        output: Folder of the run.
     """
-    return {
-        "folder": folder,
-        "from_step": steps[0],
-        "to_step": steps[1],
-        "workers": workers.split(",") if workers else [],
-        "timeline": timeline,
+    from_step, to_step = traced_steps(job.trace_steps)
+    config = {
+        "folder": str(output.absolute() / FOLDER),
+        "from_step": from_step,
+        "to_step": to_step,
+        "workers": job.trace_workers.split(",") if job.trace_workers else [],
+        "timeline": job.trace_timeline,
     }
+    variables = {"HETERO_HVD_TRACES": json.dumps(config)}
+    if "HOROVOD_TIMELINE" not in os.environ:
+        variables["HOROVOD_TIMELINE"] = "DYNAMIC"  # it can be started; costs nothing before
+    return variables
