@@ -9,15 +9,17 @@ from hetero_hvd.errors import HeteroHvdError, UserError
 
 if TYPE_CHECKING:
     from hetero_hvd.worker.admission import device, init
+    from hetero_hvd.worker.phases import phase
     from hetero_hvd.worker.trainer import Trainer
 
 __version__ = "0.1.0"
-__all__ = ["HeteroHvdError", "Trainer", "UserError", "__version__", "device", "init"]
+__all__ = ["HeteroHvdError", "Trainer", "UserError", "__version__", "device", "init", "phase"]
 
 _HOMES = {
     "Trainer": "hetero_hvd.worker.trainer",
     "device": "hetero_hvd.worker.admission",
     "init": "hetero_hvd.worker.admission",
+    "phase": "hetero_hvd.worker.phases",
 }
 
 

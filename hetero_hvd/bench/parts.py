@@ -12,6 +12,7 @@ from hetero_hvd.bench.causes import causes
 from hetero_hvd.bench.faults.part import faults
 from hetero_hvd.bench.numbers import Number, simulated, timed
 from hetero_hvd.bench.peers import PEERS, Cluster, Run, run_peer
+from hetero_hvd.bench.profile import profile
 from hetero_hvd.bench.quota import quota
 from hetero_hvd.bench.reproducible import reproducible
 from hetero_hvd.bench.tables import (
@@ -195,6 +196,7 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "slowdown": slowdown,
     "communication": communication,
     "reproducible": reproducible,
+    "profile": profile,
     "faults": faults,
     "causes": causes,
 }

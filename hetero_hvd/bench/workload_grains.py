@@ -20,7 +20,8 @@ import hetero_hvd
 SIZE = 1437
 
 
-def _new_model() -> nn.Module:
+def new_model() -> nn.Module:
+    """A small network for the digits."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
@@ -41,7 +42,7 @@ def _step_seconds(options: dict[str, Any], batch_size: int) -> float:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(SIZE, 1, 8, 8, generator=generator)
     y = torch.randint(10, (SIZE,), generator=generator)
-    model = _new_model()
+    model = new_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
     loader = DataLoader(TensorDataset(x, y), batch_size, shuffle=True, drop_last=True)
     trainer = hetero_hvd.Trainer(model, optimizer, loader, **options)

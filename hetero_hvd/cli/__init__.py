@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from hetero_hvd.cli import (
     agent,
+    bench_comm,
     certificates,
     compare,
     config,
@@ -32,12 +33,14 @@ from hetero_hvd.cli import (
     simulate,
     stack,
     top,
+    trace,
 )
 from hetero_hvd.errors import UserError
 
 COMMANDS = {
     "run": run,
     "drain": drain,
+    "trace": trace,
     "top": top,
     "report": report,
     "runs": runs,
@@ -47,6 +50,7 @@ COMMANDS = {
     "config": config,
     "discover": discover,
     "doctor": doctor,
+    "bench-comm": bench_comm,
     "key": key,
     "agent": agent,
     "certificates": certificates,

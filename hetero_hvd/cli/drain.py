@@ -23,5 +23,5 @@ def act(arguments: argparse.Namespace) -> int:
     """Ask the job."""
     from hetero_hvd.driver import control  # noqa: PLC0415 - only this command needs it
 
-    print(control.drain(arguments.output or control.newest_run(), arguments.target))
+    print(control.order(arguments.output or control.newest_run(), "drain", arguments.target))
     return 0

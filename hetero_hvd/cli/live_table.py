@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hetero_hvd.core.live import LiveState, WorkerView
-from hetero_hvd.core.live_words import PHASES
+from hetero_hvd.core.live import BAR_PHASES, LiveState, WorkerView
 
 BAR_CHARACTERS = 30
-LETTERS = dict(zip(PHASES, "dtfb.o", strict=True))
+LETTERS = dict(zip(BAR_PHASES, "dtfb.o_", strict=True))
 NUM_EVENTS = 8
 MIB = 2**20
 
@@ -21,23 +20,25 @@ def table_of(state: LiveState, *, num_events: int = NUM_EVENTS) -> Iterator[str]
     yield from state.verdict
     width = max([len(worker.name) for worker in state.workers], default=6)
     yield (
-        f"{'worker':{width}}  {'state':11}  share  {'phases':{BAR_CHARACTERS}}     step  speed"
-        "    memory  GPU  restarts"
+        f"{'worker':{width}}  {'state':11}  share  {'phases':{BAR_CHARACTERS}}     step     late"
+        "  speed    memory  GPU  restarts"
     )
     longest = max((sum(worker.phases.values()) for worker in state.workers), default=0.0)
     for worker in state.workers:
         yield f"{worker.name:{width}}  {_row(worker, longest)}"
-    yield "phases: " + "  ".join(f"{LETTERS[name]} {name.replace('_', ' ')}" for name in PHASES)
+    yield "phases: " + "  ".join(f"{LETTERS[name]} {name.replace('_', ' ')}" for name in BAR_PHASES)
     yield from (words for _, words in state.events[-num_events:])
 
 
 def _row(worker: WorkerView, longest: float) -> str:
     milliseconds = None if worker.step_seconds is None else worker.step_seconds * 1e3
+    late = None if worker.lateness_seconds is None else worker.lateness_seconds * 1e3
     mebibytes = None if worker.memory_bytes is None else worker.memory_bytes / MIB
     utilization = worker.device_utilization_ratio
     return (
         f"{worker.state:11}  {_number(worker.share, '{:d}'):>5}  "
         f"{_bar(worker, longest):{BAR_CHARACTERS}}  {_number(milliseconds, '{:.0f} ms'):>7}  "
+        f"{_number(late, '{:.0f} ms'):>7}  "
         f"{_number(worker.speed_ratio, '{:.2f}'):>5}  {_number(mebibytes, '{:.0f} MiB'):>8}  "
         f"{_number(utilization, '{:.0%}'):>3}  {worker.restarts:>8}"
     )
@@ -46,7 +47,7 @@ def _row(worker: WorkerView, longest: float) -> str:
 def _bar(worker: WorkerView, longest: float) -> str:
     """One letter for each thirtieth of the longest step; rounding never makes it longer."""
     bar, seconds = "", 0.0
-    for name in PHASES:
+    for name in BAR_PHASES:
         seconds += worker.phases.get(name, 0.0)
         end = round(BAR_CHARACTERS * seconds / longest) if longest > 0 else 0
         bar += LETTERS[name] * (end - len(bar))

@@ -26,20 +26,25 @@ def act(arguments: argparse.Namespace) -> int:
     import msgspec  # noqa: PLC0415 - only this command needs it
 
     from hetero_hvd.driver.records.facts import facts_of  # noqa: PLC0415
+    from hetero_hvd.driver.records.phases import in_words, phases_of  # noqa: PLC0415
     from hetero_hvd.driver.records.reader import read_record  # noqa: PLC0415
 
-    facts = facts_of(read_record(arguments.run))
     if arguments.html is not None or arguments.plot is not None:
         _draw(arguments.run, html=arguments.html, plot=arguments.plot)
         return 0
+    record = read_record(arguments.run)
+    facts, workers = facts_of(record), phases_of(record)
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(asdict(facts))).decode())
+        content = asdict(facts) | {"phases": list(map(asdict, workers))}
+        print(msgspec.json.format(msgspec.json.encode(content)).decode())
         return 0
     speed = facts.samples_per_second
     print(f"run {facts.run_id or arguments.run.name}: {facts.state}")
     print(f"  {f'{speed:.0f} samples/s' if speed > 0 else 'speed not measured'}")
     for finding in facts.findings:
         print(f"  {finding}")
+    for line in in_words(workers, record):
+        print(line)
     return 0
 
 

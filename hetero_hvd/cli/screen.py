@@ -16,7 +16,7 @@ from hetero_hvd.cli.live_table import LETTERS, table_of
 from hetero_hvd.core.live import LiveState
 from hetero_hvd.errors import JobError
 
-COLOURS = ("red", "dark_orange", "blue", "cyan", "bright_black", "magenta")
+COLOURS = ("red", "dark_orange", "blue", "cyan", "bright_black", "magenta", "white")
 NUM_EVENTS = 30
 
 

@@ -11,12 +11,23 @@ from hetero_hvd.config.kinds import (
     METRIC,
     NAMES,
     PATH,
+    STEPS,
+    WORKERS,
     boolean,
     choice,
     integer,
     is_loopback,
     number,
 )
+
+MAX_TRACE_STEPS = 200
+"""Of one window: the profiler keeps all of it in memory."""
+
+
+def traced_steps(text: str | None) -> tuple[int, int]:
+    """First step of a window and the one after its last; equal for no window."""
+    first, _, last = (text or "-1:-1").partition(":")
+    return int(first), int(last)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +237,21 @@ class JobConfig:
             "slot, rendezvous_id, step, level and message. The terminal has text either way",
         ),
     )
+    trace_steps: str | None = field(
+        default=None,
+        metadata=about(
+            STEPS,
+            "steps that torch's profiler records into traces/, for example 100:110; 200 at most",
+            default_text="none",
+        ),
+    )
+    trace_workers: str | None = field(
+        default=None,
+        metadata=about(WORKERS, "record these only, for example alpha:0", default_text="all"),
+    )
+    trace_timeline: bool = field(
+        default=False, metadata=about(boolean(), "record Horovod's timeline of those steps, too")
+    )
     progress_seconds: float = field(
         default=2.0, metadata=about(number(above=0), "between two progress lines")
     )
@@ -254,6 +280,9 @@ class JobConfig:
         if not is_loopback(self.http_address) and self.http_token_file is None:
             found = f"found {self.http_address}, must be 127.0.0.1 unless http_token_file is given"
             yield "http_address", found
+        first, last = traced_steps(self.trace_steps)
+        if self.trace_steps is not None and not 0 < last - first <= MAX_TRACE_STEPS:
+            yield "trace_steps", f"found {self.trace_steps}, must be 1 to {MAX_TRACE_STEPS} steps"
         if (self.http_certificate is None) != (self.http_key is None):
             yield "http_certificate", "must be given together with http_key"
         if self.http_client_ca is not None and self.http_certificate is None:

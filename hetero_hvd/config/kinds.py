@@ -232,6 +232,13 @@ PATH = text(r"[^\x00-\x1f\x7f-][^\x00-\x1f\x7f]*", "a path, on one line and not 
 NAMES = text(
     rf"{NODE_NAME.pattern}(,{NODE_NAME.pattern})*", "names of nodes with commas between, no blanks"
 )
+WORKERS = text(
+    rf"{NODE_NAME.pattern}:\d+(,{NODE_NAME.pattern}:\d+)*",
+    "workers as NODE:SLOT with commas between, no blanks",
+)
+STEPS = text(
+    r"\d{1,15}:\d{1,15}", "two steps with ':' between: the first one, and the one after the last"
+)
 METRIC = text(r"-?[^\s-]\S*", "the name of a metric, with '-' in front if less is better")
 DEVICE = Scalar(
     "a device index such as 0, or a UUID that begins with GPU- or MIG-", _device, _is_device

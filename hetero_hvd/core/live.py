@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hetero_hvd.core.judge import Judge
+from hetero_hvd.core.lateness import lateness_seconds
 from hetero_hvd.core.live_words import PHASES, event_in_words
 from hetero_hvd.messages import (
     BatchPlan,
@@ -30,6 +31,9 @@ from hetero_hvd.messages import (
     WorkerStarted,
 )
 
+BAR_PHASES = (*PHASES, "other")
+"""What a step is made of: the phases and the rest."""
+
 MAX_EVENTS = 100
 MAX_POINTS = 600
 
@@ -43,6 +47,8 @@ class WorkerView(msgspec.Struct, kw_only=True):
         share: Samples per step by the newest plan.
         phases: Phase to seconds per step; unmeasured ones are absent.
         step_seconds: Seconds per step.
+        lateness_seconds: So much later than the first one it was ready to reduce.
+        overlapped_comm_seconds: Reduction beside other work, per step.
         samples_per_second: Samples per second of its own time, without any wait for others.
         speed_ratio: The same / the fastest worker's, 0...1: unequal machines differ, and are well.
         memory_bytes: Peak memory of its device, bytes.
@@ -58,6 +64,8 @@ class WorkerView(msgspec.Struct, kw_only=True):
     share: int | None = None
     phases: dict[str, float] = msgspec.field(default_factory=dict)
     step_seconds: float | None = None
+    lateness_seconds: float | None = None
+    overlapped_comm_seconds: float | None = None
     samples_per_second: float | None = None
     speed_ratio: float | None = None
     memory_bytes: float | None = None
@@ -183,9 +191,11 @@ class LiveView:
     def _timed(self, at_unix_seconds: float, event: StepsTimed) -> None:
         state = self._state
         state.step, state.epoch, state.loss = event.step, event.epoch, measured(event.loss)
-        for worker, row in zip(self._members, event.timings, strict=False):
+        late = lateness_seconds(event.timings)
+        for worker, row, behind in zip(self._members, event.timings, late, strict=False):
             if row.num_steps > 0:
                 _measure(self._worker(worker), row)
+                self._worker(worker).lateness_seconds = measured(behind)
         views = [self._worker(worker) for worker in self._members]
         fastest = max((view.samples_per_second or 0.0 for view in views), default=0.0)
         for view in views:
@@ -202,10 +212,11 @@ def measured(value: float) -> float | None:
 
 
 def _measure(view: WorkerView, row: StepTiming) -> None:
-    seconds = {name: getattr(row, f"{name}_seconds") for name in PHASES}
+    seconds = {name: getattr(row, f"{name}_seconds") for name in BAR_PHASES}
     view.phases = {name: value for name, value in seconds.items() if math.isfinite(value)}
     view.share = row.local_batch_size
     view.step_seconds = measured(row.step_seconds)
+    view.overlapped_comm_seconds = measured(row.overlapped_comm_seconds)
     view.memory_bytes = measured(row.memory_bytes)
     busy = row.busy_seconds
     view.samples_per_second = row.local_batch_size / busy if busy > 0 else None

@@ -59,6 +59,31 @@ RUN = (
         "Time that even the last worker to arrive waited for reductions.",
     ),
     MetricName(
+        "overlapped_comm_seconds",
+        "counter",
+        "Time with a reduction under way beside other work, mean over the workers.",
+    ),
+    MetricName(
+        "collective_duration_seconds",
+        "histogram",
+        "From submission to completion, as rank 0 sees it; one observation, a mean, for each "
+        "report and size.",
+        ("op", "backend", "size_bucket"),
+    ),
+    MetricName(
+        "collective_operations",
+        "counter",
+        "Submitted and completed, as rank 0 counts them.",
+        ("op", "backend", "size_bucket"),
+    ),
+    MetricName("collective_bytes", "counter", "Bytes of rank 0's tensors.", ("op", "backend")),
+    MetricName(
+        "collective_bus_bandwidth_bytes_per_second",
+        "gauge",
+        "Of the last seconds; the wait for the last worker is in it, so the network can do more.",
+        ("op", "backend"),
+    ),
+    MetricName(
         "load_imbalance_ratio", "gauge", "(largest - smallest) / mean of the workers' busy times."
     ),
     MetricName(
@@ -108,9 +133,6 @@ NODE = (
 )
 
 WAITING = {
-    "phase_duration_seconds{phase=other}": "the workers do not time it",
-    "collective_duration_seconds, collective_bytes_total, "
-    "collective_bus_bandwidth_bytes_per_second": "no event tells of single operations",
     "worker_memory_headroom_ratio": "the size of the device's memory is not sent",
     "device_*": "there is no reader of the GPU yet",
 }

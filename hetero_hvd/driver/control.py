@@ -10,9 +10,10 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from hetero_hvd.errors import JobError, UserError
 
@@ -36,13 +37,13 @@ class Control:
 
     Args:
         folder: Of the run.
-        drain: Called with `NODE` or `NODE:SLOT`; gives what will happen in words, or raises
-            UserError.
+        orders: Name to what carries it out: called with a JSON value; gives what will happen in
+            words, or raises UserError.
     """
 
-    def __init__(self, folder: Path, drain: Callable[[str], str]) -> None:
+    def __init__(self, folder: Path, orders: Mapping[str, Callable[[Any], str]]) -> None:
         self._folder = folder
-        self._drain = drain
+        self._orders = orders
         self._server: asyncio.AbstractServer | None = None
 
     async def listen(self) -> None:
@@ -72,11 +73,13 @@ class Control:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line = await asyncio.wait_for(reader.readline(), TIMEOUT_SECONDS)
-            answer = {"done": self._drain(str(json.loads(line)["drain"]))}
+            ((name, value),) = json.loads(line).items()
+            answer = {"done": self._orders[name](value)}
         except UserError as error:
             answer = {"error": str(error)}
-        except (ValueError, KeyError, TypeError, TimeoutError, ConnectionError):
-            answer = {"error": "not understood: must be one line, {'drain': 'NODE[:SLOT]'}"}
+        except (ValueError, KeyError, TypeError, AttributeError, TimeoutError, ConnectionError):
+            names = ", ".join(self._orders)
+            answer = {"error": f"not understood: must be one line, {{ORDER: VALUE}}, of {names}"}
         with suppress(ConnectionError):
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
@@ -95,8 +98,13 @@ def newest_run(runs: Path = Path("runs")) -> Path:
     return found.parent
 
 
-def drain(folder: Path, target: str) -> str:
-    """Ask the driver of a run to let a node or a slot go.
+def order(folder: Path, name: str, value: object) -> str:
+    """Give the driver of a run an order.
+
+    Args:
+        folder: Of the run.
+        name: `drain` or `trace`.
+        value: For `drain` NODE or NODE:SLOT, for `trace` the fields of `tracing.Order`.
 
     Returns:
         What will happen, in words.
@@ -108,7 +116,7 @@ def drain(folder: Path, target: str) -> str:
         with _short_path(folder) as path, socket.socket(socket.AF_UNIX) as end:
             end.settimeout(TIMEOUT_SECONDS)
             end.connect(path)
-            end.sendall(json.dumps({"drain": target}).encode() + b"\n")
+            end.sendall(json.dumps({name: value}).encode() + b"\n")
             line = end.makefile("rb").readline(MAX_LINE_BYTES)
     except OSError as error:
         raise JobError(f"no job takes orders in {folder}: {error.strerror or error}") from error

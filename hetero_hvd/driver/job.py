@@ -27,6 +27,7 @@ from hetero_hvd.driver.records.html import write_report
 from hetero_hvd.driver.records.writer import Recorder
 from hetero_hvd.driver.report import as_dict, as_text
 from hetero_hvd.driver.team import Team
+from hetero_hvd.driver.tracing import Tracing
 from hetero_hvd.driver.viewing import Viewing
 from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.messages import RunEnded, RunStarted
@@ -125,8 +126,14 @@ class Job:
         self._found = FoundNodes(nodes_file.current.job)
         self._recorder = Recorder(output)
         self._team.journal.subscribe(self._recorder.observe)
-        self._control = Control(output, self._team.slots.drain)
-        self._viewing = Viewing(nodes_file.current.job, output, self._team, self._facts)
+        slots = self._team.slots
+        self._tracing = Tracing(lambda: slots.all, self._team.send, console.say)
+        self._team.journal.subscribe(self._tracing.observe)
+        orders = {"drain": lambda target: slots.drain(str(target)), "trace": self._tracing.start}
+        self._control = Control(output, orders)
+        self._viewing = Viewing(
+            nodes_file.current.job, output, self._team, self._tracing, self._facts
+        )
         self._is_interrupted = False
 
     async def run(self) -> int:
@@ -134,6 +141,7 @@ class Job:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt, number)
+        loop.add_signal_handler(signal.SIGUSR2, self._tracing.start_all)
         work = asyncio.create_task(self._work())
         work.add_done_callback(self._team.give_up)
         ending = Ending(EXIT_BUG, "an error of the driver")

@@ -16,9 +16,12 @@ from prometheus_client import (
     generate_latest,
 )
 
+from hetero_hvd.core.bandwidth import bus_factor
+from hetero_hvd.core.lateness import exposed_seconds, lateness_seconds
 from hetero_hvd.core.metric_names import PREFIX, RUN, WORKER
 from hetero_hvd.driver.summary import Exchange
 from hetero_hvd.messages import (
+    CollectivesTimed,
     Crashed,
     Decided,
     Event,
@@ -41,6 +44,7 @@ PHASES = {
     "backward": "backward_seconds",
     "comm_wait": "comm_wait_seconds",
     "optimizer": "optimizer_seconds",
+    "other": "other_seconds",
 }
 STEP_BUCKETS = tuple(map(float, range(9)))
 """The staleness bound is 8 at most."""
@@ -107,7 +111,7 @@ class Metrics:
         """The page for Prometheus, and its content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
-    def observe(self, at_unix_seconds: float, event: Event) -> None:
+    def observe(self, at_unix_seconds: float, event: Event) -> None:  # noqa: C901 - one line a kind
         """Take in an event.
 
         Args:
@@ -121,6 +125,8 @@ class Metrics:
                 self._joined(event)
             case StepsTimed() if self._is_of_members(event):
                 self._timed(at_unix_seconds, event)
+            case CollectivesTimed():
+                self._operations(event)
             case Recovered() if event.rendezvous_id > self._counted_reset:
                 self._counted_reset = event.rendezvous_id
                 self._add("resets", 1.0, reason=event.cause)
@@ -168,19 +174,20 @@ class Metrics:
         self._set("goodput_ratio", speed / exchange.ideal_samples_per_second)
         slowest = max((r.step_seconds for r in rows if r.step_seconds > 0), default=math.nan)
         self._see("step_duration_seconds", slowest)
-        waits = [r.comm_wait_seconds for r in rows if math.isfinite(r.comm_wait_seconds)]
-        if waits:
-            self._add("exposed_comm_seconds", min(waits) * num_steps)
+        self._add("exposed_comm_seconds", exposed_seconds(rows) * num_steps)
+        hidden = [r.overlapped_comm_seconds for r in rows]
+        self._add("overlapped_comm_seconds", num_steps * sum(hidden) / len(hidden))
         for row in rows:
             for phase, field in PHASES.items():
                 self._see("phase_duration_seconds", getattr(row, field), phase=phase)
             self._see("staleness_steps", row.staleness_steps)
-        self._workers(event.timings, max(waits, default=math.nan))
+        self._workers(event.timings)
 
-    def _workers(self, rows: tuple[StepTiming, ...], longest_wait_seconds: float) -> None:
+    def _workers(self, rows: tuple[StepTiming, ...]) -> None:
         speeds = [_speed(row) for row in rows]
         fastest = max((speed for speed in speeds if math.isfinite(speed)), default=math.nan)
-        for worker, row, speed in zip(self._members, rows, speeds, strict=True):
+        late = lateness_seconds(rows)
+        for worker, row, speed, behind in zip(self._members, rows, speeds, late, strict=True):
             if row.num_steps == 0:
                 continue
             values = {
@@ -188,12 +195,29 @@ class Metrics:
                 "step_seconds": row.step_seconds,
                 "data_wait_seconds": row.data_wait_seconds,
                 "busy_seconds": row.busy_seconds,
-                "lateness_seconds": longest_wait_seconds - row.comm_wait_seconds,
                 "lag_steps": row.lag_steps,
+                "lateness_seconds": behind,
                 "speed_ratio": speed / fastest if fastest > 0 else math.nan,
             }
             for name, value in values.items():
                 self._set(f"worker_{name}", value, worker=str(worker))
+
+    def _operations(self, event: CollectivesTimed) -> None:
+        speeds: dict[tuple[str, str], tuple[float, float]] = {}
+        for entry in event.operations:
+            labels = {"op": entry.op, "backend": entry.backend}
+            bucket = str(entry.size_bucket_bytes)
+            mean = entry.total_seconds / entry.count
+            self._see("collective_duration_seconds", mean, **labels, size_bucket=bucket)
+            self._add("collective_operations", entry.count, **labels, size_bucket=bucket)
+            self._add("collective_bytes", entry.num_bytes, **labels)
+            num_bytes, seconds = speeds.get((entry.op, entry.backend), (0.0, 0.0))
+            moved = entry.num_bytes * bus_factor(entry.op, event.num_workers)
+            speeds[entry.op, entry.backend] = num_bytes + moved, seconds + entry.total_seconds
+        for (op, backend), (num_bytes, seconds) in speeds.items():
+            speed = num_bytes / seconds if seconds > 0 else math.nan
+            name = "collective_bus_bandwidth_bytes_per_second"
+            self._set(name, speed, op=op, backend=backend)
 
     def _count_slow(self) -> None:
         causes = list(self._slow.values())

@@ -11,6 +11,7 @@ from hetero_hvd.driver.credentials import Credentials
 from hetero_hvd.driver.launcher import WorkerProcess, launch_order
 from hetero_hvd.driver.network import Endpoints
 from hetero_hvd.driver.slot import Slot
+from hetero_hvd.driver.tracing import trace_environment
 
 
 class Starter:
@@ -57,6 +58,7 @@ class Starter:
             "HETERO_HVD_FINGERPRINT_STEPS": str(job.fingerprint_steps),
             "HETERO_HVD_LOG_FORMAT": job.log_format,
         }
+        self._environment |= trace_environment(job, output)
         if job.reproducible:
             self._environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         if job.checkpoint_seconds or job.checkpoint_best or resume:

@@ -50,6 +50,7 @@ class Team:
         endpoints: Where the nodes reach the driver.
         slots: The workers' processes.
         membership: Who of them trains.
+        send: Tells the worker with a host's name something; False: it has no channel.
         ledger: The books of the run.
         journal: All that happens.
         all_lost: Set when all members are gone, but others may take their place.
@@ -69,10 +70,10 @@ class Team:
         *,
         log_lines: LogLines | None = None,
     ) -> None:
-        self._job = config.job
-        self._console = console
+        self._job, self._console = config.job, console
         secrets = Credentials.new(tls=config.job.channel_tls)
         self._channels = ChannelServer(secrets.key, self, secrets.tls)
+        self.send = self._channels.send
         self._rendezvous = Rendezvous()
         where = DriverAddresses.of(config)
         self.endpoints = Endpoints(where, self._channels, self._rendezvous)

@@ -11,6 +11,7 @@ from hetero_hvd.core.live import LiveView
 from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.metrics import Metrics, service_discovery
 from hetero_hvd.driver.team import Team
+from hetero_hvd.driver.tracing import Tracing
 from hetero_hvd.driver.web import Web
 from hetero_hvd.driver.web.app import Sources
 
@@ -25,14 +26,21 @@ class Viewing:
         output: Folder of the run.
         team: The workers.
         facts: What others know, in addition to the team's own status.
+        tracing: Takes orders for traces.
     """
 
     def __init__(
-        self, job: JobConfig, output: Path, team: Team, facts: Callable[[], dict[str, Any]]
+        self,
+        job: JobConfig,
+        output: Path,
+        team: Team,
+        tracing: Tracing,
+        facts: Callable[[], dict[str, Any]],
     ) -> None:
         self._facts = facts
         self._run_id = output.name
         self._team = team
+        self._tracing = tracing
         self._view = LiveView()
         self._web = Web(job, output)
         self._metrics = Metrics(self._run_id)
@@ -55,6 +63,7 @@ class Viewing:
                 drain=self._team.slots.drain,
                 stop=self._stop,
                 metrics=lambda: self._metrics.render()[0],
+                trace=self._tracing.start,
             )
         )
 

@@ -41,7 +41,15 @@ from hetero_hvd.messages.history import event_from_json, event_to_json
 from hetero_hvd.messages.identity import NODE_NAME, Message, WorkerId
 from hetero_hvd.messages.log import MARK as LOG_MARK
 from hetero_hvd.messages.log import LogRecord
+from hetero_hvd.messages.profile import (
+    CollectivesTimed,
+    CommMeasured,
+    OperationMeasured,
+    OperationTiming,
+    PhasesTimed,
+)
 from hetero_hvd.messages.timing import StepTiming
+from hetero_hvd.messages.tracing import TraceRequested, TraceWritten
 from hetero_hvd.messages.verdicts import Finding, FindingKind, Judged
 
 __all__ = [
@@ -49,6 +57,8 @@ __all__ = [
     "NODE_NAME",
     "Admit",
     "BatchPlan",
+    "CollectivesTimed",
+    "CommMeasured",
     "Crashed",
     "Decided",
     "DriverEvent",
@@ -64,6 +74,9 @@ __all__ = [
     "LogRecord",
     "MemberLost",
     "Message",
+    "OperationMeasured",
+    "OperationTiming",
+    "PhasesTimed",
     "Ready",
     "Recovered",
     "ResetRequested",
@@ -74,6 +87,8 @@ __all__ = [
     "StepsTimed",
     "Stop",
     "StragglerReported",
+    "TraceRequested",
+    "TraceWritten",
     "WorkerExited",
     "WorkerId",
     "WorkerQuarantined",

@@ -18,6 +18,8 @@ from hetero_hvd.messages.from_worker import (
     WorkersJoined,
 )
 from hetero_hvd.messages.identity import Message, WorkerId
+from hetero_hvd.messages.profile import CollectivesTimed, CommMeasured, PhasesTimed
+from hetero_hvd.messages.tracing import TraceWritten
 from hetero_hvd.messages.verdicts import Judged
 
 
@@ -141,6 +143,10 @@ Event = (
     | Ready
     | WorkersJoined
     | StepsTimed
+    | CollectivesTimed
+    | PhasesTimed
+    | CommMeasured
+    | TraceWritten
     | Evaluated
     | Recovered
     | StalenessEnded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hetero_hvd.messages.identity import Message, WorkerId
+from hetero_hvd.messages.tracing import TraceRequested
 
 
 class Admit(Message, frozen=True):
@@ -79,4 +80,4 @@ class Stop(Message, frozen=True):
     reason: str
 
 
-FromDriver = Admit | BatchPlan | ResetRequested | MemberLost | Stop
+FromDriver = Admit | BatchPlan | ResetRequested | MemberLost | TraceRequested | Stop

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from hetero_hvd.messages.identity import Message, WorkerId
+from hetero_hvd.messages.profile import CollectivesTimed, CommMeasured, PhasesTimed
 from hetero_hvd.messages.timing import StepTiming
+from hetero_hvd.messages.tracing import TraceWritten
 
 
 class Ready(Message, frozen=True):
@@ -161,6 +163,10 @@ FromWorker = (
     Ready
     | WorkersJoined
     | StepsTimed
+    | CollectivesTimed
+    | PhasesTimed
+    | CommMeasured
+    | TraceWritten
     | Evaluated
     | Recovered
     | StalenessEnded

@@ -27,6 +27,8 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
         staleness_steps: Steps under way after a step; only with a staleness bound.
         lag_steps: Of those, the ones that were reduced already: 0 on the worker that is furthest
             ahead, the bound on the one that the others wait for.
+        other_seconds: Of the step in none of its phases: the script's own work between steps.
+        overlapped_comm_seconds: With a reduction under way while the worker did something else.
     """
 
     num_steps: int
@@ -42,6 +44,8 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     throttled_seconds: float = math.nan
     staleness_steps: float = math.nan
     lag_steps: float = math.nan
+    other_seconds: float = math.nan
+    overlapped_comm_seconds: float = math.nan
 
     @property
     def busy_seconds(self) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Literal, Protocol, get_args
 
 Phase = Literal["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer"]
+STEP_PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 class Event(Protocol):
@@ -43,6 +44,7 @@ class PhaseClock:
 
     Attributes:
         current: The phase under way and when it began, `time.perf_counter`; "" between two.
+        marker: Entered around each phase, with its name; None: nothing is.
     """
 
     def __init__(self, device_clock: DeviceClock | None = None) -> None:
@@ -50,14 +52,19 @@ class PhaseClock:
         self._seconds: dict[str, float] = defaultdict(float)
         self._open: list[tuple[str, Event, Event]] = []
         self.current = ("", 0.0)
+        self.marker: Callable[[str], AbstractContextManager[object]] | None = None
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
         """Add the time of the block to phase `name`."""
         self.current = (name, time.perf_counter())
         try:
-            with self._measured(name):
-                yield
+            if self.marker is None:
+                with self._measured(name):
+                    yield
+            else:
+                with self._measured(name), self.marker(name):
+                    yield
         finally:
             self.current = ("", 0.0)
 

@@ -21,6 +21,11 @@ PHASE_SECONDS = (
     f" / (rate({P}phase_duration_seconds_count{RUN}[1m]) > 0)"
 )
 
+MEAN_SECONDS = (
+    f"rate({P}collective_duration_seconds_sum{RUN}[1m])"
+    f" / (rate({P}collective_duration_seconds_count{RUN}[1m]) > 0)"
+)
+
 PANELS: dict[str, tuple[Panel, ...]] = {
     "cluster": (
         ("Workers", f"{P}world_size", "short", "{{run_id}}"),
@@ -75,6 +80,31 @@ PANELS: dict[str, tuple[Panel, ...]] = {
             PHASE_SECONDS,
             "s",
             "{{phase}}",
+        ),
+        (
+            "Hidden communication, part of the time",
+            f"rate({P}overlapped_comm_seconds_total{RUN}[1m])",
+            "percentunit",
+            "",
+        ),
+        (
+            "Operations",
+            f"rate({P}collective_operations_total{RUN}[1m])",
+            "ops",
+            "{{op}} {{backend}} {{size_bucket}} B",
+        ),
+        (
+            "Duration, mean",
+            MEAN_SECONDS,
+            "s",
+            "{{op}} {{backend}} {{size_bucket}} B",
+        ),
+        ("Bytes", f"rate({P}collective_bytes_total{RUN}[1m])", "Bps", "{{op}} {{backend}}"),
+        (
+            "Bus bandwidth",
+            f"{P}collective_bus_bandwidth_bytes_per_second{RUN}",
+            "Bps",
+            "{{op}} {{backend}}",
         ),
         ("Who is waited for", f"{P}worker_lateness_seconds{RUN}", "s", "{{worker}}"),
     ),

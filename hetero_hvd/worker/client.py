@@ -28,6 +28,7 @@ from hetero_hvd.messages import (
     Ready,
     ResetRequested,
     Stop,
+    TraceRequested,
 )
 from hetero_hvd.worker.node import Place
 
@@ -59,6 +60,7 @@ class DriverClient:
         on_void: Called in the thread when this worker has lost the driver.
         on_member_lost: Called in the thread with the `rendezvous_id` of `MemberLost`.
         on_beat: Called in the thread before each heartbeat.
+        on_trace: Called in the thread when the driver wants a trace.
     """
 
     def __init__(self, place: Place, *, progress: Callable[[], int]) -> None:
@@ -79,6 +81,7 @@ class DriverClient:
         self.on_void: Callable[[], None] = lambda: None
         self.on_member_lost: Callable[[int], None] = lambda _: None
         self.on_beat: Callable[[], None] = lambda: None
+        self.on_trace: Callable[[TraceRequested], None] = lambda _: None
         self._thread = threading.Thread(target=self._run, name="driver-channel", daemon=True)
         self._thread.start()
 
@@ -238,6 +241,8 @@ class DriverClient:
                     self._plan = message
                 case ResetRequested():
                     self.reset_requested = True
+                case TraceRequested():
+                    self.on_trace(message)
                 case Stop():
                     self._stop = message
             self._changed.notify_all()

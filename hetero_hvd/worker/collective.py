@@ -1,8 +1,8 @@
 """The worker's door to Horovod: every collective operation, and nothing that decides anything.
 
 `SoloCollective` is the same for a script that runs alone, for which Horovod need not be installed.
-Horovod's `HorovodInternalError` (a peer is
-gone, or the membership changed under way) becomes `Interrupted` here, and nowhere else.
+Horovod's `HorovodInternalError` (a peer is gone, or the membership changed under way) becomes
+`Interrupted` here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any, Protocol
 import torch
 
 from hetero_hvd.errors import JobError, TransientError, WorkerLostError
+from hetero_hvd.worker.instruments import Instruments
+from hetero_hvd.worker.operations import OperationLog
 from hetero_hvd.worker.sockets import cut, open_sockets
 from hetero_hvd.worker.solo import SoloCollective
 
@@ -52,6 +54,8 @@ class Collective(Protocol):
 
     rank: int
     size: int
+    operations: OperationLog
+    """Hears of every operation."""
 
     def start(self) -> None:
         """Enter the first rendezvous."""
@@ -106,6 +110,8 @@ class HorovodCollective:
         self._hvd = hvd
         self._elastic = elastic
         self._is_unwanted = is_unwanted
+        self.operations = OperationLog(hvd.poll)
+        self.instruments = Instruments(hvd)
         self._foreign = open_sockets()
         self._cutting = threading.Lock()
         self.generation = 0
@@ -139,6 +145,7 @@ class HorovodCollective:
             raise JobError("a worker is gone, and this job was not started as an elastic one")
         with self._cutting:  # what is meant for this rendezvous must not hit the next one
             self.generation += 1
+        self.operations.forget()
         self._hvd.shutdown()
         self.cut()  # the stock Horovod leaves most of them open: others would wait for this worker
         self.start()
@@ -157,16 +164,18 @@ class HorovodCollective:
     def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
         """Start `hvd.allreduce_async_` with `op=Sum`; equal names and shapes on all ranks."""
         try:
-            return self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum)
+            handle = self._hvd.allreduce_async_(tensor, name=name, op=self._hvd.Sum)
         except self._hvd.HorovodInternalError as error:
             raise _translated(error) from error
+        return self._launched(handle, "allreduce", tensor)
 
     def gather_rows_async(self, rows: torch.Tensor, name: str) -> Handle:
         """Start `hvd.allgather_async`; the number of rows may differ between ranks."""
         try:
-            return self._hvd.allgather_async(rows, name=name)
+            handle = self._hvd.allgather_async(rows, name=name)
         except self._hvd.HorovodInternalError as error:
             raise _translated(error) from error
+        return self._launched(handle, "allgather", rows)
 
     def wait(self, handle: Handle) -> torch.Tensor:
         """Poll and sleep, so that a waiting worker leaves its core to a computing one."""
@@ -176,7 +185,12 @@ class HorovodCollective:
             tensor: torch.Tensor = self._hvd.synchronize(handle)
         except self._hvd.HorovodInternalError as error:
             raise _translated(error) from error
+        self.operations.done(handle, getattr(tensor, "nbytes", None))
         return tensor
+
+    def _launched(self, handle: Handle, op: str, tensor: torch.Tensor) -> Handle:
+        self.operations.launched(handle, op, self.instruments.backend_of(tensor), tensor.nbytes)
+        return handle
 
     def is_done(self, handle: Handle) -> bool:
         """Ask Horovod."""
@@ -191,7 +205,7 @@ class HorovodCollective:
                 handle = self._hvd.broadcast_async_(piece, root, name=f"{name}.{index}")
             except self._hvd.HorovodInternalError as error:
                 raise _translated(error) from error
-            self.wait(handle)
+            self.wait(self._launched(handle, "broadcast", piece))
 
 
 def _translated(error: Exception) -> Exception:

@@ -31,6 +31,7 @@ from hetero_hvd.worker.membership import (
 )
 from hetero_hvd.worker.pipeline import Pipeline
 from hetero_hvd.worker.position import Position
+from hetero_hvd.worker.profile import StepProfile
 from hetero_hvd.worker.replica import Replica, Stateful
 from hetero_hvd.worker.step_times import StepTimes
 from hetero_hvd.worker.watchdog import Watchdog
@@ -70,7 +71,7 @@ class ElasticState:
         self.numerics, self.work = "", Work()
         self._seat: Seat | None = None
         self._membership: Membership | None = None
-        self._times = StepTimes()
+        self._times, self._profile = StepTimes(), StepProfile(clock)
 
     @property
     def seat(self) -> Seat:
@@ -158,7 +159,8 @@ class ElasticState:
         if "forward" in seconds and self._clock.busy_seconds is None:  # the device told it just now
             busy = sum(value for phase, value in seconds.items() if phase != "comm_wait")
             self._times.look(share, busy, planned=self._planned(step))
-        self._times.add(share, seconds, self._pipeline.state(self.seat.collective))
+        more = self._profile.step_applied(self.seat, step)
+        self._times.add(share, seconds, more | self._pipeline.state(self.seat.collective))
         self._watchdog.learn(seconds)
         if self._checkpoints is not None and self.is_leader and self._checkpoints.is_due():
             self._checkpoints.save(self.position.applied_steps)
@@ -218,6 +220,7 @@ class ElasticState:
         if len(found) != 1:
             raise InvariantError(f"the replicas differ after {self.position.applied_steps} steps")
         self._keep_state()
+        self._profile.finish(self.seat, self.position.applied_steps - 1)
         worker, applied_steps = self.seat.place.worker, self.position.applied_steps
         self.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
         return True

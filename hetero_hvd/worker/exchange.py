@@ -16,21 +16,13 @@ import torch
 
 from hetero_hvd.core.pace import HURRIED_STEPS
 from hetero_hvd.messages import BatchPlan, StepTiming, WorkerId
+from hetero_hvd.probes.timing import STEP_PHASES
 from hetero_hvd.worker.collective import Collective, Handle
 
 FIELDS = StepTiming.__struct_fields__
 RESET = 1
 STOP = 2
-TIMED = (
-    "data_wait",
-    "transfer",
-    "forward",
-    "backward",
-    "comm_wait",
-    "optimizer",
-    "step",
-    "throttled",
-)
+TIMED = (*STEP_PHASES, "step", "throttled")
 COUNTED = ("staleness", "lag")
 """Columns of `StepTiming` that are means over steps, without their unit."""
 
@@ -193,7 +185,8 @@ class TimingWindow:
 
         Args:
             share: Samples of this worker in the step.
-            seconds: Columns of `StepTiming`, without their unit, to the value of this step.
+            seconds: Columns of `StepTiming`, without their unit, to the value of this step; and
+                `reducing`, seconds with a reduction under way.
         """
         if share != self._share:
             self._share, self._num_steps, self._sums = share, 0, {}
@@ -207,6 +200,12 @@ class TimingWindow:
         means = {name: total / count for name, total in self._sums.items()}
         self._num_steps, self._sums = 0, {}
         seconds = {f"{name}_seconds": means.get(name, 0.0 if count else math.nan) for name in TIMED}
+        # On a device's own clock phases may lie beside each other: then there is no rest. (`max`
+        # gives its first argument, if that is NaN.)
+        in_phases = sum(seconds[f"{phase}_seconds"] for phase in STEP_PHASES)
+        seconds["other_seconds"] = max(seconds["step_seconds"] - in_phases, 0.0)
+        hidden = means.get("reducing", math.nan) - seconds["comm_wait_seconds"]
+        seconds["overlapped_comm_seconds"] = max(hidden, 0.0)
         steps = {f"{name}_steps": means.get(name, math.nan) for name in COUNTED}
         return StepTiming(
             num_steps=count, local_batch_size=share, memory_bytes=math.nan, **seconds, **steps

@@ -171,9 +171,10 @@ class Reducer:
                     "use checkpoint(use_reentrant=False)"
                 )
             bucket.seen[place] = 1.0
-            if self.last_backward:
+            if self.last_backward and self._collective is not None:
+                self._collective.operations.glance()
                 bucket.pending.discard(place)
-                if self.overlap and not bucket.pending and self._collective is not None:
+                if self.overlap and not bucket.pending:
                     self._launch(bucket)
 
         return on_gradient

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from hetero_hvd.worker.operations import OperationLog
+
 Handle = Any
 
 
@@ -15,6 +17,9 @@ class SoloCollective:
     rank = 0
     size = 1
     generation = 0
+
+    def __init__(self) -> None:
+        self.operations = OperationLog()
 
     def start(self) -> None:
         """Nobody to meet."""

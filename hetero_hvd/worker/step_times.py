@@ -6,7 +6,6 @@ import time
 
 from hetero_hvd.core.pace import Hurry
 from hetero_hvd.messages import StepTiming
-from hetero_hvd.probes.throttling import ThrottleMeter
 from hetero_hvd.worker.exchange import TimingWindow
 
 
@@ -19,7 +18,7 @@ class StepTimes:
     """
 
     def __init__(self) -> None:
-        self._window, self._throttle, self._hurry = TimingWindow(), ThrottleMeter(), Hurry()
+        self._window, self._hurry = TimingWindow(), Hurry()
         self.has_changed = False
         self.ended_at = time.perf_counter()
 
@@ -48,8 +47,7 @@ class StepTimes:
         now = time.perf_counter()
         if self.has_changed:
             self.forget()
-        whole = {"step": now - self.ended_at, "throttled": self._throttle.take()}
-        self._window.add(share, seconds | whole | more)
+        self._window.add(share, seconds | {"step": now - self.ended_at} | more)
         self.ended_at = now
 
     def take(self) -> StepTiming:

@@ -11,8 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from hetero_hvd.core.metric_names import RUN, WORKER, reference
 from hetero_hvd.driver.metrics import Metrics, service_discovery
 from hetero_hvd.messages import (
+    CollectivesTimed,
     Crashed,
     Decided,
+    OperationTiming,
     Recovered,
     RunStarted,
     StepsTimed,
@@ -40,6 +42,8 @@ def timing(wait, forward, size):
         step_seconds=0.01 + forward + 0.1 + wait,
         staleness_steps=1.0,
         lag_steps=1.0 if forward > 0.1 else 0.0,
+        other_seconds=0.002,
+        overlapped_comm_seconds=forward / 3,
     )
 
 
@@ -62,6 +66,18 @@ def timed(rendezvous_id, *rows):
     )
 
 
+OPERATIONS = CollectivesTimed(
+    rendezvous_id=1,
+    step=2,
+    num_workers=2,
+    operations=(
+        OperationTiming.first("allgather", "gloo", 1024, num_bytes=400, seconds=0.001),
+        OperationTiming.first("allreduce", "gloo", 2**20, num_bytes=10**6, seconds=0.003).plus(
+            num_bytes=10**6, seconds=0.001
+        ),
+        OperationTiming.first("allreduce", "gloo", 2**21, num_bytes=2 * 10**6, seconds=0.004),
+    ),
+)
 TABLE = timed(1, timing(0.04, 0.09, 8), timing(0.01, 0.12, 4))
 HISTORY = (
     RunStarted(run_id="r", command=("x",), nodes=("alpha", "beta"), settings={}),
@@ -78,6 +94,7 @@ HISTORY = (
     ),
     StragglerReported(step=2, worker=B, is_slow=True, speed_ratio=0.5, cause="compute"),
     Crashed(worker=B, error="torch.OutOfMemoryError: no", traceback="", user_error=False),
+    OPERATIONS,
     Recovered(worker=A, rendezvous_id=2, cause="fault", seconds=1.0, broadcast=False),
     Recovered(worker=B, rendezvous_id=2, cause="fault", seconds=1.0, broadcast=False),
 )
@@ -119,11 +136,26 @@ def test_the_numbers_are_those_of_the_events():
     assert found["worker_lateness_seconds", "beta:0"] == pytest.approx(0.03)
     assert found["worker_speed_ratio", "beta:0"] == pytest.approx((4 / 0.23) / (8 / 0.2))
     assert found["exposed_comm_seconds_total",] == pytest.approx(0.03)
+    assert found["overlapped_comm_seconds_total",] == pytest.approx((0.09 + 0.12) / 2)
+    assert found["phase_duration_seconds_sum", "other"] == pytest.approx(0.004)
     assert found["planned_gain_ratio",] == pytest.approx(0.25)
     assert found["stragglers", "compute"] == 1
     assert found["resets_total", "fault"] == 1
     assert found["oom_total",] == 1
     assert found["last_step_timestamp_seconds",] == 1000
+
+
+def test_operations_are_counted_by_kind_and_size():
+    """Bytes and counts add up; bus bandwidth of a sum of two is its bytes / its time."""
+    found = values(replayed(*HISTORY, OPERATIONS))
+    assert found["collective_operations_total", "gloo", "allreduce", str(2**20)] == 4
+    assert found["collective_bytes_total", "gloo", "allreduce"] == 8e6
+    assert found[
+        "collective_duration_seconds_sum", "gloo", "allreduce", str(2**20)
+    ] == pytest.approx(0.004)
+    speed = "collective_bus_bandwidth_bytes_per_second"
+    assert found[speed, "gloo", "allreduce"] == pytest.approx(4e6 / 0.008)
+    assert found[speed, "gloo", "allgather"] == pytest.approx(400 / 2 / 0.001)
 
 
 def test_what_is_unknown_is_absent():

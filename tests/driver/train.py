@@ -28,6 +28,7 @@ for epoch in trainer.epochs(epochs):
     if epoch == 1 and fault == "bad-input":
         raise hetero_hvd.UserError("the dataset is empty")
     for x, y in trainer.batches():
-        time.sleep(0.02)
+        with hetero_hvd.phase("pause"):
+            time.sleep(0.02)
         trainer.step(lambda x, y: torch.nn.functional.mse_loss(model(x), y), x, y)
 sys.stdout.write("the script is done\n")

@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 DELAY_SECONDS = 0.15
-OWN = ("data_wait", "transfer", "forward", "backward", "optimizer")
+OWN = ("data_wait", "transfer", "forward", "backward", "optimizer", "other")
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +52,12 @@ def test_the_step_lasts_as_long_as_its_phases(tables, phase):
         phases = sum(typical(tables[phase], rank, column) for column in (*OWN, "comm_wait"))
         assert DELAY_SECONDS <= step < 1.5 * DELAY_SECONDS
         assert phases == pytest.approx(step, rel=0.2)
+
+
+@pytest.mark.process
+def test_communication_beside_compute_is_told_from_exposed(run_workers):
+    """A slow rest of the backward pass hides the reduction beside it; a slow begin does not."""
+    rows = run_workers("overlap", 2, slow_seconds=0.2)[0]
+    hidden = {slow: typical(found, 0, "overlapped_comm") for slow, found in rows.items()}
+    assert 0.002 < hidden["rest"] <= typical(rows["rest"], 0, "backward")
+    assert hidden["large"] < 0.7 * hidden["rest"]

@@ -11,6 +11,7 @@ import torch
 from hetero_hvd.core.cluster import BalanceConfig
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.worker.collective import Interrupted
+from hetero_hvd.worker.operations import OperationLog
 from hetero_hvd.worker.planner import LocalPlanner
 
 PATIENCE_SECONDS = 10
@@ -39,6 +40,7 @@ class ThreadCollective:
 
     def __init__(self, hub, rank):
         self.hub, self.name = hub, rank
+        self.operations = OperationLog()
         self.members = range(hub.size)
         self.generation, self.counts, self.total = 0, Counter(), Counter()
 

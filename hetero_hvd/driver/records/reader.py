@@ -69,5 +69,7 @@ def history(folder: Path) -> Iterator[tuple[float, Event]]:
 
 
 def _rollups(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
-    for row in connection.execute("SELECT * FROM rollups ORDER BY at_unix_seconds, worker"):
-        yield dict(zip(COLUMNS, row, strict=True))
+    found = connection.execute("SELECT * FROM rollups ORDER BY at_unix_seconds, worker")
+    names = [description[0] for description in found.description]
+    for row in found:  # a run of an earlier version has fewer columns
+        yield dict.fromkeys(COLUMNS) | dict(zip(names, row, strict=True))

@@ -17,6 +17,8 @@ PHASES = (
     "comm_wait_seconds",
     "optimizer_seconds",
     "step_seconds",
+    "other_seconds",
+    "overlapped_comm_seconds",
 )
 COLUMNS = (
     "at_unix_seconds",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import multiprocessing
 import os
 import random
 import signal
+import sqlite3
 import threading
 from dataclasses import asdict
 
+import msgspec
 import pytest
 
 from hetero_hvd.cli import main
@@ -19,10 +22,13 @@ from hetero_hvd.driver.records.reader import read_record
 from hetero_hvd.driver.records.writer import FILE, MAX_WAITING, Recorder
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import (
+    CollectivesTimed,
     Decided,
     Evaluated,
     Finding,
     Judged,
+    OperationTiming,
+    PhasesTimed,
     RunEnded,
     StepsTimed,
     StepTiming,
@@ -48,6 +54,8 @@ def timing(share, *, data=0.01, memory=1e9):
         comm_wait_seconds=0.01,
         optimizer_seconds=0.0,
         step_seconds=0.09 + data,
+        other_seconds=0.002,
+        overlapped_comm_seconds=0.02,
     )
 
 
@@ -170,3 +178,43 @@ def test_commands_show_a_run(tmp_path, capsys):
     assert header.startswith("at_unix_seconds,worker,last_step")
     assert len(lines) == 2
     assert asdict(facts_of(read_record(folder)))["num_memberships"] == 1
+
+
+def test_report_tells_where_the_time_went(tmp_path, capsys):
+    """Phases, lateness, the script's own names and the operations, of both workers."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    named = PhasesTimed(worker=BETA, step=9, seconds={"augment": 0.3}, counts={"augment": 10})
+    gather = OperationTiming.first("allgather", "gloo", 1024, num_bytes=500, seconds=0.002)
+    rows = timing(8), msgspec.structs.replace(timing(4), comm_wait_seconds=0.004)
+    write(
+        folder,
+        JOINED,
+        timed(9, *rows),
+        timed(19, *rows),
+        named,
+        named,
+        CollectivesTimed(rendezvous_id=1, step=19, num_workers=2, operations=(gather,)),
+    )
+    assert main(["report", str(folder)]) == 0
+    report = capsys.readouterr().out
+    words = " 100.00   10.00    0.00   30.00   50.00    0.00    2.00   10.00   20.00    0.00"
+    assert f"alpha:0 {words}" in report
+    assert "   4.00   20.00    6.00\n" in report
+    assert "beta:0   phase augment: 30.00 ms x 20" in report
+    assert "allgather (gloo): 1 operations, 0.0 MB, 2.00 ms each" in report
+    assert main(["report", str(folder), "--json"]) == 0
+    alpha, beta = json.loads(capsys.readouterr().out)["phases"]
+    assert alpha["phases"]["other"] == pytest.approx(0.002)
+    assert beta["lateness_seconds"] == pytest.approx(0.006)
+
+
+def test_a_catalogue_with_fewer_columns_is_read(tmp_path):
+    """A run of an earlier version: what it did not measure is unmeasured, not zero."""
+    write(tmp_path, JOINED, timed(9, timing(8), timing(4)), timed(19, timing(8), timing(4)))
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute("ALTER TABLE rollups DROP COLUMN other_seconds")
+    connection.close()
+    row = read_record(tmp_path).rollups[0]
+    assert row["other_seconds"] is None
+    assert row["step_seconds"] == pytest.approx(1.0)

@@ -78,6 +78,7 @@ def tables_with(phase):
 
     for _ in trainer.epochs(1):
         for batch in trainer.batches():
+            sleep(phase, "other")
             trainer.step(loss, batch)
     return [
         [{field: getattr(row, field) for field in row.__struct_fields__} for row in table.timings]

@@ -1,6 +1,6 @@
 "use strict";
 // Everything from the run is written with textContent: no name or message can become markup.
-const PHASES = ["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer"];
+const PHASES = ["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer", "other"];
 const SVG = "http://www.w3.org/2000/svg";
 const RETRY_MS = 2000;
 const SILENT_MS = 40000; // the server says something every 15 s
@@ -45,7 +45,8 @@ function row(worker, longest) {
   phases.append(bar(worker, longest));
   tr.append(
     make("td", worker.name), make("td", worker.state), make("td", number(worker.share), "n"), phases,
-    make("td", seconds(worker.step_seconds), "n"), make("td", number(worker.speed_ratio, 2), "n"),
+    make("td", seconds(worker.step_seconds), "n"),
+    make("td", seconds(worker.lateness_seconds), "n"), make("td", number(worker.speed_ratio, 2), "n"),
     make("td", memory(worker.memory_bytes), "n"),
     make("td", percent(worker.device_utilization_ratio), "n"), make("td", worker.restarts, "n"),
   );

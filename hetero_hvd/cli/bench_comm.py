@@ -1,0 +1,75 @@
+"""`hetero-hvd bench-comm`: what the network between the workers can do."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+
+from hetero_hvd.cli.settings import add_nodes_file, add_settings, load
+from hetero_hvd.core.bandwidth import OPERATIONS
+from hetero_hvd.errors import JobError, UserError
+
+SUMMARY = "measure the collective operations, and each link, on the cluster"
+HELP = """\
+Start one worker on each slot of nodes.yaml and time Horovod's operations over growing sizes, with
+what it is built for (Gloo, and NCCL where all workers have a GPU). Every result is checked. At the
+end: a table, the bandwidth of each link, comm.json and a plot in the output folder.
+"""
+SMALLEST_BYTES, LARGEST_BYTES = 1024, 2**30
+SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 3600.0
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    add_nodes_file(command)
+    command.add_argument(
+        "--ops",
+        default=",".join(OPERATIONS),
+        help="some of these, with commas (default: %(default)s)",
+    )
+    command.add_argument(
+        "--max-bytes",
+        type=int,
+        default=64 * 2**20,
+        metavar="BYTES",
+        help="of the largest tensor (default: %(default)s)",
+    )
+    command.add_argument(
+        "--seconds",
+        type=float,
+        default=60.0,
+        help="for all measurements; the largest sizes fall away (default: %(default)s)",
+    )
+    add_settings(command)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Measure and show; 1 if a result was wrong."""
+    plan = _plan(arguments)
+    arguments.output = arguments.output or "bench-comm"
+    nodes_file = load(arguments)
+    if find_spec("horovod") is None:
+        raise JobError("Horovod is not installed here: run scripts/setup, see hetero-hvd doctor")
+    from hetero_hvd.bench import comm  # noqa: PLC0415 - only this command needs it
+
+    folder = Path(arguments.output)
+    return comm.show(comm.measure(nodes_file, plan, folder), folder)
+
+
+def _plan(arguments: argparse.Namespace) -> dict[str, object]:
+    """What the workers are told.
+
+    Raises:
+        UserError: A value is out of its range.
+    """
+    ops = [name.strip() for name in arguments.ops.split(",")]
+    if unknown := [name for name in ops if name not in OPERATIONS]:
+        raise UserError(f"--ops: found {unknown[0]!r}, must be some of {', '.join(OPERATIONS)}")
+    if not SMALLEST_BYTES <= arguments.max_bytes <= LARGEST_BYTES:
+        found = f"--max-bytes: found {arguments.max_bytes}"
+        raise UserError(f"{found}, must be from {SMALLEST_BYTES} to {LARGEST_BYTES}")
+    if not SHORTEST_SECONDS <= arguments.seconds <= LONGEST_SECONDS:
+        found = f"--seconds: found {arguments.seconds:g}"
+        raise UserError(f"{found}, must be from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}")
+    return {"ops": ops, "max_bytes": arguments.max_bytes, "seconds": arguments.seconds}

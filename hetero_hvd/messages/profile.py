@@ -1,0 +1,135 @@
+"""What workers measure beside the phases of a step."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hetero_hvd.messages.identity import Message, WorkerId
+
+
+class OperationTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """All operations of one kind and size in some time.
+
+    Attributes:
+        op: `allreduce`, `allgather`, `broadcast`, `alltoall` or `reducescatter`.
+        backend: `gloo` or `nccl`.
+        size_bucket_bytes: Power of two that holds one operation's bytes.
+        count: So many operations.
+        num_bytes: Of all of them together.
+        total_seconds: From submission to completion, of all of them together.
+        min_seconds: Of the fastest: the one for which nobody was late.
+        max_seconds: Of the slowest.
+    """
+
+    op: str
+    backend: str
+    size_bucket_bytes: int
+    count: int
+    num_bytes: int
+    total_seconds: float
+    min_seconds: float
+    max_seconds: float
+
+    @classmethod
+    def first(
+        cls, op: str, backend: str, size_bucket_bytes: int, *, num_bytes: int, seconds: float
+    ) -> OperationTiming:
+        """Of a single operation."""
+        return cls(
+            op=op,
+            backend=backend,
+            size_bucket_bytes=size_bucket_bytes,
+            count=1,
+            num_bytes=num_bytes,
+            total_seconds=seconds,
+            min_seconds=seconds,
+            max_seconds=seconds,
+        )
+
+    def plus(self, *, num_bytes: int, seconds: float) -> OperationTiming:
+        """With one more operation."""
+        return OperationTiming(
+            op=self.op,
+            backend=self.backend,
+            size_bucket_bytes=self.size_bucket_bytes,
+            count=self.count + 1,
+            num_bytes=self.num_bytes + num_bytes,
+            total_seconds=self.total_seconds + seconds,
+            min_seconds=min(self.min_seconds, seconds),
+            max_seconds=max(self.max_seconds, seconds),
+        )
+
+
+class CollectivesTimed(Message, frozen=True):
+    """The collective operations of a few seconds. Sent by rank 0, as it saw them.
+
+    A duration contains the wait for the last worker to submit its part.
+
+    Attributes:
+        rendezvous_id: Membership that they belong to.
+        step: Index of the last step.
+        num_workers: That took part.
+        operations: By kind and size.
+    """
+
+    rendezvous_id: int
+    step: int
+    num_workers: int
+    operations: tuple[OperationTiming, ...]
+
+
+class PhasesTimed(Message, frozen=True):
+    """Time in the blocks that the user's script has named with `hetero_hvd.phase`.
+
+    Attributes:
+        worker: Whose script.
+        step: Index of the last step.
+        seconds: Name to the time of its blocks since the last such message; blocks inside others
+            count for both.
+        counts: Name to how often the block was entered.
+    """
+
+    worker: WorkerId
+    step: int
+    seconds: dict[str, float]
+    counts: dict[str, int]
+
+
+class OperationMeasured(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation at one size, measured by itself.
+
+    Attributes:
+        op: As in `OperationTiming`.
+        backend: `gloo` or `nccl`.
+        num_bytes: S of `core.bandwidth`.
+        count: So many times.
+        min_seconds: Of the fastest; each time it is the worker for which it took longest.
+        median_seconds: Of all.
+        p99_seconds: Of all.
+        num_wrong: Elements of the results, on all workers, that are not what they must be.
+    """
+
+    op: str
+    backend: str
+    num_bytes: int
+    count: int
+    min_seconds: float
+    median_seconds: float
+    p99_seconds: float
+    num_wrong: int
+
+
+class CommMeasured(Message, frozen=True):
+    """What `hetero-hvd bench-comm` found. Sent by rank 0.
+
+    Attributes:
+        workers: Who took part, in rank order.
+        operations: By backend, operation and size.
+        link_bytes: What was sent over each link.
+        links: Bytes per second from each worker (row) to each other (column); 0: not measured.
+    """
+
+    workers: tuple[WorkerId, ...]
+    operations: tuple[OperationMeasured, ...]
+    link_bytes: int
+    links: tuple[tuple[float, ...], ...]

@@ -1,0 +1,125 @@
+"""What the collective operations of this worker took, as the training loop sees them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_hvd.core.bandwidth import size_bucket
+from hetero_hvd.messages import OperationTiming
+
+Handle = Any
+
+GLANCE_SECONDS = 0.0003
+"""Between two glances: a layer's gradients come in bunches."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """An operation under way."""
+
+    op: str
+    backend: str
+    num_bytes: int
+    began_at: float
+    ended_at: float | None = None
+
+
+class OperationLog:
+    """Counts and times operations. Costs a few microseconds each, and asks nobody else.
+
+    An operation ends when its end is *seen*: when the loop waits for it, submits another one, or
+    glances at it, which it does at each parameter's gradient. So one that ends during a backward
+    pass seems to last a little longer than it did; one that the loop waits for is exact.
+
+    Args:
+        is_done: Asks whether an operation has ended; cheap.
+        clock: Seconds of any origin; never falls.
+
+    Attributes:
+        reducing_seconds: In which at least one sum was under way, since the start.
+    """
+
+    def __init__(
+        self,
+        is_done: Callable[[Handle], bool] = lambda _: False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._is_done = is_done
+        self._clock = clock
+        self._looked_at = 0.0
+        self._open: dict[Handle, _Open] = {}
+        self._totals: dict[tuple[str, str, int], OperationTiming] = {}
+        self._num_reducing, self._reducing_since = 0, 0.0
+        self.reducing_seconds = 0.0
+
+    def launched(self, handle: Handle, op: str, backend: str, num_bytes: int) -> None:
+        """An operation was submitted.
+
+        Args:
+            handle: Tells it from the others under way.
+            op: `allreduce`, `allgather` or `broadcast`.
+            backend: `gloo` or `nccl`.
+            num_bytes: Of the tensor; see `done` for an operation whose result has another size.
+        """
+        self._look()
+        now = self._clock()
+        self._open[handle] = _Open(op, backend, num_bytes, now)
+        if op == "allreduce":
+            if not self._num_reducing:
+                self._reducing_since = now
+            self._num_reducing += 1
+
+    def glance(self) -> None:
+        """Note which operations have ended, unless that was done just now. Call it often."""
+        if self._num_reducing and self._clock() - self._looked_at >= GLANCE_SECONDS:
+            self._look()
+
+    def done(self, handle: Handle, num_bytes: int | None = None) -> None:
+        """An operation has ended, and its result is taken.
+
+        Args:
+            handle: As given to `launched`; an unknown one is ignored.
+            num_bytes: Of the result, if that is what counts (allgather).
+        """
+        operation = self._open.pop(handle, None)
+        if operation is None:
+            return
+        if operation.ended_at is None:
+            self._end(operation)
+        size = operation.num_bytes if num_bytes is None else num_bytes
+        seconds = (operation.ended_at or 0.0) - operation.began_at
+        key = (operation.op, operation.backend, size_bucket(size))
+        total = self._totals.get(key)
+        if total is None:
+            self._totals[key] = OperationTiming.first(*key, num_bytes=size, seconds=seconds)
+        else:
+            self._totals[key] = total.plus(num_bytes=size, seconds=seconds)
+
+    def forget(self) -> None:
+        """The operations under way are void: their rendezvous is over."""
+        self._open.clear()
+        if self._num_reducing:
+            self._num_reducing = 0
+            self.reducing_seconds += self._clock() - self._reducing_since
+
+    def take(self) -> tuple[OperationTiming, ...]:
+        """Totals since the last call, per operation, backend and size."""
+        taken = tuple(self._totals[key] for key in sorted(self._totals))
+        self._totals = {}
+        return taken
+
+    def _look(self) -> None:
+        self._looked_at = self._clock()
+        for handle, operation in self._open.items():
+            if operation.ended_at is None and self._is_done(handle):
+                self._end(operation)
+
+    def _end(self, operation: _Open) -> None:
+        operation.ended_at = self._clock()
+        if operation.op == "allreduce":
+            self._num_reducing -= 1
+            if not self._num_reducing:
+                self.reducing_seconds += operation.ended_at - self._reducing_since

@@ -1,0 +1,89 @@
+"""What is measured around the steps of a worker, and told to the driver every few seconds."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+
+from hetero_hvd.messages import CollectivesTimed, PhasesTimed
+from hetero_hvd.probes.throttling import ThrottleMeter
+from hetero_hvd.probes.timing import PhaseClock
+from hetero_hvd.worker.admission import Seat
+from hetero_hvd.worker.phases import named_times
+from hetero_hvd.worker.tracing import open_tracing
+
+REPORT_SECONDS = 2.0
+"""Between two messages of one kind, whatever the pace of the exchange of timings."""
+
+LOOK_SECONDS = 0.05
+"""Between two readings of the kernel's files, which cost more than all the rest together; what
+short steps were throttled is put down to the last of them."""
+
+
+class StepProfile:
+    """The measurements of one worker that no phase of a step contains, and its traces.
+
+    Args:
+        clock: Of the phases.
+    """
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self._tracing = open_tracing(os.environ, clock)
+        self._throttle = ThrottleMeter()
+        self._is_throttle_known = not math.isnan(self._throttle.take())
+        self._reducing_before = 0.0
+        self._next_look_at = self._next_report_at = 0.0
+
+    def step_applied(self, seat: Seat, step: int) -> dict[str, float]:
+        """A step has ended.
+
+        Args:
+            seat: Of this worker.
+            step: Index of the step.
+
+        Returns:
+            Seconds in this step: `throttled`, and `reducing`, with a reduction under way.
+        """
+        reducing = seat.collective.operations.reducing_seconds
+        in_step, self._reducing_before = reducing - self._reducing_before, reducing
+        now, throttled = time.monotonic(), 0.0 if self._is_throttle_known else math.nan
+        if now >= self._next_look_at:
+            self._next_look_at, throttled = now + LOOK_SECONDS, self._throttle.take()
+        if now >= self._next_report_at:
+            self._tell(seat, step)
+        if self._tracing is not None:
+            self._tracing.step_applied(seat, step)
+        return {"throttled": throttled, "reducing": in_step}
+
+    def finish(self, seat: Seat, step: int) -> None:
+        """Nothing more will come: send what is left.
+
+        Args:
+            seat: Of this worker.
+            step: Index of the last step.
+        """
+        self._tell(seat, step)
+        if self._tracing is not None:
+            self._tracing.close(seat, step)
+
+    def _tell(self, seat: Seat, step: int) -> None:
+        """Send what was gathered since the last time; without our driver it is dropped."""
+        self._next_report_at = time.monotonic() + REPORT_SECONDS
+        operations = seat.collective.operations.take()
+        seconds, counts = named_times.take()
+        if seat.client is None:
+            return
+        if operations and seat.collective.rank == 0:
+            seat.client.send(
+                CollectivesTimed(
+                    rendezvous_id=seat.rendezvous_id,
+                    step=step,
+                    num_workers=seat.collective.size,
+                    operations=operations,
+                )
+            )
+        if seconds:
+            seat.client.send(
+                PhasesTimed(worker=seat.place.worker, step=step, seconds=seconds, counts=counts)
+            )

@@ -1,0 +1,103 @@
+"""The clock of a step's phases: on the host, and on a device that is behind it."""
+
+import contextlib
+
+import pytest
+
+from hetero_hvd.probes.timing import PhaseClock
+
+
+class Device:
+    """Runs its queue when the test says so; an event is passed once all before it has run."""
+
+    def __init__(self):
+        self.queued_ms, self.done_ms = 0.0, 0.0
+
+    def __call__(self):
+        """A new event."""
+        return DeviceEvent(self)
+
+
+class DeviceEvent:
+    """Of the device's queue."""
+
+    def __init__(self, device):
+        self.device, self.at_ms = device, -1.0
+
+    def record(self):
+        """Behind all that is queued now."""
+        self.at_ms = self.device.queued_ms
+
+    def query(self):
+        """Whether the device is as far."""
+        return self.device.done_ms >= self.at_ms
+
+    def elapsed_time(self, end):
+        """As in torch: an error before both are passed."""
+        assert self.query()
+        assert end.query()
+        return end.at_ms - self.at_ms
+
+
+def test_a_device_that_is_behind_is_never_waited_for():
+    """A phase is counted once, when the device has passed it; host phases count at once."""
+    device = Device()
+    clock = PhaseClock(device)
+    for milliseconds in (30.0, 50.0):
+        with clock.phase("data_wait"):
+            pass
+        with clock.phase("forward"):
+            device.queued_ms += milliseconds
+    assert clock.busy_seconds is None
+    device.done_ms = 40.0
+    first = clock.take()
+    assert first["forward"] == pytest.approx(0.030)
+    assert 0.0 < first["data_wait"] < 1.0
+    assert clock.take() == {}
+    device.done_ms = 80.0
+    assert clock.take() == {"forward": pytest.approx(0.050)}
+
+
+def test_a_phase_that_raises_is_counted_and_left():
+    """On the host and on the device."""
+    for clock in (PhaseClock(), PhaseClock(Device())):
+        with pytest.raises(ArithmeticError), clock.phase("forward"):
+            raise ArithmeticError(clock.current[0])
+        assert clock.current == ("", 0.0)
+        assert clock.take().keys() == {"forward"}
+
+
+def test_a_marker_is_around_every_phase():
+    """In order, and only while it is set."""
+    seen = []
+
+    @contextlib.contextmanager
+    def marker(name):
+        seen.append(name)
+        yield
+        seen.append(f"end of {name}")
+
+    clock = PhaseClock()
+    clock.marker = marker
+    with clock.phase("forward"), clock.phase("backward"):
+        pass
+    clock.marker = None
+    with clock.phase("optimizer"):
+        pass
+    assert seen == ["forward", "backward", "end of backward", "end of forward"]
+    assert clock.take().keys() == {"forward", "backward", "optimizer"}
+
+
+@pytest.mark.gpu
+def test_cuda_events_measure_the_devices_own_time():
+    """Real events: the launch returns long before the work is done, and the work is what counts."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    clock = PhaseClock(lambda: torch.cuda.Event(enable_timing=True))
+    big = torch.ones(4096, 4096, device="cuda")
+    with clock.phase("forward"):
+        for _ in range(50):
+            big = big @ big / 4096
+    torch.cuda.synchronize()
+    assert clock.take()["forward"] > 0.0

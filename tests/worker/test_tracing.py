@@ -1,0 +1,152 @@
+"""Windows of recording begin and end between steps, within their limits."""
+
+import gzip
+import json
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import TraceRequested, WorkerId
+from hetero_hvd.probes.timing import PhaseClock
+from hetero_hvd.worker import tracing as module
+from hetero_hvd.worker.solo import SoloCollective
+from hetero_hvd.worker.tracing import TraceConfig, Tracing, open_tracing
+
+THREE = TraceRequested(num_steps=3, profiler=True, timeline=True)
+
+
+class Client:
+    """Keeps what the driver would hear."""
+
+    def __init__(self):
+        self.heard = []
+
+    def send(self, message):
+        """To the driver."""
+        self.heard.append(message)
+
+
+@pytest.fixture
+def seat():
+    """Of a worker that trains alone."""
+    own = SimpleNamespace(worker=WorkerId("alpha", 1))
+    return SimpleNamespace(place=own, collective=SoloCollective(), client=Client())
+
+
+@pytest.fixture(autouse=True)
+def handler():
+    """The signal is ours only while a test runs."""
+    yield
+    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+
+
+def train(tracing, clock, seat, steps):
+    """Steps of one phase each; the step is told when it has ended."""
+    for step in steps:
+        with clock.phase("forward"):
+            torch.ones(8, 8) @ torch.ones(8, 8)
+        tracing.step_applied(seat, step)
+
+
+def names_in(path):
+    """Of the events in a trace."""
+    with gzip.open(path) as file:
+        return [event.get("name") for event in json.load(file)["traceEvents"]]
+
+
+def test_a_requested_window_holds_its_steps_and_their_phases(tmp_path, seat):
+    """It begins after the step under way; Horovod's timeline needs Horovod."""
+    clock = PhaseClock()
+    tracing = Tracing(TraceConfig(folder=str(tmp_path / "traces")), clock)
+    train(tracing, clock, seat, range(2))
+    seat.client.on_trace(THREE)
+    train(tracing, clock, seat, range(2, 8))
+    (written,) = seat.client.heard
+    assert (written.kind, written.from_step, written.num_steps) == ("profiler", 3, 3)
+    assert (written.worker, written.problem) == (WorkerId("alpha", 1), "")
+    names = names_in(written.path)
+    assert names.count("forward") == 3
+    assert "aten::mm" in names
+    assert clock.marker is None
+    assert [path.name for path in (tmp_path / "traces").iterdir()] == [
+        "alpha-1.step3.trace.json.gz"
+    ]
+
+
+def test_the_window_of_the_job_is_for_the_chosen(tmp_path, seat):
+    """From its first step to before its last; who was not chosen writes nothing."""
+    for workers, num_files in ((("beta:0",), 0), (("alpha:1",), 1)):
+        clock = PhaseClock()
+        config = TraceConfig(folder=str(tmp_path), from_step=2, to_step=4, workers=workers)
+        tracing = Tracing(config, clock)
+        train(tracing, clock, seat, range(6))
+        assert len(list(tmp_path.iterdir())) == num_files
+    (written,) = seat.client.heard
+    assert (written.from_step, written.num_steps) == (2, 2)
+
+
+def test_a_signal_opens_a_window(tmp_path, seat):
+    """SIGUSR2 to the worker; the end of the training closes what is open."""
+    clock = PhaseClock()
+    tracing = Tracing(TraceConfig(folder=str(tmp_path)), clock)
+    train(tracing, clock, seat, range(1))
+    os.kill(os.getpid(), signal.SIGUSR2)
+    train(tracing, clock, seat, range(1, 3))
+    tracing.close(seat, 2)
+    assert [(w.from_step, w.num_steps) for w in seat.client.heard] == [(2, 1)]
+
+
+def test_a_change_of_membership_ends_a_window(tmp_path, seat):
+    """What was recorded so far is kept, and the reason told."""
+    clock = PhaseClock()
+    tracing = Tracing(TraceConfig(folder=str(tmp_path)), clock)
+    tracing.request(THREE)
+    train(tracing, clock, seat, range(2))
+    seat.collective.generation += 1
+    train(tracing, clock, seat, range(2, 3))
+    (written,) = seat.client.heard
+    assert (written.num_steps, written.problem) == (2, "the membership changed")
+    assert names_in(written.path).count("forward") == 2
+
+
+def test_limits_hold(tmp_path, seat, monkeypatch):
+    """A file that is too large is not kept; a window that takes too long is cut; files are few."""
+    clock = PhaseClock()
+    tracing = Tracing(TraceConfig(folder=str(tmp_path)), clock)
+    monkeypatch.setattr(module, "MAX_BYTES", 10)
+    tracing.request(THREE)
+    train(tracing, clock, seat, range(5))
+    assert seat.client.heard[0].path == ""
+    assert "are more than 10" in seat.client.heard[0].problem
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "MAX_SECONDS", 0.0)
+    tracing.request(THREE)
+    train(tracing, clock, seat, range(5, 8))
+    assert (seat.client.heard[1].num_steps, seat.client.heard[1].problem) == (1, "longer than 0 s")
+    monkeypatch.setattr(module, "MAX_FILES", 2)
+    tracing.request(THREE)
+    train(tracing, clock, seat, range(8, 12))
+    assert len(seat.client.heard) == 2
+
+
+def test_a_folder_that_cannot_be_made_costs_the_trace_only(tmp_path, seat):
+    """Training goes on."""
+    (tmp_path / "file").write_text("")
+    clock = PhaseClock()
+    tracing = Tracing(TraceConfig(folder=str(tmp_path / "file" / "traces")), clock)
+    tracing.request(THREE)
+    train(tracing, clock, seat, range(5))
+    assert seat.client.heard == []
+    assert clock.marker is None
+
+
+def test_the_environment_says_where_to():
+    """Without our driver nothing is recorded; nonsense is named."""
+    assert open_tracing({}, PhaseClock()) is None
+    with pytest.raises(JobError, match="HETERO_HVD_TRACES"):
+        open_tracing({"HETERO_HVD_TRACES": '{"folder": 1}'}, PhaseClock())
