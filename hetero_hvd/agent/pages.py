@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -49,7 +50,7 @@ class Pages:
         """Whether anybody can read them."""
         return self._token is not None
 
-    def answer(self, request: Request) -> Response | None:
+    async def answer(self, request: Request) -> Response | None:
         """The page that a request asks for; None if there is none, or not for this reader."""
         page = self._pages.get(request.path)
         shown = request.headers.get_all("Authorization")
@@ -57,7 +58,7 @@ class Pages:
             return None
         if not holds(shown[0], self._token):
             return None
-        body = page.body()
+        body = await asyncio.to_thread(page.body)  # reading GPUs takes a while
         headers = Headers()
         headers["Content-Type"] = page.content_type
         headers["Content-Length"] = str(len(body))

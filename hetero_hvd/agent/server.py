@@ -101,10 +101,11 @@ class AgentServer:
             self._door.close()
             await self._server.wait_closed()
 
-    def _route(self, connection: ServerConnection, request: Request) -> Response | None:
+    async def _route(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == link.PATH:
             return None
-        if self._pages is not None and (page := self._pages.answer(request)) is not None:
+        page = None if self._pages is None else await self._pages.answer(request)
+        if page is not None:
             self._door.proved(connection.remote_address)
             return page
         self._door.refuse(connection.remote_address, "not for the agent")

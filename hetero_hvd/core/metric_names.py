@@ -148,8 +148,8 @@ the start; `http_port` fixes the port. TLS and the token are those of the live p
 own metrics: `python -m hetero_hvd.probes.node_metrics --node NAME --port PORT`.
 
 `hetero-hvd stack DIR --driver http://HOST:PORT` writes prometheus.yml, rules with alerts, and
-Grafana provisioning with four dashboards: cluster, run, worker, collectives. Add the exporters of
-the nodes to prometheus.yml; discovery does not list them yet.
+Grafana provisioning with four dashboards: cluster, run, worker, collectives. `/sd` lists
+the nodes whose [agent](discovery.md) serves metrics; add other exporters to prometheus.yml.
 """
 
 
