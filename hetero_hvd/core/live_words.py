@@ -9,6 +9,7 @@ from hetero_hvd.messages import (
     BatchPlan,
     Crashed,
     Event,
+    OutOfMemory,
     Recovered,
     RunEnded,
     StragglerReported,
@@ -48,7 +49,14 @@ class Timed(Protocol):
     expected_speed_ratio: float | None
 
 
-def event_in_words(event: Event) -> str | None:  # noqa: PLR0911 - one line for each kind
+def out_of_memory_in_words(event: OutOfMemory) -> str:
+    """What did not fit, and what is done instead."""
+    size, smaller = event.micro_batch_size, event.next_micro_batch_size
+    how = f"goes on with {smaller}" if smaller < size else "tries them once more"
+    return f"step {event.step}: {event.worker} has no memory for {size} samples at once and {how}"
+
+
+def event_in_words(event: Event) -> str | None:  # noqa: C901, PLR0911 - one line for each kind
     """A line for people; None for what is of no interest by itself."""
     match event:
         case WorkerStarted() if event.num_restarts:
@@ -65,6 +73,8 @@ def event_in_words(event: Event) -> str | None:  # noqa: PLR0911 - one line for 
             return f"step {event.step}: {event.worker} {how}"
         case Recovered():
             return f"{event.worker} trains again after {event.seconds:.2f} s ({event.cause})"
+        case OutOfMemory():
+            return out_of_memory_in_words(event)
         case Crashed():
             return f"{event.worker} crashed: {event.error}"
         case WorkerExited():

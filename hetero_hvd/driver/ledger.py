@@ -27,6 +27,7 @@ from hetero_hvd.messages import (
     Evaluated,
     Finished,
     FromWorker,
+    OutOfMemory,
     Recovered,
     StepsTimed,
     StragglerReported,
@@ -116,6 +117,8 @@ class Ledger:
             case Recovered():
                 self.summary.workers[message.worker].recoveries.append(message)
                 self._progress.recovered(message)
+            case OutOfMemory():
+                self._progress.out_of_memory(message)
             case Evaluated():
                 self.summary.evaluated = message
                 self._progress.evaluated(message)

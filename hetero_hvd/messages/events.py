@@ -11,6 +11,7 @@ from hetero_hvd.messages.from_worker import (
     Crashed,
     Evaluated,
     Finished,
+    OutOfMemory,
     Ready,
     Recovered,
     StepsTimed,
@@ -132,6 +133,14 @@ DriverEvent = (
     | RunEnded
 )
 Event = (
-    DriverEvent | Ready | WorkersJoined | StepsTimed | Evaluated | Recovered | Finished | Crashed
+    DriverEvent
+    | Ready
+    | WorkersJoined
+    | StepsTimed
+    | Evaluated
+    | Recovered
+    | OutOfMemory
+    | Finished
+    | Crashed
 )
 """Everything that a run's history is made of."""

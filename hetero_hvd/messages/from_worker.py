@@ -103,6 +103,24 @@ class Recovered(Message, frozen=True):
     broadcast: bool
 
 
+class OutOfMemory(Message, frozen=True):
+    """A micro-batch did not fit into a worker's memory; the step went on in smaller ones.
+
+    Attributes:
+        worker: Who.
+        step: Index of the step under way.
+        micro_batch_size: Samples in the micro-batch that failed.
+        next_micro_batch_size: Samples in a micro-batch at most from now on.
+        error: First line of what the allocator said.
+    """
+
+    worker: WorkerId
+    step: int
+    micro_batch_size: int
+    next_micro_batch_size: int
+    error: str
+
+
 class Finished(Message, frozen=True):
     """The worker has run all epochs and is about to leave.
 
@@ -144,5 +162,13 @@ class Heartbeat(Message, frozen=True):
 
 
 FromWorker = (
-    Ready | WorkersJoined | StepsTimed | Evaluated | Recovered | Finished | Crashed | Heartbeat
+    Ready
+    | WorkersJoined
+    | StepsTimed
+    | Evaluated
+    | Recovered
+    | OutOfMemory
+    | Finished
+    | Crashed
+    | Heartbeat
 )

@@ -51,16 +51,24 @@ class _Bucket:
         self._used = self.flat[offset:]
         self._wire = self.flat
         self.handle: Handle = None
+        self.is_closed = False
         self.pending: set[int] = set()
         self.seen = [0.0] * len(parameters)
 
     def prepare(self) -> None:
         self.flat.zero_()
         self.handle = None
+        self.is_closed = False
         self.pending = set(range(len(self.parameters)))
         self.seen = [0.0] * len(self.parameters)
         for parameter, view in zip(self.parameters, self.views, strict=True):
             parameter.grad = view
+
+    def close(self) -> None:
+        """Let further gradients go elsewhere, where the hook drops them."""
+        self.is_closed = True
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def launch(self, collective: Collective) -> None:
         # Horovod has no bfloat16, and half-precision sums lose bits: both travel as float32.
@@ -88,9 +96,9 @@ class _Bucket:
         self._residual = self._next_residual  # only now: the step may have been taken again
         if self._wire is not self.flat:
             self.flat.copy_(self._wire)
-        for parameter, flag in zip(self.parameters, self._used.tolist(), strict=True):
-            if not flag:
-                parameter.grad = None
+        flags = self._used.tolist()
+        for parameter, view, flag in zip(self.parameters, self.views, flags, strict=True):
+            parameter.grad = view if flag else None
         if factor != 1.0:
             self.flat.mul_(factor)
 
@@ -99,7 +107,8 @@ class Reducer:
     """The gradients of one model, reduced over all workers.
 
     Order of calls in a step: `prepare`, then backward passes with `last_backward` set before the
-    last, `launch_rest`, `wait`, `publish`.
+    last, `launch_rest`, `wait`, `publish`. After a backward pass that failed, `prepare_again` and
+    all passes once more.
 
     Args:
         parameters: All parameters; those without `requires_grad` are left out.
@@ -167,6 +176,15 @@ class Reducer:
         self.own_is_finite = True
         for bucket in self._buckets:
             bucket.prepare()
+
+    def prepare_again(self) -> None:
+        """The backward passes of this step start anew; what was submitted stays, as it is final."""
+        self.last_backward = False
+        for bucket in self._buckets:
+            if bucket.handle is None:
+                bucket.prepare()
+            else:
+                bucket.close()
 
     def launch_rest(self) -> None:
         """Submit every bucket that the backward passes have not completed (unused parameters)."""
@@ -237,6 +255,9 @@ class Reducer:
 
     def _make_hook(self, bucket: _Bucket, place: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
         def on_gradient(parameter: torch.Tensor) -> None:
+            if bucket.is_closed:
+                parameter.grad = None
+                return
             view = bucket.views[place]
             grad = parameter.grad
             if grad is not None and grad.data_ptr() != view.data_ptr():

@@ -22,6 +22,7 @@ from hetero_hvd.worker.micro_batch import split, to_device
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.reducer import Reducer
 from hetero_hvd.worker.replica import Stateful
+from hetero_hvd.worker.sizing import Sizing
 
 Loss = torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]
 """Mean loss over a micro-batch's samples, or (mean loss, weight) if it is over something else."""
@@ -54,6 +55,8 @@ class Step:
         device: Where the model is.
 
     Attributes:
+        sizing: Chooses the size of the micro-batches.
+        smallest: What is never cut, in words.
         emulation: Slows the compute down; None: it does not.
         is_urgent: Whether any worker wanted an exchange in the last step; the same on all.
         again: Whether the step has to be taken again with the same part.
@@ -85,6 +88,8 @@ class Step:
         self._began_at = 0.0
         self._weight = 0.0
         self._weighted_loss = torch.zeros((), dtype=torch.float64)
+        self.sizing = Sizing(options.micro_batch_size or 0)
+        self.smallest = "one sample"
         self.emulation: Emulation | None = None
         self.is_urgent = False
         self.again = False
@@ -96,8 +101,21 @@ class Step:
         self._start(part)
         with self.clock.phase("optimizer"):  # what `zero_grad` would be
             self._buffers.remember()
-            self._reducer.overlap = self.emulation is None
             self._reducer.prepare(collective)
+
+    def try_smaller(self) -> bool:
+        """Memory does not suffice: begin the step anew with smaller micro-batches, if there are.
+
+        Gradients that are being reduced already stay: a bucket is submitted when the last
+        micro-batch has contributed to it.
+        """
+        if not self.sizing.fail():
+            return False
+        self._buffers.restore()
+        self._start(self._current())
+        self._reducer.prepare_again()
+        self.clock.take()  # what was in vain is not the time that the step takes
+        return True
 
     def _start(self, part: Slice) -> None:
         self._slice = part
@@ -110,7 +128,8 @@ class Step:
         part = self._current()
         if not part.num_samples:
             return
-        size = self._options.micro_batch_size or part.num_samples
+        size = self.sizing.choose(part.num_samples)
+        self._reducer.overlap = self.emulation is None and self.sizing.is_proven
         done = 0
         for num_samples, piece in split(batch, num_samples=part.num_samples, size=size):
             done += num_samples
@@ -173,6 +192,7 @@ class Step:
         """
         part = self._current()
         self._hold(part)
+        self.sizing.done()
         is_urgent = urgency(part.num_samples, self.clock.busy_seconds)
         self._reducer.launch_rest()
         self._buffers.launch(collective, part.num_samples / part.global_samples)

@@ -21,6 +21,7 @@ from hetero_hvd.worker.fingerprints import Fingerprints
 from hetero_hvd.worker.grain_step import make_step
 from hetero_hvd.worker.loader import ShareLoader, Slice
 from hetero_hvd.worker.micro_batch import is_unpacked
+from hetero_hvd.worker.oom import contribute
 from hetero_hvd.worker.options import check_scheduler, step_options
 from hetero_hvd.worker.replica import Stateful, Trainable, all_parts
 from hetero_hvd.worker.reproducible import decide, join
@@ -162,7 +163,8 @@ class Trainer:
     def step(self, loss_function: Callable[..., Loss], *batch: Any) -> float:  # noqa: ANN401
         """One optimizer step on the global batch of which `batch` is this worker's part.
 
-        Forward and backward run in micro-batches; the reduction overlaps with the last backward.
+        Forward and backward run in micro-batches, in smaller ones where the memory does not hold
+        them; the reduction overlaps with the last backward.
         When the membership changes under way, the step is taken again with this worker's new part,
         until it is applied. (If `batch` is not what `batches` handed out, whole or unpacked, this
         cannot be done here: then `batches` hands out the new part, and the loss returned is that of
@@ -182,10 +184,7 @@ class Trainer:
             is_unpacked(batch, self._slice and self._slice.batch),
         )
         while True:
-            for micro_batch in self.micro_batches(*batch):
-                with self._step.forward():
-                    loss = loss_function(*micro_batch)
-                self.backward(loss)
+            contribute(self._step, self._state, loss_function, batch)
             if self.apply() or position.applied_steps > step or unpacked is None:
                 return position.loss
             part = (
