@@ -132,7 +132,8 @@ class ClusterState:
     def _record(self, worker: WorkerId, micro_batch_size: int) -> KnownWorker:
         """What this job knows of a worker, else what was remembered of it, else nothing."""
         record = self._all_known.get(worker)
-        if record is not None and record.micro_batch_size == micro_batch_size:
+        if record is not None:
+            record.split(micro_batch_size)
             return record
         record = KnownWorker(micro_batch_size)
         if worker in self._remembered:
@@ -175,6 +176,8 @@ class ClusterState:
         """Update what is known about each member; who has changed its speed, by what ratio."""
         changed = {}
         for (worker, record), row in zip(self._known.items(), event.timings, strict=True):
+            if row.micro_batch_size not in (-1, record.micro_batch_size):
+                record.split(row.micro_batch_size)
             ratio = record.observe(row)
             if self._trial and self._trial.is_suspect(worker):
                 continue
@@ -277,6 +280,7 @@ class ClusterState:
             known,
             relative_speeds=self._config.relative_speeds,
             global_batch_size=joined.global_batch_size,
+            memory_bytes=joined.memory_bytes,
         )
         sizes = best_plan(
             models,

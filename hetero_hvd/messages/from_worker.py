@@ -37,6 +37,7 @@ class WorkersJoined(Message, frozen=True):
         micro_batch_sizes: Samples in one forward pass at most per member in rank order; 0 = not
             limited; empty: nobody's is.
         devices: What each member computes on, in rank order; empty: not told.
+        memory_bytes: Of each member's GPU, in rank order; 0 = on a CPU; empty: not told.
         model: Class of the model and a digest of what its speed depends on; empty: not told.
     """
 
@@ -48,6 +49,7 @@ class WorkersJoined(Message, frozen=True):
     prefetch_steps: int
     micro_batch_sizes: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
+    memory_bytes: tuple[float, ...] = ()
     model: str = ""
 
 

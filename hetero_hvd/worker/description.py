@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from hetero_hvd.worker.memory import device_memory_bytes
 from hetero_hvd.worker.options import StepOptions
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -27,23 +28,26 @@ def describe_device(device: torch.device) -> str:
 
 @dataclass(frozen=True)
 class Work:
-    """What a step's time depends on beside the device.
+    """What a step's time depends on.
 
     Attributes:
         model: Class, and a digest of all parameters' names, shapes and types and of the precision.
-        micro_batch_size: Samples in one forward pass at most; 0 = not limited.
+        device: Its model.
+        memory_bytes: Of a GPU; 0 on a CPU, where it says nothing about the speed.
     """
 
     model: str = ""
-    micro_batch_size: int = 0
+    device: str = ""
+    memory_bytes: float = 0.0
 
 
-def describe_work(model: torch.nn.Module, options: StepOptions, grain: int | None) -> Work:
+def describe_work(model: torch.nn.Module, options: StepOptions, device: torch.device) -> Work:
     """Describe what a trainer was given; gradients are scaled for float16 only."""
     parts = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in model.named_parameters()]
     parts.append(str(options.scaler is not None))
     digest = sha256("\n".join(parts).encode()).hexdigest()
     return Work(
         model=f"{type(model).__name__} {digest[:16]}",
-        micro_batch_size=grain or options.micro_batch_size or 0,
+        device=describe_device(device),
+        memory_bytes=device_memory_bytes(device),
     )

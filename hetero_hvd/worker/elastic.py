@@ -16,10 +16,10 @@ from hetero_hvd.errors import InvariantError, UserError, WorkerLostError
 from hetero_hvd.messages import Finished, Recovered, StepsTimed
 from hetero_hvd.probes.throttling import ThrottleMeter
 from hetero_hvd.probes.timing import PhaseClock
-from hetero_hvd.worker.admission import Seat, device, init
+from hetero_hvd.worker.admission import Seat, init
 from hetero_hvd.worker.checkpoint import open_checkpoints
 from hetero_hvd.worker.collective import Interrupted, gather_bytes
-from hetero_hvd.worker.description import Work, describe_device
+from hetero_hvd.worker.description import Work
 from hetero_hvd.worker.exchange import RESET, STOP, Table, TimingWindow
 from hetero_hvd.worker.integrity import heal
 from hetero_hvd.worker.loader import ShareLoader
@@ -33,6 +33,7 @@ from hetero_hvd.worker.membership import (
 )
 from hetero_hvd.worker.position import Position
 from hetero_hvd.worker.replica import Replica, Stateful
+from hetero_hvd.worker.sizing import Sizing
 from hetero_hvd.worker.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class ElasticState:
     Attributes:
         numerics: See `membership.Report`.
         work: What is trained; it tells how long a step takes.
+        sizing: Of the micro-batches.
     """
 
     def __init__(self, parts: dict[str, Stateful], loader: ShareLoader, clock: PhaseClock) -> None:
@@ -59,7 +61,7 @@ class ElasticState:
         self._clock = clock
         self._watchdog = Watchdog(clock, floor_seconds=floor_seconds)
         self._loader = loader
-        self.numerics, self.work = "", Work()
+        self.numerics, self.work, self.sizing = "", Work(), Sizing()
         self._seat: Seat | None = None
         self._membership: Membership | None = None
         self._window, self._throttle = TimingWindow(), ThrottleMeter()
@@ -120,17 +122,15 @@ class ElasticState:
         self._leave_if_due()
         self._restart()
         self._meet()
-        client = self.seat.client
-        if client is not None:
-            client.send(
-                Recovered(
-                    worker=self.seat.place.worker,
-                    rendezvous_id=self.membership.rendezvous_id,
-                    cause=cause,
-                    seconds=time.perf_counter() - self._applied_at,
-                    broadcast=self.membership.consistency.broadcast,
-                )
+        self.seat.tell(
+            Recovered(
+                worker=self.seat.place.worker,
+                rendezvous_id=self.membership.rendezvous_id,
+                cause=cause,
+                seconds=time.perf_counter() - self._applied_at,
+                broadcast=self.membership.consistency.broadcast,
             )
+        )
 
     def is_urgent(self, share: int, busy_seconds: float | None) -> bool:
         """Whether the next exchange should not wait: this worker has changed, or has a new plan.
@@ -180,7 +180,7 @@ class ElasticState:
                 seat = self.seat
                 flags = RESET * seat.reset_requested + STOP * seat.stop_requested
                 newest = seat.planner.newest() if self.is_leader else None
-                exchange.submit(step, self._window.take(), newest, flags)
+                exchange.submit(step, self.sizing.measured(self._window.take()), newest, flags)
         except Interrupted as fault:
             self.recover("fault", str(fault))
 
@@ -217,14 +217,13 @@ class ElasticState:
         if len(found) != 1:
             raise InvariantError(f"the replicas differ after {self.position.applied_steps} steps")
         self._keep_state()
-        if self.seat.client is not None:
-            self.seat.client.send(
-                Finished(
-                    worker=self.seat.place.worker,
-                    applied_steps=self.position.applied_steps,
-                    checksum=checksum,
-                )
+        self.seat.tell(
+            Finished(
+                worker=self.seat.place.worker,
+                applied_steps=self.position.applied_steps,
+                checksum=checksum,
             )
+        )
         return True
 
     def _tell(self, table: Table | None) -> None:
@@ -282,9 +281,10 @@ class ElasticState:
                 capacity=seat.place.capacity,
                 prefetch_steps=self._loader.prefetch_steps,
                 numerics=self.numerics,
-                device=describe_device(device()),
+                device=self.work.device,
                 model=self.work.model,
-                micro_batch_size=self.work.micro_batch_size,
+                micro_batch_size=self.sizing.largest,
+                memory_bytes=self.work.memory_bytes,
             )
             try:
                 reports = exchange_reports(seat.collective, report)

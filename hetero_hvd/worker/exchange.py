@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,6 +19,7 @@ from hetero_hvd.messages import BatchPlan, StepTiming, WorkerId
 from hetero_hvd.worker.collective import Collective, Handle
 
 FIELDS = StepTiming.__struct_fields__
+COUNTS = ("num_steps", "local_batch_size", "micro_batch_size")
 RESET = 1
 STOP = 2
 
@@ -155,9 +157,8 @@ def _in_rows(numbers: list[int], width: int) -> list[list[float]]:
 
 
 def _timing(row: list[float]) -> StepTiming:
-    num_steps, local_batch_size, *others = row
-    rest = dict(zip(FIELDS[2:], others, strict=True))
-    return StepTiming(num_steps=int(num_steps), local_batch_size=int(local_batch_size), **rest)
+    values: dict[str, Any] = dict(zip(FIELDS, row, strict=True))
+    return StepTiming(**{**values, **{name: int(values[name]) for name in COUNTS}})
 
 
 class TimingWindow:
@@ -184,7 +185,7 @@ class TimingWindow:
     def take(self) -> StepTiming:
         """The means of the window, which is empty afterwards; NaN where nothing was measured."""
         count, share = self._num_steps, max(0, self._share)
-        mean = {
+        mean: dict[str, Any] = {
             f"{name}_seconds": self._seconds.get(name, 0.0) / count if count else math.nan
             for name in (
                 "data_wait",

@@ -34,6 +34,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         numerics: What its bits depend on, `; ` between two facts; empty if that does not matter.
         micro_batch_size: Samples in one of its forward passes at most; 0 = not limited.
         device: What it computes on.
+        memory_bytes: Of its GPU; 0 on a CPU.
         model: What it trains; see `worker.description`.
         is_new: Whether its script has not begun its loop yet, whatever it has from a checkpoint.
     """
@@ -50,6 +51,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     numerics: str = ""
     micro_batch_size: int = 0
     device: str = ""
+    memory_bytes: float = 0.0
     model: str = ""
     is_new: bool = False
 
@@ -206,6 +208,7 @@ def _first_plan(collective: Collective, reports: list[Report], planner: Planner)
             prefetch_steps=max(report.prefetch_steps for report in reports),
             micro_batch_sizes=tuple(report.micro_batch_size for report in reports),
             devices=tuple(report.device for report in reports),
+            memory_bytes=tuple(report.memory_bytes for report in reports),
             model=reports[0].model,
         )
         payload = msgspec.msgpack.encode(planner.joined(event))

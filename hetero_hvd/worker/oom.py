@@ -6,11 +6,8 @@ had added up is dropped before, so that nothing is counted twice.
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -21,6 +18,7 @@ from hetero_hvd.messages import OutOfMemory
 from hetero_hvd.worker.admission import device
 from hetero_hvd.worker.description import describe_device
 from hetero_hvd.worker.elastic import ElasticState
+from hetero_hvd.worker.memory import free_memory
 from hetero_hvd.worker.step import Loss, Step
 
 logger = logging.getLogger(__name__)
@@ -63,7 +61,8 @@ def contribute(
     Raises:
         UserError: Not even one sample fits.
     """
-    step.sizing.enter(state.membership.workers)
+    settings = state.seat.place.settings
+    step.sizing.enter(state.membership.workers, settings.get("memory_limit_bytes"))
     while True:
         try:
             _pass(step, loss_function, batch)
@@ -79,15 +78,6 @@ def contribute(
         if not step.try_smaller():
             raise UserError(_does_not_fit(state, step, words))
         _tell(state, failed, step.sizing.largest, words)
-
-
-def free_memory() -> None:
-    """Give back what nobody uses, to the device or to the system."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    with suppress(OSError, AttributeError):  # another libc keeps it
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _pass(step: Step, loss_function: Callable[..., Loss], batch: Sequence[Any]) -> None:
@@ -106,8 +96,7 @@ def _tell(state: ElasticState, failed: int, largest: int, words: str) -> None:
         error=words,
     )
     logger.warning("%s (%s)", out_of_memory_in_words(event), words)
-    if state.seat.client is not None:
-        state.seat.client.send(event)
+    state.seat.tell(event)
 
 
 def _does_not_fit(state: ElasticState, step: Step, words: str) -> str:

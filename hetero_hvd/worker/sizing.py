@@ -6,47 +6,79 @@ import os
 import time
 from collections.abc import Collection
 
+import msgspec
+import torch
+
+from hetero_hvd.core.memory_model import MemoryModel
 from hetero_hvd.core.micro_batch_limit import MicroBatchLimit, evenly, smaller
 from hetero_hvd.errors import InvariantError
-from hetero_hvd.messages import WorkerId
+from hetero_hvd.messages import StepTiming, WorkerId
+from hetero_hvd.probes.memory import MemoryUse
+from hetero_hvd.worker.memory import MemoryMeter
 
 LIMIT_VARIABLE = "HETERO_HVD_MAX_MICRO_BATCH"
 """Set by the driver for a worker that the kernel had killed for want of memory."""
+
+CPU = torch.device("cpu")
 
 
 class Sizing:
     """Chooses the size of the micro-batches, step by step.
 
+    It is what the script asks for or the whole share, unless something says that the memory will
+    not hold it: peaks measured so far, a failure, or a kill.
+
     Args:
         wanted: What the script asks for, samples; 0 = the whole share.
+        device: Where the model is.
+        is_fixed: Nothing else than `wanted` will do.
 
     Attributes:
         size: Of the micro-batches of the step under way, samples; 0 before the first.
     """
 
-    def __init__(self, wanted: int = 0) -> None:
+    def __init__(
+        self, wanted: int = 0, device: torch.device = CPU, *, is_fixed: bool = False
+    ) -> None:
         self._wanted = wanted
+        self._device = device
+        self._is_fixed = is_fixed
         self._limit = MicroBatchLimit(int(os.environ.get(LIMIT_VARIABLE, "0")))
+        self._model = MemoryModel()
+        self._cap = 0
+        self._meter: MemoryMeter | None = None
         self._members: frozenset[WorkerId] = frozenset()
         self._largest_done = 0
+        self._is_done = False
         self.size = 0
 
     @property
     def largest(self) -> int:
         """Samples in a micro-batch at most, as things are; 0 = not limited."""
-        return smaller(self._wanted, self._limit.at(time.monotonic()))
+        if self._is_fixed:
+            return self._wanted
+        return smaller(self._wanted, self._cap, self._limit.at(time.monotonic()))
 
     @property
     def is_proven(self) -> bool:
         """Whether a step with micro-batches of this size was done before."""
         return self.size <= self._largest_done
 
-    def enter(self, workers: Collection[WorkerId]) -> None:
-        """Take note of the members: when others train together, what failed may be tried again."""
+    def enter(self, workers: Collection[WorkerId], node_limit_bytes: int | None) -> None:
+        """Take note of the members: when others train together, what failed may be tried again.
+
+        Args:
+            workers: All members.
+            node_limit_bytes: The most memory that the user allows; None = no such limit.
+        """
         members = frozenset(workers)
         if self._members and members != self._members:
             self._limit.forgive()
         self._members = members
+        if self._meter is None:
+            self._meter = MemoryMeter(self._device, node_limit_bytes)
+            self._meter.restart()
+            self._model.start(self._meter.read().used_bytes)
 
     def choose(self, share: int) -> int:
         """The size for a step, >= 1, <= share. What the script asked for is taken as it is.
@@ -55,18 +87,47 @@ class Sizing:
             share: Samples of this worker, >= 1.
         """
         limit = self.largest
-        self.size = min(share, limit) if limit == self._wanted and limit else evenly(share, limit)
-        return self.size
+        size = min(share, limit) if limit == self._wanted and limit else evenly(share, limit)
+        if size != self.size:
+            self._switch(size)
+        return size
 
     def fail(self) -> bool:
         """The micro-batches of the step under way do not fit; whether smaller ones can be had."""
         if self.size < 1:
             raise InvariantError("a step that has not begun has no micro-batches")
-        if self.size == 1:
+        if self.size == 1 or self._is_fixed:
             return False
         self._limit.fail(self.size, now_seconds=time.monotonic())
+        self._is_done = False  # its peak is that of a failure
         return True
 
     def done(self) -> None:
         """The forward and backward passes of a step have ended well."""
         self._largest_done = max(self._largest_done, self.size)
+        self._is_done = True
+
+    def measured(self, row: StepTiming) -> StepTiming:
+        """A row of timings with what is known about the memory; learns from it."""
+        if self._meter is None:
+            return row
+        use = self._learn(self._meter)
+        return msgspec.structs.replace(
+            row,
+            memory_bytes=float(use.peak_bytes),
+            memory_limit_bytes=float(use.limit_bytes),
+            micro_batch_size=self.largest,
+        )
+
+    def _switch(self, size: int) -> None:
+        if self._meter is not None:
+            self._learn(self._meter)
+            self._meter.restart()
+        self.size, self._is_done = size, False
+
+    def _learn(self, meter: MemoryMeter) -> MemoryUse:
+        use = meter.read()
+        if self._is_done and self.size:
+            self._model.observe(self.size, use.peak_bytes)
+            self._cap = self._model.cap(use.limit_bytes)
+        return use

@@ -88,7 +88,7 @@ class Step:
         self._began_at = 0.0
         self._weight = 0.0
         self._weighted_loss = torch.zeros((), dtype=torch.float64)
-        self.sizing = Sizing(options.micro_batch_size or 0)
+        self.sizing = Sizing(options.micro_batch_size or 0, device)
         self.smallest = "one sample"
         self.emulation: Emulation | None = None
         self.is_urgent = False

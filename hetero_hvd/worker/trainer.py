@@ -81,7 +81,8 @@ class Trainer:
         parts |= {"scheduler": scheduler, "scaler": own.scaler, "scales": self._step.scales}
         state = all_parts(parts, extra_state or {})
         self._state = ElasticState(state, self._loader, self._step.clock)
-        self._state.work = describe_work(model, own, grain)
+        self._state.work = describe_work(model, own, device())
+        self._state.sizing = self._step.sizing
         self._fingerprints = Fingerprints({**state, "position": self._state.position}, mode)
         self._slice: Slice | None = None
         self._num_evaluated = 0

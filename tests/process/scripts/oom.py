@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hetero_hvd
 from hetero_hvd.worker.admission import init
-from hetero_hvd.worker.oom import free_memory
+from hetero_hvd.worker.memory import free_memory
 
 WIDTH, BATCH, STEPS = 8192, 600, 6
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8
@@ -83,24 +83,26 @@ def train(kind):
 
     for _ in trainer.epochs(STEPS // 3):
         for x, y in trainer.batches():
-            if is_due("forward"):
-                squeeze(len(x))
+            if is_due("forward"):  # the activations of the whole share take twice as much
+                squeeze(len(x), tensors=1.5)
+            if is_due("never"):  # there is room for 300 samples, but not for 400
+                squeeze(300, tensors=4)
             trainer.step(loss, x, y)
     return nn.utils.parameters_to_vector(model.parameters())
 
 
-def squeeze(share):
-    """From now on there is room for the activations of about 0.75 of the share, not more."""
+def squeeze(num_samples, *, tensors):
+    """From now on there is room for so many tensors of the width of the model, not more."""
     fired.append(given["step"])
     free_memory()
-    room = int(1.5 * share * WIDTH * 4)
+    room = int(tensors * num_samples * WIDTH * 4)
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (address_space() + room, hard))
 
 
 def main():
     """Leave what happened."""
-    follow([[200, 200, 200], [300, 200, 100], [100, 400, 100]])
+    follow(given["plans"])
     together = train(hetero_hvd.Trainer)
     found = {"fired": fired, "calls": calls, "together": together.double().sum().item()}
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
