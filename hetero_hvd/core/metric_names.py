@@ -69,7 +69,7 @@ RUN = (
     MetricName(
         "planned_gain_ratio", "gauge", "Step time that the last judged plan would save, 0 to 1."
     ),
-    MetricName("oom", "counter", "Workers whose script ended for lack of memory."),
+    MetricName("oom", "counter", "Times that a worker's memory did not suffice."),
     MetricName("last_step_timestamp_seconds", "gauge", "When the last step was heard of."),
 )
 WORKER = (
@@ -83,6 +83,9 @@ WORKER = (
     ),
     MetricName(
         "worker_speed_ratio", "gauge", "Samples per busy second / the fastest's.", ("worker",)
+    ),
+    MetricName(
+        "worker_memory_headroom_ratio", "gauge", "1 - peak memory / what it can have.", ("worker",)
     ),
 )
 NODE = (
@@ -100,7 +103,6 @@ WAITING = {
     "collective_duration_seconds, collective_bytes_total, "
     "collective_bus_bandwidth_bytes_per_second": "no event tells of single operations",
     "staleness_steps": "every step is synchronous",
-    "worker_memory_headroom_ratio": "the size of the device's memory is not sent",
     "device_*": "there is no reader of the GPU yet",
 }
 """Names that are reserved, and why nothing is exported under them."""
