@@ -123,6 +123,18 @@ class OutOfMemory(Message, frozen=True):
     error: str
 
 
+class MicroBatchRaised(Message, frozen=True):
+    """The worker is about to put more samples through the model at once than ever before.
+
+    Should the kernel kill it for that, this is all that it leaves.
+
+    Attributes:
+        micro_batch_size: Samples.
+    """
+
+    micro_batch_size: int
+
+
 class Finished(Message, frozen=True):
     """The worker has run all epochs and is about to leave.
 
@@ -170,6 +182,7 @@ FromWorker = (
     | Evaluated
     | Recovered
     | OutOfMemory
+    | MicroBatchRaised
     | Finished
     | Crashed
     | Heartbeat

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from hetero_hvd.probes.hardware import control_groups
+from hetero_hvd.probes.control_groups import control_groups
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -65,22 +65,6 @@ def reset_host_peak() -> None:
     """Measure this process's peak from now on; where the kernel does not let us, it stays."""
     with suppress(OSError):
         CLEAR_REFS.write_text(RESET_PEAK)
-
-
-def num_oom_kills() -> int:
-    """Processes that the kernel has killed for want of memory in this process's control group.
-
-    Of the whole machine where no control group counts them: then nothing smaller bounds us.
-    """
-    for folder in control_groups("memory"):
-        for file in ("memory.events", "memory.oom_control"):
-            with suppress(OSError, ValueError, IndexError):
-                words = (folder / file).read_text().split()
-                return int(words[words.index("oom_kill") + 1])
-    with suppress(OSError, ValueError, IndexError):
-        words = Path("/proc/vmstat").read_text().split()
-        return int(words[words.index("oom_kill") + 1])
-    return 0
 
 
 def _room(folder: Path) -> int | None:

@@ -61,8 +61,9 @@ def contribute(
     Raises:
         UserError: Not even one sample fits.
     """
-    settings = state.seat.place.settings
-    step.sizing.enter(state.membership.workers, settings.get("memory_limit_bytes"))
+    seat = state.seat
+    node_limit_bytes = seat.place.settings.get("memory_limit_bytes")
+    step.sizing.enter(state.membership.workers, node_limit_bytes, seat.tell)
     while True:
         try:
             _pass(step, loss_function, batch)

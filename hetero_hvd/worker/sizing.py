@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import msgspec
 import torch
@@ -12,7 +12,7 @@ import torch
 from hetero_hvd.core.memory_model import MemoryModel
 from hetero_hvd.core.micro_batch_limit import MicroBatchLimit, evenly, smaller
 from hetero_hvd.errors import InvariantError
-from hetero_hvd.messages import StepTiming, WorkerId
+from hetero_hvd.messages import MicroBatchRaised, StepTiming, WorkerId
 from hetero_hvd.probes.memory import MemoryUse
 from hetero_hvd.worker.memory import MemoryMeter
 
@@ -50,6 +50,8 @@ class Sizing:
         self._members: frozenset[WorkerId] = frozenset()
         self._largest_done = 0
         self._is_done = False
+        self._tell: Callable[[MicroBatchRaised], object] = lambda _: None
+        self._told = 0
         self.size = 0
 
     @property
@@ -64,13 +66,20 @@ class Sizing:
         """Whether a step with micro-batches of this size was done before."""
         return self.size <= self._largest_done
 
-    def enter(self, workers: Collection[WorkerId], node_limit_bytes: int | None) -> None:
+    def enter(
+        self,
+        workers: Collection[WorkerId],
+        node_limit_bytes: int | None,
+        tell: Callable[[MicroBatchRaised], object],
+    ) -> None:
         """Take note of the members: when others train together, what failed may be tried again.
 
         Args:
             workers: All members.
             node_limit_bytes: The most memory that the user allows; None = no such limit.
+            tell: Tells the driver, at once.
         """
+        self._tell = tell
         members = frozenset(workers)
         if self._members and members != self._members:
             self._limit.forgive()
@@ -99,6 +108,7 @@ class Sizing:
         if self.size == 1 or self._is_fixed:
             return False
         self._limit.fail(self.size, now_seconds=time.monotonic())
+        self._told = 0
         self._is_done = False  # its peak is that of a failure
         return True
 
@@ -124,6 +134,9 @@ class Sizing:
             self._learn(self._meter)
             self._meter.restart()
         self.size, self._is_done = size, False
+        if size > self._told:
+            self._told = size
+            self._tell(MicroBatchRaised(micro_batch_size=size))
 
     def _learn(self, meter: MemoryMeter) -> MemoryUse:
         use = meter.read()
