@@ -16,6 +16,7 @@ from hetero_hvd.core.live_words import out_of_memory_in_words
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import OutOfMemory
 from hetero_hvd.worker.admission import device
+from hetero_hvd.worker.collective import Interrupted
 from hetero_hvd.worker.description import describe_device
 from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.memory import free_memory
@@ -71,6 +72,9 @@ def contribute(
             if not is_out_of_memory(error):
                 raise
             words = _first_line(error)
+        except Interrupted as fault:  # in a layer that meets the other workers
+            step.rounds.fault = fault
+            return
         else:
             return
         # Only here, where the error is gone, are the frames that held the tensors.
@@ -79,6 +83,10 @@ def contribute(
         if not step.try_smaller():
             raise UserError(_does_not_fit(state, step, words))
         _tell(state, failed, step.sizing.largest, words)
+        if step.rounds.is_open:  # the others are in the middle of a round with this worker
+            state.seat.collective.cut()
+            step.rounds.fault = Interrupted("out of memory: all take the step again")
+            return
 
 
 def _pass(step: Step, loss_function: Callable[..., Loss], batch: Sequence[Any]) -> None:

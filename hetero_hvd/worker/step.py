@@ -23,6 +23,8 @@ from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.reducer import Reducer
 from hetero_hvd.worker.replica import Stateful
 from hetero_hvd.worker.sizing import Sizing
+from hetero_hvd.worker.solo import SoloCollective
+from hetero_hvd.worker.sync_batch_norm import find_rounds
 
 Loss = torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]
 """Mean loss over a micro-batch's samples, or (mean loss, weight) if it is over something else."""
@@ -57,6 +59,7 @@ class Step:
     Attributes:
         sizing: Chooses the size of the micro-batches.
         smallest: What is never cut, in words.
+        rounds: In which layers that normalise over all workers meet them.
         emulation: Slows the compute down; None: it does not.
         is_urgent: Whether any worker wanted an exchange in the last step; the same on all.
         again: Whether the step has to be taken again with the same part.
@@ -84,12 +87,14 @@ class Step:
         self._buffers = BufferAverage(model)
         self._bad_numbers = BadNumbers()
         self._slice: Slice | None = None
+        self._collective: Collective = SoloCollective()
         self._micro: tuple[int, bool] = (0, False)
         self._began_at = 0.0
         self._weight = 0.0
         self._weighted_loss = torch.zeros((), dtype=torch.float64)
         self.sizing = Sizing(options.micro_batch_size or 0, device)
         self.smallest = "one sample"
+        self.rounds = find_rounds(model)
         self.emulation: Emulation | None = None
         self.is_urgent = False
         self.again = False
@@ -99,6 +104,8 @@ class Step:
     def begin(self, collective: Collective, part: Slice) -> None:
         """Start a step on this worker's part of the global batch."""
         self._start(part)
+        self._collective = collective
+        self.rounds.begin_step()
         with self.clock.phase("optimizer"):  # what `zero_grad` would be
             self._buffers.remember()
             self._reducer.prepare(collective)
@@ -130,12 +137,15 @@ class Step:
             return
         size = self.sizing.choose(part.num_samples)
         self._reducer.overlap = self.emulation is None and self.sizing.is_proven
+        with self.clock.phase("comm_wait"):
+            self.rounds.agree(self._collective, -(-part.num_samples // size))
         done = 0
         for num_samples, piece in split(batch, num_samples=part.num_samples, size=size):
             done += num_samples
             self._micro = (num_samples, done == part.num_samples)
             with self.clock.phase("transfer"):
                 moved = [to_device(item, self._device) for item in piece]
+            self.rounds.next()
             yield moved
 
     @contextmanager
@@ -157,6 +167,7 @@ class Step:
         if weight < 0:
             raise UserError(f"the weight of a loss is {weight}: must be >= 0")
         if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
+            self.rounds.help_backward()
             return
         self._weight += weight
         self._weighted_loss += mean.detach().double() * weight
@@ -193,6 +204,9 @@ class Step:
         part = self._current()
         self._hold(part)
         self.sizing.done()
+        with self.clock.phase("comm_wait"):
+            self.rounds.finish(collective)
+        self.rounds.settle(self.clock)
         is_urgent = urgency(part.num_samples, self.clock.busy_seconds)
         self._reducer.launch_rest()
         self._buffers.launch(collective, part.num_samples / part.global_samples)
@@ -270,6 +284,11 @@ def _check(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
             "all, for example torch.nn.ModuleList([model, criterion])"
         )
     for name, module in model.named_modules():
+        if isinstance(module, torch.nn.SyncBatchNorm):
+            raise UserError(
+                f"model.{name}: torch's SyncBatchNorm needs torch.distributed: use "
+                "hetero_hvd.convert_sync_batch_norm(model)"
+            )
         if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
             raise UserError(f"model.{name}: sparse gradients are not reduced: use sparse=False")
 
