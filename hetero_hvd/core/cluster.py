@@ -110,7 +110,7 @@ class ClusterState:
             measured = sum(record.estimator.is_ready for record in known.values())
             reason = f"start: {measured} of {len(known)} workers were measured before"
         else:
-            sizes = even_plan(event, grain=self._config.grain)
+            sizes = even_plan(event, grain=max(event.undivided, self._config.grain))
             reason = "start: the same share for all"
         for worker, record in known.items():
             record.forgive()
@@ -286,7 +286,7 @@ class ClusterState:
             models,
             joined,
             trusted=[record.max_share(now_seconds=now_seconds) for record in known.values()],
-            grain=self._config.grain,
+            grain=max(joined.undivided, self._config.grain),
             retried=self._spares.retried,
         )
         return models, sizes

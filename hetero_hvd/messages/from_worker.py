@@ -34,6 +34,7 @@ class WorkersJoined(Message, frozen=True):
         global_batch_size: Samples per optimizer step, > 0.
         capacities: Largest local batch per member in rank order, samples; -1 = not limited.
         prefetch_steps: Steps ahead of the current one whose samples may already be loaded.
+        undivided: Samples that are never split between workers, >= 1, as the script wants it.
         micro_batch_sizes: Samples in one forward pass at most per member in rank order; 0 = not
             limited; empty: nobody's is.
         devices: What each member computes on, in rank order; empty: not told.
@@ -47,6 +48,7 @@ class WorkersJoined(Message, frozen=True):
     global_batch_size: int
     capacities: tuple[int, ...]
     prefetch_steps: int
+    undivided: int = 1
     micro_batch_sizes: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
     memory_bytes: tuple[float, ...] = ()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+import msgspec
 import torch
 
 from hetero_hvd.worker.memory import device_memory_bytes
@@ -26,19 +26,20 @@ def describe_device(device: torch.device) -> str:
     return f"{name}, {torch.get_num_threads()} threads"
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, kw_only=True):
     """What a step's time depends on.
 
     Attributes:
         model: Class, and a digest of all parameters' names, shapes and types and of the precision.
         device: Its model.
         memory_bytes: Of a GPU; 0 on a CPU, where it says nothing about the speed.
+        undivided: Samples that are never split between workers, >= 1.
     """
 
     model: str = ""
     device: str = ""
     memory_bytes: float = 0.0
+    undivided: int = 1
 
 
 def describe_work(model: torch.nn.Module, options: StepOptions, device: torch.device) -> Work:
@@ -50,4 +51,5 @@ def describe_work(model: torch.nn.Module, options: StepOptions, device: torch.de
         model=f"{type(model).__name__} {digest[:16]}",
         device=describe_device(device),
         memory_bytes=device_memory_bytes(device),
+        undivided=options.undivided,
     )

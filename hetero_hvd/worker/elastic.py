@@ -46,14 +46,16 @@ class ElasticState:
         parts: Name to model, optimizer, scheduler, scaler: all that must be equal on all workers.
         loader: For the global batch size and how far it loads ahead.
         clock: Tells the phase of the step that is under way.
+        sizing: Knows the memory and the micro-batches.
 
     Attributes:
         numerics: See `membership.Report`.
         work: What is trained; it tells how long a step takes.
-        sizing: Of the micro-batches.
     """
 
-    def __init__(self, parts: dict[str, Stateful], loader: ShareLoader, clock: PhaseClock) -> None:
+    def __init__(
+        self, parts: dict[str, Stateful], loader: ShareLoader, clock: PhaseClock, sizing: Sizing
+    ) -> None:
         self.position = Position()
         self._replica = Replica({**parts, "position": self.position})
         self._checkpoints = open_checkpoints(os.environ, self._replica)
@@ -61,7 +63,7 @@ class ElasticState:
         self._clock = clock
         self._watchdog = Watchdog(clock, floor_seconds=floor_seconds)
         self._loader = loader
-        self.numerics, self.work, self.sizing = "", Work(), Sizing()
+        self.numerics, self.work, self._sizing = "", Work(), sizing
         self._seat: Seat | None = None
         self._membership: Membership | None = None
         self._window, self._throttle = TimingWindow(), ThrottleMeter()
@@ -180,7 +182,7 @@ class ElasticState:
                 seat = self.seat
                 flags = RESET * seat.reset_requested + STOP * seat.stop_requested
                 newest = seat.planner.newest() if self.is_leader else None
-                exchange.submit(step, self.sizing.measured(self._window.take()), newest, flags)
+                exchange.submit(step, self._sizing.measured(self._window.take()), newest, flags)
         except Interrupted as fault:
             self.recover("fault", str(fault))
 
@@ -281,10 +283,8 @@ class ElasticState:
                 capacity=seat.place.capacity,
                 prefetch_steps=self._loader.prefetch_steps,
                 numerics=self.numerics,
-                device=self.work.device,
-                model=self.work.model,
-                micro_batch_size=self.sizing.largest,
-                memory_bytes=self.work.memory_bytes,
+                work=self.work,
+                micro_batch_size=self._sizing.largest,
             )
             try:
                 reports = exchange_reports(seat.collective, report)

@@ -92,8 +92,9 @@ class Step:
         self._began_at = 0.0
         self._weight = 0.0
         self._weighted_loss = torch.zeros((), dtype=torch.float64)
-        self.sizing = Sizing(options.micro_batch_size or 0, device)
-        self.smallest = "one sample"
+        is_fixed = options.equal_micro_batches
+        self.sizing = Sizing(options.micro_batch_size or 0, device, is_fixed=is_fixed)
+        self.smallest = f"{options.micro_batch_size} equal samples" if is_fixed else "one sample"
         self.rounds = find_rounds(model)
         self.emulation: Emulation | None = None
         self.is_urgent = False

@@ -73,16 +73,16 @@ class Trainer:
         self._model = model.to(device())
         self._scheduler, self._scheduler_interval = scheduler, scheduler_interval
         mode = self._mode = decide(model, loader, own, seed)
-        num_batches, grain = own.accumulation_steps, mode.grain if mode else None
-        self._loader = ShareLoader(loader, accumulation_steps=num_batches, seed=seed, grain=grain)
+        division = {"accumulation_steps": own.accumulation_steps, "undivided": own.undivided}
+        grain = mode.grain if mode else None
+        self._loader = ShareLoader(loader, seed=seed, grain=grain, **division)
         self._step = make_step(model, optimizer, own, device(), mode)
         parts: dict[str, Stateful | None]
         parts = {"model": model, "trainable": Trainable(model), "optimizer": optimizer}
         parts |= {"scheduler": scheduler, "scaler": own.scaler, "scales": self._step.scales}
         state = all_parts(parts, extra_state or {})
-        self._state = ElasticState(state, self._loader, self._step.clock)
+        self._state = ElasticState(state, self._loader, self._step.clock, self._step.sizing)
         self._state.work = describe_work(model, own, device())
-        self._state.sizing = self._step.sizing
         self._fingerprints = Fingerprints({**state, "position": self._state.position}, mode)
         self._slice: Slice | None = None
         self._num_evaluated = 0

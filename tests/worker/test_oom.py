@@ -70,6 +70,22 @@ def test_one_sample_that_does_not_fit_is_the_users_matter():
     assert "activation checkpointing" in text
 
 
+def test_equal_micro_batches_are_equal_on_all_workers():
+    """Shares are multiples of them; only the rest of an epoch is smaller."""
+    results = run_together(
+        Hub(2), lambda seat: train(seat, most=BATCH, micro_batch_size=4, equal_micro_batches=True)
+    )
+    assert [seen for seen, _ in results] == [[4, 4] * 4, [4] * 4]
+
+
+def test_equal_micro_batches_are_not_made_smaller():
+    """They are equal because the script needs it: so it is told."""
+    with pytest.raises(UserError, match="no memory for 4 equal samples at a time"):
+        run_together(
+            Hub(1), lambda seat: train(seat, most=3, micro_batch_size=4, equal_micro_batches=True)
+        )
+
+
 def test_other_errors_pass():
     """They are not retried."""
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
