@@ -165,6 +165,7 @@ class ElasticState:
         more = {"step": now - self._applied_at, "throttled": self._throttle.take()}
         self._window.add(share, seconds | more)
         self._watchdog.learn(seconds)
+        self._sizing.timed(share, seconds)
         self._applied_at = now
         if self._checkpoints is not None and self.is_leader and self._checkpoints.is_due():
             self._checkpoints.save(self.position.applied_steps)

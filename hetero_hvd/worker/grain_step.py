@@ -76,7 +76,6 @@ class GrainStep(Step):
         self._used: list[bool] = []
         self._is_second_try = self._has_failed = False
         self.sizing = Sizing(mode.grain, device, is_fixed=True)
-        self.smallest = f"a grain of {mode.grain} samples (use smaller ones)"
 
     def begin(self, collective: Collective, part: Slice) -> None:  # noqa: ARG002 - see `Step`
         """Start a step on this worker's grains."""

@@ -110,7 +110,7 @@ def _tell(state: ElasticState, failed: int, largest: int, words: str) -> None:
 
 def _does_not_fit(state: ElasticState, step: Step, words: str) -> str:
     where = f"{state.seat.place.worker} ({describe_device(device())})"
-    return f"{where}: no memory for {step.smallest} at a time: {words}; {HINT}"
+    return f"{where}: no memory for {step.sizing.smallest}: {words}; {HINT}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 import torch
 
+from hetero_hvd.core.knee import KneeSearch
 from hetero_hvd.core.memory_model import MemoryModel
 from hetero_hvd.core.micro_batch_limit import MicroBatchLimit, evenly, smaller
 from hetero_hvd.errors import InvariantError
 from hetero_hvd.messages import MicroBatchRaised, StepTiming, WorkerId
 from hetero_hvd.probes.memory import MemoryUse
 from hetero_hvd.worker.memory import MemoryMeter
+from hetero_hvd.worker.options import StepOptions
 
 LIMIT_VARIABLE = "HETERO_HVD_MAX_MICRO_BATCH"
 """Set by the driver for a worker that the kernel had killed for want of memory."""
 
+AUTO = -1
 CPU = torch.device("cpu")
 
 
@@ -29,7 +32,7 @@ class Sizing:
     not hold it: peaks measured so far, a failure, or a kill.
 
     Args:
-        wanted: What the script asks for, samples; 0 = the whole share.
+        wanted: What the script asks for, samples; 0 = the whole share; -1 = what pays.
         device: Where the model is.
         is_fixed: Nothing else than `wanted` will do.
 
@@ -40,7 +43,8 @@ class Sizing:
     def __init__(
         self, wanted: int = 0, device: torch.device = CPU, *, is_fixed: bool = False
     ) -> None:
-        self._wanted = wanted
+        self._wanted = max(0, wanted)
+        self._search = KneeSearch() if wanted == AUTO else None
         self._device = device
         self._is_fixed = is_fixed
         self._limit = MicroBatchLimit(int(os.environ.get(LIMIT_VARIABLE, "0")))
@@ -54,12 +58,35 @@ class Sizing:
         self._told = 0
         self.size = 0
 
+    @classmethod
+    def of(cls, options: StepOptions, device: torch.device) -> Sizing:
+        """What the script's options ask for."""
+        size = options.micro_batch_size or 0
+        wanted = AUTO if size == "auto" else size
+        return cls(wanted, device, is_fixed=options.equal_micro_batches)
+
+    @property
+    def smallest(self) -> str:
+        """What is never cut, in words."""
+        if self._is_fixed:
+            return (
+                f"{self._wanted} samples at a time, fewer are not allowed by grain or "
+                "equal_micro_batches"
+            )
+        return "one sample at a time"
+
     @property
     def largest(self) -> int:
         """Samples in a micro-batch at most, as things are; 0 = not limited."""
         if self._is_fixed:
             return self._wanted
-        return smaller(self._wanted, self._cap, self._limit.at(time.monotonic()))
+        asked = self._wanted if self._search is None else self._search.size
+        return smaller(asked, self._held)
+
+    @property
+    def _held(self) -> int:
+        """Samples that the memory holds; 0 = not limited, as far as known."""
+        return smaller(self._cap, self._limit.at(time.monotonic()))
 
     @property
     def is_proven(self) -> bool:
@@ -95,6 +122,8 @@ class Sizing:
         Args:
             share: Samples of this worker, >= 1.
         """
+        if self._search is not None:
+            self._search.grow(share, self._held)
         limit = self.largest
         size = min(share, limit) if limit == self._wanted and limit else evenly(share, limit)
         if size != self.size:
@@ -108,6 +137,8 @@ class Sizing:
         if self.size == 1 or self._is_fixed:
             return False
         self._limit.fail(self.size, now_seconds=time.monotonic())
+        if self._search is not None:
+            self._search.fail(self.size)
         self._told = 0
         self._is_done = False  # its peak is that of a failure
         return True
@@ -116,6 +147,17 @@ class Sizing:
         """The forward and backward passes of a step have ended well."""
         self._largest_done = max(self._largest_done, self.size)
         self._is_done = True
+
+    def timed(self, share: int, seconds: Mapping[str, float]) -> None:
+        """How long a step took.
+
+        Args:
+            share: Samples of this worker in it.
+            seconds: By phase.
+        """
+        passes = seconds.get("forward", 0.0) + seconds.get("backward", 0.0)
+        if self._search is not None and share and passes > 0:
+            self._search.observe(passes / share)
 
     def measured(self, row: StepTiming) -> StepTiming:
         """A row of timings with what is known about the memory; learns from it."""

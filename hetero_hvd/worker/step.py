@@ -58,7 +58,6 @@ class Step:
 
     Attributes:
         sizing: Chooses the size of the micro-batches.
-        smallest: What is never cut, in words.
         rounds: In which layers that normalise over all workers meet them.
         emulation: Slows the compute down; None: it does not.
         is_urgent: Whether any worker wanted an exchange in the last step; the same on all.
@@ -92,9 +91,7 @@ class Step:
         self._began_at = 0.0
         self._weight = 0.0
         self._weighted_loss = torch.zeros((), dtype=torch.float64)
-        is_fixed = options.equal_micro_batches
-        self.sizing = Sizing(options.micro_batch_size or 0, device, is_fixed=is_fixed)
-        self.smallest = f"{options.micro_batch_size} equal samples" if is_fixed else "one sample"
+        self.sizing = Sizing.of(options, device)
         self.rounds = find_rounds(model)
         self.emulation: Emulation | None = None
         self.is_urgent = False

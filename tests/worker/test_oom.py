@@ -18,8 +18,8 @@ torch.manual_seed(0)
 INITIAL = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
-def train(seat, *, most, allocate=lambda: torch.empty(TOO_MANY_BYTES), **options):
-    """Two epochs with room for `most` samples at once on rank 0; sizes seen, and the model."""
+def train(seat, *, most, num_epochs=2, allocate=lambda: torch.empty(TOO_MANY_BYTES), **options):
+    """Epochs with room for `most` samples at once on rank 0; sizes seen, and the model."""
     model = copy.deepcopy(INITIAL)
     x = torch.linspace(-1, 1, SIZE)[:, None].expand(-1, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -33,7 +33,7 @@ def train(seat, *, most, allocate=lambda: torch.empty(TOO_MANY_BYTES), **options
             allocate()
         return model(part).square().mean()
 
-    for _ in trainer.epochs(2):
+    for _ in trainer.epochs(num_epochs):
         for (mine,) in trainer.batches():
             trainer.step(loss, mine)
     return seen, nn.utils.parameters_to_vector(model.parameters())
@@ -80,10 +80,23 @@ def test_equal_micro_batches_are_equal_on_all_workers():
 
 def test_equal_micro_batches_are_not_made_smaller():
     """They are equal because the script needs it: so it is told."""
-    with pytest.raises(UserError, match="no memory for 4 equal samples at a time"):
+    with pytest.raises(
+        UserError, match="no memory for 4 samples at a time, fewer are not allowed by"
+    ):
         run_together(
             Hub(1), lambda seat: train(seat, most=3, micro_batch_size=4, equal_micro_batches=True)
         )
+
+
+def test_automatic_micro_batches_start_small_and_grow():
+    """Of a tiny model larger ones always pay; the parameters are those of whole batches."""
+    ((seen, found),) = run_together(
+        Hub(1), lambda seat: train(seat, most=BATCH, num_epochs=20, micro_batch_size="auto")
+    )
+    ((_, whole),) = run_together(Hub(1), lambda seat: train(seat, most=BATCH, num_epochs=20))
+    assert seen[0] == 1
+    assert max(seen) > 2
+    torch.testing.assert_close(found, whole)
 
 
 def test_other_errors_pass():
