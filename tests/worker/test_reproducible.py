@@ -258,3 +258,31 @@ def test_workers_that_compute_differently_are_refused():
         JobError, match=r"node:0 has grain 2, node:1 has grain 4: their results would differ"
     ):
         run_together(Hub(2), lambda seat: differing(seat, grains=(2, 4)))
+
+
+def fingerprint_after(num_failures):
+    """Of a training in which so many allocations in a row fail, in the third grain of a step."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+    trainer, _ = new_trainer(model=model)
+    calls = []
+
+    def loss(x):
+        calls.append(len(x))
+        output = model(x).square().mean()
+        if len(calls) in range(7, 7 + 3 * num_failures, 3):  # 4 grains a step
+            torch.empty(2**50)
+        return output
+
+    for _ in trainer.epochs(2):
+        for (part,) in trainer.batches():
+            trainer.step(loss, part)
+    return trainer.fingerprint(), len(calls)
+
+
+def test_a_grain_that_runs_out_of_memory_is_tried_once_more():
+    """From the step's first grain, with the same bits in the end; a second time it is an error."""
+    expected, num_calls = fingerprint_after(0)
+    assert fingerprint_after(1) == (expected, num_calls + 3)
+    with pytest.raises(UserError, match="no memory for 2 samples at a time, fewer are not allowed"):
+        fingerprint_after(2)
