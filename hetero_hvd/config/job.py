@@ -74,6 +74,18 @@ class JobConfig:
             "steps between two fingerprints in the reproducible mode; 0 = after each epoch only",
         ),
     )
+    staleness_bound: int = field(
+        default=0,
+        metadata=about(
+            integer(0, 8),
+            "steps that may be under way while the next one is computed; hides jitter and slow "
+            "links, see docs/staleness.md",
+        ),
+    )
+    staleness_warmup_steps: int = field(
+        default=100,
+        metadata=about(integer(0), "first steps without staleness, as early gradients change fast"),
+    )
     baseline_steps: int = field(
         default=0,
         metadata=about(
@@ -210,6 +222,9 @@ class JobConfig:
             yield "max_np", f"found {self.max_np}, must be at least min_np, which is {self.min_np}"
         if self.discover and self.cluster_key_file is None:
             yield "cluster_key_file", "found none, must be given with discover"
+        if self.reproducible and self.staleness_bound:
+            found = f"found {self.staleness_bound}, must be 0 in the reproducible mode"
+            yield "staleness_bound", found
         if self.reproducible and self.rule != "model":
             yield "rule", f"found {self.rule}, must be model: only that plans in whole grains"
         if not is_loopback(self.http_address) and self.http_token_file is None:

@@ -12,6 +12,7 @@ from hetero_hvd.messages import (
     OutOfMemory,
     Recovered,
     RunEnded,
+    StalenessEnded,
     StragglerReported,
     WorkerExited,
     WorkerQuarantined,
@@ -75,6 +76,8 @@ def event_in_words(event: Event) -> str | None:  # noqa: C901, PLR0911 - one lin
             return f"{event.worker} trains again after {event.seconds:.2f} s ({event.cause})"
         case OutOfMemory():
             return out_of_memory_in_words(event)
+        case StalenessEnded():
+            return f"step {event.step}: staleness bound 0 from now on: {event.reason}"
         case Crashed():
             return f"{event.worker} crashed: {event.error}"
         case WorkerExited():

@@ -70,6 +70,12 @@ RUN = (
         "planned_gain_ratio", "gauge", "Step time that the last judged plan would save, 0 to 1."
     ),
     MetricName("oom", "counter", "Times that a worker's memory did not suffice."),
+    MetricName(
+        "staleness_steps",
+        "histogram",
+        "Steps under way after a step, with a staleness bound; one observation, a mean, for each "
+        "worker and exchange.",
+    ),
     MetricName("last_step_timestamp_seconds", "gauge", "When the last step was heard of."),
 )
 WORKER = (
@@ -80,6 +86,12 @@ WORKER = (
     MetricName("worker_busy_seconds", "gauge", "Own time per step, without waits.", ("worker",)),
     MetricName(
         "worker_lateness_seconds", "gauge", "Longest wait of any worker - own wait.", ("worker",)
+    ),
+    MetricName(
+        "worker_lag_steps",
+        "gauge",
+        "Steps under way that only this worker has not applied yet: the bound on the slowest.",
+        ("worker",),
     ),
     MetricName(
         "worker_speed_ratio", "gauge", "Samples per busy second / the fastest's.", ("worker",)
@@ -102,7 +114,6 @@ WAITING = {
     "phase_duration_seconds{phase=other}": "the workers do not time it",
     "collective_duration_seconds, collective_bytes_total, "
     "collective_bus_bandwidth_bytes_per_second": "no event tells of single operations",
-    "staleness_steps": "every step is synchronous",
     "device_*": "there is no reader of the GPU yet",
 }
 """Names that are reserved, and why nothing is exported under them."""

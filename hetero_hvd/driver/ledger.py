@@ -29,6 +29,7 @@ from hetero_hvd.messages import (
     FromWorker,
     OutOfMemory,
     Recovered,
+    StalenessEnded,
     StepsTimed,
     StragglerReported,
     WorkerId,
@@ -119,6 +120,8 @@ class Ledger:
                 self._progress.recovered(message)
             case OutOfMemory():
                 self._progress.out_of_memory(message)
+            case StalenessEnded():
+                self._progress.staleness_ended(message)
             case Evaluated():
                 self.summary.evaluated = message
                 self._progress.evaluated(message)

@@ -43,7 +43,10 @@ PHASES = {
     "comm_wait": "comm_wait_seconds",
     "optimizer": "optimizer_seconds",
 }
-CAUSES = ("input", "transfer", "compute", "unknown")
+STEP_BUCKETS = tuple(map(float, range(9)))
+"""The staleness bound is 8 at most."""
+
+CAUSES = ("throttle", "input", "transfer", "compute", "unknown")
 OUT_OF_MEMORY = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
 
 
@@ -92,7 +95,8 @@ class Metrics:
             elif entry.kind == "counter":
                 self._counters[entry.name] = Counter(name, entry.doc, labels, registry=of)
             else:
-                histogram = Histogram(name, entry.doc, labels, registry=of, buckets=BUCKETS)
+                buckets = STEP_BUCKETS if name.endswith("_steps") else BUCKETS
+                histogram = Histogram(name, entry.doc, labels, registry=of, buckets=buckets)
                 self._histograms[entry.name] = histogram
         self._members: tuple[WorkerId, ...] = ()
         self._rendezvous_id = 0
@@ -170,6 +174,7 @@ class Metrics:
         for row in rows:
             for phase, field in PHASES.items():
                 self._see("phase_duration_seconds", getattr(row, field), phase=phase)
+            self._see("staleness_steps", row.staleness_steps)
         self._workers(event.timings, max(waits, default=math.nan))
 
     def _workers(self, rows: tuple[StepTiming, ...], longest_wait_seconds: float) -> None:
@@ -184,6 +189,7 @@ class Metrics:
                 "data_wait_seconds": row.data_wait_seconds,
                 "busy_seconds": row.busy_seconds,
                 "lateness_seconds": longest_wait_seconds - row.comm_wait_seconds,
+                "lag_steps": row.lag_steps,
                 "speed_ratio": speed / fastest if fastest > 0 else math.nan,
                 "memory_headroom_ratio": 1.0
                 - row.memory_bytes / (row.memory_limit_bytes or math.nan),

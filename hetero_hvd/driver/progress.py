@@ -13,6 +13,7 @@ from hetero_hvd.messages import (
     Evaluated,
     OutOfMemory,
     Recovered,
+    StalenessEnded,
     StepsTimed,
     StepTiming,
     WorkerId,
@@ -85,6 +86,10 @@ class Progress:
     def out_of_memory(self, event: OutOfMemory) -> None:
         """A worker goes on in smaller pieces."""
         self._say(f"{out_of_memory_in_words(event)} ({event.error})")
+
+    def staleness_ended(self, event: StalenessEnded) -> None:
+        """Stale gradients do harm."""
+        self._say(f"step {event.step}: staleness bound 0 from now on: {event.reason}")
 
     def evaluated(self, event: Evaluated) -> None:
         """An evaluation is done."""

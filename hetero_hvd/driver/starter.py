@@ -50,6 +50,8 @@ class Starter:
             "HETERO_HVD_HANG_SECONDS": str(job.hang_timeout_seconds),
             "HETERO_HVD_REPRODUCIBLE": str(job.reproducible).lower(),
             "HETERO_HVD_GRAIN": str(job.grain),
+            "HETERO_HVD_STALENESS_BOUND": str(job.staleness_bound),
+            "HETERO_HVD_STALENESS_WARMUP_STEPS": str(job.staleness_warmup_steps),
             "HETERO_HVD_FINGERPRINTS": str(output.absolute() / "fingerprints.jsonl"),
             "HETERO_HVD_FINGERPRINT_STEPS": str(job.fingerprint_steps),
         }

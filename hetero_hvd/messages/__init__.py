@@ -35,6 +35,7 @@ from hetero_hvd.messages.from_worker import (
     OutOfMemory,
     Ready,
     Recovered,
+    StalenessEnded,
     StepsTimed,
     WorkersJoined,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "ResetRequested",
     "RunEnded",
     "RunStarted",
+    "StalenessEnded",
     "StepTiming",
     "StepsTimed",
     "Stop",

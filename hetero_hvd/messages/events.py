@@ -14,6 +14,7 @@ from hetero_hvd.messages.from_worker import (
     OutOfMemory,
     Ready,
     Recovered,
+    StalenessEnded,
     StepsTimed,
     WorkersJoined,
 )
@@ -140,6 +141,7 @@ Event = (
     | Evaluated
     | Recovered
     | OutOfMemory
+    | StalenessEnded
     | Finished
     | Crashed
 )

@@ -107,6 +107,20 @@ class Recovered(Message, frozen=True):
     broadcast: bool
 
 
+class StalenessEnded(Message, frozen=True):
+    """The staleness bound has fallen back to 0, on all workers alike. Sent by rank 0.
+
+    Attributes:
+        worker: Who says so.
+        step: Steps applied.
+        reason: In words.
+    """
+
+    worker: WorkerId
+    step: int
+    reason: str
+
+
 class OutOfMemory(Message, frozen=True):
     """A micro-batch did not fit into a worker's memory; the step went on in smaller ones.
 
@@ -185,6 +199,7 @@ FromWorker = (
     | Recovered
     | OutOfMemory
     | MicroBatchRaised
+    | StalenessEnded
     | Finished
     | Crashed
     | Heartbeat

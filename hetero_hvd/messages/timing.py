@@ -26,6 +26,9 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
         memory_limit_bytes: What the worker could have had, bytes.
         micro_batch_size: Samples in one forward pass at most; 0 = not limited, -1 = not told.
         throttled_seconds: In which a CPU quota kept the worker from running.
+        staleness_steps: Steps under way after a step; only with a staleness bound.
+        lag_steps: Of those, the ones that were reduced already: 0 on the worker that is furthest
+            ahead, the bound on the one that the others wait for.
     """
 
     num_steps: int
@@ -41,6 +44,8 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     throttled_seconds: float = math.nan
     memory_limit_bytes: float = math.nan
     micro_batch_size: int = -1
+    staleness_steps: float = math.nan
+    lag_steps: float = math.nan
 
     @property
     def busy_seconds(self) -> float:

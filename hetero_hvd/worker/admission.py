@@ -17,7 +17,7 @@ import torch
 
 from hetero_hvd.core.cluster import BalanceConfig
 from hetero_hvd.errors import JobError, UserError, WorkerLostError
-from hetero_hvd.messages import Crashed, FromWorker
+from hetero_hvd.messages import Crashed
 from hetero_hvd.worker.client import DriverClient
 from hetero_hvd.worker.collective import Collective, HostUpdates, open_collective
 from hetero_hvd.worker.node import Place, read_place
@@ -93,11 +93,6 @@ class Seat:
     def leave_code(self) -> int:
         """With which exit code: it tells the driver whether to start this worker again."""
         return EXIT_TERMINATED if self._is_terminated else EXIT_CUT_OFF
-
-    def tell(self, message: FromWorker) -> None:
-        """Tell our driver, if there is one within reach."""
-        if self.client is not None:
-            self.client.send(message)
 
     def agreed(self, rendezvous_id: int) -> None:
         """All members of the rendezvous under way have given it this id."""

@@ -12,17 +12,30 @@ import torch
 from hetero_hvd.worker.collective import Collective, Handle
 
 
+class BufferSum:
+    """The buffers of one step on their way.
+
+    Args:
+        flat: Where the sum arrives, float64.
+        handle: Of the reduction.
+    """
+
+    def __init__(self, flat: torch.Tensor, handle: Handle) -> None:
+        self.flat, self.handle = flat, handle
+
+
 class BufferAverage:
     """Averages a model's persistent floating-point buffers, weighted by samples, in every step.
 
     Args:
         model: Its buffers are read when the reduction starts and written when it is applied.
+        as_changes: Reduce what the step has changed rather than what it has arrived at, and leave
+            the buffers unchanged until then: for steps that begin before the last one is applied.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, *, as_changes: bool = False) -> None:
         self._model = model
-        self._handle: Handle = None
-        self._flat = torch.empty(0, dtype=torch.float64)
+        self._as_changes = as_changes
         self._before: list[torch.Tensor] = []
         self._names = _averaged(model)
 
@@ -33,46 +46,53 @@ class BufferAverage:
     def restore(self) -> None:
         """Undo what forward passes did since `remember`: their step was not applied."""
         with torch.no_grad():
-            for buffer, before in zip(self._buffers(), self._before, strict=True):
+            for buffer, before in zip(self._buffers(), self._before, strict=False):
                 buffer.copy_(before)
+        self._before = []
 
-    def launch(self, collective: Collective, weight: float) -> None:
+    def launch(self, collective: Collective, weight: float, lane: int = 0) -> BufferSum | None:
         """Start the reduction.
 
         Args:
             collective: The rendezvous.
             weight: Share of the global batch's samples that this worker's statistics have seen, 0
                 to 1.
+            lane: Part of its name; see `Reducer.prepare`.
+
+        Returns:
+            None where there is nothing to reduce: `publish` has nothing to do then.
         """
         buffers = self._buffers()
-        self._handle = None
-        if buffers and collective.size > 1:
-            values = [buffer.detach().to("cpu", torch.float64).flatten() for buffer in buffers]
-            self._flat = torch.cat(values).mul_(weight)
-            self._handle = collective.sum_async(self._flat, "buffers")
+        alone = collective.size == 1 and not self._as_changes
+        if not buffers or alone:
+            return None
+        flat = _joined(buffers)
+        if self._as_changes:
+            flat -= _joined(self._before)
+            self.restore()
+        flat.mul_(weight)
+        return BufferSum(flat, collective.sum_async(flat, f"buffers.{lane}"))
 
-    def wait(self, collective: Collective) -> None:
-        """Block until it is done.
-
-        Raises:
-            Interrupted: It broke; the buffers are as before.
-        """
-        if self._handle is not None:
-            collective.wait(self._handle)
-
-    def publish(self) -> None:
-        """Write the averages into the buffers."""
-        if self._handle is None:
+    def publish(self, average: BufferSum | None) -> None:
+        """Write the averages into the buffers, or add the changes to them."""
+        self._before = []
+        if average is None:
             return
         offset = 0
         with torch.no_grad():
             for buffer in self._buffers():
-                values = self._flat[offset : offset + buffer.numel()].view_as(buffer)
+                values = average.flat[offset : offset + buffer.numel()].view_as(buffer)
+                if self._as_changes:
+                    values = values + buffer.detach().to("cpu", torch.float64)
                 buffer.copy_(values if buffer.is_floating_point() else values.round())
                 offset += buffer.numel()
 
     def _buffers(self) -> list[torch.Tensor]:
         return [b for name, b in self._model.named_buffers() if name in self._names]
+
+
+def _joined(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.detach().to("cpu", torch.float64).flatten() for tensor in tensors])
 
 
 def _averaged(model: torch.nn.Module) -> set[str]:

@@ -11,16 +11,14 @@ import logging
 import os
 import time
 
-from hetero_hvd.core.pace import Hurry
 from hetero_hvd.errors import InvariantError, UserError, WorkerLostError
-from hetero_hvd.messages import Finished, Recovered, StepsTimed
-from hetero_hvd.probes.throttling import ThrottleMeter
+from hetero_hvd.messages import Finished, FromWorker, Recovered, StepsTimed
 from hetero_hvd.probes.timing import PhaseClock
 from hetero_hvd.worker.admission import Seat, init
 from hetero_hvd.worker.checkpoint import open_checkpoints
 from hetero_hvd.worker.collective import Interrupted, gather_bytes
 from hetero_hvd.worker.description import Work
-from hetero_hvd.worker.exchange import RESET, STOP, Table, TimingWindow
+from hetero_hvd.worker.exchange import RESET, STOP, Table
 from hetero_hvd.worker.integrity import heal
 from hetero_hvd.worker.loader import ShareLoader
 from hetero_hvd.worker.membership import (
@@ -31,9 +29,11 @@ from hetero_hvd.worker.membership import (
     meet,
     next_rendezvous_id,
 )
+from hetero_hvd.worker.pipeline import Pipeline
 from hetero_hvd.worker.position import Position
 from hetero_hvd.worker.replica import Replica, Stateful
 from hetero_hvd.worker.sizing import Sizing
+from hetero_hvd.worker.step_times import StepTimes
 from hetero_hvd.worker.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -46,16 +46,23 @@ class ElasticState:
         parts: Name to model, optimizer, scheduler, scaler: all that must be equal on all workers.
         loader: For the global batch size and how far it loads ahead.
         clock: Tells the phase of the step that is under way.
+        pipeline: The steps that are taken and not applied yet.
         sizing: Knows the memory and the micro-batches.
 
     Attributes:
         numerics: See `membership.Report`.
-        work: What is trained; it tells how long a step takes.
+        work: What is trained.
     """
 
     def __init__(
-        self, parts: dict[str, Stateful], loader: ShareLoader, clock: PhaseClock, sizing: Sizing
+        self,
+        parts: dict[str, Stateful],
+        loader: ShareLoader,
+        clock: PhaseClock,
+        pipeline: Pipeline,
+        sizing: Sizing,
     ) -> None:
+        self._pipeline, self._sizing = pipeline, sizing
         self.position = Position()
         self._replica = Replica({**parts, "position": self.position})
         self._checkpoints = open_checkpoints(os.environ, self._replica)
@@ -63,13 +70,10 @@ class ElasticState:
         self._clock = clock
         self._watchdog = Watchdog(clock, floor_seconds=floor_seconds)
         self._loader = loader
-        self.numerics, self.work, self._sizing = "", Work(), sizing
+        self.numerics, self.work = "", Work()
         self._seat: Seat | None = None
         self._membership: Membership | None = None
-        self._window, self._throttle = TimingWindow(), ThrottleMeter()
-        self._hurry = Hurry()
-        self._has_changed = False
-        self._applied_at = time.perf_counter()
+        self._times = StepTimes()
 
     @property
     def seat(self) -> Seat:
@@ -80,11 +84,7 @@ class ElasticState:
 
     @property
     def membership(self) -> Membership:
-        """The membership under way.
-
-        Raises:
-            UserError: Before `enter`.
-        """
+        """The membership under way; UserError before `enter`."""
         if self._membership is None:
             raise UserError("take batches inside the loop over trainer.epochs()")
         return self._membership
@@ -106,12 +106,12 @@ class ElasticState:
             if self.seat.client is not None:
                 self.seat.client.on_beat = self._watchdog.end_if_overdue
             self._meet(is_new=True, has_state=resumed)
-            self._applied_at = time.perf_counter()
+            self._times.ended_at = time.perf_counter()
 
     def shares_in_epoch(self, step_in_epoch: int) -> tuple[tuple[int, ...], int]:
         """The plan for a step of the epoch under way, and this worker's rank."""
-        step = self.position.applied_steps - self.position.step_in_epoch + step_in_epoch
-        return self.membership.shares_at(step), self.seat.collective.rank
+        first = self.position.applied_steps - self.position.step_in_epoch
+        return self.membership.shares_at(first + step_in_epoch), self.seat.collective.rank
 
     def recover(self, cause: str, reason: str) -> None:
         """Enter a new rendezvous and be consistent again; returns when training can go on.
@@ -121,15 +121,16 @@ class ElasticState:
             reason: In words, for the log.
         """
         logger.info("entering a new rendezvous: %s", reason)
+        self._pipeline.forget(self.seat.collective)
         self._leave_if_due()
         self._restart()
         self._meet()
-        self.seat.tell(
+        self.tell(
             Recovered(
                 worker=self.seat.place.worker,
                 rendezvous_id=self.membership.rendezvous_id,
                 cause=cause,
-                seconds=time.perf_counter() - self._applied_at,
+                seconds=time.perf_counter() - self._times.ended_at,
                 broadcast=self.membership.consistency.broadcast,
             )
         )
@@ -142,12 +143,13 @@ class ElasticState:
             busy_seconds: Its own time in it; None if that is not known yet.
         """
         if busy_seconds is not None:
-            self._look_for_change(share, busy_seconds, self.position.applied_steps)
-        if self._has_changed or not self.is_leader:
-            return self._has_changed
+            step = self.position.applied_steps + self._pipeline.num_in_flight
+            self._times.look(share, busy_seconds, planned=self._planned(step))
+        if self._times.has_changed or not self.is_leader:
+            return self._times.has_changed
         return self.membership.exchange.is_news(self.seat.planner.newest())
 
-    def step_applied(self, share: int, seconds: dict[str, float], is_urgent: bool) -> None:
+    def step_taken(self, share: int, seconds: dict[str, float], is_urgent: bool) -> None:
         """Account for a step, and take part in the exchange when one is due.
 
         Args:
@@ -155,18 +157,13 @@ class ElasticState:
             seconds: Time per phase of this worker in the step.
             is_urgent: Whether any worker wanted an exchange now.
         """
-        now = time.perf_counter()
-        step = self.position.applied_steps - 1
+        step = self.position.applied_steps + self._pipeline.num_in_flight - 1
         if "forward" in seconds and self._clock.busy_seconds is None:  # the device told it just now
             busy = sum(value for phase, value in seconds.items() if phase != "comm_wait")
-            self._look_for_change(share, busy, step)
-        if self._has_changed:
-            self._window = TimingWindow()  # what was before says nothing any more
-        more = {"step": now - self._applied_at, "throttled": self._throttle.take()}
-        self._window.add(share, seconds | more)
+            self._times.look(share, busy, planned=self._planned(step))
+        self._times.add(share, seconds, self._pipeline.state(self.seat.collective))
         self._watchdog.learn(seconds)
         self._sizing.timed(share, seconds)
-        self._applied_at = now
         if self._checkpoints is not None and self.is_leader and self._checkpoints.is_due():
             self._checkpoints.save(self.position.applied_steps)
         self._leave_if_due()
@@ -174,18 +171,24 @@ class ElasticState:
         if is_urgent:
             exchange.hurry(step)
         try:
-            if heal(self.seat.collective, self._replica, self.membership.workers, step + 1):
-                self._window = TimingWindow()
-            table = exchange.read()
+            num_applied, workers = self.position.applied_steps, self.membership.workers
+            if heal(self.seat.collective, self._replica, workers, num_applied):
+                self._times.forget()
+            table = exchange.read() if exchange.is_awaited(step) else None
             if table is not None:
                 self._act_on(table)
             if exchange is self.membership.exchange and exchange.is_due(step):
                 seat = self.seat
                 flags = RESET * seat.reset_requested + STOP * seat.stop_requested
                 newest = seat.planner.newest() if self.is_leader else None
-                exchange.submit(step, self._sizing.measured(self._window.take()), newest, flags)
+                exchange.submit(step, self._sizing.measured(self._times.take()), newest, flags)
         except Interrupted as fault:
             self.recover("fault", str(fault))
+
+    def tell(self, message: FromWorker) -> None:
+        """Tell the driver, if there is one."""
+        if self.seat.client is not None:
+            self.seat.client.send(message)
 
     def evaluated(self, metrics: dict[str, float]) -> None:
         """Keep the state that has the best result."""
@@ -197,9 +200,8 @@ class ElasticState:
         if reason is not None:
             self._leave(reason, self.seat.leave_code)
 
-    def _look_for_change(self, share: int, busy_seconds: float, step: int) -> None:
-        is_rest = share != self.membership.shares_at(step)[self.seat.collective.rank]  # of an epoch
-        self._has_changed = not is_rest and self._hurry.observe(share, busy_seconds)
+    def _planned(self, step: int) -> int:
+        return self.membership.shares_at(step)[self.seat.collective.rank]
 
     def finish(self) -> bool:
         """All epochs are done: prove that all replicas are equal, and tell the driver.
@@ -212,7 +214,7 @@ class ElasticState:
         """
         checksum = self._replica.checksum()
         try:
-            self._tell(self.membership.exchange.read())
+            self._tell_timings(self.membership.exchange.read())
             found = set(gather_bytes(self.seat.collective, checksum.encode(), "finish"))
         except Interrupted as fault:
             self.recover("fault", str(fault))
@@ -220,16 +222,11 @@ class ElasticState:
         if len(found) != 1:
             raise InvariantError(f"the replicas differ after {self.position.applied_steps} steps")
         self._keep_state()
-        self.seat.tell(
-            Finished(
-                worker=self.seat.place.worker,
-                applied_steps=self.position.applied_steps,
-                checksum=checksum,
-            )
-        )
+        worker, applied_steps = self.seat.place.worker, self.position.applied_steps
+        self.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
         return True
 
-    def _tell(self, table: Table | None) -> None:
+    def _tell_timings(self, table: Table | None) -> None:
         if table is not None and self.is_leader:
             self.seat.planner.timed(
                 StepsTimed(
@@ -244,7 +241,9 @@ class ElasticState:
 
     def _act_on(self, table: Table) -> None:
         self.membership.follow(table.plan, applied_steps=self.position.applied_steps)
-        self._tell(table)
+        self._tell_timings(table)
+        if table.stop or table.reset:
+            self._pipeline.drain(self.seat.collective)
         if table.stop:
             self._leave("the driver ends the job")
         if table.reset:
@@ -283,6 +282,7 @@ class ElasticState:
                 global_batch_size=self._loader.global_batch_size,
                 capacity=seat.place.capacity,
                 prefetch_steps=self._loader.prefetch_steps,
+                staleness_bound=self._pipeline.bound,
                 numerics=self.numerics,
                 work=self.work,
                 micro_batch_size=self._sizing.largest,
@@ -297,4 +297,4 @@ class ElasticState:
                 logger.info("the rendezvous broke: %s", fault)
                 self._restart()
         seat.reset_done()
-        self._window = TimingWindow()
+        self._times.forget()

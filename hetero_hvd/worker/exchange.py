@@ -1,8 +1,9 @@
 """Every few steps all workers learn all timings, the newest plan and what the driver wants of them.
 
-One small float64 allgather, submitted after step k and read after step k+1, so that it hides behind
-compute. Rank 0's rows also carry the plan and the flags; so every worker holds the same table, the
-same plan and the same wishes after the same step, and all of them act at the same step.
+One small float64 allgather, submitted after step k and read after step k+1 (k+1+S with staleness
+bound S), so that it hides behind compute. Rank 0's rows also carry the plan and the flags; so every
+worker holds the same table, the same plan and the same wishes after the same step, and all of them
+act at the same step.
 """
 
 from __future__ import annotations
@@ -22,6 +23,18 @@ FIELDS = StepTiming.__struct_fields__
 COUNTS = ("num_steps", "local_batch_size", "micro_batch_size")
 RESET = 1
 STOP = 2
+TIMED = (
+    "data_wait",
+    "transfer",
+    "forward",
+    "backward",
+    "comm_wait",
+    "optimizer",
+    "step",
+    "throttled",
+)
+COUNTED = ("staleness", "lag")
+"""Columns of `StepTiming` that are means over steps, without their unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +66,7 @@ class Exchange:
         workers: Its members in rank order.
         plan: The plan that all of them start with.
         prefetch_steps: The largest over all members; no plan may take effect within it.
+        staleness_bound: Steps that may be under way after a step.
     """
 
     def __init__(
@@ -61,11 +75,13 @@ class Exchange:
         workers: tuple[WorkerId, ...],
         plan: BatchPlan,
         prefetch_steps: int,
+        staleness_bound: int = 0,
     ) -> None:
         self._collective = collective
         self._workers = workers
         self._plan = plan
         self._prefetch_steps = prefetch_steps
+        self._staleness_bound = staleness_bound
         self._handle: Handle = None
         self._step = -1
         self._next_step = plan.from_step
@@ -94,7 +110,7 @@ class Exchange:
             plan = self._plan
             if newest is not None and self.is_news(newest):
                 plan = newest
-            first = step + 2 + self._prefetch_steps
+            first = step + 2 + self._staleness_bound + self._prefetch_steps
             from_step = plan.from_step if plan is self._plan else max(plan.from_step, first)
             head = [plan.plan_id, from_step, plan.exchange_steps, flags]
             rows += _in_rows([*head, *plan.local_batch_sizes], len(FIELDS))
@@ -103,6 +119,10 @@ class Exchange:
         table = torch.tensor(rows, dtype=torch.float64)
         self._handle = self._collective.gather_rows_async(table, "timings")
         self._step = step
+
+    def is_awaited(self, step: int) -> bool:
+        """Whether the exchange under way is to be read after this step; the same on all workers."""
+        return self._handle is not None and step > self._step + self._staleness_bound
 
     def read(self) -> Table | None:
         """The table, if an exchange is under way; blocks until it is complete.
@@ -167,36 +187,28 @@ class TimingWindow:
     def __init__(self) -> None:
         self._share = -1
         self._num_steps = 0
-        self._seconds: dict[str, float] = {}
+        self._sums: dict[str, float] = {}
 
     def add(self, share: int, seconds: dict[str, float]) -> None:
         """Add one step; a step with another share than the ones before starts the window anew.
 
         Args:
             share: Samples of this worker in the step.
-            seconds: Phase to seconds, as `PhaseClock.take` gives them, and `step`.
+            seconds: Columns of `StepTiming`, without their unit, to the value of this step.
         """
         if share != self._share:
-            self._share, self._num_steps, self._seconds = share, 0, {}
+            self._share, self._num_steps, self._sums = share, 0, {}
         self._num_steps += 1
         for name, value in seconds.items():
-            self._seconds[name] = self._seconds.get(name, 0.0) + value
+            self._sums[name] = self._sums.get(name, 0.0) + value
 
     def take(self) -> StepTiming:
         """The means of the window, which is empty afterwards; NaN where nothing was measured."""
         count, share = self._num_steps, max(0, self._share)
-        mean: dict[str, Any] = {
-            f"{name}_seconds": self._seconds.get(name, 0.0) / count if count else math.nan
-            for name in (
-                "data_wait",
-                "transfer",
-                "forward",
-                "backward",
-                "comm_wait",
-                "optimizer",
-                "step",
-                "throttled",
-            )
+        means = {name: total / count for name, total in self._sums.items()}
+        self._num_steps, self._sums = 0, {}
+        columns: dict[str, Any] = {
+            f"{name}_seconds": means.get(name, 0.0 if count else math.nan) for name in TIMED
         }
-        self._num_steps, self._seconds = 0, {}
-        return StepTiming(num_steps=count, local_batch_size=share, memory_bytes=math.nan, **mean)
+        columns |= {f"{name}_steps": means.get(name, math.nan) for name in COUNTED}
+        return StepTiming(num_steps=count, local_batch_size=share, memory_bytes=math.nan, **columns)

@@ -52,7 +52,7 @@ class GrainBuffers:
     @torch.no_grad()
     def restore(self) -> None:
         """Every grain starts from the step's buffers."""
-        for buffer, before in zip(self._summed.values(), self._before, strict=True):
+        for buffer, before in zip(self._summed.values(), self._before, strict=False):
             buffer.copy_(before)
 
     @torch.no_grad()
@@ -78,6 +78,7 @@ class GrainBuffers:
         for view, buffer, before in zip(views, self._summed.values(), self._before, strict=True):
             after = before.double() + view.view_as(buffer).double()
             buffer.copy_(after if buffer.is_floating_point() else after.round())
+        self._before = []
 
     def _versions(self) -> dict[str, tuple[int, int]]:
         """Identity and count of changes of all other buffers."""

@@ -22,11 +22,12 @@ from hetero_hvd.worker.collective import Collective
 from hetero_hvd.worker.fixed_sums import FixedPointSums
 from hetero_hvd.worker.grain_buffers import GrainBuffers
 from hetero_hvd.worker.loader import Slice
-from hetero_hvd.worker.micro_batch import split, to_device
+from hetero_hvd.worker.micro_batch import own_memory, split, to_device
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.randomness import Seeds
 from hetero_hvd.worker.reproducible import Reproducible
 from hetero_hvd.worker.sizing import Sizing
+from hetero_hvd.worker.staleness import Staleness
 from hetero_hvd.worker.step import Step, TakeAgain, Urgency, never
 
 
@@ -116,7 +117,7 @@ class GrainStep(Step):
         self.sizing.choose(part.num_samples)
         for num_samples, piece in split(batch, num_samples=part.num_samples, size=size):
             with self.clock.phase("transfer"):
-                moved = [_own_memory(to_device(item, self._device)) for item in piece]
+                moved = [own_memory(to_device(item, self._device)) for item in piece]
                 self._micro = (num_samples, False)
                 self._grain_buffers.restore()
                 self._seeds.use(Stream.MODEL, grain)
@@ -149,13 +150,8 @@ class GrainStep(Step):
         )
         sums.add()
 
-    def finish(self, collective: Collective, urgency: Urgency = never) -> float:
-        """Add up over all workers, and apply; see `Step.finish`.
-
-        Raises:
-            Interrupted: A reduction broke.
-            TakeAgain: A value was too large or too small for its scale; all workers see it.
-        """
+    def launch(self, collective: Collective, urgency: Urgency = never) -> None:
+        """Submit this worker's grains; see `Step.launch`."""
         part, sums = self._current(), self._prepared()
         self._hold(part)
         used = [*self._used, *[bool(self._weights)] * self._grain_buffers.number]
@@ -163,18 +159,30 @@ class GrainStep(Step):
         rows = self._rows(sums.observed(used), is_urgent)
         handle = collective.gather_rows_async(rows, "grains")
         sums.launch(collective, bucket_bytes=self._options.bucket_bytes)
+        self.in_flight.append(handle)
+
+    def land(self, collective: Collective) -> float:
+        """Wait for the sums over all workers, and apply them; see `Step.land`.
+
+        Raises:
+            Interrupted: A reduction broke.
+            TakeAgain: A value was too large or too small for its scale; all workers see it.
+        """
+        part, sums = self._current(), self._prepared()
         with self.clock.phase("comm_wait"):
             sums.wait(collective)
-            gathered = collective.wait(handle)
+            gathered = collective.wait(self.in_flight[0])
         losses, weights, observed = self._read(gathered.tolist())
         if self._options.scaler is None and not _are_finite(losses, observed):
             is_mine = not all(map(math.isfinite, self._own_losses()))
             guilty = self._bad_numbers.guilty(collective, is_mine=is_mine)
             self._bad_numbers.step_is_bad(collective, guilty)
             self._grain_buffers.restore()
+            self.in_flight.popleft()
             return math.nan
         self._bad_numbers.step_is_good()
         self._follow(observed)
+        self.in_flight.popleft()
         weight = sum(weights)
         with self.clock.phase("optimizer"):
             factor = part.global_samples / weight if weight else 0.0
@@ -187,6 +195,7 @@ class GrainStep(Step):
 
     def undo(self) -> None:
         """Forget a step that was not applied."""
+        self.in_flight.clear()
         self._grain_buffers.restore()
 
     @property
@@ -273,26 +282,15 @@ def make_step(
     optimizer: torch.optim.Optimizer,
     options: StepOptions,
     device: torch.device,
+    *,
     mode: Reproducible | None,
+    staleness: Staleness,
 ) -> Step:
     """The steps of a model, in the reproducible mode or not."""
     if mode is None:
-        return Step(model, optimizer, options, device)
+        return Step(model, optimizer, options, device, staleness)
     return GrainStep(model, optimizer, options, device, mode)
 
 
 def _are_finite(losses: Iterable[float], observed: Iterable[int]) -> bool:
     return all(map(math.isfinite, losses)) and NON_FINITE not in observed
-
-
-def _own_memory(item: Any) -> Any:  # noqa: ANN401 - whatever the loader yields
-    """A copy, aligned as any fresh tensor: kernels may treat another alignment differently."""
-    if isinstance(item, torch.Tensor):
-        return item.clone()
-    if isinstance(item, dict):
-        return {key: _own_memory(value) for key, value in item.items()}
-    if isinstance(item, tuple) and hasattr(item, "_fields"):
-        return type(item)(*map(_own_memory, item))
-    if isinstance(item, tuple | list):
-        return type(item)(map(_own_memory, item))
-    return item

@@ -32,6 +32,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         global_batch_size: From its script.
         capacity: Its largest local batch, samples; -1 = not limited.
         prefetch_steps: Steps that it may load ahead.
+        staleness_bound: Steps that it may have under way after a step.
         numerics: What its bits depend on, `; ` between two facts; empty if that does not matter.
         micro_batch_size: Samples in one of its forward passes at most; 0 = not limited.
         work: What it trains, and on what.
@@ -47,6 +48,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     global_batch_size: int
     capacity: int
     prefetch_steps: int
+    staleness_bound: int = 0
     numerics: str = ""
     micro_batch_size: int = 0
     work: Work = Work()
@@ -89,7 +91,9 @@ class Membership:
         self.workers = tuple(report.worker for report in reports)
         self.consistency = consistency
         prefetch_steps = max(report.prefetch_steps for report in reports)
-        self.exchange = Exchange(collective, self.workers, plan, prefetch_steps)
+        self.exchange = Exchange(
+            collective, self.workers, plan, prefetch_steps, reports[0].staleness_bound
+        )
         self._plans: deque[BatchPlan] = deque([plan])
 
     @property
@@ -129,6 +133,10 @@ def exchange_reports(collective: Collective, report: Report) -> list[Report]:
     if len(sizes) > 1:
         found = ", ".join(f"{worker}: {size}" for size, worker in sizes.items())
         raise JobError(f"the workers' scripts differ: global batch sizes {found}")
+    bounds = {r.staleness_bound: r.worker for r in reports}
+    if len(bounds) > 1:
+        found = ", ".join(f"{worker}: {bound}" for bound, worker in bounds.items())
+        raise JobError(f"the workers' scripts differ: staleness bounds {found}")
     for other in reports[1:]:
         if other.numerics != reports[0].numerics:
             raise JobError(_unequal(reports[0], other))

@@ -20,7 +20,8 @@ from hetero_hvd.worker.collective import Interrupted
 from hetero_hvd.worker.description import describe_device
 from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.memory import free_memory
-from hetero_hvd.worker.step import Loss, Step
+from hetero_hvd.worker.micro_batch import Loss
+from hetero_hvd.worker.step import Step
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +63,8 @@ def contribute(
     Raises:
         UserError: Not even one sample fits.
     """
-    seat = state.seat
-    node_limit_bytes = seat.place.settings.get("memory_limit_bytes")
-    step.sizing.enter(state.membership.workers, node_limit_bytes, seat.tell)
+    node_limit_bytes = state.seat.place.settings.get("memory_limit_bytes")
+    step.sizing.enter(state.membership.workers, node_limit_bytes, state.tell)
     while True:
         try:
             _pass(step, loss_function, batch)
@@ -105,7 +105,7 @@ def _tell(state: ElasticState, failed: int, largest: int, words: str) -> None:
         error=words,
     )
     logger.warning("%s (%s)", out_of_memory_in_words(event), words)
-    state.seat.tell(event)
+    state.tell(event)
 
 
 def _does_not_fit(state: ElasticState, step: Step, words: str) -> str:

@@ -11,7 +11,11 @@ from torch.nn import Parameter
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.reducer import DEFAULT_BUCKET_BYTES, Compression
+from hetero_hvd.worker.bucket import Compression
+from hetero_hvd.worker.reducer import DEFAULT_BUCKET_BYTES
+
+MAX_STALENESS_BOUND = 8
+"""Beyond it gradients are too old for any learning rate that is worth using."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,9 @@ class StepOptions:
             is started.
         grain: Samples of one forward and backward in the reproducible mode, > 0; None: the job's.
         sum_bits: Width of its sums, 64 or 32.
+        staleness_bound: Steps that may be under way while the next is computed, 0 to 8, see
+            docs/staleness.md; None: as the job is started.
+        staleness_warmup_steps: Steps with bound 0 first, >= 0; None: the job's.
     """
 
     scaler: torch.amp.GradScaler | None = None
@@ -47,6 +54,8 @@ class StepOptions:
     reproducible: bool | None = None
     grain: int | None = None
     sum_bits: int = 64
+    staleness_bound: int | None = None
+    staleness_warmup_steps: int | None = None
 
     @property
     def undivided(self) -> int:
@@ -66,6 +75,11 @@ class StepOptions:
         if self.compression not in get_args(Compression):
             allowed = ", ".join(get_args(Compression))
             raise UserError(f"compression={self.compression!r}: must be of {allowed}")
+        bound, warmup = self.staleness_bound, self.staleness_warmup_steps
+        if bound is not None and bound not in range(MAX_STALENESS_BOUND + 1):
+            raise UserError(f"staleness_bound={bound!r}: must be 0 to {MAX_STALENESS_BOUND}")
+        if warmup is not None and warmup < 0:
+            raise UserError(f"staleness_warmup_steps={warmup!r}: must be a whole number >= 0")
         if self.sum_bits not in (32, 64):
             raise UserError(f"sum_bits={self.sum_bits!r}: must be 64 or 32")
 
@@ -103,3 +117,28 @@ def check_scheduler(scheduler: object, interval: str) -> None:
         raise UserError(
             "ReduceLROnPlateau needs a metric: give it as extra_state and call its step yourself"
         )
+
+
+def check_model(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse what would let the workers drift apart, or could not be reduced.
+
+    Raises:
+        UserError: There is such a thing.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UserError("optimizer LBFGS evaluates the loss several times a step: not supported")
+    known = {id(parameter) for parameter in model.parameters()}
+    groups = optimizer.param_groups
+    if any(id(parameter) not in known for group in groups for parameter in group["params"]):
+        raise UserError(
+            "the optimizer has parameters that are not the model's: give a model that holds them "
+            "all, for example torch.nn.ModuleList([model, criterion])"
+        )
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.SyncBatchNorm):
+            raise UserError(
+                f"model.{name}: torch's SyncBatchNorm needs torch.distributed: use "
+                "hetero_hvd.convert_sync_batch_norm(model)"
+            )
+        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
+            raise UserError(f"model.{name}: sparse gradients are not reduced: use sparse=False")

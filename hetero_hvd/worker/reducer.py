@@ -9,13 +9,13 @@ allows one backward a step.)
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
 
 import torch
 from torch.nn import Parameter
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.collective import Collective, Handle, Interrupted
+from hetero_hvd.worker.bucket import Bucket, Compression, Gradients
+from hetero_hvd.worker.collective import Collective, Interrupted
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
 FIRST_BUCKET_BYTES = 2**20
@@ -23,92 +23,11 @@ FIRST_BUCKET_BYTES = 2**20
 reduction begin early in the backward pass."""
 
 
-Compression = Literal["none", "fp16", "fp16-feedback"]
-"""Not bfloat16: Horovod 0.28.1 cannot sum it."""
-
-
-class _Bucket:
-    """Gradients of several parameters in one flat buffer, then one `used` flag for each.
-
-    Each parameter's `grad` is a view into the buffer, so nothing is copied. The flags are summed
-    along: a parameter that no worker used keeps `grad=None`, as it would in one process.
-    """
-
-    def __init__(self, index: int, parameters: list[Parameter], compression: Compression) -> None:
-        self.index = index
-        self._compression = compression
-        self._residual: torch.Tensor | None = None
-        self._next_residual: torch.Tensor | None = None
-        self.parameters = parameters
-        first = parameters[0]
-        elements = sum(parameter.numel() for parameter in parameters)
-        self.flat = torch.zeros(elements + len(parameters), dtype=first.dtype, device=first.device)
-        self.views, offset = [], 0
-        for parameter in parameters:
-            view = self.flat[offset : offset + parameter.numel()].view_as(parameter)
-            self.views.append(view)
-            offset += parameter.numel()
-        self._used = self.flat[offset:]
-        self._wire = self.flat
-        self.handle: Handle = None
-        self.is_closed = False
-        self.pending: set[int] = set()
-        self.seen = [0.0] * len(parameters)
-
-    def prepare(self) -> None:
-        self.flat.zero_()
-        self.handle = None
-        self.is_closed = False
-        self.pending = set(range(len(self.parameters)))
-        self.seen = [0.0] * len(self.parameters)
-        for parameter, view in zip(self.parameters, self.views, strict=True):
-            parameter.grad = view
-
-    def close(self) -> None:
-        """Let further gradients go elsewhere, where the hook drops them."""
-        self.is_closed = True
-        for parameter in self.parameters:
-            parameter.grad = None
-
-    def launch(self, collective: Collective) -> None:
-        # Horovod has no bfloat16, and half-precision sums lose bits: both travel as float32.
-        self._used.copy_(torch.tensor(self.seen))
-        self._wire = self._on_the_wire()
-        self.handle = collective.sum_async(self._wire, f"gradients.{self.index}")
-
-    def finish(self, collective: Collective) -> None:
-        collective.wait(self.handle)
-
-    def _on_the_wire(self) -> torch.Tensor:
-        if self._compression == "none":
-            half = self.flat.dtype in (torch.float16, torch.bfloat16)
-            return self.flat.float() if half else self.flat
-        if self._residual is not None:
-            self.flat.add_(self._residual)
-        wire = self.flat.half()
-        if self._compression == "fp16-feedback":
-            lost = torch.nan_to_num(self.flat - wire, nan=0.0, posinf=0.0, neginf=0.0)
-            lost[-len(self.parameters) :] = 0.0  # the flags are exact
-            self._next_residual = lost
-        return wire
-
-    def publish(self, factor: float) -> None:
-        self._residual = self._next_residual  # only now: the step may have been taken again
-        if self._wire is not self.flat:
-            self.flat.copy_(self._wire)
-        flags = self._used.tolist()
-        for parameter, view, flag in zip(self.parameters, self.views, flags, strict=True):
-            parameter.grad = view if flag else None
-        if factor != 1.0:
-            self.flat.mul_(factor)
-
-
 class Reducer:
     """The gradients of one model, reduced over all workers.
 
     Order of calls in a step: `prepare`, then backward passes with `last_backward` set before the
-    last, `launch_rest`, `wait`, `publish`. After a backward pass that failed, `prepare_again` and
-    all passes once more.
+    last, then `take`. After a backward pass that failed: `prepare_again`, and all passes once more.
 
     Args:
         parameters: All parameters; those without `requires_grad` are left out.
@@ -119,8 +38,9 @@ class Reducer:
             takes at most one step's rounding with it.
 
     Attributes:
-        inspects: Whether `own_is_finite` is found out; it costs a pass over the gradients.
-        own_is_finite: Whether this worker's own gradients hold no infinity and no NaN.
+        overlap: Whether a bucket is submitted as soon as the last backward has completed it.
+        copies: Whether what travels is a copy, so that the next step can begin before it is back.
+        inspects: Whether `Gradients.own_are_finite` is found out; that is a pass over them.
 
     Raises:
         UserError: A parameter is of a kind that cannot be reduced.
@@ -138,14 +58,16 @@ class Reducer:
         self._bucket_bytes = bucket_bytes
         self._first_bucket_bytes = min(bucket_bytes, FIRST_BUCKET_BYTES)
         self._trainable: tuple[bool, ...] = ()
-        self._buckets: list[_Bucket] = []
+        self._buckets: list[Bucket] = []
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._collective: Collective | None = None
         self._fault: Interrupted | None = None
         self.overlap = True
         self.last_backward = False
+        self.copies = False
         self.inspects = False
-        self.own_is_finite = True
+        self._lane = 0
+        self._own_are_finite = True
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -162,18 +84,23 @@ class Reducer:
         is_double = bool(self._buckets) and self._buckets[0].flat.dtype == torch.float64
         return torch.float64 if is_double else torch.float32
 
-    def prepare(self, collective: Collective) -> None:
+    def prepare(self, collective: Collective, lane: int = 0) -> None:
         """Zero the gradients and get ready for a step's backward passes.
 
         Rebuilds the buckets when parameters were frozen or unfrozen since the last step.
+
+        Args:
+            collective: The rendezvous.
+            lane: Another one than those of the steps under way, the same on all workers: it
+                becomes part of the reductions' names.
         """
         trainable = tuple(parameter.requires_grad for parameter in self._parameters)
         if trainable != self._trainable:
             self._build(trainable)
-        self._collective = collective
+        self._collective, self._lane = collective, lane
         self._fault = None
         self.last_backward = False
-        self.own_is_finite = True
+        self._own_are_finite = True
         for bucket in self._buckets:
             bucket.prepare()
 
@@ -181,42 +108,24 @@ class Reducer:
         """The backward passes of this step start anew; what was submitted stays, as it is final."""
         self.last_backward = False
         for bucket in self._buckets:
-            if bucket.handle is None:
+            if bucket.sum is None:
                 bucket.prepare()
             else:
                 bucket.close()
 
-    def launch_rest(self) -> None:
-        """Submit every bucket that the backward passes have not completed (unused parameters)."""
-        if self._collective is None:
-            return
-        for bucket in self._buckets:
-            if bucket.handle is None:
-                bucket.launch(self._collective)
-
-    def wait(self) -> None:
-        """Block until every bucket is reduced.
+    def take(self) -> Gradients:
+        """Submit what the backward passes have not completed (unused parameters), and hand over.
 
         Raises:
-            Interrupted: A reduction broke; the gradients are undefined, nothing else was changed.
+            Interrupted: The rendezvous broke.
         """
+        for bucket in self._buckets:
+            if bucket.sum is None:
+                self._launch(bucket)
         if self._fault is not None:
             raise self._fault
-        if self._collective is not None:
-            for bucket in self._buckets:
-                bucket.finish(self._collective)
-
-    def publish(self, factor: float) -> None:
-        """Leave the reduced gradients, times `factor`, in the parameters' `grad`."""
-        for bucket in self._buckets:
-            bucket.publish(factor)
-
-    def is_finite(self) -> bool:
-        """Whether the reduced gradients hold no infinity and no NaN; the same on all workers."""
-        sums = [bucket.flat.sum() for bucket in self._buckets]
-        if not sums or bool(torch.stack([s.float() for s in sums]).isfinite().all()):
-            return True
-        return all(bool(bucket.flat.isfinite().all()) for bucket in self._buckets)
+        sums = [bucket.sum for bucket in self._buckets if bucket.sum is not None]
+        return Gradients(sums, self._own_are_finite if self.inspects else None)
 
     def _build(self, trainable: tuple[bool, ...]) -> None:
         for hook in self._hooks:
@@ -247,13 +156,13 @@ class Reducer:
             self._add_bucket(group)
 
     def _add_bucket(self, group: list[Parameter]) -> None:
-        bucket = _Bucket(len(self._buckets), group, self._compression)
+        bucket = Bucket(len(self._buckets), group, self._compression)
         self._buckets.append(bucket)
         for place, parameter in enumerate(group):
             hook = self._make_hook(bucket, place)
             self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
 
-    def _make_hook(self, bucket: _Bucket, place: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    def _make_hook(self, bucket: Bucket, place: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
         def on_gradient(parameter: torch.Tensor) -> None:
             if bucket.is_closed:
                 parameter.grad = None
@@ -268,7 +177,7 @@ class Reducer:
                 # Somebody set `grad` to None; put what arrived where it belongs.
                 view.copy_(grad)
                 parameter.grad = view
-            if bucket.handle is not None:
+            if bucket.sum is not None:
                 raise UserError(
                     "a gradient arrived after its bucket was reduced: "
                     "use checkpoint(use_reentrant=False)"
@@ -281,12 +190,12 @@ class Reducer:
 
         return on_gradient
 
-    def _launch(self, bucket: _Bucket) -> None:
+    def _launch(self, bucket: Bucket) -> None:
         if self._fault is not None or self._collective is None:
             return
         if self.inspects:
-            self.own_is_finite &= bool(bucket.flat.isfinite().all())
+            self._own_are_finite &= bool(bucket.flat.isfinite().all())
         try:
-            bucket.launch(self._collective)
-        except Interrupted as fault:  # not through autograd: `wait` raises it
+            bucket.launch(self._collective, self._lane, copies=self.copies)
+        except Interrupted as fault:  # not through autograd: `take` raises it
             self._fault = fault

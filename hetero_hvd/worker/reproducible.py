@@ -17,6 +17,7 @@ from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.planner import LocalPlanner
 from hetero_hvd.worker.randomness import GrainDataset
+from hetero_hvd.worker.staleness import staleness_of
 
 DEFAULT_GRAIN = 16
 UNFIT_MODULES = {
@@ -159,6 +160,8 @@ def _refuse(
             f"reproducible: micro_batch_size={options.micro_batch_size}: leave it out, each grain "
             f"of {mode.grain} samples is one forward and backward"
         )
+    if staleness_of(options).bound:
+        raise UserError("reproducible: staleness_bound must be 0: faults would change the delays")
     if options.compression != "none":
         raise UserError(
             f"reproducible: compression={options.compression}: rounds each worker's own sum; leave "
@@ -174,6 +177,10 @@ def _refuse(
             "reproducible: an IterableDataset cannot be read from any position: use a dataset "
             "with a length"
         )
+    _refuse_model(model)
+
+
+def _refuse_model(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         why = UNFIT_MODULES.get(type(module).__name__)
         if why is not None:

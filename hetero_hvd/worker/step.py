@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from torch.nn import Parameter
 
 from hetero_hvd.errors import TransientError, UserError
 from hetero_hvd.probes.timing import Event, PhaseClock
@@ -17,18 +17,17 @@ from hetero_hvd.worker.bad_numbers import BadNumbers
 from hetero_hvd.worker.buffers import BufferAverage
 from hetero_hvd.worker.collective import Collective
 from hetero_hvd.worker.emulation import Emulation
+from hetero_hvd.worker.flight import Flight
 from hetero_hvd.worker.loader import Slice
-from hetero_hvd.worker.micro_batch import split, to_device
-from hetero_hvd.worker.options import StepOptions
+from hetero_hvd.worker.micro_batch import Loss, mean_and_weight, split, to_device
+from hetero_hvd.worker.options import StepOptions, check_model
 from hetero_hvd.worker.reducer import Reducer
 from hetero_hvd.worker.replica import Stateful
 from hetero_hvd.worker.sizing import Sizing
 from hetero_hvd.worker.solo import SoloCollective
+from hetero_hvd.worker.staleness import Staleness
 from hetero_hvd.worker.sync_batch_norm import find_rounds
-
-Loss = torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]
-"""Mean loss over a micro-batch's samples, or (mean loss, weight) if it is over something else."""
-
+from hetero_hvd.worker.update import Update
 
 Urgency = Callable[[int, float | None], bool]
 
@@ -55,8 +54,10 @@ class Step:
         optimizer: The user's optimizer.
         options: How to take a step.
         device: Where the model is.
+        staleness: How many steps may be under way.
 
     Attributes:
+        in_flight: The steps that are submitted and not applied yet, oldest first.
         sizing: Chooses the size of the micro-batches.
         rounds: In which layers that normalise over all workers meet them.
         emulation: Slows the compute down; None: it does not.
@@ -71,20 +72,19 @@ class Step:
         optimizer: torch.optim.Optimizer,
         options: StepOptions,
         device: torch.device,
+        staleness: Staleness | None = None,
     ) -> None:
-        if isinstance(optimizer, torch.optim.LBFGS):
-            raise UserError(
-                "optimizer LBFGS evaluates the loss several times a step: not supported"
-            )
-        _check(model, optimizer)
-        self._optimizer = optimizer
+        check_model(model, optimizer)
+        self._apply = Update(optimizer, options, device)
         self._options = options
         self._device = device
         self._reducer = Reducer(
             model.parameters(), bucket_bytes=options.bucket_bytes, compression=options.compression
         )
-        self._buffers = BufferAverage(model)
+        self._staleness = staleness or Staleness(0)
+        self._buffers = BufferAverage(model, as_changes=self._staleness.bound > 0)
         self._bad_numbers = BadNumbers()
+        self.in_flight: deque[Any] = deque()
         self._slice: Slice | None = None
         self._collective: Collective = SoloCollective()
         self._micro: tuple[int, bool] = (0, False)
@@ -106,7 +106,8 @@ class Step:
         self.rounds.begin_step()
         with self.clock.phase("optimizer"):  # what `zero_grad` would be
             self._buffers.remember()
-            self._reducer.prepare(collective)
+            self._reducer.copies = self._staleness.bound > 0
+            self._reducer.prepare(collective, self._lane(part))
 
     def try_smaller(self) -> bool:
         """Memory does not suffice: begin the step anew with smaller micro-batches, if there are.
@@ -117,6 +118,7 @@ class Step:
         if not self.sizing.fail():
             return False
         self._buffers.restore()
+        self._buffers.remember()
         self._start(self._current())
         self._reducer.prepare_again()
         self.clock.take()  # what was in vain is not the time that the step takes
@@ -157,13 +159,7 @@ class Step:
 
     def backward(self, loss: Loss) -> None:
         """Add one micro-batch's contribution to the gradients."""
-        num_samples, _ = self._micro
-        mean, weight = loss if isinstance(loss, tuple) else (loss, num_samples)
-        if mean.dim():
-            raise UserError(f"the loss has shape {tuple(mean.shape)}: must be a scalar, the mean")
-        weight = float(weight)
-        if weight < 0:
-            raise UserError(f"the weight of a loss is {weight}: must be >= 0")
+        mean, weight = mean_and_weight(loss, num_samples=self._micro[0])
         if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
             self.rounds.help_backward()
             return
@@ -184,13 +180,47 @@ class Step:
             if self.emulation is not None:
                 self.emulation.stretch(start)
 
-    def finish(self, collective: Collective, urgency: Urgency = never) -> float:
-        """Reduce over all workers, and apply.
+    @property
+    def is_due(self) -> bool:
+        """Whether a step has to be applied before the next one begins."""
+        return len(self.in_flight) > self._staleness.now
+
+    def launch(self, collective: Collective, urgency: Urgency = never) -> None:
+        """Submit what this worker adds to the step.
 
         Args:
             collective: The rendezvous.
             urgency: Tells from the samples and the busy seconds of this step whether this worker
                 wants an exchange of timings now; see `is_urgent`.
+
+        Raises:
+            Interrupted: The rendezvous broke; call `undo`.
+        """
+        part, lane = self._current(), self._lane(self._current())
+        self._hold(part)
+        self.sizing.done()
+        self.rounds.finish(collective, self.clock)
+        self.is_urgent = False
+        is_urgent = urgency(part.num_samples, self.clock.busy_seconds)
+        gradients = self._reducer.take()
+        buffers = self._buffers.launch(collective, part.num_samples / part.global_samples, lane)
+        loss = float(self._weighted_loss)
+        totals = torch.tensor([self._weight, loss, is_urgent], dtype=self._reducer.wire_dtype)
+        scaler = self._options.scaler if self._staleness.bound else None
+        flight = Flight(
+            part=part,
+            gradients=gradients,
+            buffers=buffers,
+            totals=totals,
+            totals_handle=collective.sum_async(totals, f"totals.{lane}"),
+            own_loss_is_finite=math.isfinite(loss),
+            delay=len(self.in_flight),
+            loss_scale=scaler.get_scale() if scaler is not None else 1.0,
+        )
+        self.in_flight.append(flight)
+
+    def land(self, collective: Collective) -> float:
+        """Wait for the oldest step under way, and apply it.
 
         Returns:
             Weighted mean of the loss over the global batch, the same on all workers; NaN if it or
@@ -199,96 +229,71 @@ class Step:
         Raises:
             Interrupted: A reduction broke; parameters and optimizer are untouched, call `undo`.
         """
-        part = self._current()
-        self._hold(part)
-        self.sizing.done()
+        flight: Flight = self.in_flight[0]
         with self.clock.phase("comm_wait"):
-            self.rounds.finish(collective)
-        self.rounds.settle(self.clock)
-        is_urgent = urgency(part.num_samples, self.clock.busy_seconds)
-        self._reducer.launch_rest()
-        self._buffers.launch(collective, part.num_samples / part.global_samples)
-        totals = torch.tensor(
-            [self._weight, float(self._weighted_loss), is_urgent], dtype=self._reducer.wire_dtype
-        )
-        handle = collective.sum_async(totals, "totals")
-        with self.clock.phase("comm_wait"):
-            self._reducer.wait()
-            self._buffers.wait(collective)
-            collective.wait(handle)
-        weight, weighted_loss, num_urgent = totals.tolist()
+            flight.wait(collective)
+        weight, weighted_loss, num_urgent = flight.totals.tolist()
         self.is_urgent = num_urgent > 0
-        if self._options.scaler is None and not (
-            math.isfinite(weighted_loss) and self._reducer.is_finite()
-        ):
-            self._skip(collective)
+        is_finite = math.isfinite(weighted_loss) and flight.gradients.are_finite()
+        if self._options.scaler is None and not is_finite:
+            self._skip(collective, flight)
             return math.nan
-        self._reducer.inspects = False
         self._bad_numbers.step_is_good()
+        if flight.gradients.own_are_finite is not None:
+            self._reducer.inspects = False
         with self.clock.phase("optimizer"):
-            self._reducer.publish(part.global_samples / weight if weight else 0.0)
-            self._buffers.publish()
+            flight.gradients.publish(self._factor(flight, weight))
+            self._buffers.publish(flight.buffers)
             self._apply([p for p in self._reducer.parameters if p.grad is not None])
+        self.in_flight.popleft()
         return weighted_loss / weight if weight else 0.0
 
-    def _skip(self, collective: Collective) -> None:
-        """Find out whose numbers are not finite; if no loss says it, take the step once more."""
-        is_mine = not (math.isfinite(float(self._weighted_loss)) and self._reducer.own_is_finite)
+    def _factor(self, flight: Flight, weight: float) -> float:
+        """From the sum to the gradient of the mean, at the loss scale of now."""
+        scaler = self._options.scaler
+        rescaling = 1.0
+        if scaler is not None and self._staleness.bound:
+            rescaling = scaler.get_scale() / flight.loss_scale
+        return rescaling * flight.part.global_samples / weight if weight else 0.0
+
+    def _skip(self, collective: Collective, flight: Flight) -> None:
+        """Find out whose numbers are not finite; if no loss says it, look at gradients as well.
+
+        Where no other step is under way, this one is taken once more for that.
+        """
+        are_finite = flight.gradients.own_are_finite
+        is_mine = not flight.own_loss_is_finite or are_finite is False
         guilty = self._bad_numbers.guilty(collective, is_mine=is_mine)
-        if not guilty and not self._reducer.inspects:
+        if not guilty and are_finite is None:
             self._reducer.inspects = True
-            raise TakeAgain("only the gradients are not finite: look whose")
-        self._reducer.inspects = False
+            if len(self.in_flight) == 1 and not self._staleness.now:
+                raise TakeAgain("only the gradients are not finite: look whose")
+        else:
+            self._reducer.inspects = False
         self._bad_numbers.step_is_bad(collective, guilty)
+        self.in_flight.popleft()
+        flight.gradients.forget()
         self._buffers.restore()
 
     def undo(self) -> None:
-        """Forget a step that was not applied."""
+        """Forget all steps that were not applied."""
+        if self.in_flight:
+            self.in_flight[0].gradients.forget()
+        self.in_flight.clear()
         self._buffers.restore()
+
+    def _lane(self, part: Slice) -> int:
+        return part.step_in_epoch % (self._staleness.bound + 1)
 
     def _hold(self, part: Slice) -> None:
         if self.emulation is not None:
             with self.clock.phase("backward"):
                 self.emulation.hold(self._began_at, part.num_samples)
 
-    def _apply(self, reduced: list[Parameter]) -> None:
-        scaler, clip = self._options.scaler, self._options.clip
-        if scaler is not None and not reduced:
-            return  # nobody used anything; a scaler cannot step without a gradient
-        if scaler is not None:
-            scaler.scale(torch.zeros((), device=self._device))  # a worker without samples never did
-            scaler.unscale_(self._optimizer)
-        if clip is not None:
-            clip(reduced)
-        if scaler is None:
-            self._optimizer.step()
-        else:
-            scaler.step(self._optimizer)
-            scaler.update()
-
     def _current(self) -> Slice:
         if self._slice is None:
             raise UserError("no step is under way: take the batch from trainer.batches()")
         return self._slice
-
-
-def _check(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse what would let the workers drift apart, or could not be reduced."""
-    known = {id(parameter) for parameter in model.parameters()}
-    groups = optimizer.param_groups
-    if any(id(parameter) not in known for group in groups for parameter in group["params"]):
-        raise UserError(
-            "the optimizer has parameters that are not the model's: give a model that holds them "
-            "all, for example torch.nn.ModuleList([model, criterion])"
-        )
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.SyncBatchNorm):
-            raise UserError(
-                f"model.{name}: torch's SyncBatchNorm needs torch.distributed: use "
-                "hetero_hvd.convert_sync_batch_norm(model)"
-            )
-        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
-            raise UserError(f"model.{name}: sparse gradients are not reduced: use sparse=False")
 
 
 def _device_event() -> Event:

@@ -120,23 +120,25 @@ class Rounds:
         if self._collective is not None:
             self._help_backward({n for n in self._waiting if self._layers[n].is_asked_for})
 
-    def finish(self, collective: Collective) -> None:
+    def finish(self, collective: Collective, clock: PhaseClock) -> None:
         """Help in the rounds that others have beyond one's own.
+
+        Args:
+            collective: The rendezvous.
+            clock: Of the step: waiting for others inside of a pass is no work of this worker's.
 
         Raises:
             Interrupted: The rendezvous broke.
         """
         if self.fault is not None:
             raise self.fault
-        if self._collective is None:
-            self.agree(collective, 0)
-        while self._round < self._last:
-            self.next()
-            self._help()
+        with clock.phase("comm_wait"):
+            if self._collective is None:
+                self.agree(collective, 0)
+            while self._round < self._last:
+                self.next()
+                self._help()
         _current.rounds = None
-
-    def settle(self, clock: PhaseClock) -> None:
-        """Waiting for others inside of a pass is no work of this worker's."""
         for way, seconds in self._waited.items():
             if seconds:
                 clock.add(way, -seconds)

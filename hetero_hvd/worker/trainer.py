@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -10,22 +10,24 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.messages import Evaluated
+from hetero_hvd.messages import StalenessEnded
 from hetero_hvd.worker.admission import device
-from hetero_hvd.worker.collective import Interrupted, gather_bytes
+from hetero_hvd.worker.collective import Interrupted
 from hetero_hvd.worker.description import describe_work
 from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.emulation import Emulation
-from hetero_hvd.worker.evaluation import Metrics, evaluate_part, merge
+from hetero_hvd.worker.evaluation import Evaluations, Metrics
 from hetero_hvd.worker.fingerprints import Fingerprints
 from hetero_hvd.worker.grain_step import make_step
 from hetero_hvd.worker.loader import ShareLoader, Slice
-from hetero_hvd.worker.micro_batch import is_unpacked
+from hetero_hvd.worker.micro_batch import Loss, is_unpacked
 from hetero_hvd.worker.oom import contribute
 from hetero_hvd.worker.options import check_scheduler, step_options
+from hetero_hvd.worker.pipeline import Pipeline
 from hetero_hvd.worker.replica import Stateful, Trainable, all_parts
 from hetero_hvd.worker.reproducible import decide, join
-from hetero_hvd.worker.step import Loss, TakeAgain
+from hetero_hvd.worker.staleness import staleness_of
+from hetero_hvd.worker.step import TakeAgain
 
 
 class Trainer:
@@ -76,16 +78,22 @@ class Trainer:
         division = {"accumulation_steps": own.accumulation_steps, "undivided": own.undivided}
         grain = mode.grain if mode else None
         self._loader = ShareLoader(loader, seed=seed, grain=grain, **division)
-        self._step = make_step(model, optimizer, own, device(), mode)
+        self._staleness = staleness_of(own)
+        late = self._staleness
+        self._step = make_step(model, optimizer, own, device(), mode=mode, staleness=late)
+        self._pipeline = Pipeline(self._step, self._staleness, self._applied)
         parts: dict[str, Stateful | None]
         parts = {"model": model, "trainable": Trainable(model), "optimizer": optimizer}
         parts |= {"scheduler": scheduler, "scaler": own.scaler, "scales": self._step.scales}
+        parts["staleness"] = self._staleness if self._staleness.bound else None
         state = all_parts(parts, extra_state or {})
-        self._state = ElasticState(state, self._loader, self._step.clock, self._step.sizing)
+        self._state = ElasticState(
+            state, self._loader, self._step.clock, self._pipeline, self._step.sizing
+        )
         self._state.work = describe_work(model, own, device())
         self._fingerprints = Fingerprints({**state, "position": self._state.position}, mode)
         self._slice: Slice | None = None
-        self._num_evaluated = 0
+        self._evaluations = Evaluations(self._model, self._state, whole=mode is not None)
         self._epoch_exhausted = False
 
     @property
@@ -121,10 +129,11 @@ class Trainer:
                 continue
             self._epoch_exhausted = False
             yield position.epoch
+            self._drain()  # the script may have left `batches` before its end
             if self.is_leader:
                 self._fingerprints.epoch_done(position)
             position.next_epoch()
-            self._num_evaluated = 0
+            self._evaluations.num_done = 0
             if self._scheduler is not None and self._scheduler_interval == "epoch":
                 self._scheduler.step()
 
@@ -147,8 +156,10 @@ class Trainer:
                 with self._step.clock.phase("data_wait"):
                     part = next(slices, None)
                 if part is None:
-                    self._epoch_exhausted = True
-                    return
+                    if self._drain():
+                        self._epoch_exhausted = True
+                        return
+                    break
                 is_due = True
                 while is_due:
                     self._begin(part)
@@ -157,8 +168,7 @@ class Trainer:
                     else:
                         self.apply()
                     is_due = self._step.again
-                moved = position.step_in_epoch > part.step_in_epoch
-                if not moved and membership is self._state.membership:
+                if self._slice is not None and membership is self._state.membership:
                     raise UserError("trainer.step (or apply) was not called for the last batch")
 
     def step(self, loss_function: Callable[..., Loss], *batch: Any) -> float:  # noqa: ANN401
@@ -186,7 +196,8 @@ class Trainer:
         )
         while True:
             contribute(self._step, self._state, loss_function, batch)
-            if self.apply() or position.applied_steps > step or unpacked is None:
+            is_taken = self.apply() or position.applied_steps > step
+            if is_taken or unpacked is None or self._staleness.now:
                 return position.loss
             part = (
                 self._slice
@@ -215,21 +226,8 @@ class Trainer:
         Returns:
             Name to weighted mean, the same numbers on every worker.
         """
-        position = self._state.position
-        self._num_evaluated += 1
-        if self._num_evaluated <= len(position.evaluations):  # a joiner: the others have done it
-            return position.evaluations[self._num_evaluated - 1]
-        parts = self._evaluate_together(metrics, loader)
-        if parts is None:
-            return position.evaluations[self._num_evaluated - 1]
-        result = merge(parts)
-        position.evaluations.append(result)
-        self._state.evaluated(result)
-        if self.is_leader:
-            self._state.seat.planner.evaluated(
-                Evaluated(epoch=position.epoch, step=position.applied_steps, metrics=result)
-            )
-        return result
+        self._drain()
+        return self._evaluations.run(metrics, loader, is_epoch_done=self._epoch_exhausted)
 
     def micro_batches(self, *batch: Any) -> Iterator[Any]:  # noqa: ANN401
         """Lower level: the batch in pieces of at most `micro_batch_size` samples, on the device.
@@ -247,54 +245,47 @@ class Trainer:
         """Lower level: reduce the gradients over all workers and apply them.
 
         Returns:
-            Whether the step was applied. If not, the membership has changed: `batches` hands out
-            this worker's new part of the same step.
+            Whether the step was taken. If not, the membership has changed: `batches` hands out
+            this worker's new part of the steps that are not applied.
         """
         part = self._slice
         if part is None:
             raise UserError("no step is under way: take the batch from trainer.batches()")
+        self._step.again = False
         try:
-            self._step.again = False
-            loss = self._step.finish(self._state.seat.collective, self._state.is_urgent)
+            self._pipeline.take(self._state.seat.collective, self._state.is_urgent)
         except TakeAgain:
             self._step.undo()
             self._step.again = True
             return False
         except Interrupted as fault:
-            self._step.undo()
             self._state.recover("fault", str(fault))
             return False
+        self._slice = None
+        self._state.step_taken(part.num_samples, self._step.clock.take(), self._step.is_urgent)
+        return True
+
+    def _applied(self, loss: float) -> None:
         self._state.position.advance(loss)
-        self._num_evaluated = 0
+        self._evaluations.num_done = 0
         if self._scheduler is not None and self._scheduler_interval == "step":
             self._scheduler.step()
         if self.is_leader:
             self._fingerprints.step_done(self._state.position)
-        self._state.step_applied(part.num_samples, self._step.clock.take(), self._step.is_urgent)
+        if self._staleness.applied(loss) and self.is_leader:
+            worker, step = self._state.seat.place.worker, self._state.position.applied_steps
+            reason = self._staleness.reason
+            self._state.tell(StalenessEnded(worker=worker, step=step, reason=reason))
+
+    def _drain(self) -> bool:
+        """Apply all that is under way; False if the membership changed: some is to be redone."""
+        try:
+            self._pipeline.drain(self._state.seat.collective)
+        except Interrupted as fault:
+            self._state.recover("fault", str(fault))
+            return False
         return True
 
     def _begin(self, part: Slice) -> None:
         self._slice = part
         self._step.begin(self._state.seat.collective, part)
-
-    def _evaluate_together(
-        self, metrics: Callable[..., Metrics], loader: DataLoader[Any]
-    ) -> list[bytes] | None:
-        while self._num_evaluated > len(self._state.position.evaluations):
-            membership, collective = self._state.membership, self._state.seat.collective
-            shares = membership.plan.local_batch_sizes
-            part = self._evaluated_part(metrics, loader, shares=shares, rank=collective.rank)
-            try:
-                return gather_bytes(collective, part, "metrics")
-            except Interrupted as fault:
-                self._state.recover("fault", str(fault))
-            # In mid-epoch a fresh worker goes straight on to the next step: it will not help here.
-            if not self._epoch_exhausted and self._state.membership.consistency.num_new:
-                return [self._evaluated_part(metrics, loader, shares=[1], rank=0)]
-        return None  # the others were through with it when the membership changed
-
-    def _evaluated_part(self, *task: Any, shares: Sequence[int], rank: int) -> bytes:  # noqa: ANN401
-        whole = self._mode is not None
-        return evaluate_part(
-            self._model, *task, shares=shares, rank=rank, device=device(), whole=whole
-        )

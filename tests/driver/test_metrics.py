@@ -40,6 +40,8 @@ def timing(wait, forward, size):
         comm_wait_seconds=wait,
         optimizer_seconds=0.0,
         step_seconds=0.01 + forward + 0.1 + wait,
+        staleness_steps=1.0,
+        lag_steps=1.0 if forward > 0.1 else 0.0,
     )
 
 

@@ -8,6 +8,11 @@ from hetero_hvd.core.shards import permutation
 
 SIZE, BATCH, SEED = 210, 32, 5
 
+STALE = [
+    {"optimizer": "sgd", "epochs": 6, "bound": 1},
+    {"optimizer": "adamw", "epochs": 6, "bound": 3},
+    {"optimizer": "sgd", "epochs": 6, "bound": 2, "workers": (2, 0), "persistent": True},
+]
 IN_PROCESS = [{"optimizer": "sgd", "epochs": 9}, {"optimizer": "adamw", "epochs": 9}]
 LOADERS = [
     {"optimizer": "sgd", "epochs": 4, "workers": (2,)},
@@ -30,8 +35,8 @@ def steps_of(case):
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("num_workers", "cases"),
-    [(1, IN_PROCESS), (2, IN_PROCESS), (3, IN_PROCESS), (4, IN_PROCESS), (2, LOADERS)],
-    ids=["1", "2", "3", "4", "loader-processes"],
+    [(1, IN_PROCESS), (2, IN_PROCESS), (3, IN_PROCESS), (4, IN_PROCESS), (2, LOADERS), (3, STALE)],
+    ids=["1", "2", "3", "4", "loader-processes", "staleness"],
 )
 def test_changing_plans_change_nothing(run_workers, num_workers, cases):
     """Each step consumes exactly its positions, and training ends where one process ends."""

@@ -91,6 +91,11 @@ class ThreadCollective:
         in_order = [posts[name] for name in self.members]
         return tensor.copy_(sum(in_order)) if kind == "sum" else torch.cat(in_order)
 
+    def is_done(self, handle):
+        """Whether all have posted, or will not."""
+        with self.hub.changed:
+            return len(self.hub.posts[handle[2]]) == self.size or bool(self.hub.broken)
+
     def _await(self, posts):
         done = self.hub.changed.wait_for(
             lambda: (
@@ -118,7 +123,6 @@ def seat(hub, rank):
         planner=LocalPlanner(BalanceConfig(balance=False)),
         rendezvous_id=0,
         client=None,
-        tell=lambda _: None,
         reset_requested=False,
         stop_requested=False,
         leave_reason=None,

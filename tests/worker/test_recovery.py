@@ -13,7 +13,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from hetero_hvd import Trainer
 
 EPOCHS, STEPS, SIZE, BATCH = 3, 3, 22, 8
-OPERATIONS = {"gradients.0": 9, "totals": 9, "buffers": 9, "timings": 4, "metrics": 6, "finish": 1}
+OPERATIONS = {
+    "gradients.0.0": 9,
+    "totals.0": 9,
+    "buffers.0": 9,
+    "timings": 4,
+    "metrics": 6,
+    "finish": 1,
+}
 """Each operation of a training, and how many times a worker waits for it without a fault."""
 
 FAULTS = [
@@ -95,7 +102,7 @@ def test_a_fault_changes_nothing(undisturbed, fault):
 
 def test_an_early_second_fault_changes_nothing(undisturbed):
     """The rendezvous after a fault breaks too, while the workers tell each other where they are."""
-    faults = [(1, "totals", 4, "after"), (2, "reports", 2, "before"), (0, "plan", 3, "after")]
+    faults = [(1, "totals.0", 4, "after"), (2, "reports", 2, "before"), (0, "plan", 3, "after")]
     hub = Hub(3, faults)
     check(run_together(hub, train), undisturbed)
     assert len(hub.fired) >= 2

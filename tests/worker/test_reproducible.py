@@ -137,7 +137,7 @@ def test_wrong_scales_take_the_step_again(scale):
     plain = copy.deepcopy(model)
     trainer, _ = new_trainer(model=model, loss_scale=scale, data=TensorDataset(X[:8]))
     gradients = {}
-    trainer._step._options = type(trainer._step._options)(
+    trainer._step._apply._options = type(trainer._step._options)(
         clip=lambda ps: gradients.update(enumerate(p.grad.clone() for p in ps))
     )
     tries = []

@@ -39,18 +39,28 @@ def new_model():
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.LayerNorm(16), nn.Linear(16, 4))
 
 
-def train_alone(data, make_optimizer, epochs, drop_last):
-    """Train alone."""
+def train_alone(data, make_optimizer, epochs, drop_last, bound):
+    """Train alone; gradient k is applied after step k + bound was computed."""
     model = new_model()
     optimizer = make_optimizer(model.parameters())
     end = SIZE - SIZE % BATCH if drop_last else SIZE
+    under_way = []
+
+    def apply_oldest():
+        for parameter, gradient in zip(model.parameters(), under_way.pop(0), strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+
     for epoch in range(epochs):
         order = permutation(SIZE, seed=SEED, epoch=epoch)
         for start in range(0, end, BATCH):
             mine = order[start : min(start + BATCH, end)]
-            optimizer.zero_grad()
-            cross_entropy(model(data.x[mine]), data.y[mine]).backward()
-            optimizer.step()
+            loss = cross_entropy(model(data.x[mine]), data.y[mine])
+            under_way.append(torch.autograd.grad(loss, list(model.parameters())))
+            if len(under_way) > bound:
+                apply_oldest()
+        while under_way:
+            apply_oldest()
     return nn.utils.parameters_to_vector(model.parameters())
 
 
@@ -70,7 +80,7 @@ def plans(num_workers):
         yield shares
 
 
-def one_case(*, optimizer, epochs, drop_last=False, workers=(0,), persistent=False):
+def one_case(*, optimizer, epochs, drop_last=False, workers=(0,), persistent=False, bound=0):
     """One case."""
     seat, data = init(), Numbered()
     planner = follow(plans(seat.collective.size))
@@ -85,13 +95,16 @@ def one_case(*, optimizer, epochs, drop_last=False, workers=(0,), persistent=Fal
     )
     model = new_model()
     kept = OPTIMIZERS[optimizer](model.parameters())
-    trainer = hetero_hvd.Trainer(model, kept, loader, seed=SEED)
+    trainer = hetero_hvd.Trainer(
+        model, kept, loader, seed=SEED, staleness_bound=bound, staleness_warmup_steps=0
+    )
     consumed = []
     for _ in trainer.epochs(epochs):
         for index, x, y in trainer.batches():
-            consumed.append([trainer.applied_steps, index.tolist()])
+            step = trainer.applied_steps + trainer._pipeline.num_in_flight
+            consumed.append([step, index.tolist()])
             trainer.step(lambda x, y: cross_entropy(model(x), y), x, y)
-    alone = train_alone(data, OPTIMIZERS[optimizer], epochs, drop_last)
+    alone = train_alone(data, OPTIMIZERS[optimizer], epochs, drop_last, bound)
     together = nn.utils.parameters_to_vector(model.parameters())
     return {
         "error": (together - alone).abs().max().item(),

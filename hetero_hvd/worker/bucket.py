@@ -1,0 +1,150 @@
+"""A bucket of gradients: one flat buffer that is summed over the workers in one reduction."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch.nn import Parameter
+
+from hetero_hvd.worker.collective import Collective, Handle
+
+Compression = Literal["none", "fp16", "fp16-feedback"]
+"""Not bfloat16: Horovod 0.28.1 cannot sum it."""
+
+
+class BucketSum:
+    """One bucket's gradients while they are being summed.
+
+    Args:
+        bucket: Whose.
+        wire: What travels, and where the sum arrives; the bucket's own buffer, or a copy.
+        residual_before: What rounding had lost before this step.
+    """
+
+    def __init__(
+        self, bucket: Bucket, wire: torch.Tensor, residual_before: torch.Tensor | None
+    ) -> None:
+        self._bucket, self.wire, self._residual_before = bucket, wire, residual_before
+        self.handle: Handle = None
+
+    def publish(self, factor: float) -> None:
+        """Leave the sum, times `factor`, in the parameters' `grad`."""
+        bucket = self._bucket
+        if self.wire is not bucket.flat:
+            bucket.flat.copy_(self.wire)
+        used = bucket.used.tolist()
+        for parameter, view, flag in zip(bucket.parameters, bucket.views, used, strict=True):
+            parameter.grad = view if flag and parameter.requires_grad else None
+        if factor != 1.0:
+            bucket.flat.mul_(factor)
+
+    def forget(self) -> None:
+        """It will not be applied."""
+        self._bucket.residual = self._residual_before
+
+
+class Bucket:
+    """Gradients of several parameters in one flat buffer, then one `used` flag for each.
+
+    Each parameter's `grad` is a view into the buffer, so nothing is copied. The flags are summed
+    along: a parameter that no worker used keeps `grad=None`, as it would in one process.
+
+    Args:
+        index: Of the bucket.
+        parameters: Of one type, on one device.
+        compression: See `Reducer`.
+    """
+
+    def __init__(self, index: int, parameters: list[Parameter], compression: Compression) -> None:
+        self.index = index
+        self._compression = compression
+        self.residual: torch.Tensor | None = None
+        self.parameters = parameters
+        first = parameters[0]
+        elements = sum(parameter.numel() for parameter in parameters)
+        self.flat = torch.zeros(elements + len(parameters), dtype=first.dtype, device=first.device)
+        self.views, offset = [], 0
+        for parameter in parameters:
+            view = self.flat[offset : offset + parameter.numel()].view_as(parameter)
+            self.views.append(view)
+            offset += parameter.numel()
+        self.used = self.flat[offset:]
+        self.sum: BucketSum | None = None
+        self.is_closed = False
+        self.pending: set[int] = set()
+        self.seen = [0.0] * len(parameters)
+
+    def prepare(self) -> None:
+        """Zero the gradients."""
+        self.flat.zero_()
+        self.sum = None
+        self.is_closed = False
+        self.pending = set(range(len(self.parameters)))
+        self.seen = [0.0] * len(self.parameters)
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            parameter.grad = view
+
+    def close(self) -> None:
+        """Let further gradients go elsewhere, where the hook drops them."""
+        self.is_closed = True
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def launch(self, collective: Collective, lane: int, *, copies: bool) -> None:
+        """Start the reduction; see `Reducer`."""
+        self.used.copy_(torch.tensor(self.seen))
+        before = self.residual
+        self.sum = BucketSum(self, self._on_the_wire(copies=copies), before)
+        name = f"gradients.{self.index}.{lane}"
+        self.sum.handle = collective.sum_async(self.sum.wire, name)
+
+    def _on_the_wire(self, *, copies: bool) -> torch.Tensor:
+        if self._compression == "none":
+            # Horovod has no bfloat16, and half-precision sums lose bits: both travel as float32.
+            if self.flat.dtype in (torch.float16, torch.bfloat16):
+                return self.flat.float()
+            return self.flat.clone() if copies else self.flat
+        if self.residual is not None:
+            self.flat.add_(self.residual)
+        wire = self.flat.half()
+        if self._compression == "fp16-feedback":
+            lost = torch.nan_to_num(self.flat - wire, nan=0.0, posinf=0.0, neginf=0.0)
+            lost[-len(self.parameters) :] = 0.0  # the flags are exact
+            self.residual = lost
+        return wire
+
+
+class Gradients:
+    """The gradients of one step, on their way.
+
+    Args:
+        sums: Of each bucket.
+        own_are_finite: Whether this worker's own hold no infinity and no NaN; None: not looked at.
+    """
+
+    def __init__(self, sums: list[BucketSum], own_are_finite: bool | None) -> None:
+        self._sums = sums
+        self.own_are_finite = own_are_finite
+
+    @property
+    def handles(self) -> list[Handle]:
+        """Of the reductions."""
+        return [each.handle for each in self._sums]
+
+    def are_finite(self) -> bool:
+        """Whether the reduced gradients hold no infinity and no NaN; the same on all workers."""
+        totals = [each.wire.sum() for each in self._sums]
+        if not totals or bool(torch.stack([t.float() for t in totals]).isfinite().all()):
+            return True
+        return all(bool(each.wire.isfinite().all()) for each in self._sums)
+
+    def publish(self, factor: float) -> None:
+        """Leave the reduced gradients, times `factor`, in the parameters' `grad`."""
+        for each in self._sums:
+            each.publish(factor)
+
+    def forget(self) -> None:
+        """They will not be applied: what rounding lost before them counts again."""
+        for each in self._sums:
+            each.forget()

@@ -1,0 +1,58 @@
+"""The reductions of one step, from the moment they are submitted until they are applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from hetero_hvd.worker.bucket import Gradients
+from hetero_hvd.worker.buffers import BufferSum
+from hetero_hvd.worker.collective import Collective, Handle
+from hetero_hvd.worker.loader import Slice
+
+
+@dataclass(kw_only=True)
+class Flight:
+    """One step under way.
+
+    Attributes:
+        part: This worker's part of the step.
+        gradients: Of the parameters.
+        buffers: Of the model; None: it has none that are averaged.
+        totals: Sum of weights, sum of weighted losses, how many workers are in a hurry.
+        totals_handle: Of their reduction.
+        own_loss_is_finite: This worker's.
+        delay: Steps that were under way when this one's gradients were computed: so many are
+            applied between the parameters that it has seen and those that it changes.
+        loss_scale: Factor of the gradients, of a `GradScaler`; 1 without.
+    """
+
+    part: Slice
+    gradients: Gradients
+    buffers: BufferSum | None
+    totals: torch.Tensor
+    totals_handle: Handle
+    own_loss_is_finite: bool
+    delay: int
+    loss_scale: float
+    _waiting: list[Handle] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Collect the handles; the totals come last, as they were submitted last."""
+        buffers = [] if self.buffers is None else [self.buffers.handle]
+        self._waiting = [*self.gradients.handles, *buffers, self.totals_handle]
+
+    def is_done(self, collective: Collective) -> bool:
+        """Whether `wait` would return, or fail, at once."""
+        return all(collective.is_done(handle) for handle in self._waiting)
+
+    def wait(self, collective: Collective) -> None:
+        """Block until all is reduced; may be called again.
+
+        Raises:
+            Interrupted: A reduction broke; the gradients are undefined, nothing else was changed.
+        """
+        while self._waiting:
+            collective.wait(self._waiting[0])
+            del self._waiting[0]

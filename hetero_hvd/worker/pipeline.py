@@ -1,0 +1,82 @@
+"""Takes the steps of a model, and applies each when the staleness bound asks for it.
+
+With bound S step k is applied after step k + S has been computed, on every worker: a worker runs at
+most S steps ahead of the slowest, and replicas are equal at equal numbers of applied steps (stale
+synchronous parallel: Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel
+Parameter Server, NeurIPS 2013, with the delay fixed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hetero_hvd.worker.collective import Collective, Interrupted
+from hetero_hvd.worker.staleness import Staleness
+from hetero_hvd.worker.step import Step, Urgency
+
+
+class Pipeline:
+    """The steps that are taken, and those of them that are not applied yet.
+
+    Args:
+        step: Computes and applies them.
+        staleness: The bound.
+        applied: Called with the loss of each applied step, in order.
+    """
+
+    def __init__(self, step: Step, staleness: Staleness, applied: Callable[[float], None]) -> None:
+        self._step, self._staleness, self._applied = step, staleness, applied
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps that are taken and not applied yet."""
+        return len(self._step.in_flight)
+
+    @property
+    def bound(self) -> int:
+        """The most that there may ever be after a step."""
+        return self._staleness.bound
+
+    def state(self, collective: Collective) -> dict[str, float]:
+        """Columns of `StepTiming`, without unit: steps under way, and how many wait to be applied.
+
+        The last is 0 on the fastest worker and the bound on the one that all others wait for.
+        """
+        if not self.bound:
+            return {}
+        flights = self._step.in_flight
+        num_done = sum(flight.is_done(collective) for flight in flights)
+        return {"staleness": len(flights), "lag": num_done}
+
+    def take(self, collective: Collective, urgency: Urgency) -> None:
+        """Submit the step that was computed, and apply what is due.
+
+        Raises:
+            Interrupted: The rendezvous broke; call `forget`.
+            TakeAgain: Compute the step again.
+        """
+        self._step.launch(collective, urgency)
+        while self._step.is_due:
+            self._applied(self._step.land(collective))
+
+    def drain(self, collective: Collective) -> None:
+        """Apply all that is under way.
+
+        Raises:
+            Interrupted: The rendezvous broke; call `forget`.
+        """
+        while self._step.in_flight:
+            self._applied(self._step.land(collective))
+
+    def forget(self, collective: Collective) -> None:
+        """The rendezvous broke: apply what was reduced before, drop the rest.
+
+        Dropped steps are computed anew, as the position of the data follows the applied steps.
+        """
+        flights = self._step.in_flight
+        try:
+            while self.bound and flights and flights[0].is_done(collective):
+                self._applied(self._step.land(collective))
+        except Interrupted:
+            pass  # this one and those behind it are lost
+        self._step.undo()

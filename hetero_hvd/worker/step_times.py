@@ -1,0 +1,57 @@
+"""What this worker's steps took since the last exchange, and whether that has changed."""
+
+from __future__ import annotations
+
+import time
+
+from hetero_hvd.core.pace import Hurry
+from hetero_hvd.messages import StepTiming
+from hetero_hvd.probes.throttling import ThrottleMeter
+from hetero_hvd.worker.exchange import TimingWindow
+
+
+class StepTimes:
+    """The timings of one worker.
+
+    Attributes:
+        has_changed: Whether its speed is another one since a few steps.
+        ended_at: End of the last step, `time.perf_counter`.
+    """
+
+    def __init__(self) -> None:
+        self._window, self._throttle, self._hurry = TimingWindow(), ThrottleMeter(), Hurry()
+        self.has_changed = False
+        self.ended_at = time.perf_counter()
+
+    def forget(self) -> None:
+        """What was before says nothing any more."""
+        self._window = TimingWindow()
+
+    def look(self, share: int, busy_seconds: float, *, planned: int) -> None:
+        """Look for a change of speed.
+
+        Args:
+            share: Samples of this worker in the step.
+            busy_seconds: Its own time in it.
+            planned: Its samples by the plan; the rest of an epoch has fewer, and says nothing.
+        """
+        self.has_changed = share == planned and self._hurry.observe(share, busy_seconds)
+
+    def add(self, share: int, seconds: dict[str, float], more: dict[str, float]) -> None:
+        """Account for a step that has just ended.
+
+        Args:
+            share: Samples of this worker in the step.
+            seconds: Time per phase, as `PhaseClock.take` gives it.
+            more: Other columns of `StepTiming` without their unit, per step.
+        """
+        now = time.perf_counter()
+        if self.has_changed:
+            self.forget()
+        whole = {"step": now - self.ended_at, "throttled": self._throttle.take()}
+        self._window.add(share, seconds | whole | more)
+        self.ended_at = now
+
+    def take(self) -> StepTiming:
+        """The means since the last time."""
+        return self._window.take()
