@@ -10,6 +10,7 @@ from typing import Any
 
 from hetero_hvd.bench.faults.part import faults
 from hetero_hvd.bench.numbers import Number, simulated, timed
+from hetero_hvd.bench.oom import oom
 from hetero_hvd.bench.peers import PEERS, Cluster, Run, run_peer
 from hetero_hvd.bench.quota import quota
 from hetero_hvd.bench.reproducible import reproducible
@@ -195,4 +196,5 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "communication": communication,
     "reproducible": reproducible,
     "faults": faults,
+    "oom": oom,
 }
