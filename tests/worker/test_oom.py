@@ -59,6 +59,17 @@ def test_the_step_is_halved_until_it_fits(allocate):
     torch.testing.assert_close(first, alone)
 
 
+def test_steps_under_way_are_left_alone():
+    """With a staleness bound the step that fails is computed anew, those before it are final."""
+    late = {"staleness_bound": 2, "staleness_warmup_steps": 0, "num_epochs": 3}
+    (_, expected), *_ = run_together(Hub(2), lambda seat: train(seat, most=BATCH, **late))
+    (seen, first), (_, second) = run_together(Hub(2), lambda seat: train(seat, most=2, **late))
+    assert seen[:3] == [6, 3, 1]
+    assert set(seen[3:]) == {1}
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, expected)
+
+
 def test_one_sample_that_does_not_fit_is_the_users_matter():
     """One line says who, on what, how many bytes, and what may help."""
     with pytest.raises(UserError) as caught:
