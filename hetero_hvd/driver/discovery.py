@@ -11,7 +11,7 @@ from pathlib import Path
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.driver.journal import Journal
 from hetero_hvd.driver.launcher import WorkerProcess
-from hetero_hvd.driver.memory_cap import EXIT_OUT_OF_MEMORY
+from hetero_hvd.driver.memory_cap import EXIT_OUT_OF_MEMORY, ONE_SAMPLE
 from hetero_hvd.driver.output import Console, WorkerOutput
 from hetero_hvd.driver.restarts import FIRST_DELAY_SECONDS, Restarts
 from hetero_hvd.driver.slot import Slot
@@ -237,6 +237,8 @@ class Slots:
             verdict = "it was asked to leave by SIGTERM"
         elif slot.memory.failed:  # that will not happen again
             verdict = FIRST_DELAY_SECONDS
+        elif slot.memory.is_hopeless:
+            verdict = ONE_SAMPLE
         else:
             verdict = self._restarts.failed(
                 slot.worker, now_seconds=now_seconds, lived_seconds=now_seconds - began_at_seconds

@@ -10,6 +10,12 @@ EXIT_OUT_OF_MEMORY = 71
 """Of a supervisor whose worker the kernel has killed for want of memory: EX_OSERR of sysexits.h,
 which nothing else here uses. Everywhere else this is the 137 of any SIGKILL."""
 
+ONE_SAMPLE = (
+    "the kernel killed it for want of memory with one sample at a time: give it more (the control "
+    "group's limit), lower what a sample needs, use activation checkpointing or a lower precision"
+)
+"""Why such a worker is not started again."""
+
 
 @dataclass(kw_only=True)
 class MemoryCap:
@@ -20,11 +26,13 @@ class MemoryCap:
         limit: Samples that its workers never exceed; 0 = not limited.
         failed: With which micro-batch the last worker was killed, if a smaller one may help; else
             0.
+        is_hopeless: Whether the last worker was killed with one sample at a time.
     """
 
     told: int = 0
     limit: int = 0
     failed: int = 0
+    is_hopeless: bool = False
 
     def ended(self, *, was_killed: bool) -> None:
         """The running worker has ended.
@@ -39,6 +47,7 @@ class MemoryCap:
         self.failed = self.told if was_killed and self.told > 1 and is_kept else 0
         if self.failed:
             self.limit = self.failed // 2
+        self.is_hopeless = was_killed and self.told == 1
         self.told = 0
 
     def as_event(self, worker: WorkerId, step: int) -> OutOfMemory:

@@ -15,6 +15,7 @@ def test_each_kill_halves_the_limit_down_to_one():
     cap = MemoryCap()
     assert [killed(cap, told) for told in (12, 6, 3, 1)] == [True, True, True, False]
     assert cap.limit == 1
+    assert cap.is_hopeless
 
 
 def test_nothing_is_learnt_of_a_worker_that_had_not_begun_or_did_not_obey():
@@ -32,4 +33,4 @@ def test_other_ends_leave_the_limit():
     killed(cap, 16)
     cap.told = 8
     cap.ended(was_killed=False)
-    assert (cap.failed, cap.limit, cap.told) == (0, 8, 0)
+    assert (cap.failed, cap.limit, cap.told, cap.is_hopeless) == (0, 8, 0, False)
