@@ -10,12 +10,25 @@ from hetero_hvd.errors import HeteroHvdError, UserError
 if TYPE_CHECKING:
     from hetero_hvd.worker.admission import device, init
     from hetero_hvd.worker.phases import phase
+    from hetero_hvd.worker.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
     from hetero_hvd.worker.trainer import Trainer
 
 __version__ = "0.1.0"
-__all__ = ["HeteroHvdError", "Trainer", "UserError", "__version__", "device", "init", "phase"]
+__all__ = [
+    "HeteroHvdError",
+    "SyncBatchNorm",
+    "Trainer",
+    "UserError",
+    "__version__",
+    "convert_sync_batch_norm",
+    "device",
+    "init",
+    "phase",
+]
 
 _HOMES = {
+    "SyncBatchNorm": "hetero_hvd.worker.sync_batch_norm",
+    "convert_sync_batch_norm": "hetero_hvd.worker.sync_batch_norm",
     "Trainer": "hetero_hvd.worker.trainer",
     "device": "hetero_hvd.worker.admission",
     "init": "hetero_hvd.worker.admission",

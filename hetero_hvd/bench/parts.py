@@ -11,6 +11,7 @@ from typing import Any
 from hetero_hvd.bench.causes import causes
 from hetero_hvd.bench.faults.part import faults
 from hetero_hvd.bench.numbers import Number, simulated, timed
+from hetero_hvd.bench.oom import oom
 from hetero_hvd.bench.peers import PEERS, Cluster, Run, run_peer
 from hetero_hvd.bench.profile import profile
 from hetero_hvd.bench.quota import quota
@@ -199,4 +200,5 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "profile": profile,
     "faults": faults,
     "causes": causes,
+    "oom": oom,
 }

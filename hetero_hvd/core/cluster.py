@@ -115,7 +115,7 @@ class ClusterState:
             measured = sum(record.estimator.is_ready for record in known.values())
             reason = f"start: {measured} of {len(known)} workers were measured before"
         else:
-            sizes = even_plan(event, grain=self._config.grain)
+            sizes = even_plan(event, grain=max(event.undivided, self._config.grain))
             reason = "start: the same share for all"
         for worker, record in known.items():
             record.forgive()
@@ -137,7 +137,8 @@ class ClusterState:
     def _record(self, worker: WorkerId, micro_batch_size: int) -> KnownWorker:
         """What this job knows of a worker, else what was remembered of it, else nothing."""
         record = self._all_known.get(worker)
-        if record is not None and record.micro_batch_size == micro_batch_size:
+        if record is not None:
+            record.split(micro_batch_size)
             return record
         record = KnownWorker(micro_batch_size)
         if worker in self._remembered:
@@ -180,6 +181,8 @@ class ClusterState:
         """Update what is known about each member; who has changed its speed, by what ratio."""
         changed = {}
         for (worker, record), row in zip(self._known.items(), event.timings, strict=True):
+            if row.micro_batch_size not in (-1, record.micro_batch_size):
+                record.split(row.micro_batch_size)
             ratio = record.observe(row)
             if self._trial and self._trial.is_suspect(worker):
                 continue
@@ -282,12 +285,13 @@ class ClusterState:
             known,
             relative_speeds=self._config.relative_speeds,
             global_batch_size=joined.global_batch_size,
+            memory_bytes=joined.memory_bytes,
         )
         sizes = best_plan(
             models,
             joined,
             trusted=[record.max_share(now_seconds=now_seconds) for record in known.values()],
-            grain=self._config.grain,
+            grain=max(joined.undivided, self._config.grain),
             retried=self._spares.retried,
         )
         return models, sizes

@@ -98,6 +98,12 @@ class KnownWorker:
             return None
         return Curve(model=self.estimator.model, largest_share=self.largest_share)
 
+    def split(self, micro_batch_size: int) -> None:
+        """Its micro-batches have another size from now on; what each costs stays known."""
+        self.micro_batch_size = micro_batch_size
+        for estimator in (self.estimator, self._withdrawn):
+            estimator.micro_batch_size = micro_batch_size
+
     def recall(self, curve: Curve) -> None:
         """Start from what was remembered; measurements replace it."""
         self.estimator.recall(curve.model, curve.largest_share)

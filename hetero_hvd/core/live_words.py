@@ -8,6 +8,7 @@ from hetero_hvd.messages import (
     BatchPlan,
     Crashed,
     Event,
+    OutOfMemory,
     Recovered,
     RunEnded,
     StalenessEnded,
@@ -20,6 +21,13 @@ from hetero_hvd.messages import (
 
 PHASES = ("data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer")
 """In the order in which a step goes through them."""
+
+
+def out_of_memory_in_words(event: OutOfMemory) -> str:
+    """What did not fit, and what is done instead."""
+    size, smaller = event.micro_batch_size, event.next_micro_batch_size
+    how = f"goes on with {smaller}" if smaller < size else "tries them once more"
+    return f"step {event.step}: {event.worker} has no memory for {size} samples at once and {how}"
 
 
 def event_in_words(event: Event) -> str | None:  # noqa: C901, PLR0911 - one line for each kind
@@ -38,6 +46,8 @@ def event_in_words(event: Event) -> str | None:  # noqa: C901, PLR0911 - one lin
             return f"step {event.step}: {_of_straggler(event)}"
         case Recovered():
             return f"{event.worker} trains again after {event.seconds:.2f} s ({event.cause})"
+        case OutOfMemory():
+            return out_of_memory_in_words(event)
         case StalenessEnded():
             return f"step {event.step}: staleness bound 0 from now on: {event.reason}"
         case Crashed():

@@ -94,13 +94,13 @@ RUN = (
     MetricName(
         "planned_gain_ratio", "gauge", "Step time that the last judged plan would save, 0 to 1."
     ),
+    MetricName("oom", "counter", "Times that a worker's memory did not suffice."),
     MetricName(
         "staleness_steps",
         "histogram",
         "Steps under way after a step, with a staleness bound; one observation, a mean, for each "
         "worker and exchange.",
     ),
-    MetricName("oom", "counter", "Workers whose script ended for lack of memory."),
     MetricName("last_step_timestamp_seconds", "gauge", "When the last step was heard of."),
 )
 WORKER = (
@@ -121,6 +121,9 @@ WORKER = (
     MetricName(
         "worker_speed_ratio", "gauge", "Samples per busy second / the fastest's.", ("worker",)
     ),
+    MetricName(
+        "worker_memory_headroom_ratio", "gauge", "1 - peak memory / what it can have.", ("worker",)
+    ),
 )
 NODE = (
     MetricName("node_cpu_seconds", "counter", "Time of all CPUs.", ("mode",)),
@@ -133,7 +136,6 @@ NODE = (
 )
 
 WAITING = {
-    "worker_memory_headroom_ratio": "the size of the device's memory is not sent",
     "device_*": "there is no reader of the GPU yet",
 }
 """Names that are reserved, and why nothing is exported under them."""

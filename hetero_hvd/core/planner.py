@@ -34,15 +34,23 @@ def models_or_guesses(
     *,
     relative_speeds: Mapping[str, float],
     global_batch_size: int,
+    memory_bytes: Sequence[float] = (),
 ) -> dict[WorkerId, StepTimeModel]:
     """The measured model of each worker; for a new one, what its hint says against the others.
 
+    Without a hint, a GPU's memory is one: larger ones are on faster cards as a rule.
+
     Args:
         known: The members in rank order.
-        relative_speeds: Hint per node, > 0; 1 where there is none.
+        relative_speeds: Hint per node, > 0.
         global_batch_size: Samples per step; workers are compared at an equal share of them.
+        memory_bytes: Of the members' GPUs in rank order; ignored unless all have one.
     """
-    hints = {worker: relative_speeds.get(worker.node, 1.0) for worker in known}
+    sizes = memory_bytes if memory_bytes and min(memory_bytes) > 0 else (1.0,) * len(known)
+    hints = {
+        worker: relative_speeds.get(worker.node, size / max(sizes))
+        for worker, size in zip(known, sizes, strict=True)
+    }
     models = {w: record.estimator.model for w, record in known.items() if record.estimator.is_ready}
     share = max(1, global_batch_size // len(known))
     full_speed = [model.step_seconds(share) / share * hints[w] for w, model in models.items()]

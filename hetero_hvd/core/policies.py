@@ -94,7 +94,7 @@ class StaticSplit:
     def _first(self, event: WorkersJoined) -> tuple[int, ...]:
         speeds = self._config.relative_speeds
         if not speeds:
-            return even_plan(event, grain=self._config.grain)
+            return even_plan(event, grain=max(event.undivided, self._config.grain))
         weights = [speeds.get(worker.node, 1.0) for worker in event.workers]
         return in_proportion(event.global_batch_size, weights)
 

@@ -84,12 +84,12 @@ class StepTimeEstimator:
     reports it and leaves it to the caller to accept it with `rescale`: the caller may know that
     not the worker has changed but its share (past a memory limit, for example).
 
-    Args:
+    Attributes:
         micro_batch_size: See `StepTimeModel`.
     """
 
     def __init__(self, micro_batch_size: int = 0) -> None:
-        self._micro_batch_size = micro_batch_size
+        self.micro_batch_size = micro_batch_size
         self._unit = 0.0
         self._fixed = 0.0
         self._slope = 0.0
@@ -111,7 +111,7 @@ class StepTimeEstimator:
         return StepTimeModel(
             overhead_seconds=self._fixed,
             seconds_per_sample=self._slope / self._unit,
-            micro_batch_size=self._micro_batch_size,
+            micro_batch_size=self.micro_batch_size,
         )
 
     @property
@@ -190,7 +190,7 @@ class StepTimeEstimator:
         self._covariance = self._prior_covariance(1.0)
 
     def _pieces(self, size: float) -> int:
-        return pieces(round(size * self._unit), self._micro_batch_size)
+        return pieces(round(size * self._unit), self.micro_batch_size)
 
     def _predicted(self, size: float) -> float:
         return self._fixed * self._pieces(size) + self._slope * size

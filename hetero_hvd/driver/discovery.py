@@ -13,13 +13,15 @@ from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.driver.journal import Journal
 from hetero_hvd.driver.launcher import WorkerProcess
 from hetero_hvd.driver.log_lines import LogLines
+from hetero_hvd.driver.memory_cap import EXIT_OUT_OF_MEMORY, ONE_SAMPLE
 from hetero_hvd.driver.output import Console, WorkerOutput
-from hetero_hvd.driver.restarts import Restarts
+from hetero_hvd.driver.restarts import FIRST_DELAY_SECONDS, Restarts
 from hetero_hvd.driver.slot import Slot
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages import Ready, WorkerId, WorkerQuarantined, WorkerStarted
 
 EXIT_NOT_STARTED = 127
+EXIT_KILLED = 137
 EXIT_TERMINATED = 143
 """Of a worker that somebody has asked to go, by SIGTERM."""
 
@@ -240,8 +242,13 @@ class Slots:
         if code == 0 or not self.may_restart or not slot.is_wanted:
             return None
         now_seconds = time.monotonic()
+        verdict: float | str
         if code == EXIT_TERMINATED:
-            verdict: float | str = "it was asked to leave by SIGTERM"
+            verdict = "it was asked to leave by SIGTERM"
+        elif slot.memory.failed:  # that will not happen again
+            verdict = FIRST_DELAY_SECONDS
+        elif slot.memory.is_hopeless:
+            verdict = ONE_SAMPLE
         else:
             verdict = self._restarts.failed(
                 slot.worker, now_seconds=now_seconds, lived_seconds=now_seconds - began_at_seconds
@@ -270,6 +277,8 @@ class Slots:
         except (OSError, JobError) as error:
             slot.output.feed(f"cannot be started: {error}\n".encode())
             code = EXIT_NOT_STARTED
+        slot.memory.ended(was_killed=code == EXIT_OUT_OF_MEMORY)
+        code = EXIT_KILLED if code == EXIT_OUT_OF_MEMORY else code
         self._on_exit(slot, code)
         slot.process = slot.ready = slot.admission = None
         self._changed()

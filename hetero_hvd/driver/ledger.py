@@ -31,6 +31,7 @@ from hetero_hvd.messages import (
     Finished,
     FromWorker,
     Judged,
+    OutOfMemory,
     Recovered,
     StalenessEnded,
     StepsTimed,
@@ -123,6 +124,8 @@ class Ledger:
             case Recovered():
                 self.summary.workers[message.worker].recoveries.append(message)
                 self._progress.recovered(message)
+            case OutOfMemory():
+                self._progress.out_of_memory(message)
             case StalenessEnded():
                 self._progress.staleness_ended(message)
             case Evaluated():

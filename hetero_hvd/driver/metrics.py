@@ -25,6 +25,7 @@ from hetero_hvd.messages import (
     Crashed,
     Decided,
     Event,
+    OutOfMemory,
     Recovered,
     RunStarted,
     StepsTimed,
@@ -140,7 +141,7 @@ class Metrics:
                 if event.is_slow:
                     self._slow[event.worker] = event.cause or "unknown"
                 self._count_slow()
-            case Crashed() if event.error.startswith(OUT_OF_MEMORY):
+            case OutOfMemory() | Crashed() if _is_out_of_memory(event):
                 self._add("oom", 1.0)
 
     def _is_of_members(self, event: StepsTimed) -> bool:
@@ -155,7 +156,7 @@ class Metrics:
         self._members, self._rendezvous_id = event.workers, event.rendezvous_id
         self._set("world_size", len(event.workers))
         self._set("rendezvous_id", event.rendezvous_id)
-        self._add("oom", 0.0)  # all crashes are heard of, so none is known to have happened
+        self._add("oom", 0.0)  # all are heard of, so none is known to have happened
         self._count_slow()
         for rank, worker in enumerate(event.workers):
             self._set("worker_rank", rank, worker=str(worker))
@@ -198,6 +199,8 @@ class Metrics:
                 "lag_steps": row.lag_steps,
                 "lateness_seconds": behind,
                 "speed_ratio": speed / fastest if fastest > 0 else math.nan,
+                "memory_headroom_ratio": 1.0
+                - row.memory_bytes / (row.memory_limit_bytes or math.nan),
             }
             for name, value in values.items():
                 self._set(f"worker_{name}", value, worker=str(worker))
@@ -241,6 +244,10 @@ class Metrics:
 
     def _forget(self, name: str, **labels: str) -> None:
         self._gauges[name].remove_by_labels({"run_id": self._run_id, **labels})
+
+
+def _is_out_of_memory(event: OutOfMemory | Crashed) -> bool:
+    return isinstance(event, OutOfMemory) or event.error.startswith(OUT_OF_MEMORY)
 
 
 def _speed(row: StepTiming) -> float:

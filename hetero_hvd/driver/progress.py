@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from hetero_hvd.core.live_words import out_of_memory_in_words
 from hetero_hvd.driver.summary import Exchange, Phase
 from hetero_hvd.messages import (
     BatchPlan,
     Evaluated,
     Finding,
+    OutOfMemory,
     Recovered,
     StalenessEnded,
     StepsTimed,
@@ -67,6 +69,10 @@ class Progress:
         """A worker is back in training."""
         how = "state copied" if event.broadcast else "nothing copied"
         self._say(f"{event.worker} trains again after {event.seconds:.2f} s ({event.cause}, {how})")
+
+    def out_of_memory(self, event: OutOfMemory) -> None:
+        """A worker goes on in smaller pieces."""
+        self._say(f"{out_of_memory_in_words(event)} ({event.error})")
 
     def staleness_ended(self, event: StalenessEnded) -> None:
         """Stale gradients do harm."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.driver.launcher import WorkerProcess
+from hetero_hvd.driver.memory_cap import MemoryCap
 from hetero_hvd.driver.output import WorkerOutput
-from hetero_hvd.messages import Admit, Ready, WorkerId
+from hetero_hvd.messages import Admit, FromWorker, MicroBatchRaised, Ready, WorkerId
 
 
 @dataclass(eq=False, kw_only=True)
@@ -24,6 +25,7 @@ class Slot:
         admission: With which the running worker was made a member; None before.
         is_wanted: Whether nodes.yaml still has it.
         num_restarts: So many so far.
+        memory: What its worker may put into memory at once.
         heard_at_seconds: When the worker last sent something, monotonic clock.
     """
 
@@ -36,9 +38,16 @@ class Slot:
     admission: Admit | None = None
     is_wanted: bool = True
     num_restarts: int = 0
+    memory: MemoryCap = field(default_factory=MemoryCap)
     heard_at_seconds: float = field(default_factory=time.monotonic)
 
     @property
     def is_available(self) -> bool:
         """Whether Horovod may count on it."""
         return self.ready is not None and self.is_wanted
+
+    def heard(self, message: FromWorker) -> None:
+        """Its worker has sent something."""
+        self.heard_at_seconds = time.monotonic()
+        if isinstance(message, MicroBatchRaised):
+            self.memory.told = message.micro_batch_size

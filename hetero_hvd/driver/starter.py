@@ -77,6 +77,8 @@ class Starter:
             "HETERO_HVD_WORKER": str(slot.worker),
             "HETERO_HVD_HOST": slot.host,
         }
+        if slot.memory.limit:
+            identity["HETERO_HVD_MAX_MICRO_BATCH"] = str(slot.memory.limit)
         environment = self._environment | identity
         order = launch_order(slot.node, slot.worker.slot, self._command, environment)
         return await WorkerProcess.start(slot.node, order, slot.output)

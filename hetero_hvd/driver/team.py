@@ -28,7 +28,15 @@ from hetero_hvd.driver.slot import Slot
 from hetero_hvd.driver.starter import Starter
 from hetero_hvd.driver.status import status_of
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import Crashed, Finished, FromWorker, Heartbeat, Ready, WorkerExited
+from hetero_hvd.messages import (
+    Crashed,
+    Finished,
+    FromWorker,
+    Heartbeat,
+    MicroBatchRaised,
+    Ready,
+    WorkerExited,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +180,7 @@ class Team:
         slot = self.slots.find(host)
         if slot is None:
             return
-        slot.heard_at_seconds = time.monotonic()
+        slot.heard(message)
         try:
             self._handle(slot, message)
         except Exception as error:  # noqa: BLE001 - raised again by whoever awaits `ended`
@@ -186,7 +194,7 @@ class Team:
         return facts | {"refused": refused}
 
     def _handle(self, slot: Slot, message: FromWorker) -> None:
-        if not isinstance(message, Heartbeat):
+        if not isinstance(message, Heartbeat | MicroBatchRaised):
             self.journal.publish(message)
         match message:
             case Ready():
@@ -248,6 +256,8 @@ class Team:
         self._last_failure = code or self._last_failure
         if self.ended.done():
             return
+        if slot.memory.failed:
+            self._handle(slot, slot.memory.as_event(slot.worker, self.ledger.summary.last_step))
         if not slot.is_wanted:
             self._console.say(f"{slot.worker} has left")
             return

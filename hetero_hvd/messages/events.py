@@ -11,6 +11,7 @@ from hetero_hvd.messages.from_worker import (
     Crashed,
     Evaluated,
     Finished,
+    OutOfMemory,
     Ready,
     Recovered,
     StalenessEnded,
@@ -149,6 +150,7 @@ Event = (
     | TraceWritten
     | Evaluated
     | Recovered
+    | OutOfMemory
     | StalenessEnded
     | Finished
     | Crashed

@@ -36,9 +36,11 @@ class WorkersJoined(Message, frozen=True):
         global_batch_size: Samples per optimizer step, > 0.
         capacities: Largest local batch per member in rank order, samples; -1 = not limited.
         prefetch_steps: Steps ahead of the current one whose samples may already be loaded.
+        undivided: Samples that are never split between workers, >= 1, as the script wants it.
         micro_batch_sizes: Samples in one forward pass at most per member in rank order; 0 = not
             limited; empty: nobody's is.
         devices: What each member computes on, in rank order; empty: not told.
+        memory_bytes: Of each member's GPU, in rank order; 0 = on a CPU; empty: not told.
         model: Class of the model and a digest of what its speed depends on; empty: not told.
     """
 
@@ -48,8 +50,10 @@ class WorkersJoined(Message, frozen=True):
     global_batch_size: int
     capacities: tuple[int, ...]
     prefetch_steps: int
+    undivided: int = 1
     micro_batch_sizes: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
+    memory_bytes: tuple[float, ...] = ()
     model: str = ""
 
 
@@ -119,6 +123,36 @@ class StalenessEnded(Message, frozen=True):
     reason: str
 
 
+class OutOfMemory(Message, frozen=True):
+    """A micro-batch did not fit into a worker's memory; the step went on in smaller ones.
+
+    Attributes:
+        worker: Who.
+        step: Index of the step under way.
+        micro_batch_size: Samples in the micro-batch that failed.
+        next_micro_batch_size: Samples in a micro-batch at most from now on.
+        error: First line of what the allocator said.
+    """
+
+    worker: WorkerId
+    step: int
+    micro_batch_size: int
+    next_micro_batch_size: int
+    error: str
+
+
+class MicroBatchRaised(Message, frozen=True):
+    """The worker is about to put more samples through the model at once than ever before.
+
+    Should the kernel kill it for that, this is all that it leaves.
+
+    Attributes:
+        micro_batch_size: Samples.
+    """
+
+    micro_batch_size: int
+
+
 class Finished(Message, frozen=True):
     """The worker has run all epochs and is about to leave.
 
@@ -169,6 +203,8 @@ FromWorker = (
     | TraceWritten
     | Evaluated
     | Recovered
+    | OutOfMemory
+    | MicroBatchRaised
     | StalenessEnded
     | Finished
     | Crashed

@@ -10,12 +10,12 @@ import msgspec
 class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Where one worker's time went, mean over `num_steps` steps at one local batch size.
 
-    NaN means not measured. All in seconds per step except the first three.
+    NaN means not measured. Those that end in `_seconds` are per step.
 
     Attributes:
         num_steps: Steps averaged, >= 0; 0 means that nothing was measured since the last row.
         local_batch_size: Samples per step of this worker in those steps.
-        memory_bytes: Peak memory of the worker's device, bytes.
+        memory_bytes: Peak memory of the worker's device at this size of its micro-batches, bytes.
         data_wait_seconds: Waiting for the loader.
         transfer_seconds: Host to device.
         forward_seconds: Forward passes and loss.
@@ -23,6 +23,8 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
         comm_wait_seconds: Blocked on reductions after the own backward ended: what others cost.
         optimizer_seconds: Unscale, clip, optimizer and scheduler.
         step_seconds: From the end of one step to the end of the next.
+        memory_limit_bytes: What the worker could have had, bytes.
+        micro_batch_size: Samples in one forward pass at most; 0 = not limited, -1 = not told.
         throttled_seconds: In which a CPU quota kept the worker from running.
         staleness_steps: Steps under way after a step; only with a staleness bound.
         lag_steps: Of those, the ones that were reduced already: 0 on the worker that is furthest
@@ -42,6 +44,8 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     optimizer_seconds: float
     step_seconds: float
     throttled_seconds: float = math.nan
+    memory_limit_bytes: float = math.nan
+    micro_batch_size: int = -1
     staleness_steps: float = math.nan
     lag_steps: float = math.nan
     other_seconds: float = math.nan

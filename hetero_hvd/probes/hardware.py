@@ -17,8 +17,7 @@ from typing import Any
 
 import psutil
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUPS = Path("/proc/self/cgroup")
+from hetero_hvd.probes.control_groups import control_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,26 +149,6 @@ def gpus() -> tuple[Gpu, ...]:
         )
     finally:
         nvml.nvmlShutdown()
-
-
-def control_groups(controller: str) -> list[Path]:
-    """Folders of the control groups that bound this process: its own and all above it."""
-    try:
-        lines = _OWN_CGROUPS.read_text().splitlines()
-    except OSError:  # not Linux, or hidden: then nothing is known to bound us
-        return []
-    folders = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            top = _CGROUPS / controller
-        elif not controllers:
-            top = _CGROUPS
-        else:
-            continue
-        own = top / path.lstrip("/")
-        folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(top)]
-    return folders
 
 
 def _quota(folder: Path) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from hetero_hvd.probes.hardware import control_groups
+from hetero_hvd.probes.control_groups import control_groups
 
 FIELDS = {"throttled_usec": 1e-6, "throttled_time": 1e-9}
 """Of cpu.stat in control groups of version 2 and 1, and their units in seconds."""

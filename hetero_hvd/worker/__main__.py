@@ -20,12 +20,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hetero_hvd.probes.control_groups import num_oom_kills
+
 TERM_GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL; Horovod's own launcher waits as long."""
 
 MAX_LINE_BYTES = 2**20
 PR_SET_PDEATHSIG = 1
 EXIT_CANNOT_START = 127
+EXIT_OUT_OF_MEMORY = 71
+"""The kernel has killed the worker for want of memory; see `driver.memory_cap`."""
+
 GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
 
 
@@ -101,10 +106,16 @@ def signal_group(child: subprocess.Popen[bytes], number: int) -> None:
         os.killpg(child.pid, number)
 
 
-def obey(child: subprocess.Popen[bytes], orders: Iterator[bytes], ending: threading.Event) -> None:
+def obey(
+    child: subprocess.Popen[bytes],
+    orders: Iterator[bytes],
+    ending: threading.Event,
+    killing: threading.Event,
+) -> None:
     """Read the driver's further orders; the end of the input ends the worker."""
     for line in orders:
         if line == b"KILL":
+            killing.set()
             signal_group(child, signal.SIGKILL)
         elif line == b"TERM":
             ending.set()
@@ -133,7 +144,8 @@ def main() -> int:
     """Supervise one worker.
 
     Returns:
-        The worker's exit code; 128 + n if signal n ended it; 127 if it could not be started.
+        The worker's exit code; 128 + n if signal n ended it; 127 if it could not be started; 71
+        if the kernel killed it for want of memory.
     """
     if sys.argv[1:] == ["--gpus"]:
         sys.stdout.write(f"{len(visible_gpus(dict(os.environ)))}\n")
@@ -142,7 +154,8 @@ def main() -> int:
     first = next(orders, None)
     if first is None:
         return EXIT_CANNOT_START
-    ending = threading.Event()
+    ending, killing = threading.Event(), threading.Event()
+    num_kills = num_oom_kills()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
     order = json.loads(first)
@@ -153,7 +166,7 @@ def main() -> int:
         sys.stderr.write(f"cannot start the worker: {error}\n")
         return EXIT_CANNOT_START
     tasks = (
-        lambda: obey(child, orders, ending),
+        lambda: obey(child, orders, ending, killing),
         lambda: end_when_told(child, ending, is_script=is_script),
     )
     for task in tasks:
@@ -162,6 +175,9 @@ def main() -> int:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     signal_group(child, signal.SIGKILL)
     code = child.wait()
+    is_asked_for = killing.is_set() or ending.is_set()
+    if code == -signal.SIGKILL and not is_asked_for and num_oom_kills() > num_kills:
+        return EXIT_OUT_OF_MEMORY
     return code if code >= 0 else 128 - code
 
 

@@ -17,7 +17,7 @@ import torch
 
 from hetero_hvd.core.cluster import BalanceConfig
 from hetero_hvd.errors import JobError, UserError, WorkerLostError
-from hetero_hvd.messages import Crashed
+from hetero_hvd.messages import Crashed, FromWorker
 from hetero_hvd.worker.client import DriverClient
 from hetero_hvd.worker.collective import Collective, HostUpdates, open_collective
 from hetero_hvd.worker.log_lines import log_records
@@ -107,6 +107,11 @@ class Seat:
             self.collective.cut(self._agreed_generation)
         elif rendezvous_id > self.rendezvous_id or not rendezvous_id:
             self.collective.cut()
+
+    def tell(self, message: FromWorker) -> None:
+        """Tell the driver, if there is one."""
+        if self.client is not None:
+            self.client.send(message)
 
     def reset_done(self) -> None:
         """A new membership is entered: what was asked for has been done."""

@@ -85,6 +85,7 @@ class Bucket:
             offset += parameter.numel()
         self.used = self.flat[offset:]
         self.sum: BucketSum | None = None
+        self.is_closed = False
         self.pending: set[int] = set()
         self.seen = [0.0] * len(parameters)
 
@@ -92,10 +93,17 @@ class Bucket:
         """Zero the gradients."""
         self.flat.zero_()
         self.sum = None
+        self.is_closed = False
         self.pending = set(range(len(self.parameters)))
         self.seen = [0.0] * len(self.parameters)
         for parameter, view in zip(self.parameters, self.views, strict=True):
             parameter.grad = view
+
+    def close(self) -> None:
+        """Let further gradients go elsewhere, where the hook drops them."""
+        self.is_closed = True
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def launch(self, collective: Collective, lane: int, *, copies: bool) -> None:
         """Start the reduction; see `Reducer`."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+import msgspec
 import torch
 
+from hetero_hvd.worker.memory import device_memory_bytes
 from hetero_hvd.worker.options import StepOptions
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -25,25 +26,30 @@ def describe_device(device: torch.device) -> str:
     return f"{name}, {torch.get_num_threads()} threads"
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a step's time depends on beside the device.
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step's time depends on.
 
     Attributes:
         model: Class, and a digest of all parameters' names, shapes and types and of the precision.
-        micro_batch_size: Samples in one forward pass at most; 0 = not limited.
+        device: Its model.
+        memory_bytes: Of a GPU; 0 on a CPU, where it says nothing about the speed.
+        undivided: Samples that are never split between workers, >= 1.
     """
 
     model: str = ""
-    micro_batch_size: int = 0
+    device: str = ""
+    memory_bytes: float = 0.0
+    undivided: int = 1
 
 
-def describe_work(model: torch.nn.Module, options: StepOptions, grain: int | None) -> Work:
+def describe_work(model: torch.nn.Module, options: StepOptions, device: torch.device) -> Work:
     """Describe what a trainer was given; gradients are scaled for float16 only."""
     parts = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in model.named_parameters()]
     parts.append(str(options.scaler is not None))
     digest = sha256("\n".join(parts).encode()).hexdigest()
     return Work(
         model=f"{type(model).__name__} {digest[:16]}",
-        micro_batch_size=grain or options.micro_batch_size or 0,
+        device=describe_device(device),
+        memory_bytes=device_memory_bytes(device),
+        undivided=options.undivided,
     )

@@ -12,12 +12,12 @@ import os
 import time
 
 from hetero_hvd.errors import InvariantError, UserError, WorkerLostError
-from hetero_hvd.messages import Finished, FromWorker, Recovered, StepsTimed
+from hetero_hvd.messages import Finished, Recovered, StepsTimed
 from hetero_hvd.probes.timing import PhaseClock
-from hetero_hvd.worker.admission import Seat, device, init
+from hetero_hvd.worker.admission import Seat, init
 from hetero_hvd.worker.checkpoint import open_checkpoints
 from hetero_hvd.worker.collective import Interrupted, gather_bytes
-from hetero_hvd.worker.description import Work, describe_device
+from hetero_hvd.worker.description import Work
 from hetero_hvd.worker.exchange import RESET, STOP, Table
 from hetero_hvd.worker.integrity import heal
 from hetero_hvd.worker.loader import ShareLoader
@@ -33,6 +33,7 @@ from hetero_hvd.worker.pipeline import Pipeline
 from hetero_hvd.worker.position import Position
 from hetero_hvd.worker.profile import StepProfile
 from hetero_hvd.worker.replica import Replica, Stateful
+from hetero_hvd.worker.sizing import Sizing
 from hetero_hvd.worker.step_times import StepTimes
 from hetero_hvd.worker.watchdog import Watchdog
 
@@ -47,6 +48,7 @@ class ElasticState:
         loader: For the global batch size and how far it loads ahead.
         clock: Tells the phase of the step that is under way.
         pipeline: The steps that are taken and not applied yet.
+        sizing: Knows the memory and the micro-batches.
 
     Attributes:
         numerics: See `membership.Report`.
@@ -59,8 +61,9 @@ class ElasticState:
         loader: ShareLoader,
         clock: PhaseClock,
         pipeline: Pipeline,
+        sizing: Sizing,
     ) -> None:
-        self._pipeline = pipeline
+        self._pipeline, self._sizing = pipeline, sizing
         self.position = Position()
         self._replica = Replica({**parts, "position": self.position})
         self._checkpoints = open_checkpoints(os.environ, self._replica)
@@ -123,7 +126,7 @@ class ElasticState:
         self._leave_if_due()
         self._restart()
         self._meet()
-        self.tell(
+        self.seat.tell(
             Recovered(
                 worker=self.seat.place.worker,
                 rendezvous_id=self.membership.rendezvous_id,
@@ -162,6 +165,7 @@ class ElasticState:
         more = self._profile.step_applied(self.seat, step)
         self._times.add(share, seconds, more | self._pipeline.state(self.seat.collective))
         self._watchdog.learn(seconds)
+        self._sizing.timed(share, seconds)
         if self._checkpoints is not None and self.is_leader and self._checkpoints.is_due():
             self._checkpoints.save(self.position.applied_steps)
         self._leave_if_due()
@@ -179,14 +183,9 @@ class ElasticState:
                 seat = self.seat
                 flags = RESET * seat.reset_requested + STOP * seat.stop_requested
                 newest = seat.planner.newest() if self.is_leader else None
-                exchange.submit(step, self._times.take(), newest, flags)
+                exchange.submit(step, self._sizing.measured(self._times.take()), newest, flags)
         except Interrupted as fault:
             self.recover("fault", str(fault))
-
-    def tell(self, message: FromWorker) -> None:
-        """Tell the driver, if there is one."""
-        if self.seat.client is not None:
-            self.seat.client.send(message)
 
     def evaluated(self, metrics: dict[str, float]) -> None:
         """Keep the state that has the best result."""
@@ -222,7 +221,7 @@ class ElasticState:
         self._keep_state()
         self._profile.finish(self.seat, self.position.applied_steps - 1)
         worker, applied_steps = self.seat.place.worker, self.position.applied_steps
-        self.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
+        self.seat.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
         return True
 
     def _tell_timings(self, table: Table | None) -> None:
@@ -283,9 +282,8 @@ class ElasticState:
                 prefetch_steps=self._loader.prefetch_steps,
                 staleness_bound=self._pipeline.bound,
                 numerics=self.numerics,
-                device=describe_device(device()),
-                model=self.work.model,
-                micro_batch_size=self.work.micro_batch_size,
+                work=self.work,
+                micro_batch_size=self._sizing.largest,
             )
             try:
                 reports = exchange_reports(seat.collective, report)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ from hetero_hvd.probes.timing import STEP_PHASES
 from hetero_hvd.worker.collective import Collective, Handle
 
 FIELDS = StepTiming.__struct_fields__
+COUNTS = ("num_steps", "local_batch_size", "micro_batch_size")
 RESET = 1
 STOP = 2
 TIMED = (*STEP_PHASES, "step", "throttled")
@@ -167,9 +169,8 @@ def _in_rows(numbers: list[int], width: int) -> list[list[float]]:
 
 
 def _timing(row: list[float]) -> StepTiming:
-    num_steps, local_batch_size, *others = row
-    rest = dict(zip(FIELDS[2:], others, strict=True))
-    return StepTiming(num_steps=int(num_steps), local_batch_size=int(local_batch_size), **rest)
+    values: dict[str, Any] = dict(zip(FIELDS, row, strict=True))
+    return StepTiming(**{**values, **{name: int(values[name]) for name in COUNTS}})
 
 
 class TimingWindow:
@@ -207,6 +208,5 @@ class TimingWindow:
         hidden = means.get("reducing", math.nan) - seconds["comm_wait_seconds"]
         seconds["overlapped_comm_seconds"] = max(hidden, 0.0)
         steps = {f"{name}_steps": means.get(name, math.nan) for name in COUNTED}
-        return StepTiming(
-            num_steps=count, local_batch_size=share, memory_bytes=math.nan, **seconds, **steps
-        )
+        columns: dict[str, Any] = seconds | steps
+        return StepTiming(num_steps=count, local_batch_size=share, memory_bytes=math.nan, **columns)

@@ -22,10 +22,11 @@ from hetero_hvd.worker.collective import Collective
 from hetero_hvd.worker.fixed_sums import FixedPointSums
 from hetero_hvd.worker.grain_buffers import GrainBuffers
 from hetero_hvd.worker.loader import Slice
-from hetero_hvd.worker.micro_batch import split, to_device
+from hetero_hvd.worker.micro_batch import own_memory, split, to_device
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.randomness import Seeds
 from hetero_hvd.worker.reproducible import Reproducible
+from hetero_hvd.worker.sizing import Sizing
 from hetero_hvd.worker.staleness import Staleness
 from hetero_hvd.worker.step import Step, TakeAgain, Urgency, never
 
@@ -74,22 +75,37 @@ class GrainStep(Step):
         self._losses: list[torch.Tensor] = []
         self._weights: list[float] = []
         self._used: list[bool] = []
-        self._is_second_try = False
+        self._is_second_try = self._has_failed = False
+        self.sizing = Sizing(mode.grain, device, is_fixed=True)
 
     def begin(self, collective: Collective, part: Slice) -> None:  # noqa: ARG002 - see `Step`
         """Start a step on this worker's grains."""
         self._start(part)
-        self._is_second_try = self.again
+        self._is_second_try, self._has_failed = self.again, False
         with self.clock.phase("optimizer"):
             self._grain_buffers.remember()
-            sums = self._prepared()
-            for parameter in self._named.values():
-                parameter.grad = None
-            assumed = [self._scales.exponents.setdefault(name, 0) for name in self._names()]
-            sums.begin(assumed, num_grains=self._mode.num_grains)
-            self._losses, self._weights = [], []
-            self._used = [False] * len(self._parameters)
-            self._seeds.use(Stream.SCRIPT)
+            self._begin_sums()
+
+    def _begin_sums(self) -> None:
+        sums = self._prepared()
+        for parameter in self._named.values():
+            parameter.grad = None
+        assumed = [self._scales.exponents.setdefault(name, 0) for name in self._names()]
+        sums.begin(assumed, num_grains=self._mode.num_grains)
+        self._losses, self._weights = [], []
+        self._used = [False] * len(self._parameters)
+        self._seeds.use(Stream.SCRIPT)
+
+    def try_smaller(self) -> bool:
+        """A grain is never cut: the step begins anew, once, with what memory was given back."""
+        if self._has_failed:
+            return False
+        self._has_failed = True
+        self._grain_buffers.restore()
+        self._start(self._current())
+        self._begin_sums()
+        self.clock.take()
+        return True
 
     def micro_batches(self, batch: Sequence[Any]) -> Iterator[Sequence[Any]]:
         """The grains on the device, in order, with everything reset for each."""
@@ -98,9 +114,10 @@ class GrainStep(Step):
             return
         grain = part.first_sample // self._mode.grain
         size = self._mode.grain
+        self.sizing.choose(part.num_samples)
         for num_samples, piece in split(batch, num_samples=part.num_samples, size=size):
             with self.clock.phase("transfer"):
-                moved = [_own_memory(to_device(item, self._device)) for item in piece]
+                moved = [own_memory(to_device(item, self._device)) for item in piece]
                 self._micro = (num_samples, False)
                 self._grain_buffers.restore()
                 self._seeds.use(Stream.MODEL, grain)
@@ -277,16 +294,3 @@ def make_step(
 
 def _are_finite(losses: Iterable[float], observed: Iterable[int]) -> bool:
     return all(map(math.isfinite, losses)) and NON_FINITE not in observed
-
-
-def _own_memory(item: Any) -> Any:  # noqa: ANN401 - whatever the loader yields
-    """A copy, aligned as any fresh tensor: kernels may treat another alignment differently."""
-    if isinstance(item, torch.Tensor):
-        return item.clone()
-    if isinstance(item, dict):
-        return {key: _own_memory(value) for key, value in item.items()}
-    if isinstance(item, tuple) and hasattr(item, "_fields"):
-        return type(item)(*map(_own_memory, item))
-    if isinstance(item, tuple | list):
-        return type(item)(map(_own_memory, item))
-    return item

@@ -71,6 +71,7 @@ class ShareLoader:
         seed: Seed of the data order.
         grain: Samples that are never split between workers, and that are read with generators
             seeded for them; None: samples are divided one by one and read as they come.
+        undivided: The same, but read as they come.
 
     Raises:
         UserError: The loader is of a kind whose samples cannot be divided; says which and what to
@@ -84,6 +85,7 @@ class ShareLoader:
         accumulation_steps: int = 1,
         seed: int = 0,
         grain: int | None = None,
+        undivided: int = 1,
     ) -> None:
         if loader.batch_size is None:
             raise UserError("the DataLoader has no batch_size: give it the global batch size")
@@ -91,7 +93,7 @@ class ShareLoader:
             raise UserError(f"accumulation_steps={accumulation_steps}: must be >= 1")
         self.global_batch_size = loader.batch_size * accumulation_steps
         self._source = loader
-        self._seed, self._grain = seed, grain
+        self._seed, self._grain, self._undivided = seed, grain, grain or undivided
         self._dataset = loader.dataset if grain is None else GrainDataset(loader.dataset)
         self._is_stream = isinstance(loader.dataset, torch_data.IterableDataset)
         self._shuffle = not self._is_stream and _is_shuffled(loader)
@@ -165,7 +167,7 @@ class ShareLoader:
             positions = shards.step_positions(
                 step, num_samples=num_samples, global_batch_size=self.global_batch_size
             )
-            mine = _my_part(positions, *shares_at(step), self._grain or 1)
+            mine = _my_part(positions, *shares_at(step), self._undivided)
             first = mine.start - positions.start
             planned.append(Slice(step, len(mine), len(positions), None, epoch, first))
             if self._grain is None:
@@ -192,7 +194,7 @@ class ShareLoader:
             samples = list(itertools.islice(stream, size))
             if not samples or (self._source.drop_last and len(samples) < size):
                 return
-            mine = _my_part(range(len(samples)), *shares_at(step))
+            mine = _my_part(range(len(samples)), *shares_at(step), self._undivided)
             kept = samples[mine.start : mine.stop]
             batch = self._source.collate_fn(kept) if kept else None
             yield Slice(step, len(kept), len(samples), batch)

@@ -10,6 +10,7 @@ import msgspec
 from hetero_hvd.errors import InvariantError, JobError
 from hetero_hvd.messages import BatchPlan, WorkerId, WorkersJoined
 from hetero_hvd.worker.collective import Collective, broadcast_bytes, gather_bytes
+from hetero_hvd.worker.description import Work
 from hetero_hvd.worker.exchange import Exchange
 from hetero_hvd.worker.planner import Planner
 from hetero_hvd.worker.replica import Replica
@@ -34,8 +35,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         staleness_bound: Steps that it may have under way after a step.
         numerics: What its bits depend on, `; ` between two facts; empty if that does not matter.
         micro_batch_size: Samples in one of its forward passes at most; 0 = not limited.
-        device: What it computes on.
-        model: What it trains; see `worker.description`.
+        work: What it trains, and on what.
         is_new: Whether its script has not begun its loop yet, whatever it has from a checkpoint.
     """
 
@@ -51,8 +51,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     staleness_bound: int = 0
     numerics: str = ""
     micro_batch_size: int = 0
-    device: str = ""
-    model: str = ""
+    work: Work = Work()
     is_new: bool = False
 
 
@@ -212,9 +211,11 @@ def _first_plan(collective: Collective, reports: list[Report], planner: Planner)
             global_batch_size=reports[0].global_batch_size,
             capacities=tuple(report.capacity for report in reports),
             prefetch_steps=max(report.prefetch_steps for report in reports),
+            undivided=reports[0].work.undivided,
             micro_batch_sizes=tuple(report.micro_batch_size for report in reports),
-            devices=tuple(report.device for report in reports),
-            model=reports[0].model,
+            devices=tuple(report.work.device for report in reports),
+            memory_bytes=tuple(report.work.memory_bytes for report in reports),
+            model=reports[0].work.model,
         )
         payload = msgspec.msgpack.encode(planner.joined(event))
     return msgspec.msgpack.decode(gather_bytes(collective, payload, "plan")[0], type=BatchPlan)

@@ -9,6 +9,9 @@ import torch
 
 from hetero_hvd.errors import UserError
 
+Loss = torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]
+"""Mean loss over a micro-batch's samples, or (mean loss, weight) if it is over something else."""
+
 
 def to_device(batch: Any, device: torch.device) -> Any:  # noqa: ANN401 - whatever the loader yields
     """The batch with all that can be moved on `device`, asynchronously where memory is pinned."""
@@ -93,3 +96,31 @@ def is_unpacked(given: tuple[Any, ...], handed_out: Any) -> bool | None:  # noqa
         same = all(mine is theirs for mine, theirs in zip(given, handed_out, strict=True))
         return True if same else None
     return None
+
+
+def own_memory(item: Any) -> Any:  # noqa: ANN401 - whatever the loader yields
+    """A copy, aligned as any fresh tensor: kernels may treat another alignment differently."""
+    if isinstance(item, torch.Tensor):
+        return item.clone()
+    if isinstance(item, dict):
+        return {key: own_memory(value) for key, value in item.items()}
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return type(item)(*map(own_memory, item))
+    if isinstance(item, tuple | list):
+        return type(item)(map(own_memory, item))
+    return item
+
+
+def mean_and_weight(loss: Loss, *, num_samples: int) -> tuple[torch.Tensor, float]:
+    """A loss as its mean and the weight of that.
+
+    Raises:
+        UserError: It is not a scalar, or the weight is negative.
+    """
+    mean, weight = loss if isinstance(loss, tuple) else (loss, num_samples)
+    if mean.dim():
+        raise UserError(f"the loss has shape {tuple(mean.shape)}: must be a scalar, the mean")
+    weight = float(weight)
+    if weight < 0:
+        raise UserError(f"the weight of a loss is {weight}: must be >= 0")
+    return mean, weight

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch.nn import Parameter
@@ -27,8 +27,11 @@ class StepOptions:
             alike.
         clip: Called with the parameters after the reduction and before the optimizer, for example
             `lambda parameters: clip_grad_norm_(parameters, 1.0)`.
-        micro_batch_size: Samples in one forward and backward at most, > 0; None = the whole share,
-            or with `accumulation_steps` the loader's batch size.
+        micro_batch_size: Samples in one forward and backward at most, > 0; `auto`: as many as pay,
+            each worker for itself; None = the whole share, or with `accumulation_steps` the
+            loader's batch size. Fewer wherever the memory does not hold them.
+        equal_micro_batches: Exactly `micro_batch_size` samples in every forward pass on every
+            worker, but for the rest of an epoch; shares are multiples of it.
         accumulation_steps: Batches of the loader in one optimizer step, >= 1.
         bucket_bytes: Size at which a gradient bucket is closed, > 0.
         compression: `none`, `fp16` or `fp16-feedback`; see `Reducer`.
@@ -45,7 +48,8 @@ class StepOptions:
 
     scaler: torch.amp.GradScaler | None = None
     clip: Callable[[list[Parameter]], object] | None = None
-    micro_batch_size: int | None = None
+    micro_batch_size: int | Literal["auto"] | None = None
+    equal_micro_batches: bool = False
     accumulation_steps: int = 1
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     compression: Compression = "none"
@@ -56,12 +60,21 @@ class StepOptions:
     staleness_warmup_steps: int | None = None
     lookahead: bool = True
 
+    @property
+    def undivided(self) -> int:
+        """Samples that are never split between workers, >= 1."""
+        return int(self.micro_batch_size or 1) if self.equal_micro_batches else 1
+
     def __post_init__(self) -> None:
         """Check the ranges."""
         for name in ("micro_batch_size", "accumulation_steps", "bucket_bytes", "grain"):
             value = getattr(self, name)
+            if name == "micro_batch_size" and value == "auto":
+                continue
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise UserError(f"{name}={value!r}: must be a whole number >= 1")
+        if self.equal_micro_batches and not isinstance(self.micro_batch_size, int):
+            raise UserError("equal_micro_batches: say how large with micro_batch_size")
         if self.compression not in get_args(Compression):
             allowed = ", ".join(get_args(Compression))
             raise UserError(f"compression={self.compression!r}: must be of {allowed}")
@@ -86,6 +99,12 @@ def step_options(given: dict[str, Any], *, loader_batch_size: int | None) -> Ste
         raise UserError(f"Trainer: {error}") from error
     if options.accumulation_steps > 1 and not options.micro_batch_size and not options.grain:
         options = replace(options, micro_batch_size=loader_batch_size)
+    global_batch_size = (loader_batch_size or 0) * options.accumulation_steps
+    if options.equal_micro_batches and global_batch_size % options.undivided:
+        raise UserError(
+            f"equal_micro_batches: the global batch of {global_batch_size} samples must be a "
+            f"multiple of micro_batch_size={options.micro_batch_size}"
+        )
     return options
 
 
@@ -119,5 +138,10 @@ def check_model(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Non
             "all, for example torch.nn.ModuleList([model, criterion])"
         )
     for name, module in model.named_modules():
+        if isinstance(module, torch.nn.SyncBatchNorm):
+            raise UserError(
+                f"model.{name}: torch's SyncBatchNorm needs torch.distributed: use "
+                "hetero_hvd.convert_sync_batch_norm(model)"
+            )
         if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
             raise UserError(f"model.{name}: sparse gradients are not reduced: use sparse=False")

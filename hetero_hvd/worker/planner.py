@@ -114,6 +114,6 @@ def even_plan(event: WorkersJoined) -> BatchPlan:
         from_step=event.applied_steps,
         exchange_steps=1,
         workers=event.workers,
-        local_batch_sizes=planner.even_plan(event, grain=1),
+        local_batch_sizes=planner.even_plan(event, grain=event.undivided),
         reason="even shares",
     )

@@ -27,7 +27,7 @@ class Reducer:
     """The gradients of one model, reduced over all workers.
 
     Order of calls in a step: `prepare`, then backward passes with `last_backward` set before the
-    last, then `take`.
+    last, then `take`. After a backward pass that failed: `prepare_again`, and all passes once more.
 
     Args:
         parameters: All parameters; those without `requires_grad` are left out.
@@ -104,6 +104,15 @@ class Reducer:
         for bucket in self._buckets:
             bucket.prepare()
 
+    def prepare_again(self) -> None:
+        """The backward passes of this step start anew; what was submitted stays, as it is final."""
+        self.last_backward = False
+        for bucket in self._buckets:
+            if bucket.sum is None:
+                bucket.prepare()
+            else:
+                bucket.close()
+
     def take(self) -> Gradients:
         """Submit what the backward passes have not completed (unused parameters), and hand over.
 
@@ -155,6 +164,9 @@ class Reducer:
 
     def _make_hook(self, bucket: Bucket, place: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
         def on_gradient(parameter: torch.Tensor) -> None:
+            if bucket.is_closed:
+                parameter.grad = None
+                return
             view = bucket.views[place]
             grad = parameter.grad
             if grad is not None and grad.data_ptr() != view.data_ptr():

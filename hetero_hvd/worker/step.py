@@ -20,16 +20,15 @@ from hetero_hvd.worker.emulation import Emulation
 from hetero_hvd.worker.flight import Flight
 from hetero_hvd.worker.loader import Slice
 from hetero_hvd.worker.lookahead import Lookahead
-from hetero_hvd.worker.micro_batch import split, to_device
+from hetero_hvd.worker.micro_batch import Loss, mean_and_weight, split, to_device
 from hetero_hvd.worker.options import StepOptions, check_model
 from hetero_hvd.worker.reducer import Reducer
 from hetero_hvd.worker.replica import Stateful
+from hetero_hvd.worker.sizing import Sizing
+from hetero_hvd.worker.solo import SoloCollective
 from hetero_hvd.worker.staleness import Staleness
+from hetero_hvd.worker.sync_batch_norm import find_rounds
 from hetero_hvd.worker.update import Update
-
-Loss = torch.Tensor | tuple[torch.Tensor, torch.Tensor | float]
-"""Mean loss over a micro-batch's samples, or (mean loss, weight) if it is over something else."""
-
 
 Urgency = Callable[[int, float | None], bool]
 
@@ -60,6 +59,8 @@ class Step:
 
     Attributes:
         in_flight: The steps that are submitted and not applied yet, oldest first.
+        sizing: Chooses the size of the micro-batches.
+        rounds: In which layers that normalise over all workers meet them.
         emulation: Slows the compute down; None: it does not.
         is_urgent: Whether any worker wanted an exchange in the last step; the same on all.
         again: Whether the step has to be taken again with the same part.
@@ -87,26 +88,43 @@ class Step:
         self._bad_numbers = BadNumbers()
         self.in_flight: deque[Any] = deque()
         self._slice: Slice | None = None
+        self._collective: Collective = SoloCollective()
         self._micro: tuple[int, bool] = (0, False)
         self._began_at = 0.0
         self._weight = 0.0
         self._weighted_loss = torch.zeros((), dtype=torch.float64)
+        self.sizing = Sizing.of(options, device)
+        self.rounds = find_rounds(model)
         self.emulation: Emulation | None = None
-        self.is_urgent = False
-        self.again = False
+        self.is_urgent = self.again = False
         self.scales: Stateful | None = None
         self.clock = PhaseClock(_device_event if device.type == "cuda" else None)
 
     def begin(self, collective: Collective, part: Slice) -> None:
         """Start a step on this worker's part of the global batch."""
         self._start(part)
+        self._collective = collective
+        self.rounds.begin_step()
         with self.clock.phase("optimizer"):  # what `zero_grad` would be
             self._buffers.remember()
             if self._options.lookahead:
                 self._lookahead.advance(self.in_flight, self._reducer.parameters)
-            self._reducer.overlap = self.emulation is None
             self._reducer.copies = self._staleness.bound > 0
             self._reducer.prepare(collective, self._lane(part))
+
+    def try_smaller(self) -> bool:
+        """Memory does not suffice: begin the step anew with smaller micro-batches, if there are.
+
+        Gradients that are being reduced already stay: they are complete.
+        """
+        if not self.sizing.fail():
+            return False
+        self._buffers.restore()
+        self._buffers.remember()
+        self._start(self._current())
+        self._reducer.prepare_again()
+        self.clock.take()  # what was in vain is not the time that the step takes
+        return True
 
     def _start(self, part: Slice) -> None:
         self._slice = part
@@ -119,13 +137,17 @@ class Step:
         part = self._current()
         if not part.num_samples:
             return
-        size = self._options.micro_batch_size or part.num_samples
+        size = self.sizing.choose(part.num_samples)
+        self._reducer.overlap = self.emulation is None and self.sizing.is_proven
+        with self.clock.phase("comm_wait"):
+            self.rounds.agree(self._collective, -(-part.num_samples // size))
         done = 0
         for num_samples, piece in split(batch, num_samples=part.num_samples, size=size):
             done += num_samples
             self._micro = (num_samples, done == part.num_samples)
             with self.clock.phase("transfer"):
                 moved = [to_device(item, self._device) for item in piece]
+            self.rounds.next()
             yield moved
 
     @contextmanager
@@ -139,14 +161,9 @@ class Step:
 
     def backward(self, loss: Loss) -> None:
         """Add one micro-batch's contribution to the gradients."""
-        num_samples, _ = self._micro
-        mean, weight = loss if isinstance(loss, tuple) else (loss, num_samples)
-        if mean.dim():
-            raise UserError(f"the loss has shape {tuple(mean.shape)}: must be a scalar, the mean")
-        weight = float(weight)
-        if weight < 0:
-            raise UserError(f"the weight of a loss is {weight}: must be >= 0")
+        mean, weight = mean_and_weight(loss, num_samples=self._micro[0])
         if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
+            self.rounds.help_backward()
             return
         self._weight += weight
         self._weighted_loss += mean.detach().double() * weight
@@ -183,6 +200,8 @@ class Step:
         """
         part, lane = self._current(), self._lane(self._current())
         self._hold(part)
+        self.sizing.done()
+        self.rounds.finish(collective, self.clock)
         self.is_urgent = False
         is_urgent = urgency(part.num_samples, self.clock.busy_seconds)
         gradients = self._reducer.take()

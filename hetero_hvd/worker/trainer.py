@@ -20,13 +20,14 @@ from hetero_hvd.worker.evaluation import Evaluations, Metrics
 from hetero_hvd.worker.fingerprints import Fingerprints
 from hetero_hvd.worker.grain_step import make_step
 from hetero_hvd.worker.loader import ShareLoader, Slice
-from hetero_hvd.worker.micro_batch import is_unpacked
+from hetero_hvd.worker.micro_batch import Loss, is_unpacked
+from hetero_hvd.worker.oom import contribute
 from hetero_hvd.worker.options import check_scheduler, step_options
 from hetero_hvd.worker.pipeline import Pipeline
 from hetero_hvd.worker.replica import Stateful, Trainable, all_parts
 from hetero_hvd.worker.reproducible import decide, join
 from hetero_hvd.worker.staleness import staleness_of
-from hetero_hvd.worker.step import Loss, TakeAgain
+from hetero_hvd.worker.step import TakeAgain
 
 
 class Trainer:
@@ -74,8 +75,9 @@ class Trainer:
         self._model = model.to(device())
         self._scheduler, self._scheduler_interval = scheduler, scheduler_interval
         mode = self._mode = decide(model, loader, own, seed)
-        num_batches, grain = own.accumulation_steps, mode.grain if mode else None
-        self._loader = ShareLoader(loader, accumulation_steps=num_batches, seed=seed, grain=grain)
+        division = {"accumulation_steps": own.accumulation_steps, "undivided": own.undivided}
+        grain = mode.grain if mode else None
+        self._loader = ShareLoader(loader, seed=seed, grain=grain, **division)
         self._staleness = staleness_of(own)
         late = self._staleness
         self._step = make_step(model, optimizer, own, device(), mode=mode, staleness=late)
@@ -85,8 +87,10 @@ class Trainer:
         parts |= {"scheduler": scheduler, "scaler": own.scaler, "scales": self._step.scales}
         parts["staleness"] = self._staleness if self._staleness.bound else None
         state = all_parts(parts, extra_state or {})
-        self._state = ElasticState(state, self._loader, self._step.clock, self._pipeline)
-        self._state.work = describe_work(model, own, grain)
+        self._state = ElasticState(
+            state, self._loader, self._step.clock, self._pipeline, self._step.sizing
+        )
+        self._state.work = describe_work(model, own, device())
         self._fingerprints = Fingerprints({**state, "position": self._state.position}, mode)
         self._slice: Slice | None = None
         self._evaluations = Evaluations(self._model, self._state, whole=mode is not None)
@@ -170,7 +174,8 @@ class Trainer:
     def step(self, loss_function: Callable[..., Loss], *batch: Any) -> float:  # noqa: ANN401
         """One optimizer step on the global batch of which `batch` is this worker's part.
 
-        Forward and backward run in micro-batches; the reduction overlaps with the last backward.
+        Forward and backward run in micro-batches, in smaller ones where the memory does not hold
+        them; the reduction overlaps with the last backward.
         When the membership changes under way, the step is taken again with this worker's new part,
         until it is applied. (If `batch` is not what `batches` handed out, whole or unpacked, this
         cannot be done here: then `batches` hands out the new part, and the loss returned is that of
@@ -190,10 +195,7 @@ class Trainer:
             is_unpacked(batch, self._slice and self._slice.batch),
         )
         while True:
-            for micro_batch in self.micro_batches(*batch):
-                with self._step.forward():
-                    loss = loss_function(*micro_batch)
-                self.backward(loss)
+            contribute(self._step, self._state, loss_function, batch)
             is_taken = self.apply() or position.applied_steps > step
             if is_taken or unpacked is None or self._staleness.now:
                 return position.loss
@@ -273,7 +275,7 @@ class Trainer:
         if self._staleness.applied(loss) and self.is_leader:
             worker, step = self._state.seat.place.worker, self._state.position.applied_steps
             reason = self._staleness.reason
-            self._state.tell(StalenessEnded(worker=worker, step=step, reason=reason))
+            self._state.seat.tell(StalenessEnded(worker=worker, step=step, reason=reason))
 
     def _drain(self) -> bool:
         """Apply all that is under way; False if the membership changed: some is to be redone."""

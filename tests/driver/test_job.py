@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -168,3 +169,14 @@ def test_too_few_workers_is_a_clear_error(start_job):
     )
     assert job.wait() == 2
     assert any("0 of 2 workers were ready after 1 s, min_np is 2" in line for line in job.output)
+
+
+def test_out_of_memory_between_layers_that_meet_the_others(start_job):
+    """The others are in the middle of a forward pass with this worker: all take the step again."""
+    script = Path(__file__).with_name("train_norm.py")
+    job = start_job("--no-balance", command=(str(script), "beta:0", "5"))
+    job.wait_for(r"step 5: beta:0 has no memory for 5 samples at once and goes on with 2")
+    job.wait_for(r"beta:0 trains again after .* \(fault, nothing copied\)")
+    assert job.wait() == 0
+    assert job.summary()["steps"] == 12
+    assert job.summary()["replicas_equal"] is True

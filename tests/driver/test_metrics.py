@@ -15,6 +15,7 @@ from hetero_hvd.messages import (
     Crashed,
     Decided,
     OperationTiming,
+    OutOfMemory,
     Recovered,
     RunStarted,
     StepsTimed,
@@ -32,7 +33,8 @@ def timing(wait, forward, size):
     return StepTiming(
         num_steps=3,
         local_batch_size=size,
-        memory_bytes=math.nan,
+        memory_bytes=6e9,
+        memory_limit_bytes=8e9,
         data_wait_seconds=0.01,
         transfer_seconds=0.0,
         forward_seconds=forward,
@@ -95,6 +97,7 @@ HISTORY = (
     StragglerReported(step=2, worker=B, is_slow=True, speed_ratio=0.5, cause="compute"),
     Crashed(worker=B, error="torch.OutOfMemoryError: no", traceback="", user_error=False),
     OPERATIONS,
+    OutOfMemory(worker=A, step=3, micro_batch_size=8, next_micro_batch_size=4, error="no"),
     Recovered(worker=A, rendezvous_id=2, cause="fault", seconds=1.0, broadcast=False),
     Recovered(worker=B, rendezvous_id=2, cause="fault", seconds=1.0, broadcast=False),
 )
@@ -141,7 +144,8 @@ def test_the_numbers_are_those_of_the_events():
     assert found["planned_gain_ratio",] == pytest.approx(0.25)
     assert found["stragglers", "compute"] == 1
     assert found["resets_total", "fault"] == 1
-    assert found["oom_total",] == 1
+    assert found["worker_memory_headroom_ratio", "beta:0"] == pytest.approx(0.25)
+    assert found["oom_total",] == 2
     assert found["last_step_timestamp_seconds",] == 1000
 
 

@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 
-from hetero_hvd.probes import hardware
+from hetero_hvd.probes import control_groups, hardware
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def cgroups(tmp_path, monkeypatch):
             path = tmp_path / "tree" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{text}\n")
-        monkeypatch.setattr(hardware, "_CGROUPS", tmp_path / "tree")
-        monkeypatch.setattr(hardware, "_OWN_CGROUPS", tmp_path / "self")
+        monkeypatch.setattr(control_groups, "_CGROUPS", tmp_path / "tree")
+        monkeypatch.setattr(control_groups, "_OWN_CGROUPS", tmp_path / "self")
 
     return lay_out
 

@@ -125,6 +125,7 @@ def seat(hub, rank):
         planner=LocalPlanner(BalanceConfig(balance=False)),
         rendezvous_id=0,
         client=None,
+        tell=lambda _: None,
         reset_requested=False,
         stop_requested=False,
         leave_reason=None,

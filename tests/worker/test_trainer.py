@@ -56,6 +56,11 @@ REFUSED = {
         {"micro_batch_size": 0},
         "micro_batch_size=0: must be a whole number >= 1",
     ),
+    "equal, but how": ({"equal_micro_batches": True}, "say how large with micro_batch_size"),
+    "equal, but not a part": (
+        {"equal_micro_batches": True, "micro_batch_size": 3},
+        "the global batch of 4 samples must be a multiple of micro_batch_size=3",
+    ),
     "accumulation": ({"accumulation_steps": 1.5}, "accumulation_steps=1.5: must be a whole number"),
     "foreign": ({"optimizer": sgd(OTHER), "model": LINEAR}, "parameters that are not the model's"),
     "taken": ({"extra_state": {"model": OTHER}}, "extra_state: model: kept already"),

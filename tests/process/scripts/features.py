@@ -227,10 +227,25 @@ def lower_level(trainer_of):
     return model
 
 
+def sync_batch_norm(trainer_of):
+    """One whole micro-batch for each worker that has samples: the statistics are the batch's."""
+    with seeded():
+        first = (nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh())
+        second = (nn.Linear(16, 16), nn.BatchNorm1d(16, affine=False), nn.Linear(16, 4))
+        model = nn.Sequential(*first, *second)
+    if trainer_of is not Alone:
+        hetero_hvd.convert_sync_batch_norm(model)
+    train(trainer_of(model, sgd(model), new_loader()), model)
+    statistics = torch.cat([b.double().flatten() for b in model.buffers()])
+    model.register_parameter("statistics", nn.Parameter(statistics))
+    return model
+
+
 CASES = [
     scheduler_per_epoch, scheduler_per_step, scheduler_on_plateau, clipping, accumulation,
     micro_batches, float16, bfloat16, bfloat16_parameters, mixed_parameters, freezing,
     unused_by_some, unused_by_all, tied_weights, dict_batches, lower_level,
+    sync_batch_norm,
 ]  # fmt: skip
 
 

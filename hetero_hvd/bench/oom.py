@@ -1,0 +1,111 @@
+"""Out of memory, in earnest: one of three workers, at a step drawn by chance, in many runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetero_hvd.bench.numbers import Number
+from hetero_hvd.bench.peers import execute
+from hetero_hvd.bench.tables import FULL, Effort, Say, Table
+from hetero_hvd.errors import JobError
+
+NAMES = ("n0:0", "n1:0", "n2:0")
+NUM_RUNS, NUM_QUICK_RUNS, NUM_STEPS, SEED = 20, 3, 12, 0
+TOLERANCE = 1e-5
+"""Largest difference of a parameter, all of which are below 1: float32 sums in another order."""
+
+TIMEOUT_SECONDS = 120.0
+ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
+"""So that memory that was freed, or reserved for threads, does not soften the limit."""
+
+
+def oom(effort: Effort, say: Say) -> Iterator[Table]:
+    """Out of memory on one of three workers: is the same step finished, with the same result?"""
+    num_runs = NUM_RUNS if effort.repeats >= FULL.repeats else NUM_QUICK_RUNS
+    chance = np.random.default_rng(SEED)
+    _, expected = _run(None, -1)
+    rows: list[Sequence[str]] = []
+    num_good = 0
+    for number in range(num_runs):
+        victim, step = NAMES[chance.integers(len(NAMES))], int(chance.integers(1, NUM_STEPS))
+        records, parameters = _run(victim, step)
+        error = float(np.abs(parameters - expected).max())
+        wrong = _wrong(records, victim, step) + ([] if error <= TOLERANCE else ["another result"])
+        sizes = [size for at, size in records[victim]["calls"] if at == step]
+        num_good += not wrong
+        say(
+            f"run {number + 1} of {num_runs}: {victim} at step {step}: {sizes}, {error:.1e} {wrong}"
+        )
+        cells = (victim, str(step), ", ".join(map(str, sizes)), f"{error:.1e}")
+        rows.append((*cells, "; ".join(wrong) or "yes"))
+    yield Table(
+        title="Out of memory on one of three workers",
+        text=f"RLIMIT_AS leaves room for three quarters of a share before a step drawn by chance. "
+        f"{NUM_STEPS} steps of {sum(_first_sizes(records))} samples, the balancer on. As it should "
+        "be: the same step completes, all parameters are equal on the three workers and within "
+        f"{TOLERANCE:g} of the run without a fault, and no size that failed is seen again.",
+        columns=("worker", "step", "micro-batches tried in it", "difference", "as it should be"),
+        rows=rows,
+        numbers=[
+            Number(
+                quantity="out of memory on one of three workers: runs as they should be",
+                goal=f"{num_runs} of {num_runs}",
+                found=f"{num_good} of {num_runs}",
+                is_reached=num_good == num_runs,
+            )
+        ],
+    )
+
+
+def _run(victim: str | None, step: int) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+    """What each worker left, and the parameters, which are the same on all.
+
+    Raises:
+        JobError: The job failed, or the workers differ.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        environment = ALLOCATOR | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        nodes = [
+            {"name": name.split(":")[0], "slots": 1, "devices": [], "env": environment}
+            for name in NAMES
+        ]
+        (folder / "nodes.yaml").write_text(json.dumps({"nodes": nodes}))
+        (folder / "job.json").write_text(json.dumps({"victim": victim, "step": step}))
+        run = ["-m", "hetero_hvd", "run", "-f", str(folder / "nodes.yaml")]
+        run += ["--output", str(folder / "out"), "--no-remember", "--", "python", "-m"]
+        command = [sys.executable, *run, "hetero_hvd.bench.workload_oom", str(folder)]
+        execute(command, folder, os.environ, TIMEOUT_SECONDS)
+        records = {name: json.loads((folder / f"{name}.json").read_text()) for name in NAMES}
+        parameters = [np.load(folder / f"{name}.npy") for name in NAMES]
+    if any((other != parameters[0]).any() for other in parameters):
+        raise JobError(f"the workers differ after {victim} ran out of memory at step {step}")
+    return records, parameters[0]
+
+
+def _wrong(records: dict[str, Any], victim: str, step: int) -> list[str]:
+    """What is not as it should be, in words."""
+    wrong = [
+        f"{name} took {len(record['losses'])} steps"
+        for name, record in records.items()
+        if len(record["losses"]) != NUM_STEPS
+    ]
+    calls = records[victim]["calls"]
+    failed, *smaller = [size for at, size in calls if at == step]
+    if not smaller or max(smaller) >= failed:
+        wrong.append("no smaller micro-batch was tried")
+    if any(size >= failed for at, size in calls if at > step):
+        wrong.append("the size that failed was tried again")
+    return wrong
+
+
+def _first_sizes(records: dict[str, Any]) -> list[int]:
+    return [record["calls"][0][1] for record in records.values()]

@@ -1,0 +1,131 @@
+"""Batch normalisation over all workers, whatever each of them holds."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from rendezvous import Hub, run_together
+from torch import nn
+from torch.nn.functional import batch_norm
+from torch.utils.data import DataLoader, TensorDataset
+
+import hetero_hvd
+from hetero_hvd import Trainer, UserError
+from hetero_hvd.messages import BatchPlan
+
+torch.manual_seed(0)
+INITIAL = hetero_hvd.convert_sync_batch_norm(
+    nn.Sequential(
+        nn.Conv1d(2, 5, 1), nn.BatchNorm1d(5), nn.Tanh(), nn.BatchNorm1d(5, momentum=None)
+    )
+)
+BATCH = 16
+DATA = torch.randn(BATCH, 2, 3)
+
+
+class Planner:
+    """These shares, for ever."""
+
+    def __init__(self, shares):
+        self.shares = shares
+
+    def joined(self, event):
+        """The only plan."""
+        return BatchPlan(
+            rendezvous_id=event.rendezvous_id, plan_id=1, from_step=0, exchange_steps=1,
+            workers=event.workers, local_batch_sizes=self.shares, reason="",
+        )  # fmt: skip
+
+    def timed(self, event):
+        """Of no interest."""
+
+    def newest(self):
+        """No other."""
+
+
+def train(seat, shares, micro_batch_size, *, loss=None, num_steps=1):
+    """Steps of SGD; the model."""
+    seat.planner = Planner(shares)
+    model = copy.deepcopy(INITIAL)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    loader = DataLoader(TensorDataset(DATA), BATCH)
+    trainer = Trainer(model, optimizer, loader, micro_batch_size=micro_batch_size)
+    trainer._state._seat = seat
+    for _ in trainer.epochs(num_steps):
+        for (x,) in trainer.batches():
+            trainer.step(lambda x: (loss or default_loss)(model, x), x)
+    return model
+
+
+def default_loss(model, x):
+    """Something that depends on each value."""
+    return model(x).pow(3).mean()
+
+
+def expected(shares, micro_batch_size):
+    """One step in one process: round by round over what all workers hold at the same time."""
+    model = nn.Sequential(
+        copy.deepcopy(INITIAL[0]), nn.BatchNorm1d(5), nn.Tanh(), nn.BatchNorm1d(5, momentum=None)
+    )
+    pieces = [part.split(micro_batch_size) for part in DATA.split(shares) if len(part)]
+    for number in range(max(map(len, pieces))):
+        joint = torch.cat([own[number] for own in pieces if number < len(own)])
+        (default_loss(model, joint) * len(joint) / BATCH).backward()
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("shares", "size"), [((5, 11), 4), ((0, 16), 6), ((1, 15), 16), ((3, 13), 2), ((1, 3, 12), 5)]
+)
+def test_workers_with_fewer_micro_batches_help_the_others(shares, size):
+    """Parameters and running statistics are those of one process that joins the rounds."""
+    models = run_together(Hub(len(shares)), lambda seat: train(seat, shares, size))
+    alone = expected(shares, size).state_dict()
+    for model in models:
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(value, alone[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_micro_batch_without_weight_is_no_reason_to_wait():
+    """Its worker has no backward pass there, and the others get zeros for it."""
+
+    def loss(model, x):
+        output = model(x)
+        return (output * torch.nan).mean() if len(x) == 3 else output.pow(3).mean(), len(x) - 3
+
+    first, second = run_together(
+        Hub(2), lambda seat: train(seat, (3, 13), 13, loss=loss, num_steps=2)
+    )
+    assert torch.equal(first[0].weight, second[0].weight)
+    assert not torch.equal(first[0].weight, INITIAL[0].weight)
+    assert first[0].weight.isfinite().all()
+
+
+def test_a_layer_may_meet_the_others_once_in_a_pass():
+    """A second time would be taken for the next round: it is refused by name."""
+
+    def loss(model, x):
+        return model[1](model[:2](x)).mean()
+
+    with pytest.raises(UserError, match=r"model\.1: SyncBatchNorm was used twice"):
+        run_together(Hub(2), lambda seat: train(seat, (8, 8), 8, loss=loss))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_type_of_the_input_is_kept(dtype):
+    """In and out of the same type, alone; nothing else than plain batch normalisation."""
+    layer = hetero_hvd.SyncBatchNorm(2).to(dtype)
+    found = layer(DATA.to(dtype))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, batch_norm(DATA.to(dtype), None, None, training=True))
+
+
+def test_torchs_own_is_refused():
+    """It would wait for torch.distributed for ever."""
+    model = nn.Sequential(nn.SyncBatchNorm(2))
+    loader = DataLoader(TensorDataset(DATA), BATCH)
+    with pytest.raises(UserError, match=r"model\.0: .* use hetero_hvd.convert_sync_batch_norm"):
+        Trainer(model, torch.optim.SGD(model.parameters(), lr=1.0), loader)
