@@ -18,11 +18,14 @@ from hetero_hvd.bench.tables import FULL, Effort, Say, Table
 from hetero_hvd.errors import JobError
 
 NAMES = ("n0:0", "n1:0", "n2:0")
-NUM_RUNS, NUM_QUICK_RUNS, NUM_STEPS, SEED = 20, 3, 12, 0
+NUM_RUNS, NUM_QUICK_RUNS, SEED = 20, 3, 0
+NUM_STEPS, BATCH = 12, 600
+"""As in `workload_oom`."""
 TOLERANCE = 1e-5
 """Largest difference of a parameter, all of which are below 1: float32 sums in another order."""
 
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 240.0
+GOOD = "yes"
 ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
 """So that memory that was freed, or reserved for threads, does not soften the limit."""
 
@@ -33,23 +36,20 @@ def oom(effort: Effort, say: Say) -> Iterator[Table]:
     chance = np.random.default_rng(SEED)
     _, expected = _run(None, -1)
     rows: list[Sequence[str]] = []
-    num_good = 0
     for number in range(num_runs):
         victim, step = NAMES[chance.integers(len(NAMES))], int(chance.integers(1, NUM_STEPS))
-        records, parameters = _run(victim, step)
-        error = float(np.abs(parameters - expected).max())
-        wrong = _wrong(records, victim, step) + ([] if error <= TOLERANCE else ["another result"])
-        sizes = [size for at, size in records[victim]["calls"] if at == step]
-        num_good += not wrong
-        say(
-            f"run {number + 1} of {num_runs}: {victim} at step {step}: {sizes}, {error:.1e} {wrong}"
-        )
-        cells = (victim, str(step), ", ".join(map(str, sizes)), f"{error:.1e}")
-        rows.append((*cells, "; ".join(wrong) or "yes"))
+        try:
+            cells = _judged(victim, step, expected)
+        except JobError as error:
+            say(str(error))
+            cells = ("", "", "the job failed")
+        say(f"run {number + 1} of {num_runs}: {victim} at step {step}: {'  '.join(cells)}")
+        rows.append((victim, str(step), *cells))
+    num_good = sum(row[-1] == GOOD for row in rows)
     yield Table(
         title="Out of memory on one of three workers",
         text=f"RLIMIT_AS leaves room for three quarters of a share before a step drawn by chance. "
-        f"{NUM_STEPS} steps of {sum(_first_sizes(records))} samples, the balancer on. As it should "
+        f"{NUM_STEPS} steps of {BATCH} samples, the balancer on. As it should "
         "be: the same step completes, all parameters are equal on the three workers and within "
         f"{TOLERANCE:g} of the run without a fault, and no size that failed is seen again.",
         columns=("worker", "step", "micro-batches tried in it", "difference", "as it should be"),
@@ -63,6 +63,15 @@ def oom(effort: Effort, say: Say) -> Iterator[Table]:
             )
         ],
     )
+
+
+def _judged(victim: str, step: int, expected: np.ndarray[Any, Any]) -> tuple[str, str, str]:
+    """Cells of a run's row: what was tried, how far off the result is, what is wrong."""
+    records, parameters = _run(victim, step)
+    error = float(np.abs(parameters - expected).max())
+    wrong = _wrong(records, victim, step) + ([] if error <= TOLERANCE else ["another result"])
+    sizes = [size for at, size in records[victim]["calls"] if at == step]
+    return ", ".join(map(str, sizes)), f"{error:.1e}", "; ".join(wrong) or GOOD
 
 
 def _run(victim: str | None, step: int) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
@@ -83,7 +92,12 @@ def _run(victim: str | None, step: int) -> tuple[dict[str, Any], np.ndarray[Any,
         run = ["-m", "hetero_hvd", "run", "-f", str(folder / "nodes.yaml")]
         run += ["--output", str(folder / "out"), "--no-remember", "--", "python", "-m"]
         command = [sys.executable, *run, "hetero_hvd.bench.workload_oom", str(folder)]
-        execute(command, folder, os.environ, TIMEOUT_SECONDS)
+        try:
+            execute(command, folder, os.environ, TIMEOUT_SECONDS)
+        except JobError as error:
+            said = (folder / "output.txt").read_text(errors="replace").splitlines()
+            about = [line for line in said if line.startswith(f"{victim} ") or "loop" in line]
+            raise JobError("\n".join([*about, str(error)])) from error
         records = {name: json.loads((folder / f"{name}.json").read_text()) for name in NAMES}
         parameters = [np.load(folder / f"{name}.npy") for name in NAMES]
     if any((other != parameters[0]).any() for other in parameters):
@@ -105,7 +119,3 @@ def _wrong(records: dict[str, Any], victim: str, step: int) -> list[str]:
     if any(size >= failed for at, size in calls if at > step):
         wrong.append("the size that failed was tried again")
     return wrong
-
-
-def _first_sizes(records: dict[str, Any]) -> list[int]:
-    return [record["calls"][0][1] for record in records.values()]
