@@ -37,10 +37,10 @@ POLICIES = {
     1: "thermal",
     2: "sync_boost",
     3: "board_limit",
-    4: "low_utilization",
     5: "reliability",
 }
-"""Policies that NVML counts the time of, in nanoseconds."""
+"""Policies that NVML counts the time of, in nanoseconds; without 4, low utilization: an idle GPU's
+clock is low, and nobody holds it back."""
 
 
 class _UnavailableError(Exception):
