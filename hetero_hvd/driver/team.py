@@ -22,13 +22,22 @@ from hetero_hvd.driver.log_lines import LogLines
 from hetero_hvd.driver.membership import Membership
 from hetero_hvd.driver.network import DriverAddresses, Endpoints
 from hetero_hvd.driver.output import Console
+from hetero_hvd.driver.reception import Reception
 from hetero_hvd.driver.rendezvous import Rendezvous
 from hetero_hvd.driver.server import ChannelServer
 from hetero_hvd.driver.slot import Slot
 from hetero_hvd.driver.starter import Starter
 from hetero_hvd.driver.status import status_of
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import Crashed, Finished, FromWorker, Heartbeat, Ready, WorkerExited
+from hetero_hvd.messages import (
+    ClockTold,
+    Crashed,
+    Finished,
+    FromWorker,
+    Heartbeat,
+    Ready,
+    WorkerExited,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +59,7 @@ class Team:
         endpoints: Where the nodes reach the driver.
         slots: The workers' processes.
         membership: Who of them trains.
+        reception: Receives those who are ready.
         ledger: The books of the run.
         journal: All that happens.
         all_lost: Set when all members are gone, but others may take their place.
@@ -77,7 +87,6 @@ class Team:
         where = DriverAddresses.of(config)
         self.endpoints = Endpoints(where, self._channels, self._rendezvous)
         self._news, self.all_lost = asyncio.Event(), asyncio.Event()
-        self._versions: dict[str, str] = {}
         self._is_short, self._last_failure = False, 0
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.journal = Journal()
@@ -96,6 +105,9 @@ class Team:
             log_lines=log_lines,
         )
         self.membership = self._new_membership()
+        self.reception = Reception(
+            self.slots, self.membership, self._channels, self.journal, console
+        )
 
     def _new_membership(self) -> Membership:
         return Membership(
@@ -143,6 +155,7 @@ class Team:
             if (late := self.slots.find(host)) is not None:
                 self._kill(late, "has let the others wait for too long")
         self._tell_if_short()
+        self.reception.look()
         if self.ledger.resets_without_step >= MAX_RESETS_WITHOUT_STEP:
             raise JobError(
                 f"{MAX_RESETS_WITHOUT_STEP} resets in a row without a step: see the workers' logs"
@@ -185,28 +198,21 @@ class Team:
         return facts | {"refused": refused}
 
     def _handle(self, slot: Slot, message: FromWorker) -> None:
-        if not isinstance(message, Heartbeat):
+        if not isinstance(message, Heartbeat | ClockTold):
             self.journal.publish(message)
         match message:
             case Ready():
-                self._ready(slot, message)
+                self.reception.ready(slot, message)
             case Crashed():
                 self._crashed(slot, message)
             case Finished():
                 self.slots.may_restart = False
                 self.ledger.take(message)
+            case ClockTold():
+                self.reception.told_time(slot, message)
             case _:
                 for plan in self.ledger.take(message):
                     self._channels.send(slot.host, plan)
-
-    def _ready(self, slot: Slot, ready: Ready) -> None:
-        for package, version in ready.versions.items():
-            common = self._versions.setdefault(package, version)
-            if version != common:
-                self._console.say(f"{slot.worker} has {package} {version}, others have {common}")
-        self.slots.became_ready(slot, ready)
-        if slot.admission is not None:  # its channel broke, perhaps before the first Admit came
-            self._channels.send(slot.host, slot.admission)
 
     def _crashed(self, slot: Slot, crash: Crashed) -> None:
         if not slot.is_wanted or self.ended.done():
@@ -243,6 +249,7 @@ class Team:
         self.journal.publish(
             WorkerExited(worker=slot.worker, host=slot.host, exit_code=code, words=words)
         )
+        self.reception.gone(slot.host)
         self.membership.lost(slot.host, is_orderly=code == 0)
         self._last_failure = code or self._last_failure
         if self.ended.done():

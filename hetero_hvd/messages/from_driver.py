@@ -79,4 +79,14 @@ class Stop(Message, frozen=True):
     reason: str
 
 
-FromDriver = Admit | BatchPlan | ResetRequested | MemberLost | Stop
+class ClockAsked(Message, frozen=True):
+    """What is the time?
+
+    Attributes:
+        asked_at_seconds: The driver's clock, since 1970; comes back in the answer.
+    """
+
+    asked_at_seconds: float
+
+
+FromDriver = Admit | BatchPlan | ResetRequested | MemberLost | Stop | ClockAsked
