@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from hetero_hvd.cli import (
     agent,
+    benchmark,
     certificates,
     compare,
     config,
@@ -49,6 +50,7 @@ COMMANDS = {
     "discover": discover,
     "doctor": doctor,
     "hardware": hardware,
+    "benchmark": benchmark,
     "key": key,
     "agent": agent,
     "certificates": certificates,
@@ -92,8 +94,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     split = words.index("--") if "--" in words else len(words)
     arguments = _parser().parse_args(words[:split])
     arguments.command = tuple(words[split + 1 :])
-    if arguments.command and arguments.act is not run.act:
-        raise UserError("only 'run' takes a command after --")
+    if arguments.command and arguments.act not in (run.act, benchmark.act):
+        raise UserError("only 'run' and 'benchmark' take a command after --")
     return arguments
 
 
