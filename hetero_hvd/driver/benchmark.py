@@ -30,6 +30,7 @@ given up."""
 
 FEWEST_SIZES = 2
 MAX_TAIL_LINES = 20
+MAX_LINE_BYTES = 2**20
 
 Say = Callable[[WorkerId, str], None]
 
@@ -67,6 +68,8 @@ class _Lines:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self._take(line)
+        if len(self._rest) > MAX_LINE_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """See `launcher.Output`."""

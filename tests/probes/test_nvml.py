@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
 import pytest
+
+from hetero_hvd.probes.nvml import survey
 
 SURVEY = """
 import dataclasses
@@ -117,3 +122,20 @@ def test_an_older_library_lacks_a_function(with_gpus):
     for gpu in with_gpus(SURVEY, "old")["gpus"]:
         assert gpu["throttle_reasons"] is None
         assert gpu["problems"] == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no nvidia-smi here")
+def test_a_real_gpu_is_reported_as_by_nvidia_smi():
+    """Name, UUID, memory, PCIe and power limit of every GPU."""
+    fields = "name,uuid,memory.total,pcie.link.gen.max,pcie.link.width.max,power.limit"
+    vector = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    lines = subprocess.run(vector, check=True, capture_output=True, text=True).stdout.splitlines()
+    gpus = survey().gpus
+    assert len(gpus) == len(lines)
+    for gpu, line in zip(gpus, lines, strict=True):
+        name, uuid, mebibytes, generation, width, watts = line.split(", ")
+        assert (gpu.name, gpu.uuid) == (name, uuid)
+        assert gpu.memory_bytes == pytest.approx(int(mebibytes) * 2**20, abs=2**20)
+        assert (gpu.max_pcie_generation, gpu.max_pcie_width) == (int(generation), int(width))
+        assert gpu.power_limit_watts == pytest.approx(float(watts), abs=0.01)
