@@ -104,7 +104,7 @@ def test_config_says_where_each_value_came_from(capsys, monkeypatch):
         ([], ["the following arguments are required: COMMAND (see hetero-hvd --help)"]),
         (["run"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
         (["run", "--"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
-        (["nodes", "--", "x"], ["only 'run' takes a command after --"]),
+        (["nodes", "--", "x"], ["only 'run' and 'benchmark' take a command after --"]),
         (["nodes", "--jsn"], ["unrecognized arguments: --jsn (see hetero-hvd --help)"]),
         (["nodes", "-f", "none.yaml"], ["none.yaml: no such file"]),
         (

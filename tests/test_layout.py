@@ -115,6 +115,8 @@ WALL_CLOCK = {
     "hetero_hvd/agent/service.py": "until when an advert is to be believed, on other machines too",
     "hetero_hvd/driver/found.py": "whether an advert is still to be believed",
     "hetero_hvd/bench/report.py": "the date of a measurement",
+    "hetero_hvd/driver/clocks.py": "how far the workers' wall clocks are off, which is its subject",
+    "hetero_hvd/worker/client.py": "the answer to that question",
     "hetero_hvd/driver/elastic.py": "Horovod wants an exit code and a time, and only prints it",
     "hetero_hvd/driver/job.py": "the name of the output folder",
     "hetero_hvd/driver/ledger.py": "when timings were taken, for people",

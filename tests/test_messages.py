@@ -15,7 +15,7 @@ from hetero_hvd import messages
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import StepTiming, WorkerId
 
-SIZES = {"num_steps": 1, "local_batch_size": 8}
+SIZES = {"num_steps": 1, "local_batch_size": 8, "micro_batch_size": 4}
 NODES = st.from_regex(messages.NODE_NAME, fullmatch=True)
 WORKERS = st.builds(WorkerId, NODES, st.integers(0, 10_000))
 RECORDS = typing.get_args(messages.FromWorker) + typing.get_args(messages.FromDriver)

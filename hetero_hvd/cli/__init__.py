@@ -18,6 +18,7 @@ from typing import NoReturn
 from hetero_hvd.cli import (
     agent,
     bench_comm,
+    benchmark,
     certificates,
     compare,
     config,
@@ -25,6 +26,7 @@ from hetero_hvd.cli import (
     doctor,
     drain,
     export,
+    hardware,
     key,
     nodes,
     report,
@@ -51,6 +53,8 @@ COMMANDS = {
     "discover": discover,
     "doctor": doctor,
     "bench-comm": bench_comm,
+    "hardware": hardware,
+    "benchmark": benchmark,
     "key": key,
     "agent": agent,
     "certificates": certificates,
@@ -94,8 +98,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     split = words.index("--") if "--" in words else len(words)
     arguments = _parser().parse_args(words[:split])
     arguments.command = tuple(words[split + 1 :])
-    if arguments.command and arguments.act is not run.act:
-        raise UserError("only 'run' takes a command after --")
+    if arguments.command and arguments.act not in (run.act, benchmark.act):
+        raise UserError("only 'run' and 'benchmark' take a command after --")
     return arguments
 
 

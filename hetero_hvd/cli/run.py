@@ -38,7 +38,7 @@ def act(arguments: argparse.Namespace) -> int:
     if not command:
         raise UserError("no command: hetero-hvd run [options] -- train.py [arguments]")
     nodes_file = load(arguments)
-    _check_script(command, nodes_file.current)
+    check_script(command, nodes_file.current)
     if find_spec("horovod") is None:
         raise JobError("Horovod is not installed here: run scripts/setup, see hetero-hvd doctor")
     from hetero_hvd.driver.job import run_job  # noqa: PLC0415 - imports Horovod
@@ -46,7 +46,7 @@ def act(arguments: argparse.Namespace) -> int:
     return run_job(nodes_file, command, resume=arguments.resume)
 
 
-def _check_script(command: tuple[str, ...], cluster: ClusterConfig) -> None:
+def check_script(command: tuple[str, ...], cluster: ClusterConfig) -> None:
     """Find a mistyped script before any worker is started.
 
     Raises:

@@ -1,7 +1,6 @@
 """What is known about the cluster, and the plan that follows from each thing heard.
 
-`ClusterState.handle` is the only way to change the state. It takes one event and the time, returns
-the plans and decisions that follow, and touches nothing else: no socket, no clock, no Horovod.
+`ClusterState.handle` alone changes the state, and touches no socket, no clock, no Horovod.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ class ClusterState:
 
     @property
     def models(self) -> dict[WorkerId, StepTimeModel]:
-        """Step-time model of each member that was measured, in rank order."""
-        return {w: k.estimator.model for w, k in self._known.items() if k.estimator.is_ready}
+        """Of each member that was measured, in rank order."""
+        return {worker: estimator.model for worker, estimator in self.estimators.items()}
 
     @property
     def estimators(self) -> dict[WorkerId, StepTimeEstimator]:
@@ -84,13 +83,12 @@ class ClusterState:
         """Take one event in; give back what follows, in order.
 
         Args:
-            event: A rendezvous (one plan follows, always) or a table of timings (one decision
-                follows and perhaps a plan; nothing if it is of another rendezvous, or repeated,
-                or of the first step, which carries the costs of starting).
+            event: A rendezvous (one plan follows) or a table of timings (one decision follows and
+                perhaps a plan; nothing if it is of another rendezvous, or of the first step).
             now_seconds: The caller's clock; any origin, never falling.
 
         Raises:
-            InfeasiblePlanError: The members' capacities do not hold the global batch.
+            InfeasiblePlanError: The capacities do not hold the global batch.
         """
         if isinstance(event, WorkersJoined):
             return [self._join(event, now_seconds)]

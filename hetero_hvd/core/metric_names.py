@@ -134,11 +134,31 @@ NODE = (
         "agent_collect_errors", "counter", "Collections that failed, by source.", ("source",)
     ),
 )
-
-WAITING = {
-    "device_*": "there is no reader of the GPU yet",
-}
-"""Names that are reserved, and why nothing is exported under them."""
+DEVICE = (
+    MetricName("device_info", "gauge", "Always 1.", ("device_uuid", "model")),
+    MetricName(
+        "device_utilization_ratio", "gauge", "Part of the time a kernel ran.", ("device_uuid",)
+    ),
+    MetricName("device_memory_used_bytes", "gauge", "By all processes.", ("device_uuid",)),
+    MetricName("device_memory_total_bytes", "gauge", "All of its memory.", ("device_uuid",)),
+    MetricName("device_temperature_celsius", "gauge", "Of the chip.", ("device_uuid",)),
+    MetricName("device_power_watts", "gauge", "Drawn by the board.", ("device_uuid",)),
+    MetricName("device_energy_joules", "counter", "Since the driver is loaded.", ("device_uuid",)),
+    MetricName("device_clock_hertz", "gauge", "Of the multiprocessors.", ("device_uuid",)),
+    MetricName(
+        "device_throttled_seconds",
+        "counter",
+        "Time for which the clock was held down.",
+        ("device_uuid", "reason"),
+    ),
+    MetricName(
+        "device_pcie_bytes_per_second", "gauge", "Over 20 ms.", ("device_uuid", "direction")
+    ),
+    MetricName("device_nvlink_bytes", "counter", "Of all links.", ("device_uuid", "direction")),
+    MetricName(
+        "device_errors", "counter", "Of memory (ECC) and PCIe replays.", ("device_uuid", "kind")
+    ),
+)
 
 HEAD = """# Metrics
 
@@ -147,7 +167,11 @@ never zero.
 
 The driver serves `/metrics` and `/sd` (targets for Prometheus) on the address that it prints at
 the start; `http_port` fixes the port. TLS and the token are those of the live page. A machine's
-own metrics: `python -m hetero_hvd.probes.node_metrics --node NAME --port PORT`.
+own metrics: `python -m hetero_hvd.probes.node_metrics --node NAME --port PORT`. It tells of
+NVIDIA GPUs too, unless dcgm-exporter does: with `--devices auto` (the default) it leaves them
+alone as long as something listens on this machine's port 9400; `--devices always` and `--devices
+never` decide. A GPU costs 40 ms a scrape, for PCIe is measured that long. What it cannot ask is
+counted under `agent_collect_errors_total{source="device"}`.
 
 `hetero-hvd stack DIR --driver http://HOST:PORT` writes prometheus.yml, rules with alerts, and
 Grafana provisioning with four dashboards: cluster, run, worker, collectives. `/sd` lists
@@ -161,8 +185,7 @@ def reference() -> str:
         HEAD,
         _table("Run and workers, from the driver (label `run_id` on all)", (*RUN, *WORKER)),
         _table("Machine, from a node's exporter (label `node` on all)", NODE),
-        "## Reserved, without a source\n\n"
-        + "".join(f"- `{name}`: {why}.\n" for name, why in WAITING.items()),
+        _table("GPUs, from a node's exporter (label `node` on all)", DEVICE),
     ]
     return "\n".join(parts)
 

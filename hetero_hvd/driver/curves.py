@@ -63,6 +63,18 @@ class CurveStore:
                 curves[worker] = Curve(model=model, largest_share=entry.largest_share)
         return curves
 
+    def remember(self, worker: WorkerId, curve: Curve, *, device: str, model: str) -> None:
+        """Add what was measured outside a job.
+
+        Args:
+            worker: Whose curve.
+            curve: What to remember.
+            device: As the worker describes it.
+            model: As the worker describes it.
+        """
+        self._devices[worker], self._model = device, model
+        self.save({worker: curve})
+
     def save(self, curves: Mapping[WorkerId, Curve]) -> None:
         """Add these, atomically; the oldest go when there are too many."""
         if not curves:

@@ -159,6 +159,12 @@ class Slots:
         self._changed()
         return f"{', '.join(str(slot.worker) for slot in found)} leaves after the step under way"
 
+    def refuse(self, slot: Slot, reason: str) -> None:
+        """Let a worker go that does not fit; an entry that was changed is worth a new try."""
+        self._quarantine(slot, reason)
+        self._release(slot, f"is refused ({reason})")
+        self._changed()
+
     def without(self, members: set[str]) -> list[Slot]:
         """Slots whose workers nodes.yaml and Horovod have both let go, but that still run."""
         return [

@@ -193,11 +193,13 @@ class Job:
         """Let the workers train; when all are lost at once, the ones that come after them."""
         job = self._nodes_file.current.job
         await self._wait_for_workers(job.start_timeout_seconds)
+        self._team.reception.check_start()
         await self._team.membership.start()
         while await self._team.all_lost.wait():
             self._team.all_lost.clear()
             await self._team.membership.start_anew()
             await self._wait_for_workers(job.elastic_timeout_seconds)
+            self._team.reception.check_start()
             await self._team.membership.start()
 
     async def _wait_for_workers(self, timeout_seconds: float) -> None:

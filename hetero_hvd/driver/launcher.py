@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.config.node import AGENT_PORT
-from hetero_hvd.driver.output import WorkerOutput
 
 DIAL = ("-m", "hetero_hvd.discovery.dial")
 SUPERVISOR = ("-m", "hetero_hvd.worker")
@@ -26,6 +26,16 @@ KILL_SECONDS = 1.0
 
 LAST_OUTPUT_SECONDS = 0.3
 """After a process's end: how long a child of its may keep the output open."""
+
+
+class Output(Protocol):
+    """Takes what a process writes."""
+
+    def feed(self, data: bytes) -> None:
+        """The next piece, wherever it was cut."""
+
+    def flush(self) -> None:
+        """That was all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,16 +124,14 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         exited: Its exit code, 128 + n if signal n ended it; 255 also means that ssh failed.
     """
 
-    def __init__(self, output: WorkerOutput) -> None:
+    def __init__(self, output: Output) -> None:
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._output = output
         self._code = 0
         self._transport: asyncio.SubprocessTransport | None = None
 
     @classmethod
-    async def start(
-        cls, node: NodeConfig, order: LaunchOrder, output: WorkerOutput
-    ) -> WorkerProcess:
+    async def start(cls, node: NodeConfig, order: LaunchOrder, output: Output) -> WorkerProcess:
         """Start it.
 
         Raises:

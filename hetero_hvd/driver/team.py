@@ -22,13 +22,16 @@ from hetero_hvd.driver.log_lines import LogLines
 from hetero_hvd.driver.membership import Membership
 from hetero_hvd.driver.network import DriverAddresses, Endpoints
 from hetero_hvd.driver.output import Console
+from hetero_hvd.driver.reception import Reception
 from hetero_hvd.driver.rendezvous import Rendezvous
 from hetero_hvd.driver.server import ChannelServer
+from hetero_hvd.driver.shortage import Shortage
 from hetero_hvd.driver.slot import Slot
 from hetero_hvd.driver.starter import Starter
 from hetero_hvd.driver.status import status_of
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import (
+    ClockTold,
     Crashed,
     Finished,
     FromWorker,
@@ -59,6 +62,7 @@ class Team:
         slots: The workers' processes.
         membership: Who of them trains.
         send: Tells the worker with a host's name something; False: it has no channel.
+        reception: Receives those who are ready.
         ledger: The books of the run.
         journal: All that happens.
         all_lost: Set when all members are gone, but others may take their place.
@@ -81,13 +85,11 @@ class Team:
         self._job, self._console = config.job, console
         secrets = Credentials.new(tls=config.job.channel_tls)
         self._channels = ChannelServer(secrets.key, self, secrets.tls)
-        self.send = self._channels.send
-        self._rendezvous = Rendezvous()
+        self.send, self._rendezvous = self._channels.send, Rendezvous()
         where = DriverAddresses.of(config)
         self.endpoints = Endpoints(where, self._channels, self._rendezvous)
         self._news, self.all_lost = asyncio.Event(), asyncio.Event()
-        self._versions: dict[str, str] = {}
-        self._is_short, self._last_failure = False, 0
+        self._last_failure = 0
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.journal = Journal()
         if log_lines is not None:
@@ -105,6 +107,10 @@ class Team:
             log_lines=log_lines,
         )
         self.membership = self._new_membership()
+        self._shortage = Shortage(config.job, self.slots, self.membership, console)
+        self.reception = Reception(
+            self.slots, self.membership, self._channels, self.journal, console
+        )
 
     def _new_membership(self) -> Membership:
         return Membership(
@@ -151,7 +157,8 @@ class Team:
         for host in self._rendezvous.overdue(self._job.elastic_timeout_seconds):
             if (late := self.slots.find(host)) is not None:
                 self._kill(late, "has let the others wait for too long")
-        self._tell_if_short()
+        self._shortage.look(is_ended=self.ended.done())
+        self.reception.look()
         if self.ledger.resets_without_step >= MAX_RESETS_WITHOUT_STEP:
             raise JobError(
                 f"{MAX_RESETS_WITHOUT_STEP} resets in a row without a step: see the workers' logs"
@@ -194,28 +201,21 @@ class Team:
         return facts | {"refused": refused}
 
     def _handle(self, slot: Slot, message: FromWorker) -> None:
-        if not isinstance(message, Heartbeat | MicroBatchRaised):
+        if not isinstance(message, Heartbeat | MicroBatchRaised | ClockTold):
             self.journal.publish(message)
         match message:
             case Ready():
-                self._ready(slot, message)
+                self.reception.ready(slot, message)
             case Crashed():
                 self._crashed(slot, message)
             case Finished():
                 self.slots.may_restart = False
                 self.ledger.take(message)
+            case ClockTold():
+                self.reception.told_time(slot, message)
             case _:
                 for plan in self.ledger.take(message):
                     self._channels.send(slot.host, plan)
-
-    def _ready(self, slot: Slot, ready: Ready) -> None:
-        for package, version in ready.versions.items():
-            common = self._versions.setdefault(package, version)
-            if version != common:
-                self._console.say(f"{slot.worker} has {package} {version}, others have {common}")
-        self.slots.became_ready(slot, ready)
-        if slot.admission is not None:  # its channel broke, perhaps before the first Admit came
-            self._channels.send(slot.host, slot.admission)
 
     def _crashed(self, slot: Slot, crash: Crashed) -> None:
         if not slot.is_wanted or self.ended.done():
@@ -252,6 +252,7 @@ class Team:
         self.journal.publish(
             WorkerExited(worker=slot.worker, host=slot.host, exit_code=code, words=words)
         )
+        self.reception.gone(slot.host)
         self.membership.lost(slot.host, is_orderly=code == 0)
         self._last_failure = code or self._last_failure
         if self.ended.done():
@@ -277,17 +278,6 @@ class Team:
         if not self.membership.has_started and not is_hopeful:
             what = what if code else "the script ended without calling hetero_hvd.init()"
             self.end(Ending(code or 1, f"no worker became ready: {what}: {last_line}"))
-
-    def _tell_if_short(self) -> None:
-        """Say once that the job pauses, and why."""
-        num_left = len(self.slots.available())
-        is_short = self.membership.has_started and num_left < self._job.min_np
-        if is_short and not self._is_short and not self.ended.done():
-            self._console.say(
-                f"paused: {num_left} workers are left, min_np is {self._job.min_np}; waiting for "
-                f"others, at most {self._job.elastic_timeout_seconds:g} s"
-            )
-        self._is_short = is_short
 
     def _over(self, reason: str | None) -> None:
         """All members have ended, or Horovod could not go on without those who did."""

@@ -7,6 +7,7 @@ anything else.
 """
 
 from hetero_hvd.messages.events import (
+    ClockMeasured,
     Decided,
     DriverEvent,
     Event,
@@ -20,12 +21,14 @@ from hetero_hvd.messages.events import (
 from hetero_hvd.messages.from_driver import (
     Admit,
     BatchPlan,
+    ClockAsked,
     FromDriver,
     MemberLost,
     ResetRequested,
     Stop,
 )
 from hetero_hvd.messages.from_worker import (
+    ClockTold,
     Crashed,
     Evaluated,
     Finished,
@@ -59,6 +62,9 @@ __all__ = [
     "NODE_NAME",
     "Admit",
     "BatchPlan",
+    "ClockAsked",
+    "ClockMeasured",
+    "ClockTold",
     "CollectivesTimed",
     "CommMeasured",
     "Crashed",

@@ -116,6 +116,20 @@ class StragglerReported(Message, frozen=True):
     since_step: int = -1
 
 
+class ClockMeasured(Message, frozen=True):
+    """How far a worker's clock is off.
+
+    Attributes:
+        worker: Whose.
+        offset_seconds: What it shows more than the driver's; negative: it is behind.
+        uncertainty_seconds: The true offset is within this of it.
+    """
+
+    worker: WorkerId
+    offset_seconds: float
+    uncertainty_seconds: float
+
+
 class RunEnded(Message, frozen=True):
     """A job has ended.
 
@@ -136,6 +150,7 @@ DriverEvent = (
     | Decided
     | StragglerReported
     | Judged
+    | ClockMeasured
     | BatchPlan
     | RunEnded
 )

@@ -80,4 +80,14 @@ class Stop(Message, frozen=True):
     reason: str
 
 
-FromDriver = Admit | BatchPlan | ResetRequested | MemberLost | TraceRequested | Stop
+class ClockAsked(Message, frozen=True):
+    """What is the time?
+
+    Attributes:
+        asked_at_seconds: The driver's clock, since 1970; comes back in the answer.
+    """
+
+    asked_at_seconds: float
+
+
+FromDriver = Admit | BatchPlan | ResetRequested | MemberLost | TraceRequested | Stop | ClockAsked

@@ -16,7 +16,10 @@ class Ready(Message, frozen=True):
         host: Its name as a Horovod host; new at each restart (`alpha-0`, then `alpha-0.r1`).
         interface: Network interface through which it reached the driver; Gloo will use it.
         pid: Process id on its node.
-        versions: Package name to version, for the report of mismatches.
+        versions: What must fit together (`core.versions.COLUMNS`) to its version.
+        device: What it computes on, in words; empty: not told.
+        device_uuid: Identity of its GPU; empty for a CPU.
+        machine_id: Identity of its machine, whatever that is called; empty: not told.
     """
 
     worker: WorkerId
@@ -24,6 +27,9 @@ class Ready(Message, frozen=True):
     interface: str
     pid: int
     versions: dict[str, str]
+    device: str = ""
+    device_uuid: str = ""
+    machine_id: str = ""
 
 
 class WorkersJoined(Message, frozen=True):
@@ -193,6 +199,20 @@ class Heartbeat(Message, frozen=True):
     applied_steps: int
 
 
+class ClockTold(Message, frozen=True):
+    """The answer to `ClockAsked`; times are seconds since 1970.
+
+    Attributes:
+        asked_at_seconds: As it stood in the question: the driver's clock.
+        received_at_seconds: The worker's clock when the question came.
+        replied_at_seconds: The worker's clock at this answer.
+    """
+
+    asked_at_seconds: float
+    received_at_seconds: float
+    replied_at_seconds: float
+
+
 FromWorker = (
     Ready
     | WorkersJoined
@@ -209,4 +229,5 @@ FromWorker = (
     | Finished
     | Crashed
     | Heartbeat
+    | ClockTold
 )

@@ -5,7 +5,6 @@ Needs no torch and makes no CUDA call, so that asking costs nothing and changes 
 
 from __future__ import annotations
 
-import importlib
 import ipaddress
 import os
 import platform
@@ -13,11 +12,15 @@ import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from hetero_hvd.probes.control_groups import control_groups
+from hetero_hvd.probes.gpu_records import GpuReport
+from hetero_hvd.probes.nvml import survey
+
+_INTERFACES = Path("/sys/class/net")
+_UNKNOWN_SPEED = 65535
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,32 +31,23 @@ class Interface:
         name: As the operating system calls it.
         addresses: IPv4 first, then IPv6 without zone; may be empty.
         is_up: It can carry traffic.
+        speed_bits_per_second: Of the link; None where the driver does not tell, as virtual ones do.
+        mtu_bytes: Largest packet; 0 if unknown.
+        rdma_devices: RDMA devices on the same card. Gloo does not use them, NCCL and UCX do.
     """
 
     name: str
     addresses: tuple[str, ...]
     is_up: bool
+    speed_bits_per_second: int | None = None
+    mtu_bytes: int = 0
+    rdma_devices: tuple[str, ...] = ()
 
     @property
     def reaches_others(self) -> bool:
         """Whether another machine could be reached through it."""
         found = map(ipaddress.ip_address, self.addresses)
         return self.is_up and any(not (a.is_loopback or a.is_link_local) for a in found)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gpu:
-    """A CUDA device, whether or not the installed torch can use it.
-
-    Attributes:
-        index: As the driver counts, 0-based.
-        name: Product name.
-        memory_bytes: All of its memory.
-    """
-
-    index: int
-    name: str
-    memory_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +69,7 @@ class Hardware:
     cores: float
     memory_bytes: int
     interfaces: tuple[Interface, ...]
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuReport, ...]
     ssh: str | None
 
 
@@ -121,34 +115,29 @@ def interfaces() -> tuple[Interface, ...]:
                 if entry.family == family
             ),
             is_up=name in stats and stats[name].isup,
+            speed_bits_per_second=_speed(stats[name].speed) if name in stats else None,
+            mtu_bytes=stats[name].mtu if name in stats else 0,
+            rdma_devices=_rdma_devices(name),
         )
         for name, entries in sorted(psutil.net_if_addrs().items())
     )
 
 
-def gpus() -> tuple[Gpu, ...]:
-    """CUDA devices according to the driver's own library (NVML); none is a normal case."""
-    try:
-        # Any, because the package has no types; lazily, because it is optional.
-        nvml: Any = importlib.import_module("pynvml")
-    except ImportError:
-        return ()
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:  # no driver, hence no GPU
-        return ()
-    try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        return tuple(
-            Gpu(
-                index=index,
-                name=str(nvml.nvmlDeviceGetName(handle)),
-                memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-            )
-            for index, handle in enumerate(handles)
-        )
-    finally:
-        nvml.nvmlShutdown()
+def _speed(megabits_per_second: int) -> int | None:
+    """In bits per second; the kernel says 0 or 65535 (an unsigned -1) where it does not know."""
+    is_known = megabits_per_second not in (0, _UNKNOWN_SPEED)
+    return megabits_per_second * 1_000_000 if is_known else None
+
+
+def _rdma_devices(interface: str) -> tuple[str, ...]:
+    """Names such as `mlx5_0`, of the PCI function that the interface belongs to."""
+    folder = _INTERFACES / interface / "device" / "infiniband"
+    return tuple(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ()
+
+
+def gpus() -> tuple[GpuReport, ...]:
+    """CUDA devices according to the driver's own library; none is a normal case."""
+    return survey().gpus
 
 
 def _quota(folder: Path) -> float | None:

@@ -22,19 +22,23 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from hetero_hvd.core.metric_names import NODE
+from hetero_hvd.probes.device_metrics import CHOICES, Choice, device_families, take_samples
 
 CPU_MODES = ("user", "system", "idle", "iowait", "nice", "irq", "softirq", "steal")
 
 
-def node_registry(node_name: str, run_id: str | None = None) -> CollectorRegistry:
+def node_registry(
+    node_name: str, run_id: str | None = None, *, devices: Choice = "auto"
+) -> CollectorRegistry:
     """A registry with this machine's metrics.
 
     Args:
         node_name: Value of the label `node`.
         run_id: Of the run that the exporter belongs to; None: it outlives runs.
+        devices: Whether to tell of GPUs; `auto`: unless dcgm-exporter does.
     """
     registry = CollectorRegistry()
-    registry.register(NodeCollector(node_name, run_id))
+    registry.register(NodeCollector(node_name, run_id, devices=devices))
     return registry
 
 
@@ -50,9 +54,13 @@ class NodeCollector(Collector):
     Args:
         node_name: See `node_registry`.
         run_id: See `node_registry`.
+        devices: See `node_registry`.
     """
 
-    def __init__(self, node_name: str, run_id: str | None = None) -> None:
+    def __init__(
+        self, node_name: str, run_id: str | None = None, *, devices: Choice = "auto"
+    ) -> None:
+        self._devices = devices
         self._own = {"node": node_name} | ({"run_id": run_id} if run_id else {})
         self._sources: dict[str, Callable[[], dict[str, float]]] = {
             "node_cpu_seconds": _cpu,
@@ -74,9 +82,12 @@ class NodeCollector(Collector):
                 values[name] = read()
             except (OSError, psutil.Error, AttributeError):  # psutil's, where a system lacks it
                 self._errors[name] += 1
+        gpus = take_samples(self._devices, lambda _: self._errors.update(["device"]))
         seconds = time.monotonic() - start
         values["agent_collect_duration_seconds"] = {"": seconds}
-        values["agent_collect_errors"] = {name: self._errors[name] for name in self._sources}
+        values["agent_collect_errors"] = {
+            name: self._errors[name] for name in (*self._sources, "device")
+        }
         for entry in NODE:
             kind = CounterMetricFamily if entry.kind == "counter" else GaugeMetricFamily
             family = kind(f"hetero_hvd_{entry.name}", entry.doc, labels=[*self._own, *entry.labels])
@@ -84,6 +95,7 @@ class NodeCollector(Collector):
                 family.add_metric([*self._own.values(), *([label] if entry.labels else [])], value)
             if family.samples:
                 yield family
+        yield from device_families(self._own, gpus)
 
 
 def _cpu() -> dict[str, float]:
@@ -112,13 +124,14 @@ def main() -> None:
     parser.add_argument("--run-id")
     parser.add_argument("--address", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--devices", choices=CHOICES, default="auto")
     parser.add_argument("--certificate")
     parser.add_argument("--key")
     arguments = parser.parse_args()
     start_http_server(
         arguments.port,
         arguments.address,
-        node_registry(arguments.node, arguments.run_id),
+        node_registry(arguments.node, arguments.run_id, devices=arguments.devices),
         certfile=arguments.certificate,
         keyfile=arguments.key,
     )

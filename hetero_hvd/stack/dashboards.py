@@ -12,6 +12,7 @@ SOURCE = {"type": "prometheus", "uid": "${source}"}
 RUN = '{run_id="$run"}'
 ONE = '{run_id="$run",worker="$worker"}'
 NODE = '{node=~"$node"}'
+DEVICE = "{{node}} {{device_uuid}}"
 P = "hetero_hvd_"
 Panel = tuple[str, str, str, str]
 """Title, query, unit, legend."""
@@ -43,6 +44,15 @@ PANELS: dict[str, tuple[Panel, ...]] = {
             "{{node}} {{direction}}",
         ),
         ("Disk", f"rate({P}node_disk_bytes_total{NODE}[1m])", "Bps", "{{node}} {{direction}}"),
+        ("GPU in use", f"{P}device_utilization_ratio{NODE}", "percentunit", DEVICE),
+        ("GPU memory in use", f"{P}device_memory_used_bytes{NODE}", "bytes", DEVICE),
+        ("GPU power", f"{P}device_power_watts{NODE}", "watt", DEVICE),
+        (
+            "GPU throttled, part of the time",
+            f"rate({P}device_throttled_seconds_total{NODE}[1m])",
+            "percentunit",
+            DEVICE + " {{reason}}",
+        ),
         ("Collection", f"{P}agent_collect_duration_seconds{NODE}", "s", "{{node}}"),
     ),
     "run": (

@@ -12,17 +12,21 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 import torch
 
 from hetero_hvd.core.cluster import BalanceConfig
+from hetero_hvd.discovery.machine import machine_identity
 from hetero_hvd.errors import JobError, UserError, WorkerLostError
 from hetero_hvd.messages import Crashed, FromWorker
 from hetero_hvd.worker.client import DriverClient
 from hetero_hvd.worker.collective import Collective, HostUpdates, open_collective
+from hetero_hvd.worker.description import describe_device
 from hetero_hvd.worker.log_lines import log_records
 from hetero_hvd.worker.node import Place, read_place
 from hetero_hvd.worker.planner import DriverPlanner, LocalPlanner, Planner
+from hetero_hvd.worker.software import device_uuid, software
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +54,7 @@ class Seat:
         log_records(step=lambda: progress() - 1, rendezvous_id=lambda: self.rendezvous_id)
         if place.driver is not None:
             prove_health(device())
-            self.client = DriverClient(place, progress=progress)
+            self.client = DriverClient(place, progress=progress, introduction=_introduction)
             _report_crashes(self.client, place)
             admission = self.client.wait_for_admission()
             os.environ.update(admission.environment)
@@ -198,6 +202,17 @@ def _balance_config(text: str | None) -> BalanceConfig:
         return BalanceConfig(**json.loads(text or "{}"))
     except (TypeError, ValueError) as error:
         raise UserError(f"HETERO_HVD_BALANCE={text!r}: {error}") from error
+
+
+def _introduction() -> dict[str, Any]:
+    """What this worker is; fields of `Ready`."""
+    own = device()
+    return {
+        "versions": software(own),
+        "device": describe_device(own),
+        "device_uuid": device_uuid(own),
+        "machine_id": machine_identity(),
+    }
 
 
 def _report_crashes(client: DriverClient, place: Place) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import psutil
 from websockets.exceptions import WebSocketException
@@ -21,6 +20,8 @@ from hetero_hvd.errors import ChannelError, WorkerLostError
 from hetero_hvd.messages import (
     Admit,
     BatchPlan,
+    ClockAsked,
+    ClockTold,
     FromDriver,
     FromWorker,
     Heartbeat,
@@ -54,6 +55,8 @@ class DriverClient:
     Args:
         place: Where this worker is and where the driver listens.
         progress: Called for each heartbeat; gives the number of applied steps.
+        introduction: Called in the thread for each connection; gives the fields of `Ready` that say
+            what this worker is.
 
     Attributes:
         reset_requested: Whether the driver wants another membership.
@@ -63,8 +66,15 @@ class DriverClient:
         on_trace: Called in the thread when the driver wants a trace.
     """
 
-    def __init__(self, place: Place, *, progress: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        *,
+        progress: Callable[[], int],
+        introduction: Callable[[], Mapping[str, Any]] = lambda: {"versions": {}},
+    ) -> None:
         self._place = place
+        self._introduction = introduction
         self._progress = progress
         self._tls = client_context(place.tls) if place.tls else None
         self._lock = threading.Lock()
@@ -207,7 +217,7 @@ class DriverClient:
             interface=self._place.settings.get("interface")
             or interface_of(connection.getsockname()[0]),
             pid=os.getpid(),
-            versions=installed_versions("hetero_hvd", "horovod", "torch"),
+            **self._introduction(),
         )
 
     def _listen(self, connection: ClientConnection) -> None:
@@ -245,16 +255,19 @@ class DriverClient:
                     self.on_trace(message)
                 case Stop():
                     self._stop = message
+                case ClockAsked():
+                    self._tell_time(message)
             self._changed.notify_all()
 
-
-def installed_versions(*names: str) -> dict[str, str]:
-    """Version of each package that is installed."""
-    found = {}
-    for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+    def _tell_time(self, question: ClockAsked) -> None:
+        now = time.time()
+        self.send(
+            ClockTold(
+                asked_at_seconds=question.asked_at_seconds,
+                received_at_seconds=now,
+                replied_at_seconds=now,
+            )
+        )
 
 
 def interface_of(address: str) -> str:

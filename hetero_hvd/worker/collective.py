@@ -247,6 +247,16 @@ def broadcast_bytes(collective: Collective, payload: bytes, root: int, name: str
     return buffer.numpy().tobytes()
 
 
+def nccl_version() -> str:
+    """Of the NCCL that Horovod was built with; empty without it, or without Horovod."""
+    try:
+        import horovod.torch as hvd  # noqa: PLC0415 - as above
+    except ImportError:
+        return ""
+    code = int(hvd.nccl_built())  # NCCL_VERSION_CODE, since NCCL 2.9 in this form
+    return f"{code // 10_000}.{code % 10_000 // 100}.{code % 100}" if code else ""
+
+
 def open_collective(*, is_unwanted: Callable[[], bool]) -> Collective:
     """The collective that this process's environment asks for.
 

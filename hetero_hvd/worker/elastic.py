@@ -1,8 +1,7 @@
 """Elastic state: what survives when workers are lost or join, and how all get equal again.
 
-A step is applied only after all its reductions have completed, so at any instant a survivor has
-applied exactly k or k + 1 steps. After a reset nothing is rolled back: if all replicas agree
-nothing is copied either, else the most advanced one is (`membership.meet`).
+A step is applied only after all its reductions, so at any instant a survivor has applied exactly k
+or k + 1. Nothing is rolled back: unless all replicas agree the most advanced is copied (`meet`).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class ElasticState:
     """This worker's replica and its membership in the job.
 
     Args:
-        parts: Name to model, optimizer, scheduler, scaler: all that must be equal on all workers.
+        parts: Name to model, optimizer, scheduler, scaler: what must be equal on all workers.
         loader: For the global batch size and how far it loads ahead.
         clock: Tells the phase of the step that is under way.
         pipeline: The steps that are taken and not applied yet.
@@ -192,9 +191,12 @@ class ElasticState:
         if self._checkpoints is not None and self._checkpoints.is_best(metrics) and self.is_leader:
             self._checkpoints.save(self.position.applied_steps, metrics)
 
+    @property
+    def _capacity(self) -> int:
+        return self.seat.place.capacity
+
     def _leave_if_due(self) -> None:
-        reason = self.seat.leave_reason
-        if reason is not None:
+        if (reason := self.seat.leave_reason) is not None:
             self._leave(reason, self.seat.leave_code)
 
     def _planned(self, step: int) -> int:
@@ -219,8 +221,8 @@ class ElasticState:
         if len(found) != 1:
             raise InvariantError(f"the replicas differ after {self.position.applied_steps} steps")
         self._keep_state()
-        self._profile.finish(self.seat, self.position.applied_steps - 1)
         worker, applied_steps = self.seat.place.worker, self.position.applied_steps
+        self._profile.finish(self.seat, applied_steps - 1)
         self.seat.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
         return True
 
@@ -278,7 +280,7 @@ class ElasticState:
                 checksum=self._replica.checksum(),
                 rendezvous_id=seat.rendezvous_id,
                 global_batch_size=self._loader.global_batch_size,
-                capacity=seat.place.capacity,
+                capacity=self._capacity,
                 prefetch_steps=self._loader.prefetch_steps,
                 staleness_bound=self._pipeline.bound,
                 numerics=self.numerics,

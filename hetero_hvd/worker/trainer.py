@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import StalenessEnded
 from hetero_hvd.worker.admission import device
+from hetero_hvd.worker.benchmark import open_state
 from hetero_hvd.worker.collective import Interrupted
 from hetero_hvd.worker.description import describe_work
-from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.emulation import Emulation
 from hetero_hvd.worker.evaluation import Evaluations, Metrics
 from hetero_hvd.worker.fingerprints import Fingerprints
@@ -87,7 +87,7 @@ class Trainer:
         parts |= {"scheduler": scheduler, "scaler": own.scaler, "scales": self._step.scales}
         parts["staleness"] = self._staleness if self._staleness.bound else None
         state = all_parts(parts, extra_state or {})
-        self._state = ElasticState(
+        self._state = open_state(
             state, self._loader, self._step.clock, self._pipeline, self._step.sizing
         )
         self._state.work = describe_work(model, own, device())

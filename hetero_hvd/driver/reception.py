@@ -1,0 +1,74 @@
+"""Who is ready: whether it fits to the others, and what its clock shows."""
+
+from __future__ import annotations
+
+from hetero_hvd.driver.clocks import Clocks
+from hetero_hvd.driver.compatibility import Compatibility
+from hetero_hvd.driver.discovery import Slots
+from hetero_hvd.driver.journal import Journal
+from hetero_hvd.driver.membership import Membership
+from hetero_hvd.driver.output import Console
+from hetero_hvd.driver.server import ChannelServer
+from hetero_hvd.driver.slot import Slot
+from hetero_hvd.messages import ClockTold, Ready
+
+
+class Reception:
+    """Receives the workers. Used in the loop's thread only.
+
+    Args:
+        slots: The workers.
+        membership: Who of them trains.
+        channels: The ways to them.
+        journal: Hears of clocks.
+        console: Is told of what does not fit.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        membership: Membership,
+        channels: ChannelServer,
+        journal: Journal,
+        console: Console,
+    ) -> None:
+        self._slots = slots
+        self._membership = membership
+        self._channels = channels
+        self._compatibility = Compatibility(console)
+        self._clocks = Clocks(channels.send, journal, console)
+
+    def ready(self, slot: Slot, ready: Ready) -> None:
+        """A worker waits to be admitted, or has its channel again."""
+        if self._membership.has_started and slot.admission is None:
+            others = (other for other in self._slots.all if other is not slot)
+            reason = self._compatibility.why_not(slot.worker, ready, others)
+            if reason is not None:
+                self._slots.refuse(slot, reason)
+                return
+        self._slots.became_ready(slot, ready)
+        if slot.admission is not None:  # its channel broke, perhaps before the first Admit came
+            self._channels.send(slot.host, slot.admission)
+        self._clocks.ask(slot.host)
+
+    def told_time(self, slot: Slot, answer: ClockTold) -> None:
+        """A worker has said what its clock shows."""
+        self._clocks.told(slot.host, slot.worker, answer)
+
+    def check_start(self) -> None:
+        """Before the workers that are ready become members.
+
+        Raises:
+            JobError: They cannot train together.
+        """
+        self._compatibility.check_start(self._slots.all)
+
+    def look(self) -> None:
+        """Ask for the time again, now and then. Call it often."""
+        for slot in self._slots.all:
+            if slot.ready is not None:
+                self._clocks.ask_again(slot.host)
+
+    def gone(self, host: str) -> None:
+        """A worker's process has ended."""
+        self._clocks.forget(host)
