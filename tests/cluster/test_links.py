@@ -17,12 +17,12 @@ SLOW_BYTES_PER_SECOND = 50e6 / 8
 
 def test_the_matrix_shows_who_sends_slowly(virtual_cluster, tmp_path):
     """What gamma sends is held to 50 Mbit/s: its row is slow, its column is not."""
-    cluster = virtual_cluster({"alpha": 45, "beta": 45, "gamma": 46})
+    cluster = virtual_cluster({"alpha": 200, "beta": 200, "gamma": 200})
     nodes = [
         cluster[name].node(slots=1, devices=[], directory=str(tmp_path)) for name in cluster.hosts
     ]
     (tmp_path / "nodes.yaml").write_text(json.dumps({"nodes": nodes}))
-    words = ["bench-comm", "--ops", "broadcast", "--max-bytes", "1048576", "--seconds", "12"]
+    words = ["bench-comm", "--ops", "broadcast", "--max-bytes", "1048576", "--seconds", "8"]
     words += ["--output", "out", "--heartbeat-timeout-seconds", "30"]
     rate = ["rate", "50mbit", "burst", "16kb", "latency", "200ms"]
     cluster["gamma"].run(["tc", "qdisc", "add", "dev", INTERFACE, "root", "tbf", *rate])
