@@ -80,9 +80,12 @@ def read_timings(run: Path) -> Iterator[tuple[float, Timing]]:
     Raises:
         JobError: There are no timings, or a complete line is none.
     """
-    files = [*_closed(run), run / FILE] if run.is_dir() else [run]
+    closed = _closed(run)
+    newest = [run / FILE] if run.is_dir() else [run]
+    if closed and not newest[0].exists():  # killed while it began a new segment
+        newest = []
     known = None
-    for file in files:
+    for file in [*closed, *newest]:
         try:
             for at_unix_seconds, event in _segment(file):
                 if isinstance(event, WorkersJoined):
@@ -91,6 +94,8 @@ def read_timings(run: Path) -> Iterator[tuple[float, Timing]]:
                     known = event
                 yield at_unix_seconds, event
         except OSError as error:
+            if file in closed:  # its writer has just removed it
+                continue
             what = "no run is recorded there" if run.is_dir() else "cannot be read"
             raise JobError(f"{run}: {what} ({file.name}: {error.strerror})") from error
 
@@ -104,18 +109,18 @@ def _line(at_unix_seconds: float, event: Timing) -> bytes:
 
 
 def _segment(file: Path) -> Iterator[tuple[float, Timing]]:
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.endswith(b"\n"):
-                return
-            at_unix_seconds = 0.0
-            try:
-                if line.startswith(_TIME):
-                    head, _, rest = line.partition(b",")
-                    at_unix_seconds, line = float(head[len(_TIME) :]), b"{" + rest  # noqa: PLW2901
-                event = event_from_json(line)
-            except (msgspec.DecodeError, ValueError) as error:
-                raise JobError(f"{file}:{number}: is no event of a run: {error}") from error
-            if not isinstance(event, WorkersJoined | StepsTimed):
-                raise JobError(f"{file}:{number}: is no timing of a run")
-            yield at_unix_seconds, event
+    """What is in a segment now: its writer may be faster than we."""
+    for number, line in enumerate(file.read_bytes().splitlines(keepends=True), 1):
+        if not line.endswith(b"\n"):
+            return
+        at_unix_seconds = 0.0
+        try:
+            if line.startswith(_TIME):
+                head, _, rest = line.partition(b",")
+                at_unix_seconds, line = float(head[len(_TIME) :]), b"{" + rest  # noqa: PLW2901
+            event = event_from_json(line)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise JobError(f"{file}:{number}: is no event of a run: {error}") from error
+        if not isinstance(event, WorkersJoined | StepsTimed):
+            raise JobError(f"{file}:{number}: is no timing of a run")
+        yield at_unix_seconds, event

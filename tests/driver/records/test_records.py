@@ -19,6 +19,7 @@ import pytest
 from hetero_hvd.cli import main
 from hetero_hvd.driver.records.facts import facts_of
 from hetero_hvd.driver.records.reader import read_record
+from hetero_hvd.driver.records.timings import TimingLog, read_timings
 from hetero_hvd.driver.records.writer import FILE, MAX_WAITING, Recorder
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import (
@@ -105,9 +106,11 @@ def test_what_was_written_is_read(tmp_path):
 
 def write_until_killed(folder, pipe):
     """Record events and say up to which they are safe; the whole life of a process."""
-    recorder = Recorder(folder)
+    recorder, log = Recorder(folder), TimingLog(folder, segment_bytes=2000)
+    log.write(0.0, JOINED)
     for step in itertools.count():
         recorder.observe(float(step), Evaluated(epoch=0, step=step, metrics={}))
+        log.write(float(step), timed(step, timing(8), timing(4)))
         if step % 7 == 0 and recorder.flush():
             os.write(pipe, b"%d\n" % step)
 
@@ -127,6 +130,7 @@ def test_a_killed_writer_loses_nothing_that_it_called_safe(tmp_path):
             lines = [pipe.readline() for _ in range(chance.randrange(1, 12))]
             if kill % 2:
                 read_record(folder)  # a reader beside the writer disturbs neither
+                list(read_timings(folder))
             threading.Event().wait(chance.uniform(0.0, 0.003))
             writer.kill()
             lines += pipe.readlines()
@@ -135,6 +139,9 @@ def test_a_killed_writer_loses_nothing_that_it_called_safe(tmp_path):
         steps = [event.step for _, event in read_record(folder).events]
         assert steps == list(range(len(steps)))
         assert len(steps) > int(lines[-1])
+        timings = [e.step for _, e in read_timings(folder) if isinstance(e, StepsTimed)]
+        assert timings == list(range(timings[0], timings[-1] + 1))
+        assert timings[-1] >= int(lines[-1])
     assert num_killed == NUM_KILLS
 
 
