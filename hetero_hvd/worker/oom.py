@@ -63,8 +63,6 @@ def contribute(
     Raises:
         UserError: Not even one sample fits.
     """
-    node_limit_bytes = state.seat.place.settings.get("memory_limit_bytes")
-    step.sizing.enter(state.membership.workers, node_limit_bytes, state.seat.tell)
     while True:
         try:
             _pass(step, loss_function, batch)

@@ -148,6 +148,11 @@ class Sizing:
         self._largest_done = max(self._largest_done, self.size)
         self._is_done = True
 
+    def forget_peak(self) -> None:
+        """The newest peak was that of something else than a step."""
+        if self._meter is not None:
+            self._meter.restart()
+
     def timed(self, share: int, seconds: Mapping[str, float]) -> None:
         """How long a step took.
 

@@ -227,7 +227,9 @@ class Trainer:
             Name to weighted mean, the same numbers on every worker.
         """
         self._drain()
-        return self._evaluations.run(metrics, loader, is_epoch_done=self._epoch_exhausted)
+        result = self._evaluations.run(metrics, loader, is_epoch_done=self._epoch_exhausted)
+        self._step.sizing.forget_peak()
+        return result
 
     def micro_batches(self, *batch: Any) -> Iterator[Any]:  # noqa: ANN401
         """Lower level: the batch in pieces of at most `micro_batch_size` samples, on the device.
@@ -288,4 +290,7 @@ class Trainer:
 
     def _begin(self, part: Slice) -> None:
         self._slice = part
-        self._step.begin(self._state.seat.collective, part)
+        seat = self._state.seat
+        node_limit_bytes = seat.place.settings.get("memory_limit_bytes")
+        self._step.sizing.enter(self._state.membership.workers, node_limit_bytes, seat.tell)
+        self._step.begin(seat.collective, part)
