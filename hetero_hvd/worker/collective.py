@@ -128,8 +128,10 @@ class HorovodCollective:
         while True:
             try:
                 self._hvd.init()
+                self._reserve()
                 break
-            except ValueError as error:  # raised by the corrected Horovod; the stock one aborts
+            # ValueError is raised by the corrected Horovod; the stock one aborts.
+            except (ValueError, Interrupted) as error:
                 self._hvd.shutdown()
                 if self._is_unwanted():
                     raise WorkerLostError("no longer a member of the job") from error
@@ -138,6 +140,19 @@ class HorovodCollective:
                 time.sleep(RETRY_SECONDS)
         self.rank = self._hvd.rank()
         self.size = self._hvd.size()
+
+    def _reserve(self) -> None:
+        """Let Horovod allocate the buffer in which it joins small reductions, by joining two.
+
+        It would do so when first two come together, in its own thread, and if there is no memory
+        then, that thread ends without a word to those who wait for these two.
+        """
+        pair = [torch.zeros(1), torch.zeros(1)]
+        try:
+            handle = self._hvd.grouped_allreduce_async_(pair, name="reserve", op=self._hvd.Sum)
+        except self._hvd.HorovodInternalError as error:
+            raise _translated(error) from error
+        self.wait(handle)
 
     def restart(self) -> None:
         """Shut Horovod down and start it again; all handles are void afterwards."""
