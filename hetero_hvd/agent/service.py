@@ -8,6 +8,7 @@ import secrets
 import signal
 import ssl
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -86,6 +87,13 @@ async def serve_node(options: AgentOptions) -> None:
         await server.close()
 
 
+def summary_of(gpu_names: list[str], cores: float) -> str:
+    """A node's devices in a few words, at most 128 characters, as an advert has room for."""
+    counts = Counter(gpu_names)
+    words = [f"{number} x {name}" for name, number in counts.items()] or [f"{cores:g} cores"]
+    return ", ".join(words)[:128]
+
+
 class Announcer:
     """Keeps the network informed about this node.
 
@@ -102,7 +110,7 @@ class Announcer:
         self._voice = Voice(options.name, port)
         self._said: tuple[str, ...] = ()
         self._said_at_seconds = 0.0
-        self._summary = f"{len(found)} GPUs" if found else f"{allowed_cores():g} cores"
+        self._summary = summary_of([gpu.name for gpu in found], allowed_cores())
         self._slots = options.slots or max(len(found), 1)
 
     async def look(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 from dataclasses import asdict
 
@@ -15,12 +16,20 @@ SUMMARY = "list the nodes"
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
     command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument(
+        "--discover", action="store_true", help="also those that announce themselves; takes 2 s"
+    )
     add_nodes_file(command)
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Print a table."""
-    nodes = load(arguments).current.nodes
+    cluster = load(arguments).current
+    if arguments.discover:
+        from hetero_hvd.driver.found import look_around  # noqa: PLC0415 - for this alone
+
+        cluster = asyncio.run(look_around(cluster))
+    nodes = cluster.nodes
     if arguments.json:
         print(json.dumps([_record(node) for node in nodes], indent=2))
         return 0

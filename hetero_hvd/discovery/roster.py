@@ -35,20 +35,23 @@ class Roster:
         self.conflicts = 0
         self._sightings: dict[str, _Sighting] = {}
 
-    def heard(self, advert: Advert, *, now_seconds: float) -> None:
+    def heard(self, advert: Advert, *, now_seconds: float) -> bool:
         """A genuine, new advert came.
 
         Args:
             advert: What it said.
             now_seconds: Monotonic.
+
+        Returns:
+            Whether it is used; not if it is in conflict with another machine's.
         """
         if advert.leaves:
             self._sightings.pop(advert.machine, None)
-            return
+            return True
         for machine, other in self._sightings.items():
             if machine != advert.machine and _collide(other.advert, advert):
                 self.conflicts += 1
-                return
+                return False
         earlier = self._sightings.get(advert.machine)
         if earlier is None:
             counts_from = now_seconds
@@ -57,6 +60,7 @@ class Roster:
         else:
             counts_from = now_seconds + ABSENT_SECONDS
         self._sightings[advert.machine] = _Sighting(advert, now_seconds, counts_from)
+        return True
 
     def present(self, *, now_seconds: float) -> tuple[Advert, ...]:
         """The nodes that are there, in the order of their names."""

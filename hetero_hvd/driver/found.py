@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from hetero_hvd import __version__
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.discovery.advert import Advert, Verifier
@@ -24,17 +27,40 @@ COMPLAINT_SECONDS = 10.0
 ASK_SECONDS = 5.0
 
 
+LISTEN_SECONDS = 2.0
+"""Long enough for agents to answer, whom zeroconf lets wait up to 0.5 s."""
+
+
+async def look_around(config: ClusterConfig) -> ClusterConfig:
+    """The nodes of nodes.yaml and those that announce themselves now; takes 2 s.
+
+    Raises:
+        UserError: The key cannot be read, or there is no network.
+    """
+    found = FoundNodes(replace(config.job, discover=True))
+    await found.open()
+    try:
+        found.merge(config)  # begins to look up host names
+        await asyncio.sleep(LISTEN_SECONDS)
+        found.listen()
+        return found.merge(config)
+    finally:
+        await found.close()
+
+
 class FoundNodes:
     """The nodes that announce themselves. Used in the loop's thread only.
 
     Args:
         job: Of the job at its start: whether to listen, the key, and who is welcome.
+        say: Tells people of a node that is new.
 
     Raises:
         UserError: The key cannot be read.
     """
 
-    def __init__(self, job: JobConfig) -> None:
+    def __init__(self, job: JobConfig, say: Callable[[str], None] = logger.info) -> None:
+        self._say = say
         self._key_file = job.cluster_key_file or ""
         self._tls_file = job.tls_file
         self._allowed = set(job.allow.split(",")) if job.allow else None
@@ -87,8 +113,10 @@ class FoundNodes:
         for sender, text in self._ear.take():
             verdict = self._verifier.check(text, now_seconds=time.time())
             if isinstance(verdict, Advert):
-                self._roster.heard(verdict, now_seconds=now_seconds)
                 has_news = True
+                if not self._roster.heard(verdict, now_seconds=now_seconds):
+                    why = f"another machine has the name or a GPU of {verdict.name}"
+                    self._complain(sender, why, now_seconds)
             elif verdict != "replayed":  # zeroconf itself repeats what it says
                 self._complain(sender, verdict, now_seconds)
         return has_news
@@ -101,16 +129,20 @@ class FoundNodes:
         names = {node.name for node in listed}
         are_known = self._names.look_up(node.address for node in listed)
         addresses = {a for node in listed for a in self._names.addresses(node.address)}
+        present = self._roster.present(now_seconds=time.monotonic())
         has_local = any(node.launcher == "local" for node in listed)
         added = [
             node
-            for advert in self._roster.present(now_seconds=time.monotonic())
+            for advert in present
             if advert.name not in names and addresses.isdisjoint(advert.addresses)
             if not (has_local and advert.machine == self._own_machine)
             if self._allowed is None or advert.name in self._allowed
             if are_known or advert.name in self._added
             if (node := self._node(advert)) is not None
         ]
+        for advert in present:
+            if advert.name in {node.name for node in added} - self._added:
+                self._greet(advert)
         self._added = {node.name for node in added}
         return replace(config, nodes=(*listed, *added))
 
@@ -149,6 +181,12 @@ class FoundNodes:
                     tls_file=self._tls_file,
                 )
         return None
+
+    def _greet(self, advert: Advert) -> None:
+        slots = f"{advert.slots} slot{'s' if advert.slots > 1 else ''}"
+        what = f"{advert.name} announces itself: {advert.summary}, {slots}"
+        other = f", hetero_hvd {advert.version}" if advert.version != __version__ else ""
+        self._say(what + other)
 
     def _complain(self, sender: str, why: str, now_seconds: float) -> None:
         if now_seconds - self._complained_at_seconds >= COMPLAINT_SECONDS:

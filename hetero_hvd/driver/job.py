@@ -123,7 +123,7 @@ class Job:
         self._output = output
         self._console = console
         self._team = Team(nodes_file.current, command, output, console, resume, log_lines=log_lines)
-        self._found = FoundNodes(nodes_file.current.job)
+        self._found = FoundNodes(nodes_file.current.job, console.say)
         self._recorder = Recorder(output)
         self._team.journal.subscribe(self._recorder.observe)
         slots = self._team.slots

@@ -91,6 +91,12 @@ class Scene:
             assert time.monotonic() < deadline, f"{text} {times}: {log.read_text()}"
             time.sleep(0.05)
 
+    def listed(self):
+        """What `hetero-hvd nodes --discover` shows."""
+        command = [sys.executable, "-m", "hetero_hvd", "nodes", "--discover", "--json"]
+        nodes = json.loads(subprocess.check_output(command, cwd=self.folder))
+        return [node["name"] for node in nodes]
+
     def metrics(self, name, token):
         """A node's own metrics, from where the driver says that Prometheus finds them."""
         page = re.search(r"page: (http://\S+)/ ", self.log.read_text())[1]
@@ -139,6 +145,8 @@ def test_the_life_of_a_node_that_announces_itself(scene, capsys):
     alpha = scene.agent("alpha", "--token-file", str(token))
     scene.wait_for("[alpha:0] takes part")
     seconds = scene.first_step("alpha") - began
+    scene.wait_for("alpha announces itself: ")
+    assert scene.listed() == ["beta", "alpha"]
     with capsys.disabled():
         sys.stdout.write(f" first step {seconds:.1f} s after the start of the agent ")
     assert seconds < MAX_JOIN_SECONDS

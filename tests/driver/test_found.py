@@ -62,6 +62,22 @@ def test_the_file_wins_and_may_restrict(network):
     assert (nodes[2].launcher, nodes[2].address, nodes[2].port) == ("agent", "10.0.0.3", 9388)
 
 
+def test_people_are_told_of_a_new_node_once_and_of_a_conflict(network, caplog):
+    """What it is made of, and whose advert is not used because somebody else was first."""
+    view, hear = network
+    said = []
+    found, config = view(NodeConfig(name="a", slots=1))
+    found._say = said.append
+    hear(found, announced(1, summary="2 x H100", slots=2, version="0.0"))
+    found.merge(config)
+    hear(found, announced(1, summary="2 x H100", slots=2, version="0.0"))
+    found.merge(config)
+    assert said == ["n1 announces itself: 2 x H100, 2 slots, hetero_hvd 0.0"]
+    hear(found, announced(2, name="n1"), sender="10.0.0.66")
+    assert found.ignored["conflict"] == 1
+    assert "from 10.0.0.66 was ignored: another machine has the name or a GPU of n1" in caplog.text
+
+
 def test_an_entry_with_a_host_name_is_the_node_behind_it(network):
     """Until the name is looked up no node is added: it could be that one. Then others are."""
     view, hear = network
