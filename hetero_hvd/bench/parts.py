@@ -16,6 +16,7 @@ from hetero_hvd.bench.peers import PEERS, Cluster, Run, run_peer
 from hetero_hvd.bench.profile import profile
 from hetero_hvd.bench.quota import quota
 from hetero_hvd.bench.reproducible import reproducible
+from hetero_hvd.bench.scrape import scrape
 from hetero_hvd.bench.tables import (
     Effort,
     Say,
@@ -201,4 +202,5 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "faults": faults,
     "causes": causes,
     "oom": oom,
+    "scrape": scrape,
 }

@@ -22,7 +22,8 @@ from hetero_hvd.core.bandwidth import OPERATIONS
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages import CommMeasured, OperationMeasured, WorkerId
 from hetero_hvd.worker.admission import Seat, device, init
-from hetero_hvd.worker.collective import HorovodCollective, Interrupted, gather_bytes
+from hetero_hvd.worker.collective import HorovodCollective, Interrupted
+from hetero_hvd.worker.payloads import gather_bytes
 
 NUM_WARM_UP, MIN_TIMES, MAX_TIMES = 2, 5, 200
 LINK_TIMES, LINK_BYTES = 5, 4 * 2**20

@@ -1,11 +1,11 @@
-"""`hetero-hvd compare`: where two runs differ."""
+"""`hetero-hvd compare`: how two runs differ."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-SUMMARY = "tell the first step at which two reproducible runs differ"
+SUMMARY = "tell how two runs differ: settings, speed, loss, shares; of reproducible ones the bits"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -14,9 +14,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """Compare; 1 if they differ."""
-    from hetero_hvd.driver.compare import compare  # noqa: PLC0415 - only this command needs it
+    """Compare; 1 if the fingerprints of reproducible runs differ."""
+    from hetero_hvd.driver.compare import FILE, compare  # noqa: PLC0415 - only this command
+    from hetero_hvd.driver.records.compare import compare_runs  # noqa: PLC0415
+    from hetero_hvd.driver.records.writer import FILE as CATALOGUE  # noqa: PLC0415
 
+    are_recorded = all((run / CATALOGUE).is_file() for run in arguments.runs)
+    if are_recorded:
+        for line in compare_runs(*arguments.runs):
+            print(line)
+        if not all((run / FILE).is_file() for run in arguments.runs):
+            return 0
     found = compare(*arguments.runs)
     print("\n".join(found.lines))
     return 0 if found.are_equal else 1

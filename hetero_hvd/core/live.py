@@ -17,6 +17,7 @@ from hetero_hvd.core.live_words import PHASES, event_in_words
 from hetero_hvd.messages import (
     BatchPlan,
     Event,
+    Finding,
     Finished,
     Ready,
     RunEnded,
@@ -150,7 +151,7 @@ class LiveView:
     def state(self) -> LiveState:
         """The run as it stands."""
         self._state.workers = [self._workers[name] for name in sorted(self._workers)]
-        self._state.verdict = [str(f) for f in self._judge.findings() if f.kind != "memory"]
+        self._state.verdict = _sentences(self._judge.findings())
         self._state.events = list(self._events)
         self._state.throughput = list(self._points)
         return self._state
@@ -204,6 +205,13 @@ class LiveView:
         state.samples_per_second = _throughput(event.timings)
         if state.samples_per_second is not None:
             self._points.append((at_unix_seconds, state.samples_per_second))
+
+
+def _sentences(findings: Sequence[Finding]) -> list[str]:
+    """Who is slow comes first, then what binds the run."""
+    shown = [found for found in findings if found.kind != "memory"]
+    shown.sort(key=lambda found: found.kind not in ("straggler", "imbalance"))
+    return list(map(str, shown))
 
 
 def measured(value: float) -> float | None:

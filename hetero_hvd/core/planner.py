@@ -47,8 +47,9 @@ def models_or_guesses(
         memory_bytes: Of the members' GPUs in rank order; ignored unless all have one.
     """
     sizes = memory_bytes if memory_bytes and min(memory_bytes) > 0 else (1.0,) * len(known)
+    largest = max(sizes, default=1.0)
     hints = {
-        worker: relative_speeds.get(worker.node, size / max(sizes))
+        worker: relative_speeds.get(worker.node, size / largest)
         for worker, size in zip(known, sizes, strict=True)
     }
     models = {w: record.estimator.model for w, record in known.items() if record.estimator.is_ready}

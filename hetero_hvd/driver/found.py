@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from hetero_hvd import __version__
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.discovery.advert import Advert, Verifier
@@ -184,9 +183,8 @@ class FoundNodes:
 
     def _greet(self, advert: Advert) -> None:
         slots = f"{advert.slots} slot{'s' if advert.slots > 1 else ''}"
-        what = f"{advert.name} announces itself: {advert.summary}, {slots}"
-        other = f", hetero_hvd {advert.version}" if advert.version != __version__ else ""
-        self._say(what + other)
+        what = f"{advert.summary}, {slots}, hetero_hvd {advert.version}"
+        self._say(f"{advert.name} announces itself: {what}")
 
     def _complain(self, sender: str, why: str, now_seconds: float) -> None:
         if now_seconds - self._complained_at_seconds >= COMPLAINT_SECONDS:

@@ -10,7 +10,8 @@ import logging
 import os
 
 from hetero_hvd.errors import JobError
-from hetero_hvd.worker.collective import Collective, gather_bytes
+from hetero_hvd.worker.collective import Collective
+from hetero_hvd.worker.payloads import gather_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from hetero_hvd.messages import Finished, Recovered, StepsTimed
 from hetero_hvd.probes.timing import PhaseClock
 from hetero_hvd.worker.admission import Seat, init
 from hetero_hvd.worker.checkpoint import open_checkpoints
-from hetero_hvd.worker.collective import Interrupted, gather_bytes
+from hetero_hvd.worker.collective import Interrupted
 from hetero_hvd.worker.description import Work
 from hetero_hvd.worker.exchange import RESET, STOP, Table
 from hetero_hvd.worker.integrity import heal
@@ -28,6 +28,7 @@ from hetero_hvd.worker.membership import (
     meet,
     next_rendezvous_id,
 )
+from hetero_hvd.worker.payloads import gather_bytes
 from hetero_hvd.worker.pipeline import Pipeline
 from hetero_hvd.worker.position import Position
 from hetero_hvd.worker.profile import StepProfile
@@ -179,9 +180,8 @@ class ElasticState:
             if table is not None:
                 self._act_on(table)
             if exchange is self.membership.exchange and exchange.is_due(step):
-                seat = self.seat
-                flags = RESET * seat.reset_requested + STOP * seat.stop_requested
-                newest = seat.planner.newest() if self.is_leader else None
+                flags = RESET * self.seat.reset_requested + STOP * self.seat.stop_requested
+                newest = self.seat.planner.newest() if self.is_leader else None
                 exchange.submit(step, self._sizing.measured(self._times.take()), newest, flags)
         except Interrupted as fault:
             self.recover("fault", str(fault))

@@ -12,10 +12,11 @@ from torch.utils.data import DataLoader
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Evaluated
 from hetero_hvd.worker.admission import device
-from hetero_hvd.worker.collective import Interrupted, gather_bytes
+from hetero_hvd.worker.collective import Interrupted
 from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.loader import contiguous_batches
 from hetero_hvd.worker.micro_batch import to_device
+from hetero_hvd.worker.payloads import gather_bytes
 
 Means = Mapping[str, torch.Tensor | float]
 Sums = dict[str, list[tuple[float, float]]]

@@ -12,7 +12,8 @@ from collections import Counter
 
 from hetero_hvd.errors import InvariantError
 from hetero_hvd.messages import WorkerId
-from hetero_hvd.worker.collective import Collective, broadcast_bytes, gather_bytes
+from hetero_hvd.worker.collective import Collective
+from hetero_hvd.worker.payloads import broadcast_bytes, gather_bytes
 from hetero_hvd.worker.replica import Replica
 
 logger = logging.getLogger(__name__)

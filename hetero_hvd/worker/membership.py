@@ -9,9 +9,10 @@ import msgspec
 
 from hetero_hvd.errors import InvariantError, JobError
 from hetero_hvd.messages import BatchPlan, WorkerId, WorkersJoined
-from hetero_hvd.worker.collective import Collective, broadcast_bytes, gather_bytes
+from hetero_hvd.worker.collective import Collective
 from hetero_hvd.worker.description import Work
 from hetero_hvd.worker.exchange import Exchange
+from hetero_hvd.worker.payloads import broadcast_bytes, gather_bytes
 from hetero_hvd.worker.planner import Planner
 from hetero_hvd.worker.replica import Replica
 

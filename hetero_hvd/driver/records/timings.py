@@ -6,8 +6,12 @@ its timings belong to, so it can be read without the ones before.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import chain, takewhile
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -80,24 +84,22 @@ def read_timings(run: Path) -> Iterator[tuple[float, Timing]]:
     Raises:
         JobError: There are no timings, or a complete line is none.
     """
-    closed = _closed(run)
-    newest = [run / FILE] if run.is_dir() else [run]
-    if closed and not newest[0].exists():  # killed while it began a new segment
-        newest = []
-    known = None
-    for file in [*closed, *newest]:
-        try:
-            for at_unix_seconds, event in _segment(file):
-                if isinstance(event, WorkersJoined):
-                    if event == known:
-                        continue  # said again at the head of a segment
-                    known = event
-                yield at_unix_seconds, event
+    with ExitStack() as stack:
+        try:  # opened before the others are listed: what is closed meanwhile is not missed
+            newest = stack.enter_context((run / FILE if run.is_dir() else run).open("rb"))
         except OSError as error:
-            if file in closed:  # its writer has just removed it
-                continue
-            what = "no run is recorded there" if run.is_dir() else "cannot be read"
-            raise JobError(f"{run}: {what} ({file.name}: {error.strerror})") from error
+            newest = None  # its writer is between two segments, or was killed there
+            why = f"{run}: no run is recorded there ({FILE}: {error.strerror})"
+        closed = list(takewhile(lambda path: not _is_same(path, newest), _closed(run)))
+        if newest is None and not closed:
+            raise JobError(why)
+        known = None
+        for at_unix_seconds, event in chain(*map(_closed_segment, closed), _segment(newest)):
+            if isinstance(event, WorkersJoined):
+                if event == known:
+                    continue  # said again at the head of a segment
+                known = event
+            yield at_unix_seconds, event
 
 
 def _closed(folder: Path) -> list[Path]:
@@ -108,9 +110,27 @@ def _line(at_unix_seconds: float, event: Timing) -> bytes:
     return b"%s%.3f,%s\n" % (_TIME, at_unix_seconds, event_to_json(event)[1:])
 
 
-def _segment(file: Path) -> Iterator[tuple[float, Timing]]:
+def _is_same(path: Path, file: BinaryIO | None) -> bool:
+    try:
+        return file is not None and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except OSError:
+        return False
+
+
+def _closed_segment(path: Path) -> Iterator[tuple[float, Timing]]:
+    try:
+        file = path.open("rb")
+    except OSError:  # its writer has just removed it
+        return
+    with file:
+        yield from _segment(file)
+
+
+def _segment(file: BinaryIO | None) -> Iterator[tuple[float, Timing]]:
     """What is in a segment now: its writer may be faster than we."""
-    for number, line in enumerate(file.read_bytes().splitlines(keepends=True), 1):
+    if file is None:
+        return
+    for number, line in enumerate(file.read().splitlines(keepends=True), 1):
         if not line.endswith(b"\n"):
             return
         at_unix_seconds = 0.0
@@ -120,7 +140,7 @@ def _segment(file: Path) -> Iterator[tuple[float, Timing]]:
                 at_unix_seconds, line = float(head[len(_TIME) :]), b"{" + rest  # noqa: PLW2901
             event = event_from_json(line)
         except (msgspec.DecodeError, ValueError) as error:
-            raise JobError(f"{file}:{number}: is no event of a run: {error}") from error
+            raise JobError(f"{file.name}:{number}: is no event of a run: {error}") from error
         if not isinstance(event, WorkersJoined | StepsTimed):
-            raise JobError(f"{file}:{number}: is no timing of a run")
+            raise JobError(f"{file.name}:{number}: is no timing of a run")
         yield at_unix_seconds, event

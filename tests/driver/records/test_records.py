@@ -123,7 +123,7 @@ def test_a_killed_writer_loses_nothing_that_it_called_safe(tmp_path):
         folder = tmp_path / str(kill)
         folder.mkdir()
         receiver, sender = os.pipe()
-        writer = FORK.Process(target=write_until_killed, args=(folder, sender))
+        writer = FORK.Process(target=write_until_killed, args=(folder, sender), daemon=True)
         writer.start()
         os.close(sender)
         with os.fdopen(receiver, "rb") as pipe:
