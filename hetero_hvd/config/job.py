@@ -97,6 +97,13 @@ class JobConfig:
         default=100,
         metadata=about(integer(0), "first steps without staleness, as early gradients change fast"),
     )
+    wait_free: bool = field(
+        default=False,
+        metadata=about(
+            boolean(),
+            "no plan: each worker computes until the step before is reduced; see docs/staleness.md",
+        ),
+    )
     baseline_steps: int = field(
         default=0,
         metadata=about(
@@ -272,9 +279,9 @@ class JobConfig:
             yield "max_np", f"found {self.max_np}, must be at least min_np, which is {self.min_np}"
         if self.discover and self.cluster_key_file is None:
             yield "cluster_key_file", "found none, must be given with discover"
-        if self.reproducible and self.staleness_bound:
-            found = f"found {self.staleness_bound}, must be 0 in the reproducible mode"
-            yield "staleness_bound", found
+        for late in ("staleness_bound", "wait_free"):
+            if self.reproducible and (found := getattr(self, late)):
+                yield late, f"found {found}, must be 0 or false in the reproducible mode"
         if self.reproducible and self.rule != "model":
             yield "rule", f"found {self.rule}, must be model: only that plans in whole grains"
         if not is_loopback(self.http_address) and self.http_token_file is None:

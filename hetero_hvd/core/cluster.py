@@ -195,7 +195,7 @@ class ClusterState:
         """Note whether the newest plan is in force."""
         measured = tuple(row.local_batch_size for row in event.timings)
         if event.step >= plan.from_step:
-            contradicted = measured != plan.local_batch_sizes
+            contradicted = self._config.balance and measured != plan.local_batch_sizes
             self._num_contradictions = self._num_contradictions + 1 if contradicted else 0
 
     def _decide(self, event: StepsTimed, now_seconds: float) -> Decision:

@@ -54,6 +54,7 @@ class Starter:
             "HETERO_HVD_GRAIN": str(job.grain),
             "HETERO_HVD_STALENESS_BOUND": str(job.staleness_bound),
             "HETERO_HVD_STALENESS_WARMUP_STEPS": str(job.staleness_warmup_steps),
+            "HETERO_HVD_WAIT_FREE": str(job.wait_free).lower(),
             "HETERO_HVD_FINGERPRINTS": str(output.absolute() / "fingerprints.jsonl"),
             "HETERO_HVD_FINGERPRINT_STEPS": str(job.fingerprint_steps),
             "HETERO_HVD_LOG_FORMAT": job.log_format,

@@ -73,8 +73,13 @@ class BufferAverage:
         flat.mul_(weight)
         return BufferSum(flat, collective.sum_async(flat, f"buffers.{lane}"))
 
-    def publish(self, average: BufferSum | None) -> None:
-        """Write the averages into the buffers, or add the changes to them."""
+    def publish(self, average: BufferSum | None, factor: float = 1.0) -> None:
+        """Write the averages into the buffers, or add the changes to them.
+
+        Args:
+            average: What `launch` gave.
+            factor: For changes whose weights do not sum to 1: their sum's inverse.
+        """
         self._before = []
         if average is None:
             return
@@ -83,7 +88,7 @@ class BufferAverage:
             for buffer in self._buffers():
                 values = average.flat[offset : offset + buffer.numel()].view_as(buffer)
                 if self._as_changes:
-                    values = values + buffer.detach().to("cpu", torch.float64)
+                    values = values * factor + buffer.detach().to("cpu", torch.float64)
                 buffer.copy_(values if buffer.is_floating_point() else values.round())
                 offset += buffer.numel()
 

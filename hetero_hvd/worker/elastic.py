@@ -74,7 +74,7 @@ class ElasticState:
         self.numerics, self.work = "", Work()
         self._seat: Seat | None = None
         self._membership: Membership | None = None
-        self._times, self._profile = StepTimes(), StepProfile(clock)
+        self._times, self._profile = StepTimes(varies=pipeline.varies), StepProfile(clock)
 
     @property
     def seat(self) -> Seat:

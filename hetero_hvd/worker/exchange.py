@@ -174,11 +174,17 @@ def _timing(row: list[float]) -> StepTiming:
 
 
 class TimingWindow:
-    """This worker's timings since the last exchange, over steps with one and the same share."""
+    """This worker's timings since the last exchange.
 
-    def __init__(self) -> None:
+    Args:
+        varies: Whether shares differ from step to step, so that their mean tells more than the
+            steps with the last one.
+    """
+
+    def __init__(self, *, varies: bool = False) -> None:
+        self._varies = varies
         self._share = -1
-        self._num_steps = 0
+        self._num_samples = self._num_steps = 0
         self._sums: dict[str, float] = {}
 
     def add(self, share: int, seconds: dict[str, float]) -> None:
@@ -189,17 +195,20 @@ class TimingWindow:
             seconds: Columns of `StepTiming`, without their unit, to the value of this step; and
                 `reducing`, seconds with a reduction under way.
         """
-        if share != self._share:
-            self._share, self._num_steps, self._sums = share, 0, {}
+        if share != self._share and not self._varies:
+            self._num_samples, self._num_steps, self._sums = 0, 0, {}
+        self._share = share
+        self._num_samples += share
         self._num_steps += 1
         for name, value in seconds.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
 
     def take(self) -> StepTiming:
         """The means of the window, which is empty afterwards; NaN where nothing was measured."""
-        count, share = self._num_steps, max(0, self._share)
+        count = self._num_steps
+        share = round(self._num_samples / count) if count else max(0, self._share)
         means = {name: total / count for name, total in self._sums.items()}
-        self._num_steps, self._sums = 0, {}
+        self._num_samples, self._num_steps, self._sums = 0, 0, {}
         seconds = {f"{name}_seconds": means.get(name, 0.0 if count else math.nan) for name in TIMED}
         # On a device's own clock phases may lie beside each other: then there is no rest. (`max`
         # gives its first argument, if that is NaN.)

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
+from hetero_hvd.errors import TransientError
 from hetero_hvd.worker.bucket import Gradients
 from hetero_hvd.worker.buffers import BufferSum
 from hetero_hvd.worker.collective import Collective, Handle
 from hetero_hvd.worker.loader import Slice
+
+Urgency = Callable[[int, float | None], bool]
+"""Tells from the samples and the busy seconds of a step whether timings are to be exchanged now."""
+
+
+def never(_num_samples: int, _busy_seconds: float | None) -> bool:
+    """Nothing is urgent."""
+    return False
+
+
+class TakeAgain(TransientError):  # noqa: N818 - control flow
+    """The sums of this step cannot be used: take it again, on all workers."""
 
 
 @dataclass(kw_only=True)
@@ -20,7 +34,8 @@ class Flight:
         part: This worker's part of the step.
         gradients: Of the parameters.
         buffers: Of the model; None: it has none that are averaged.
-        totals: Sum of weights, sum of weighted losses, how many workers are in a hurry.
+        totals: Sum of weights, sum of weighted losses, how many workers are in a hurry; what
+            `Step._own_counts` adds.
         totals_handle: Of their reduction.
         own_weight: Sum of this worker's weights.
         own_loss_is_finite: This worker's.

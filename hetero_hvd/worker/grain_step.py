@@ -20,6 +20,7 @@ from hetero_hvd.core.grains import Stream
 from hetero_hvd.errors import InvariantError, UserError
 from hetero_hvd.worker.collective import Collective
 from hetero_hvd.worker.fixed_sums import FixedPointSums
+from hetero_hvd.worker.flight import TakeAgain, Urgency, never
 from hetero_hvd.worker.grain_buffers import GrainBuffers
 from hetero_hvd.worker.loader import Slice
 from hetero_hvd.worker.micro_batch import own_memory, split, to_device
@@ -27,8 +28,7 @@ from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.randomness import Seeds
 from hetero_hvd.worker.reproducible import Reproducible
 from hetero_hvd.worker.sizing import Sizing
-from hetero_hvd.worker.staleness import Staleness
-from hetero_hvd.worker.step import Step, TakeAgain, Urgency, never
+from hetero_hvd.worker.step import Step
 
 
 class Scales:
@@ -193,6 +193,9 @@ class GrainStep(Step):
             Seeds(self._mode.seed, part.epoch, part.step_in_epoch + 1).use(Stream.SCRIPT)
         return sum(losses) / weight if weight else 0.0
 
+    def put_back(self) -> None:
+        """Nothing is taken on trial, and each grain begins with the buffers of the last update."""
+
     def undo(self) -> None:
         """Forget a step that was not applied."""
         self.in_flight.clear()
@@ -275,21 +278,6 @@ class GrainStep(Step):
                 continue
             parameter.grad = view.view_as(parameter).to(parameter.dtype)
         self._grain_buffers.publish(views[len(self._parameters) :])
-
-
-def make_step(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    options: StepOptions,
-    device: torch.device,
-    *,
-    mode: Reproducible | None,
-    staleness: Staleness,
-) -> Step:
-    """The steps of a model, in the reproducible mode or not."""
-    if mode is None:
-        return Step(model, optimizer, options, device, staleness)
-    return GrainStep(model, optimizer, options, device, mode)
 
 
 def _are_finite(losses: Iterable[float], observed: Iterable[int]) -> bool:

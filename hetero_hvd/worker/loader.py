@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +53,7 @@ class _StepSampler:
         self.steps: Iterator[tuple[int, Sequence[Any]]] = iter(())
 
     def __iter__(self) -> Iterator[Sequence[Any]]:
-        return (indices for _, indices in self.steps)
+        return map(itemgetter(1), self.steps)
 
 
 class ShareLoader:
@@ -115,11 +116,7 @@ class ShareLoader:
         """Optimizer steps in an epoch; None for a stream, whose end is known when it comes."""
         if self._is_stream:
             return None
-        return shards.steps_per_epoch(
-            len(self._source.dataset),  # type: ignore[arg-type]
-            self.global_batch_size,
-            drop_last=self._source.drop_last,
-        )
+        return self.num_chunks(self.global_batch_size)
 
     def slices(self, epoch: int, first_step: int, shares_at: SharesAt) -> Iterator[Slice]:
         """This worker's slices of one epoch, from a step on.
@@ -154,6 +151,32 @@ class ShareLoader:
             samples = [self._dataset[index] for index in found[1]]
         return planned[0]._replace(batch=self._source.collate_fn(samples) if samples else None)
 
+    @property
+    def num_samples(self) -> int:
+        """Of the dataset; a stream has no number."""
+        return len(self._source.dataset)  # type: ignore[arg-type]
+
+    def num_chunks(self, size: int) -> int:
+        """Pieces of `size` samples in an epoch; the last, smaller one counts unless dropped."""
+        return shards.steps_per_epoch(self.num_samples, size, drop_last=self._source.drop_last)
+
+    def indices(self, epoch: int, positions: range) -> Sequence[int]:
+        """Samples at these places of the epoch's order."""
+        order = self._epoch_order(epoch, self.num_samples) if self._shuffle else None
+        return _indices_at(positions, order)
+
+    def batches_of(self, samples: Iterator[Sequence[int]]) -> Iterator[Any]:
+        """A batch for each list of samples; `samples` may go on after an end."""
+        if self._inner is None:
+            raise UserError("wait_free: an IterableDataset cannot be read from any position")
+        self._sampler.steps = zip(itertools.repeat(0), samples, strict=False)
+        return iter(self._inner)
+
+    def load_at(self, epoch: int, positions: range) -> Any:  # noqa: ANN401 - the user's batch
+        """The batch of these places of the epoch's order, loaded in this process."""
+        samples = [self._dataset[index] for index in self.indices(epoch, positions)]
+        return self._source.collate_fn(samples)
+
     def _indices(
         self,
         epoch: int,
@@ -161,7 +184,7 @@ class ShareLoader:
         shares_at: SharesAt,
         planned: list[Slice],
     ) -> Iterator[tuple[int, Sequence[Any]]]:
-        num_samples = len(self._source.dataset)  # type: ignore[arg-type]
+        num_samples = self.num_samples
         order = self._epoch_order(epoch, num_samples) if self._shuffle else None
         for step in range(first_step, self.steps_per_epoch or 0):
             positions = shards.step_positions(

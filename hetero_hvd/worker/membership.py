@@ -78,6 +78,7 @@ class Membership:
         rendezvous_id: Version of the membership; the same on all members.
         workers: Members in rank order.
         consistency: How the replicas were made equal.
+        prefetch_steps: The most that any of them may load ahead.
         exchange: The exchange of timings and plans.
     """
 
@@ -91,9 +92,9 @@ class Membership:
         self.rendezvous_id = plan.rendezvous_id
         self.workers = tuple(report.worker for report in reports)
         self.consistency = consistency
-        prefetch_steps = max(report.prefetch_steps for report in reports)
+        self.prefetch_steps = max(report.prefetch_steps for report in reports)
         self.exchange = Exchange(
-            collective, self.workers, plan, prefetch_steps, reports[0].staleness_bound
+            collective, self.workers, plan, self.prefetch_steps, reports[0].staleness_bound
         )
         self._plans: deque[BatchPlan] = deque([plan])
 

@@ -81,6 +81,8 @@ def contribute(
         if not step.try_smaller():
             raise UserError(_does_not_fit(state, step, words))
         _tell(state, failed, step.sizing.largest, words)
+        if step.has_restarted:
+            return
         if step.rounds.is_open:  # the others are in the middle of a round with this worker
             state.seat.collective.cut()
             step.rounds.fault = Interrupted("out of memory: all take the step again")

@@ -44,6 +44,11 @@ class StepOptions:
         lookahead: With a staleness bound, compute each gradient where the parameters will be when
             it is applied, guessed with this worker's own gradients; see `worker.lookahead`.
         staleness_warmup_steps: Steps with bound 0 first, >= 0; None: the job's.
+        wait_free: Each worker computes chunks of `micro_batch_size` samples (None: a sixteenth of
+            the global batch) until the step before is reduced, see docs/staleness.md; None: as the
+            job is started.
+        wait_free_lr: How the learning rate grows with the samples of such a step: `linear`, `sqrt`,
+            `none`; `auto`: `sqrt` for Adam and its kind, else `linear`.
     """
 
     scaler: torch.amp.GradScaler | None = None
@@ -59,6 +64,8 @@ class StepOptions:
     staleness_bound: int | None = None
     staleness_warmup_steps: int | None = None
     lookahead: bool = True
+    wait_free: bool | None = None
+    wait_free_lr: Literal["auto", "linear", "sqrt", "none"] = "auto"
 
     @property
     def undivided(self) -> int:
@@ -83,6 +90,10 @@ class StepOptions:
             raise UserError(f"staleness_bound={bound!r}: must be 0 to {MAX_STALENESS_BOUND}")
         if warmup is not None and warmup < 0:
             raise UserError(f"staleness_warmup_steps={warmup!r}: must be a whole number >= 0")
+        if self.wait_free_lr not in ("auto", "linear", "sqrt", "none"):
+            raise UserError(
+                f"wait_free_lr={self.wait_free_lr!r}: must be auto, linear, sqrt or none"
+            )
         if self.sum_bits not in (32, 64):
             raise UserError(f"sum_bits={self.sum_bits!r}: must be 64 or 32")
 

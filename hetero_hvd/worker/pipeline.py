@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetero_hvd.worker.collective import Collective, Interrupted
+from hetero_hvd.worker.flight import Urgency
 from hetero_hvd.worker.staleness import Staleness
-from hetero_hvd.worker.step import Step, Urgency
+from hetero_hvd.worker.step import Step
 
 
 class Pipeline:
@@ -33,6 +34,11 @@ class Pipeline:
         return len(self._step.in_flight)
 
     @property
+    def varies(self) -> bool:
+        """Whether a worker's samples differ from step to step."""
+        return False
+
+    @property
     def bound(self) -> int:
         """The most that there may ever be after a step."""
         return self._staleness.bound
@@ -48,8 +54,16 @@ class Pipeline:
         num_done = sum(flight.is_done(collective) for flight in flights)
         return {"staleness": len(flights), "lag": num_done}
 
-    def take(self, collective: Collective, urgency: Urgency) -> None:
+    def take(self, num_samples: int, collective: Collective, urgency: Urgency) -> int | None:
         """Submit the step that was computed, and apply what is due.
+
+        Args:
+            num_samples: Of this worker's part that was computed.
+            collective: The rendezvous.
+            urgency: See `Step.launch`.
+
+        Returns:
+            Samples of this worker in the step that was submitted; None: in none.
 
         Raises:
             Interrupted: The rendezvous broke; call `forget`.
@@ -57,7 +71,8 @@ class Pipeline:
         """
         self._step.launch(collective, urgency)
         while self._step.is_due:
-            self._applied(self._step.land(collective))
+            self._land(collective)
+        return num_samples
 
     def drain(self, collective: Collective) -> None:
         """Apply all that is under way.
@@ -65,18 +80,23 @@ class Pipeline:
         Raises:
             Interrupted: The rendezvous broke; call `forget`.
         """
+        self._step.put_back()  # the script may have left its loop before the step was computed
         while self._step.in_flight:
-            self._applied(self._step.land(collective))
+            self._land(collective)
 
     def forget(self, collective: Collective) -> None:
         """The rendezvous broke: apply what was reduced before, drop the rest.
 
         Dropped steps are computed anew, as the position of the data follows the applied steps.
         """
+        self._step.put_back()
         flights = self._step.in_flight
         try:
             while self.bound and flights and flights[0].is_done(collective):
-                self._applied(self._step.land(collective))
+                self._land(collective)
         except Interrupted:
             pass  # this one and those behind it are lost
         self._step.undo()
+
+    def _land(self, collective: Collective) -> None:
+        self._applied(self._step.land(collective))

@@ -16,6 +16,7 @@ class Position:
         step_in_epoch: Steps of it that are applied.
         applied_steps: Steps applied since the start of training.
         loss: Mean loss over the global batch of the last applied step; NaN before the first.
+        chunks: Which chunks of the epoch are done, with wait-free rounds; empty without.
         evaluations: Results of the evaluations since the last applied step, in order.
     """
 
@@ -23,6 +24,7 @@ class Position:
     step_in_epoch: int = 0
     applied_steps: int = 0
     loss: float = math.nan
+    chunks: dict[str, Any] = field(default_factory=dict)
     evaluations: list[dict[str, float]] = field(default_factory=list)
 
     def advance(self, loss: float) -> None:
@@ -36,6 +38,7 @@ class Position:
         """The epoch is over."""
         self.epoch += 1
         self.step_in_epoch = 0
+        self.chunks = {}
         self.evaluations = []
 
     def state_dict(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.planner import LocalPlanner
 from hetero_hvd.worker.randomness import GrainDataset
-from hetero_hvd.worker.staleness import staleness_of
+from hetero_hvd.worker.staleness import staleness_of, wait_free_of
 
 DEFAULT_GRAIN = 16
 UNFIT_MODULES = {
@@ -160,6 +160,8 @@ def _refuse(
             f"reproducible: micro_batch_size={options.micro_batch_size}: leave it out, each grain "
             f"of {mode.grain} samples is one forward and backward"
         )
+    if wait_free_of(options):
+        raise UserError("reproducible: wait_free must be off: who is fast decides what a step is")
     if staleness_of(options).bound:
         raise UserError("reproducible: staleness_bound must be 0: faults would change the delays")
     if options.compression != "none":

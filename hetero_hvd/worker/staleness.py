@@ -65,7 +65,8 @@ class Staleness:
 def staleness_of(options: StepOptions) -> Staleness:
     """What the script asks for; what it leaves open, the job decides.
 
-    The driver sets HETERO_HVD_STALENESS_BOUND and HETERO_HVD_STALENESS_WARMUP_STEPS.
+    The driver sets HETERO_HVD_STALENESS_BOUND and HETERO_HVD_STALENESS_WARMUP_STEPS. Wait-free
+    rounds are at least one step late, from the first one on.
     """
     bound, warmup = options.staleness_bound, options.staleness_warmup_steps
     if bound is None:
@@ -73,4 +74,13 @@ def staleness_of(options: StepOptions) -> Staleness:
     if warmup is None:
         default = str(DEFAULT_WARMUP_STEPS)
         warmup = int(os.environ.get("HETERO_HVD_STALENESS_WARMUP_STEPS", default))
+    if wait_free_of(options):
+        bound, warmup = max(1, bound), 0
     return Staleness(bound, warmup)
+
+
+def wait_free_of(options: StepOptions) -> bool:
+    """Whether the script asks for wait-free rounds; what it leaves open, the job decides."""
+    if options.wait_free is None:
+        return os.environ.get("HETERO_HVD_WAIT_FREE") == "true"
+    return options.wait_free

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 
-from hetero_hvd.errors import TransientError, UserError
+from hetero_hvd.errors import UserError
 from hetero_hvd.probes.timing import Event, PhaseClock
 from hetero_hvd.worker.bad_numbers import BadNumbers
 from hetero_hvd.worker.buffers import BufferAverage
 from hetero_hvd.worker.collective import Collective
 from hetero_hvd.worker.emulation import Emulation
-from hetero_hvd.worker.flight import Flight
+from hetero_hvd.worker.flight import Flight, TakeAgain, Urgency, never
 from hetero_hvd.worker.loader import Slice
 from hetero_hvd.worker.lookahead import Lookahead
 from hetero_hvd.worker.micro_batch import Loss, mean_and_weight, split, to_device
@@ -30,20 +30,9 @@ from hetero_hvd.worker.staleness import Staleness
 from hetero_hvd.worker.sync_batch_norm import find_rounds
 from hetero_hvd.worker.update import Update
 
-Urgency = Callable[[int, float | None], bool]
-
-
-def never(_num_samples: int, _busy_seconds: float | None) -> bool:
-    """Nothing is urgent."""
-    return False
-
-
-class TakeAgain(TransientError):  # noqa: N818 - control flow
-    """The sums of this step cannot be used: take it again, on all workers."""
-
 
 class Step:
-    """The steps of one model, one after the other.
+    """The steps of one model.
 
     With samples as weights, each micro-batch of n samples contributes n / N times the gradient of
     its mean loss; the sum over micro-batches and workers is the gradient of the mean over the N
@@ -64,6 +53,7 @@ class Step:
         emulation: Slows the compute down; None: it does not.
         is_urgent: Whether any worker wanted an exchange in the last step; the same on all.
         again: Whether the step has to be taken again with the same part.
+        has_restarted: Whether all parts of the step have to be computed again.
         scales: State that the steps keep; None if there is none.
     """
 
@@ -96,7 +86,7 @@ class Step:
         self.sizing = Sizing.of(options, device)
         self.rounds = find_rounds(model)
         self.emulation: Emulation | None = None
-        self.is_urgent = self.again = False
+        self.is_urgent = self.again = self.has_restarted = False
         self.scales: Stateful | None = None
         self.clock = PhaseClock(_device_event if device.type == "cuda" else None)
 
@@ -113,10 +103,7 @@ class Step:
             self._reducer.prepare(collective, self._lane(part))
 
     def try_smaller(self) -> bool:
-        """Memory does not suffice: begin the step anew with smaller micro-batches, if there are.
-
-        Gradients that are being reduced already stay: they are complete.
-        """
+        """Begin the step anew with smaller micro-batches, if any; gradients under way stay."""
         if not self.sizing.fail():
             return False
         self._buffers.restore()
@@ -207,7 +194,8 @@ class Step:
         gradients = self._reducer.take()
         buffers = self._buffers.launch(collective, part.num_samples / part.global_samples, lane)
         loss = float(self._weighted_loss)
-        totals = torch.tensor([self._weight, loss, is_urgent], dtype=self._reducer.wire_dtype)
+        facts = [self._weight, loss, is_urgent, *self._own_counts()]
+        totals = torch.tensor(facts, dtype=self._reducer.wire_dtype)
         flight = Flight(
             part=part,
             gradients=gradients,
@@ -234,7 +222,7 @@ class Step:
         flight: Flight = self.in_flight[0]
         with self.clock.phase("comm_wait"):
             flight.wait(collective)
-        weight, weighted_loss, num_urgent = flight.totals.tolist()
+        weight, weighted_loss, num_urgent = flight.totals[:3].tolist()
         self.is_urgent = num_urgent > 0
         is_finite = math.isfinite(weighted_loss) and flight.gradients.are_finite()
         if self._options.scaler is None and not is_finite:
@@ -244,11 +232,18 @@ class Step:
         if flight.gradients.own_are_finite is not None:
             self._reducer.inspects = False
         with self.clock.phase("optimizer"):
-            flight.gradients.publish(self._factor(flight, weight))
-            self._buffers.publish(flight.buffers)
-            self._update.apply(self._reducer.parameters)
+            self._apply(flight, weight)
         self.in_flight.popleft()
         return weighted_loss / weight if weight else 0.0
+
+    def _apply(self, flight: Flight, weight: float) -> None:
+        flight.gradients.publish(self._factor(flight, weight))
+        self._buffers.publish(flight.buffers)
+        self._update.apply(self._reducer.parameters)
+
+    def _own_counts(self) -> Sequence[float]:
+        """What else is summed over the workers."""
+        return ()
 
     def _factor(self, flight: Flight, weight: float) -> float:
         """From the sum to the gradient of the mean, at the loss scale of now."""
@@ -256,16 +251,13 @@ class Step:
         return scale * flight.part.global_samples / weight if weight else 0.0
 
     def _skip(self, collective: Collective, flight: Flight) -> None:
-        """Find out whose numbers are not finite; if no loss says it, look at gradients as well.
-
-        Where no other step is under way, this one is taken once more for that.
-        """
+        """Find out whose numbers are not finite; if no loss says it, by taking the step again."""
         are_finite = flight.gradients.own_are_finite
         is_mine = not flight.own_loss_is_finite or are_finite is False
         guilty = self._bad_numbers.guilty(collective, is_mine=is_mine)
         if not guilty and are_finite is None:
             self._reducer.inspects = True
-            if len(self.in_flight) == 1 and not self._staleness.now:
+            if len(self.in_flight) == 1 and self._may_take_again:
                 raise TakeAgain("only the gradients are not finite: look whose")
         else:
             self._reducer.inspects = False
@@ -274,13 +266,21 @@ class Step:
         flight.gradients.forget()
         self._buffers.restore()
 
+    @property
+    def _may_take_again(self) -> bool:
+        return not self._staleness.now
+
+    def put_back(self) -> None:
+        """Parameters and buffers are again as after the last update; the step begun is dropped."""
+        self._lookahead.restore()
+        self._buffers.restore()
+
     def undo(self) -> None:
         """Forget all steps that were not applied."""
         if self.in_flight:
             self.in_flight[0].gradients.forget()
         self.in_flight.clear()
-        self._lookahead.restore()
-        self._buffers.restore()
+        self.put_back()
 
     def _lane(self, part: Slice) -> int:
         return part.step_in_epoch % (self._staleness.bound + 1)

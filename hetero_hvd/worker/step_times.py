@@ -12,19 +12,23 @@ from hetero_hvd.worker.exchange import TimingWindow
 class StepTimes:
     """The timings of one worker.
 
+    Args:
+        varies: See `TimingWindow`.
+
     Attributes:
         has_changed: Whether its speed is another one since a few steps.
         ended_at: End of the last step, `time.perf_counter`.
     """
 
-    def __init__(self) -> None:
-        self._window, self._hurry = TimingWindow(), Hurry()
+    def __init__(self, *, varies: bool = False) -> None:
+        self._varies = varies
+        self._window, self._hurry = TimingWindow(varies=varies), Hurry()
         self.has_changed = False
         self.ended_at = time.perf_counter()
 
     def forget(self) -> None:
         """What was before says nothing any more."""
-        self._window = TimingWindow()
+        self._window = TimingWindow(varies=self._varies)
 
     def look(self, share: int, busy_seconds: float, *, planned: int) -> None:
         """Look for a change of speed.

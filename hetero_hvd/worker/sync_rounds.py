@@ -55,6 +55,11 @@ class Rounds:
         self._waited: dict[Way, float] = {"forward": 0.0, "backward": 0.0}
         self.fault: Interrupted | None = None
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are such layers."""
+        return bool(self._layers)
+
     def begin_step(self) -> None:
         """Nothing is agreed yet."""
         self._collective = None

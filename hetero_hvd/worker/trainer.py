@@ -18,16 +18,15 @@ from hetero_hvd.worker.description import describe_work
 from hetero_hvd.worker.emulation import Emulation
 from hetero_hvd.worker.evaluation import Evaluations, Metrics
 from hetero_hvd.worker.fingerprints import Fingerprints
-from hetero_hvd.worker.grain_step import make_step
+from hetero_hvd.worker.flight import TakeAgain
 from hetero_hvd.worker.loader import ShareLoader, Slice
 from hetero_hvd.worker.micro_batch import Loss, is_unpacked
+from hetero_hvd.worker.modes import make_pipeline, make_rounds, make_step
 from hetero_hvd.worker.oom import contribute
 from hetero_hvd.worker.options import check_scheduler, step_options
-from hetero_hvd.worker.pipeline import Pipeline
 from hetero_hvd.worker.replica import Stateful, Trainable, all_parts
 from hetero_hvd.worker.reproducible import decide, join
 from hetero_hvd.worker.staleness import staleness_of
-from hetero_hvd.worker.step import TakeAgain
 
 
 class Trainer:
@@ -78,10 +77,10 @@ class Trainer:
         division = {"accumulation_steps": own.accumulation_steps, "undivided": own.undivided}
         grain = mode.grain if mode else None
         self._loader = ShareLoader(loader, seed=seed, grain=grain, **division)
-        self._staleness = staleness_of(own)
-        late = self._staleness
+        self._staleness = late = staleness_of(own)
+        self._rounds = make_rounds(own, self._loader, loader.dataset, late.bound)
         self._step = make_step(model, optimizer, own, device(), mode=mode, staleness=late)
-        self._pipeline = Pipeline(self._step, self._staleness, self._applied)
+        self._pipeline = make_pipeline(self._step, late, self._applied, self._rounds)
         parts: dict[str, Stateful | None]
         parts = {"model": model, "trainable": Trainable(model), "optimizer": optimizer}
         parts |= {"scheduler": scheduler, "scaler": own.scaler, "scales": self._step.scales}
@@ -118,8 +117,8 @@ class Trainer:
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """The epochs from where training stands; a late joiner starts in the current one.
 
-        The first one is handed out once the driver has admitted this worker and its model is equal
-        to the others'. The scheduler advances when the next one is asked for.
+        The first comes once this worker is admitted and its model is equal to the others'. The
+        scheduler advances when the next one is asked for.
         """
         position = self._state.position
         self._step.emulation = Emulation.of(self._state.seat.place.settings.get("emulate"))
@@ -140,18 +139,16 @@ class Trainer:
     def batches(self) -> Iterator[Any]:
         """This worker's part of each global batch of this epoch, as the loader collates it.
 
-        Steps in which the plan gives this worker nothing are taken without showing up here. When
-        the membership changed before a step was applied, the step's new part is handed out.
+        Steps without a part for this worker are taken without showing up here. When the membership
+        changed before a step was applied, the step's new part is handed out. In wait-free rounds
+        each part is a chunk.
 
         Raises:
             UserError: `step` (or `apply`) was not called for the batch before.
         """
-        position = self._state.position
         while True:
             membership = self._state.membership
-            slices = self._loader.slices(
-                position.epoch, position.step_in_epoch, self._state.shares_in_epoch
-            )
+            slices = self._slices()
             while membership is self._state.membership:
                 with self._step.clock.phase("data_wait"):
                     part = next(slices, None)
@@ -175,11 +172,9 @@ class Trainer:
         """One optimizer step on the global batch of which `batch` is this worker's part.
 
         Forward and backward run in micro-batches, in smaller ones where the memory does not hold
-        them; the reduction overlaps with the last backward.
-        When the membership changes under way, the step is taken again with this worker's new part,
-        until it is applied. (If `batch` is not what `batches` handed out, whole or unpacked, this
-        cannot be done here: then `batches` hands out the new part, and the loss returned is that of
-        the last step.)
+        them; the reduction overlaps with the last backward. When the membership changes under way,
+        the step is taken again with this worker's new part (if `batch` is what `batches` handed
+        out, whole or unpacked; else `batches` hands out that part).
 
         Args:
             loss_function: Called with each micro-batch; gives the mean loss over its samples, or
@@ -190,22 +185,15 @@ class Trainer:
             The mean loss over the global batch, the same number on every worker.
         """
         position = self._state.position
-        step, unpacked = (
-            position.applied_steps,
-            is_unpacked(batch, self._slice and self._slice.batch),
-        )
+        step = position.applied_steps
+        unpacked = is_unpacked(batch, self._slice and self._slice.batch)
         while True:
             contribute(self._step, self._state, loss_function, batch)
             is_taken = self.apply() or position.applied_steps > step
-            if is_taken or unpacked is None or self._staleness.now:
+            if is_taken or unpacked is None or self._staleness.now or self._rounds:
                 return position.loss
-            part = (
-                self._slice
-                if self._step.again
-                else self._loader.load(
-                    position.epoch, position.step_in_epoch, self._state.shares_in_epoch
-                )
-            )
+            place = position.epoch, position.step_in_epoch, self._state.shares_in_epoch
+            part = self._slice if self._step.again else self._loader.load(*place)
             if part is None:  # another worker has not left the epoch before: `batches` goes on
                 return position.loss
             self._begin(part)
@@ -214,9 +202,7 @@ class Trainer:
     def evaluate(
         self, metrics: Callable[..., Metrics], loader: DataLoader[Any]
     ) -> dict[str, float]:
-        """Exact means over a whole set, computed by all workers together.
-
-        Each worker takes a contiguous part in proportion to its share of the training batches.
+        """Exact means over a whole set, each worker's part in proportion to its share in training.
 
         Args:
             metrics: Called with each batch, in evaluation mode and without gradients; gives name to
@@ -226,6 +212,8 @@ class Trainer:
         Returns:
             Name to weighted mean, the same numbers on every worker.
         """
+        if self._rounds is not None:
+            self._rounds.check_evaluation()
         self._drain()
         result = self._evaluations.run(metrics, loader, is_epoch_done=self._epoch_exhausted)
         self._step.sizing.forget_peak()
@@ -234,8 +222,7 @@ class Trainer:
     def micro_batches(self, *batch: Any) -> Iterator[Any]:  # noqa: ANN401
         """Lower level: the batch in pieces of at most `micro_batch_size` samples, on the device.
 
-        With `backward` and `apply` this is what `step` is made of, for those who write their own
-        loop.
+        With `backward` and `apply` this is what `step` is made of.
         """
         yield from self._step.micro_batches(batch)
 
@@ -247,15 +234,17 @@ class Trainer:
         """Lower level: reduce the gradients over all workers and apply them.
 
         Returns:
-            Whether the step was taken. If not, the membership has changed: `batches` hands out
-            this worker's new part of the steps that are not applied.
+            Whether the step was taken. If not, the membership has changed: `batches` hands out this
+            worker's new part.
         """
         part = self._slice
         if part is None:
             raise UserError("no step is under way: take the batch from trainer.batches()")
         self._step.again = False
         try:
-            self._pipeline.take(self._state.seat.collective, self._state.is_urgent)
+            num_samples = self._pipeline.take(
+                part.num_samples, self._state.seat.collective, self._state.is_urgent
+            )
         except TakeAgain:
             self._step.undo()
             self._step.again = True
@@ -264,8 +253,19 @@ class Trainer:
             self._state.recover("fault", str(fault))
             return False
         self._slice = None
-        self._state.step_taken(part.num_samples, self._step.clock.take(), self._step.is_urgent)
+        if num_samples is not None:
+            self._state.step_taken(num_samples, self._step.clock.take(), self._step.is_urgent)
         return True
+
+    def _slices(self) -> Iterator[Slice]:
+        position = self._state.position
+        if self._rounds is not None:
+            return self._rounds.slices(self._state)
+        if position.chunks:
+            raise UserError("the epoch was begun with wait_free: resume with it until it has ended")
+        return self._loader.slices(
+            position.epoch, position.step_in_epoch, self._state.shares_in_epoch
+        )
 
     def _applied(self, loss: float) -> None:
         self._state.position.advance(loss)
@@ -280,7 +280,7 @@ class Trainer:
             self._state.seat.tell(StalenessEnded(worker=worker, step=step, reason=reason))
 
     def _drain(self) -> bool:
-        """Apply all that is under way; False if the membership changed: some is to be redone."""
+        """Apply all that is under way; False: the membership changed, some is lost."""
         try:
             self._pipeline.drain(self._state.seat.collective)
         except Interrupted as fault:
@@ -290,7 +290,7 @@ class Trainer:
 
     def _begin(self, part: Slice) -> None:
         self._slice = part
-        seat = self._state.seat
+        state, seat = self._state, self._state.seat
         node_limit_bytes = seat.place.settings.get("memory_limit_bytes")
-        self._step.sizing.enter(self._state.membership.workers, node_limit_bytes, seat.tell)
+        self._step.sizing.enter(state.membership.workers, node_limit_bytes, seat.tell)
         self._step.begin(seat.collective, part)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch.nn import Parameter
@@ -30,12 +31,29 @@ class Update:
         """Factor of the gradients at this moment; 1 without a scaler."""
         return 1.0 if self._scaler is None else float(self._scaler.get_scale())
 
-    def apply(self, parameters: Sequence[Parameter]) -> None:
+    def apply(self, parameters: Sequence[Parameter], lr_factor: float = 1.0) -> None:
         """One update.
 
         Args:
             parameters: Only those with a gradient count.
+            lr_factor: Of the learning rates, for this update only.
         """
+        with self._scaled(lr_factor):
+            self._apply(parameters)
+
+    @contextmanager
+    def _scaled(self, lr_factor: float) -> Iterator[None]:
+        groups = self._optimizer.param_groups if lr_factor != 1.0 else []
+        rates = [group["lr"] for group in groups]
+        for group in groups:
+            group["lr"] = group["lr"] * lr_factor
+        try:
+            yield
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+    def _apply(self, parameters: Sequence[Parameter]) -> None:
         used = [parameter for parameter in parameters if parameter.grad is not None]
         scaler = self._scaler
         if scaler is None:

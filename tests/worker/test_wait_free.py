@@ -1,0 +1,307 @@
+"""Wait-free rounds: every sample counts once, and late by one round, whoever takes it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict, deque
+
+import pytest
+import torch
+from rendezvous import Hub, run_together
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from hetero_hvd import Trainer, convert_sync_batch_norm
+from hetero_hvd.core.shards import permutation
+from hetero_hvd.errors import UserError
+from hetero_hvd.worker.replica import Replica
+
+EPOCHS, SIZE, BATCH, CHUNK = 2, 150, 32, 4
+EYE = TensorDataset(torch.eye(SIZE, dtype=torch.float64))
+
+
+class Counting(nn.Module):
+    """One parameter for each sample: it tells what has been applied for that sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.per_sample = nn.Parameter(torch.zeros(SIZE, dtype=torch.float64))
+
+    def forward(self, rows):
+        """The samples' own parameters."""
+        return rows @ self.per_sample
+
+
+def trainer_of(model, optimizer, bound=1, **options):
+    """In rounds of about `BATCH` samples."""
+    loader = DataLoader(EYE, BATCH, shuffle=True)
+    late = {"staleness_bound": bound, "micro_batch_size": CHUNK, "wait_free": True}
+    return Trainer(model, optimizer, loader, **late, **options)
+
+
+def counting(slow=0.0, bound=1, failing=(), **options):
+    """A worker that counts; rank 0 computes slowly, and has no memory at some calls."""
+
+    def train(seat):
+        model = Counting()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        trainer = trainer_of(model, optimizer, bound, **options)
+        trainer._state._seat = seat
+        sizes, calls = [], Counter()
+
+        def loss(rows):
+            calls["all"] += 1
+            if seat.collective.name == 0:
+                time.sleep(slow)
+                if calls["all"] in failing:
+                    calls["failed"] += 1
+                    raise torch.OutOfMemoryError("as the test wants it")
+            return model(rows).mean()
+
+        for _ in trainer.epochs(EPOCHS):
+            for (mine,) in trainer.batches():
+                before = trainer.applied_steps
+                trainer.step(loss, mine)
+                calls["samples"] += len(mine)
+                if trainer.applied_steps > before:
+                    sizes.append(trainer._step.round_samples)
+        return {
+            "model": model.per_sample.tolist(),
+            "checksum": Replica({"model": model, "optimizer": optimizer}).checksum(),
+            "applied": trainer.applied_steps,
+            "sizes": sizes,
+            **calls,
+        }
+
+    return train
+
+
+def check(results):
+    """With the linear rule each sample moves its parameter by 1 / BATCH, once in each epoch."""
+    for result in results:
+        assert result["model"] == pytest.approx([-EPOCHS / BATCH] * SIZE, rel=1e-6)
+        assert result["checksum"] == results[0]["checksum"]
+        assert result["applied"] == results[0]["applied"]
+
+
+@pytest.mark.parametrize("bound", [1, 3])
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+def test_each_sample_counts_once_whoever_takes_it(num_workers, bound):
+    """The replicas are equal, and what each sample has added does not depend on its round."""
+    results = run_together(Hub(num_workers), counting(bound=bound))
+    check(results)
+
+
+def test_who_is_slow_takes_less():
+    """Without any plan: a worker at a fraction of the speed takes a small part, and none waits."""
+    results = run_together(Hub(3), counting(slow=0.02))
+    check(results)
+    assert results[0]["samples"] < 0.25 * SIZE * EPOCHS
+    assert max(size for result in results for size in result["sizes"]) <= 4 * BATCH
+
+
+FAULTS = [
+    *[(0, "gradients.0.0", turn, when) for turn in (1, 3) for when in ("before", "after")],
+    *[(2, "totals.1", turn, when) for turn in (1, 2) for when in ("before", "after")],
+    (1, "timings", 1, "after"),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: "-".join(map(str, fault)))
+def test_a_fault_loses_and_repeats_nothing(fault):
+    """Chunks of rounds that broke are given out again, to whoever is there."""
+    hub = Hub(3, [fault])
+    check(run_together(hub, counting()))
+    assert hub.fired == {fault}
+
+
+@pytest.mark.parametrize("failing", [{1}, {4}, {2, 9}], ids=str)
+def test_without_memory_the_round_is_computed_again(failing):
+    """What the round's earlier chunks have added is dropped, and added again."""
+    results = run_together(Hub(2), counting(failing=failing))
+    check(results)
+    assert results[0]["failed"] == len(failing)
+
+
+def new_model():
+    """The same one each time."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(SIZE, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+
+
+def test_training_follows_the_definition():
+    """Plain torch with the same rounds: late by one, learning rate by size, mean over samples."""
+    model = new_model()
+    trainer = trainer_of(
+        model, torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9), lookahead=False
+    )
+    rounds = defaultdict(list)
+
+    def loss(rows):
+        rounds[trainer._state.position.epoch, trainer._rounds._number].append(rows)
+        return model(rows).square().mean()
+
+    for _ in trainer.epochs(EPOCHS):
+        for (mine,) in trainer.batches():
+            trainer.step(loss, mine)
+
+    plain, flights = new_model(), deque()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.2, momentum=0.9)
+
+    def apply_oldest():
+        gradients, size = flights.popleft()
+        for parameter, gradient in zip(plain.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.param_groups[0]["lr"] = 0.2 * size / BATCH
+        optimizer.step()
+
+    for epoch in range(EPOCHS):
+        for number in sorted(n for e, n in rounds if e == epoch):
+            rows = torch.cat(rounds[epoch, number])
+            value = plain(rows).square().mean()
+            flights.append((torch.autograd.grad(value, list(plain.parameters())), len(rows)))
+            if len(flights) > 1:
+                apply_oldest()
+        while flights:
+            apply_oldest()
+    assert len({len(chunks) for chunks in rounds.values()}) > 1
+    expected = nn.utils.parameters_to_vector(plain.parameters()).tolist()
+    assert nn.utils.parameters_to_vector(model.parameters()).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_loader_loads_ahead(num_workers):
+    """Its own processes load the chunks; the order of the epoch is the one of the steps."""
+    model = Counting()
+    loader = DataLoader(EYE, BATCH, shuffle=True, num_workers=num_workers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    trainer = Trainer(model, optimizer, loader, micro_batch_size=CHUNK, wait_free=True)
+    seen = []
+    for _ in trainer.epochs(1):
+        for (mine,) in trainer.batches():
+            trainer.step(lambda rows: model(rows).mean(), mine)
+            seen += mine.argmax(1).tolist()
+    assert seen == permutation(SIZE, seed=0, epoch=0).tolist()
+
+
+def test_statistics_are_means_over_samples():
+    """A running mean moves by the mean over the round's samples, whatever the workers' parts."""
+
+    def train(seat):
+        model = nn.Sequential(nn.BatchNorm1d(SIZE, momentum=1.0), nn.Linear(SIZE, 1)).double()
+        trainer = trainer_of(model, torch.optim.SGD(model.parameters(), lr=0.0))
+        trainer._state._seat = seat
+        for _ in trainer.epochs(1):
+            for (mine,) in trainer.batches():
+                trainer.step(lambda rows: model(rows).mean(), mine)
+        return model[0].running_mean.tolist()
+
+    means = run_together(Hub(3), train)
+    assert means[0] == means[1] == means[2]
+    assert max(means[0]) < 1.0
+
+
+def resume(position, **options):
+    """A trainer that stands somewhere in an epoch."""
+    model = Counting()
+    loader = DataLoader(EYE, BATCH)
+    trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=1.0), loader, **options)
+    for name, value in position.items():
+        setattr(trainer._state.position, name, value)
+    for _ in trainer.epochs(1):
+        for (mine,) in trainer.batches():
+            trainer.step(lambda rows: model(rows).mean(), mine)
+    return model.per_sample
+
+
+HALF = {"chunks": {"size": CHUNK, "frontier": 20, "returned": [3, 7]}, "step_in_epoch": 2}
+ROUNDS = {"wait_free": True, "micro_batch_size": CHUNK}
+
+
+def test_an_epoch_goes_on_where_it_was():
+    """From chunks that are done, or from whole steps; what is done is not done again."""
+    moved = resume(HALF, **ROUNDS) != 0
+    assert moved.nonzero().flatten().tolist() == [*range(12, 16), *range(28, 32), *range(80, SIZE)]
+    moved = resume({"step_in_epoch": 2}, **ROUNDS) != 0
+    assert moved.nonzero().flatten().tolist() == [*range(2 * BATCH, SIZE)]
+
+
+class Stream(IterableDataset):
+    """Never read."""
+
+    def __iter__(self):
+        """Nothing."""
+        return iter(())
+
+
+def sync_norm():
+    """A model that asks the other workers in its forward pass."""
+    return convert_sync_batch_norm(nn.Sequential(nn.BatchNorm1d(1)))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: resume(HALF, wait_free=True, micro_batch_size=8),
+            "resume with micro_batch_size=4",
+        ),
+        (
+            lambda: resume({"step_in_epoch": 1}, wait_free=True, micro_batch_size=5),
+            "between chunks",
+        ),
+        (lambda: resume(HALF), "begun with wait_free"),
+        (lambda: resume({}, wait_free_lr="cubic"), "must be auto, linear, sqrt or none"),
+        (lambda: resume({}, reproducible=True, wait_free=True), "wait_free must be off"),
+        (lambda: of(nn.Linear(1, 1), Stream()), "IterableDataset"),
+        (lambda: of(sync_norm(), EYE), "normalise over all workers"),
+    ],
+)
+def test_what_cannot_be_is_refused(call, words):
+    """One line that says what to do instead."""
+    with pytest.raises(UserError, match=words):
+        call()
+
+
+def of(model, dataset):
+    """A trainer in rounds."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    return Trainer(model, optimizer, DataLoader(dataset, BATCH), wait_free=True)
+
+
+def test_an_evaluation_waits_for_the_end_of_the_epoch():
+    """In the loop the workers are at different places."""
+    model = Counting()
+    trainer = trainer_of(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    for _ in trainer.epochs(1):
+        for (mine,) in trainer.batches():
+            trainer.step(lambda rows: model(rows).mean(), mine)
+            with pytest.raises(UserError, match="evaluate after the loop"):
+                trainer.evaluate(lambda rows: {"mean": model(rows).mean()}, DataLoader(EYE, BATCH))
+            break
+    model = Counting()
+    trainer = trainer_of(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    for _ in trainer.epochs(1):
+        for (mine,) in trainer.batches():
+            trainer.step(lambda rows: model(rows).mean(), mine)
+        found = trainer.evaluate(lambda rows: {"mean": model(rows).mean()}, DataLoader(EYE, BATCH))
+    assert found["mean"] < 0.0
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rule", "factor"),
+    [("SGD", "auto", 0.25), ("SGD", "none", 1.0), ("Adam", "auto", 0.5), ("Adam", "linear", 0.25)],
+)
+def test_the_learning_rate_follows_the_size_of_the_round(optimizer, rule, factor):
+    """Linear for plain gradients, as the square root for normalised ones; only for the update."""
+    model = nn.Linear(1, 1)
+    trained = getattr(torch.optim, optimizer)(model.parameters(), lr=0.5)
+    rates = []
+    trained.register_step_pre_hook(lambda *_: rates.append(trained.param_groups[0]["lr"]))
+    loader = DataLoader(TensorDataset(torch.ones(4, 1)), 16)
+    trainer = Trainer(model, trained, loader, wait_free=True, wait_free_lr=rule, micro_batch_size=4)
+    for _ in trainer.epochs(1):
+        for (mine,) in trainer.batches():
+            trainer.step(lambda rows: model(rows).mean(), mine)
+    assert rates[-1] == 0.5 * factor  # the first one makes the state
+    assert trained.param_groups[0]["lr"] == 0.5
