@@ -33,7 +33,8 @@ class Measured:
         wait_ratio: That as part of the step.
         hidden_ratio: Part of the step in which a reduction is under way while it does not wait.
         staleness_steps: Steps under way after a step.
-        lag_steps: Of those, reduced already: 0 on the worker that is furthest ahead; each worker's.
+        lag_steps: Steps under way that were reduced already when a worker had computed a step: 0 on
+            the worker that is furthest ahead; each worker's.
     """
 
     samples_per_second: float

@@ -86,8 +86,9 @@ def _about(effort: Effort) -> str:
         f"Four emulated devices at 1 : 1 : 1 : 0.21, batch {DEVICES.global_batch_size}, "
         f"{DEVICES.step_seconds('ours') * 1e3:.0f} ms of compute in a step of the best plan, the "
         f"balancer on; second half of {effort.num_steps} steps. `waits` and `hidden` are parts of "
-        "the step in which a reduction is under way, with the worker waiting or computing; `lag`, "
-        "for each worker, counts the steps under way that are reduced already."
+        "the step in which a reduction is under way, with the worker waiting or computing. `lag`, "
+        "for each worker, counts the steps under way that were reduced already when it had "
+        "computed one: the bound on a worker that all others wait for."
     )
 
 
