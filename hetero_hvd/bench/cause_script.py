@@ -17,7 +17,6 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import hetero_hvd
-from hetero_hvd.worker.emulation import Emulation
 from hetero_hvd.worker.node import read_place
 
 
@@ -59,11 +58,6 @@ class Fault:
         self.has_begun = Path(self._script.mark).exists()
         return self.has_begun
 
-    def slow_emulation(self) -> Emulation | None:
-        """The node's compute, stretched."""
-        settings = self._place.settings["emulate"]
-        return Emulation.of({k: self._script.ratio * v for k, v in settings.items() if v})
-
     def collate(self, samples: list[Any]) -> Any:  # noqa: ANN401 - as PyTorch's own
         """Put a batch together, slowly if that is the fault."""
         if self.has_begun and self._script.kind == "data":
@@ -90,7 +84,9 @@ def main() -> None:
         for x, y in trainer.batches():
             trainer.step(lambda x, y: cross_entropy(model(x), y), x, y)
             if fault.begins() and script.kind == "compute":
-                trainer._step.emulation = fault.slow_emulation()  # noqa: SLF001 - a fault, injected
+                emulation = trainer._step.emulation  # noqa: SLF001 - a fault, injected
+                assert emulation is not None  # noqa: S101 - or there is no fault
+                emulation.slow_down(script.ratio)
 
 
 if __name__ == "__main__":

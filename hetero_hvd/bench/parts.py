@@ -17,6 +17,7 @@ from hetero_hvd.bench.profile import profile
 from hetero_hvd.bench.quota import quota
 from hetero_hvd.bench.reproducible import reproducible
 from hetero_hvd.bench.scrape import scrape
+from hetero_hvd.bench.staleness import staleness
 from hetero_hvd.bench.tables import (
     Effort,
     Say,
@@ -203,4 +204,5 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "causes": causes,
     "oom": oom,
     "scrape": scrape,
+    "staleness": staleness,
 }

@@ -41,6 +41,7 @@ class Cluster:
         global_batch_size: Samples per step.
         price_per_hour: Per device, in any currency.
         is_real: The compute takes the time that it takes; the times above are not used.
+        noise: Settings of `EmulateConfig` for noise and spikes.
     """
 
     seconds_per_sample: tuple[float, ...]
@@ -48,6 +49,7 @@ class Cluster:
     global_batch_size: int
     price_per_hour: tuple[float, ...] = ()
     is_real: bool = False
+    noise: Mapping[str, float] = field(default_factory=dict)
 
     def with_batch(self, global_batch_size: int) -> Cluster:
         """The same devices, another batch."""
@@ -86,6 +88,7 @@ class Cluster:
         return {
             "seconds_per_sample": seconds_per_sample,
             "overhead_seconds": self.overhead_seconds,
+            **self.noise,
         }
 
     def nodes(self, peer: str) -> list[dict[str, Any]]:
@@ -114,6 +117,7 @@ class Run:
         tables: Per exchange, busy seconds of each worker; `hetero` only.
         decisions: Of the balancer; `hetero` only.
         blocked_seconds: The training loop's wait for each exchange; `hetero` only.
+        timings: Per exchange, the fields of `StepTiming` of each worker; `hetero` only.
     """
 
     step_seconds: tuple[float, ...]
@@ -123,7 +127,8 @@ class Run:
     decisions: tuple[dict[str, Any], ...] = ()
     blocked_seconds: tuple[float, ...] = ()
     table_steps: tuple[int, ...] = ()
-    shares: tuple[tuple[int, ...], ...] = field(default=())
+    shares: tuple[tuple[int, ...], ...] = ()
+    timings: tuple[tuple[Mapping[str, Any], ...], ...] = ()
 
 
 def run_peer(
@@ -231,6 +236,7 @@ def read_run(folder: Path) -> Run:
         tables=tuple(tuple(_busy(row) for row in event["timings"]) for event in events),
         shares=tuple(tuple(r["local_batch_size"] for r in e["timings"]) for e in events),
         table_steps=tuple(event["step"] for event in events),
+        timings=tuple(tuple(event["timings"]) for event in events),
         blocked_seconds=tuple(event["exchange_seconds"] for event in events),
         decisions=tuple(json.loads(line) for line in decisions),
     )

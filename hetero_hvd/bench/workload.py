@@ -128,8 +128,9 @@ def train_hetero(job: Job) -> None:
             loss = trainer.step(lambda x, y: cross_entropy(model(x), y), x, y)
             record.add(loss)
             if trainer.applied_steps == job.slow_step and place.worker.node == job.slow_node:
-                slow = {k: 2 * v for k, v in place.settings["emulate"].items() if v}
-                trainer._step.emulation = Emulation.of(slow)  # noqa: SLF001 - a fault, injected
+                emulation = trainer._step.emulation  # noqa: SLF001 - a fault, injected
+                assert emulation is not None  # noqa: S101 - or there is no fault
+                emulation.slow_down(2.0)
     if trainer.is_leader:
         record.write()
 

@@ -24,6 +24,7 @@ from hetero_hvd.config.kinds import (
     integer,
     number,
 )
+from hetero_hvd.core.jitter import DEFAULT_SPIKE_RATIO
 
 Launcher = Literal["local", "ssh", "agent"]
 AGENT_PORT = 9388
@@ -62,6 +63,33 @@ class EmulateConfig:
         default=0.0,
         metadata=about(number(minimum=0), "constant part of each step's compute, in seconds"),
     )
+    noise_ratio: float = field(
+        default=0.0,
+        metadata=about(
+            number(minimum=0, maximum=2),
+            "coefficient of variation of log-normal noise on each step's compute",
+        ),
+    )
+    spike_probability: float = field(
+        default=0.0,
+        metadata=about(
+            number(minimum=0, maximum=1), "of a step's compute to take spike_ratio times as long"
+        ),
+    )
+    spike_ratio: float | None = field(
+        default=None,
+        metadata=about(
+            number(minimum=1, maximum=1000),
+            "time of a spike as a multiple of what it would be",
+            default_text=f"{DEFAULT_SPIKE_RATIO:g}",
+        ),
+    )
+    noise_seed: int = field(
+        default=0,
+        metadata=about(
+            integer(0), "of noise and spikes; each worker draws its own, the same in every run"
+        ),
+    )
 
     def __post_init__(self) -> None:
         """Check."""
@@ -72,6 +100,13 @@ class EmulateConfig:
             yield "", "must hold exactly one of 'relative_speed' and 'seconds_per_sample'"
         elif self.relative_speed is not None and self.overhead_seconds:
             yield "overhead_seconds", "needs 'seconds_per_sample'; it has no effect otherwise"
+        if self.spike_ratio is not None and not self.spike_probability:
+            yield "spike_ratio", "needs 'spike_probability'; it has no effect otherwise"
+        if self.noise_seed and not (self.noise_ratio or self.spike_probability):
+            yield (
+                "noise_seed",
+                "needs 'noise_ratio' or 'spike_probability'; it has no effect otherwise",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

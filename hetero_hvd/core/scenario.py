@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from hetero_hvd.core.jitter import DEFAULT_SPIKE_RATIO, Jitter
+
 
 class Curve(Protocol):
     """The truth about a worker."""
@@ -53,13 +55,22 @@ class Scenario:
     global_batch_size: int
     noise_ratio: float = 0.0
     spike_probability: float = 0.0
-    spike_ratio: float = 3.0
+    spike_ratio: float = DEFAULT_SPIKE_RATIO
     link_seconds: tuple[float, ...] = ()
     changes: tuple[Change, ...] = ()
     capacities: tuple[int, ...] = ()
     prefetch_steps: int = 0
     lag_steps: int = 1
     recorded: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def jitter(self) -> Jitter:
+        """The noise on each step of a worker."""
+        return Jitter(
+            noise_ratio=self.noise_ratio,
+            spike_probability=self.spike_probability,
+            spike_ratio=self.spike_ratio,
+        )
 
     def time_ratios(self, step: int) -> tuple[float, ...]:
         """Step time of each worker as a multiple of its curve; inf: it is not there."""

@@ -172,11 +172,7 @@ class Simulation:
 
     def _noise(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         scenario = self.scenario
-        sigma = math.sqrt(math.log1p(scenario.noise_ratio**2))
-        factors = np.exp(self._random.normal(0.0, sigma, count))
-        if scenario.spike_probability:
-            spikes = self._random.random(count) < scenario.spike_probability
-            factors = np.where(spikes, factors * scenario.spike_ratio, factors)
+        factors = scenario.jitter.factors(self._random, count)
         if scenario.recorded:
             row = scenario.recorded[self.step % len(scenario.recorded)]
             factors = factors * np.array([row[i] for i in self._members])

@@ -27,8 +27,8 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
         micro_batch_size: Samples in one forward pass at most; 0 = not limited, -1 = not told.
         throttled_seconds: In which a CPU quota kept the worker from running.
         staleness_steps: Steps under way after a step; only with a staleness bound.
-        lag_steps: Of those, the ones that were reduced already: 0 on the worker that is furthest
-            ahead, the bound on the one that the others wait for.
+        lag_steps: Steps under way that were reduced already when a step had been computed: 0 on the
+            worker that is furthest ahead, the bound on the one that the others wait for.
         other_seconds: Of the step in none of its phases: the script's own work between steps.
         overlapped_comm_seconds: With a reduction under way while the worker did something else.
     """

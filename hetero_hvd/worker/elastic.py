@@ -163,7 +163,7 @@ class ElasticState:
             busy = sum(value for phase, value in seconds.items() if phase != "comm_wait")
             self._times.look(share, busy, planned=self._planned(step))
         more = self._profile.step_applied(self.seat, step)
-        self._times.add(share, seconds, more | self._pipeline.state(self.seat.collective))
+        self._times.add(share, seconds, more | self._pipeline.state())
         self._watchdog.learn(seconds)
         self._sizing.timed(share, seconds)
         if self._checkpoints is not None and self.is_leader and self._checkpoints.is_due():

@@ -37,7 +37,8 @@ def heal(
         InvariantError: No state is held by more members than any other.
     """
     every = int(os.environ.get("HETERO_HVD_CHECK_STEPS", DEFAULT_CHECK_STEPS))
-    if collective.size == 1 or every <= 0 or applied_steps % every:
+    is_due = every > 0 and applied_steps > 0 and applied_steps % every == 0
+    if collective.size == 1 or not is_due:
         return False
     found = gather_bytes(collective, replica.checksum().encode(), "checksums")
     ranked = Counter(found).most_common()

@@ -27,6 +27,7 @@ class Pipeline:
 
     def __init__(self, step: Step, staleness: Staleness, applied: Callable[[float], None]) -> None:
         self._step, self._staleness, self._applied = step, staleness, applied
+        self._lag = 0
 
     @property
     def num_in_flight(self) -> int:
@@ -43,16 +44,13 @@ class Pipeline:
         """The most that there may ever be after a step."""
         return self._staleness.bound
 
-    def state(self, collective: Collective) -> dict[str, float]:
-        """Columns of `StepTiming`, without unit: steps under way, and how many wait to be applied.
+    def state(self) -> dict[str, float]:
+        """Columns of `StepTiming`, without unit: steps under way, and the lag.
 
-        The last is 0 on the fastest worker and the bound on the one that all others wait for.
+        The lag counts those under way that were reduced already when the newest step had been
+        computed: 0 on the fastest worker, and the bound on the one that all others wait for.
         """
-        if not self.bound:
-            return {}
-        flights = self._step.in_flight
-        num_done = sum(flight.is_done(collective) for flight in flights)
-        return {"staleness": len(flights), "lag": num_done}
+        return {"staleness": self.num_in_flight, "lag": self._lag} if self.bound else {}
 
     def take(self, num_samples: int, collective: Collective, urgency: Urgency) -> int | None:
         """Submit the step that was computed, and apply what is due.
@@ -69,6 +67,8 @@ class Pipeline:
             Interrupted: The rendezvous broke; call `forget`.
             TakeAgain: Compute the step again.
         """
+        if self.bound:
+            self._lag = sum(flight.is_done(collective) for flight in self._step.in_flight)
         self._step.launch(collective, urgency)
         while self._step.is_due:
             self._land(collective)

@@ -121,7 +121,8 @@ class Trainer:
         scheduler advances when the next one is asked for.
         """
         position = self._state.position
-        self._step.emulation = Emulation.of(self._state.seat.place.settings.get("emulate"))
+        place = self._state.seat.place
+        self._step.emulation = Emulation.of(place.settings.get("emulate"), place.worker)
         join(self._state, self._mode)
         while position.epoch < num_epochs or not self._state.finish():
             if position.epoch >= num_epochs:  # a new membership, and nobody has anything left to do

@@ -147,6 +147,42 @@ def test_a_fault_loses_and_repeats_nothing(fault):
     assert hub.fired == {fault}
 
 
+def test_the_slowest_worker_lags_by_the_bound_and_the_fastest_not_at_all():
+    """Worker 1 computes a step only when worker 0 has submitted all that it may beyond it."""
+    hub, bound, num_steps = Hub(2), 2, 12
+
+    def wait_for(step):
+        place = (f"totals.{step % (bound + 1)}", step // (bound + 1) + 1)
+        with hub.changed:
+            assert hub.changed.wait_for(
+                lambda: any(key[1:] == place and 0 in hub.posts[key] for key in list(hub.posts)), 10
+            )
+
+    def work(seat):
+        model = new_model()
+        loader = DataLoader(TensorDataset(X[: 4 * num_steps]), 4)
+        late = {"staleness_bound": bound, "staleness_warmup_steps": 0}
+        trainer = Trainer(model, learning(model)[0], loader, **late)
+        trainer._state._seat = seat
+        pipeline, lags = trainer._pipeline, []
+
+        def loss(part):
+            step = trainer.applied_steps + pipeline.num_in_flight
+            if seat.place.worker.slot == 1:
+                wait_for(min(step + bound, num_steps - 1))
+            return model(part).square().mean()
+
+        for _ in trainer.epochs(1):
+            for (mine,) in trainer.batches():
+                trainer.step(loss, mine)
+                lags.append(pipeline.state()["lag"])
+        return lags
+
+    fastest, slowest = run_together(hub, work)
+    assert fastest == [0] * num_steps
+    assert slowest == [0, 1] + [2] * (num_steps - 2)
+
+
 def test_it_falls_back_to_no_delay_when_the_loss_rises():
     """The guard speaks once, with numbers, and the bound stays 0, also for who takes the state."""
     staleness = Staleness(4)
