@@ -89,18 +89,20 @@ class Emulation:
             ratio = self._time_ratio * self._factor / self._relative_speed
             time.sleep(max(0.0, elapsed * ratio - elapsed))
 
-    def hold(self, since: float, num_samples: int) -> None:
+    def hold(self, since: float, num_samples: int, *, is_last: bool = True) -> None:
         """Sleep until a whole step's compute that began at `since` has taken its emulated time.
 
         Args:
             since: `time.perf_counter()` at its start.
             num_samples: Samples that it processed; 0 takes no time.
+            is_last: Whether the step ends here; its parts all take the same factor.
         """
-        factor, self._factor = self._factor, self._draw()
         if self._seconds_per_sample is not None and num_samples:
             seconds = self._overhead_seconds + self._seconds_per_sample * num_samples
-            deadline = since + self._time_ratio * factor * seconds
+            deadline = since + self._time_ratio * self._factor * seconds
             time.sleep(max(0.0, deadline - time.perf_counter()))
+        if is_last:
+            self._factor = self._draw()
 
     def _draw(self) -> float:
         return 1.0 if self._jitter is None else float(self._jitter.factors(self._random, 1)[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -62,7 +61,7 @@ class RoundStep(Step):
     def begin(self, collective: Collective, part: Slice) -> None:
         """Go on with the round, or start one."""
         if self._is_open:
-            self._slice, self._began_at = part, time.perf_counter()
+            self._slice = part
             return
         super().begin(collective, part)
         self._is_open = True
@@ -70,12 +69,12 @@ class RoundStep(Step):
 
     def chunk_done(self) -> None:
         """The part that was begun is computed."""
-        part = self._current()
+        num_samples = self._current().num_samples
+        self.num_samples += num_samples
+        self._num_chunks += num_samples > 0
         if self.emulation is not None:
             with self.clock.phase("backward"):
-                self.emulation.hold(self._began_at, part.num_samples)
-        self.num_samples += part.num_samples
-        self._num_chunks += part.num_samples > 0
+                self.emulation.hold(self._began_at, self.num_samples, is_last=False)
 
     def try_smaller(self) -> bool:
         """Memory does not suffice: the chunks of this round are computed again, in smaller pieces.
@@ -111,9 +110,6 @@ class RoundStep(Step):
     def _contribute(self, mean: torch.Tensor, weight: float) -> None:
         """Backward without a reduction: more may follow."""
         self._differentiate(mean * (weight / self._current().global_samples))
-
-    def _hold(self, part: Slice) -> None:
-        """Each chunk was held back at its end."""
 
     def _own_counts(self) -> Sequence[float]:
         counts = [0.0] * self._collective.size
