@@ -108,7 +108,7 @@ class ClusterState:
     def _join(self, event: WorkersJoined, now_seconds: float) -> BatchPlan:
         sizes_of = event.micro_batch_sizes or (0,) * len(event.workers)
         known = {w: self._record(w, m) for w, m in zip(event.workers, sizes_of, strict=True)}
-        if self._may_balance(event.applied_steps):
+        if self._may_balance(event, event.applied_steps):
             _, sizes = self._best(event, known, now_seconds)
             measured = sum(record.estimator.is_ready for record in known.values())
             reason = f"start: {measured} of {len(known)} workers were measured before"
@@ -149,7 +149,7 @@ class ClusterState:
         changed = self._learn(event)
         if changed:
             self._unsettle()
-        self._compare(event, plan)
+        self._compare(event, joined, plan)
         decision = replace(self._decide(event, now_seconds), changed=changed)
         sizes = plan.local_batch_sizes
         if decision.action in {"move", "roll back", "try again"}:
@@ -191,11 +191,11 @@ class ClusterState:
                 record.prove(row.local_batch_size)
         return changed
 
-    def _compare(self, event: StepsTimed, plan: BatchPlan) -> None:
+    def _compare(self, event: StepsTimed, joined: WorkersJoined, plan: BatchPlan) -> None:
         """Note whether the newest plan is in force."""
         measured = tuple(row.local_batch_size for row in event.timings)
         if event.step >= plan.from_step:
-            contradicted = self._config.balance and measured != plan.local_batch_sizes
+            contradicted = not joined.wait_free and measured != plan.local_batch_sizes
             self._num_contradictions = self._num_contradictions + 1 if contradicted else 0
 
     def _decide(self, event: StepsTimed, now_seconds: float) -> Decision:
@@ -203,7 +203,7 @@ class ClusterState:
         step, current = event.step, plan.local_batch_sizes
         measured = tuple(row.local_batch_size for row in event.timings)
         self._spares.observe(joined.workers, current, measured, now_seconds=now_seconds)
-        if not self._may_balance(step + PLAN_DELAY_STEPS + joined.prefetch_steps):
+        if not self._may_balance(joined, step + PLAN_DELAY_STEPS + joined.prefetch_steps):
             reason = "baseline" if self._config.balance else "balancing is off"
             return Decision(step=step, action="keep", reason=reason)
         rollback = self._judge_trial(event, now_seconds)
@@ -267,8 +267,9 @@ class ClusterState:
         self._pace.disturb()
         self._num_contradictions = 0
 
-    def _may_balance(self, from_step: int) -> bool:
-        return self._config.balance and from_step >= self._config.baseline_steps
+    def _may_balance(self, joined: WorkersJoined, from_step: int) -> bool:
+        is_off = joined.wait_free or not self._config.balance
+        return not is_off and from_step >= self._config.baseline_steps
 
     def _exchange_steps(self, event: StepsTimed, plan: BatchPlan) -> int:
         if self._config.balance and event.step < self._config.baseline_steps:

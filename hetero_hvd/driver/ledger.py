@@ -203,7 +203,7 @@ def _balance_config(config: ClusterConfig) -> BalanceConfig:
     hints = {n.name: n.relative_speed for n in config.nodes if n.relative_speed is not None}
     return BalanceConfig(
         rule=cast("Rule", job.rule),
-        balance=job.balance and not job.wait_free,
+        balance=job.balance,
         baseline_steps=job.baseline_steps,
         min_gain_ratio=job.min_gain_ratio,
         grain=job.grain if job.reproducible else 1,

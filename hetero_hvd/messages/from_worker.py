@@ -48,6 +48,7 @@ class WorkersJoined(Message, frozen=True):
         devices: What each member computes on, in rank order; empty: not told.
         memory_bytes: Of each member's GPU, in rank order; 0 = on a CPU; empty: not told.
         model: Class of the model and a digest of what its speed depends on; empty: not told.
+        wait_free: Whether each worker takes in a step what it gets done, whatever the plan.
     """
 
     rendezvous_id: int
@@ -61,6 +62,7 @@ class WorkersJoined(Message, frozen=True):
     devices: tuple[str, ...] = ()
     memory_bytes: tuple[float, ...] = ()
     model: str = ""
+    wait_free: bool = False
 
 
 class StepsTimed(Message, frozen=True):

@@ -10,6 +10,7 @@ import torch
 
 from hetero_hvd.worker.memory import device_memory_bytes
 from hetero_hvd.worker.options import StepOptions
+from hetero_hvd.worker.staleness import wait_free_of
 
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -34,12 +35,14 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         device: Its model.
         memory_bytes: Of a GPU; 0 on a CPU, where it says nothing about the speed.
         undivided: Samples that are never split between workers, >= 1.
+        wait_free: Whether it takes in a step what it gets done.
     """
 
     model: str = ""
     device: str = ""
     memory_bytes: float = 0.0
     undivided: int = 1
+    wait_free: bool = False
 
 
 def describe_work(model: torch.nn.Module, options: StepOptions, device: torch.device) -> Work:
@@ -52,4 +55,5 @@ def describe_work(model: torch.nn.Module, options: StepOptions, device: torch.de
         device=describe_device(device),
         memory_bytes=device_memory_bytes(device),
         undivided=options.undivided,
+        wait_free=wait_free_of(options),
     )

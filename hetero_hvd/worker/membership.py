@@ -135,9 +135,12 @@ def exchange_reports(collective: Collective, report: Report) -> list[Report]:
     if len(sizes) > 1:
         found = ", ".join(f"{worker}: {size}" for size, worker in sizes.items())
         raise JobError(f"the workers' scripts differ: global batch sizes {found}")
-    bounds = {r.staleness_bound: r.worker for r in reports}
+    bounds = {(r.staleness_bound, r.work.wait_free): r.worker for r in reports}
     if len(bounds) > 1:
-        found = ", ".join(f"{worker}: {bound}" for bound, worker in bounds.items())
+        found = ", ".join(
+            f"{worker}: {bound}" + ", wait_free" * wait_free
+            for (bound, wait_free), worker in bounds.items()
+        )
         raise JobError(f"the workers' scripts differ: staleness bounds {found}")
     for other in reports[1:]:
         if other.numerics != reports[0].numerics:
@@ -218,6 +221,7 @@ def _first_plan(collective: Collective, reports: list[Report], planner: Planner)
             devices=tuple(report.work.device for report in reports),
             memory_bytes=tuple(report.work.memory_bytes for report in reports),
             model=reports[0].work.model,
+            wait_free=reports[0].work.wait_free,
         )
         payload = msgspec.msgpack.encode(planner.joined(event))
     return msgspec.msgpack.decode(gather_bytes(collective, payload, "plan")[0], type=BatchPlan)
