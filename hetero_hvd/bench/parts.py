@@ -153,6 +153,7 @@ def communication(effort: Effort, say: Say) -> Iterator[Table]:
         losses = [mean(run.losses[-10:]) for run in found]
         cells = (name, f"{median(seconds):.4f}", spread(seconds), f"{median(losses):.4f}")
         table.rows.append(cells)
+        table.measured[name] = seconds
     yield table
 
 

@@ -14,6 +14,9 @@ from pathlib import Path
 
 from hetero_hvd.bench.tables import Table
 
+STORE = Path("benchmarks", "results.json")
+"""All that was measured, in the docs folder."""
+
 BAR_HEIGHT, BAR_WIDTH, LABEL_WIDTH = 22, 420, 110
 
 
@@ -45,15 +48,26 @@ def write(folder: Path, facts: Mapping[str, str], tables: Mapping[str, Sequence[
         facts: From `header`.
         tables: Part to its tables.
     """
-    (folder / "benchmarks").mkdir(parents=True, exist_ok=True)
-    store = folder / "benchmarks" / "results.json"
+    store = folder / STORE
+    store.parent.mkdir(parents=True, exist_ok=True)
     kept = json.loads(store.read_text()) if store.exists() else {}
     for part, found in tables.items():
         kept[part] = {"header": dict(facts), "tables": [asdict(table) for table in found]}
         for table in found:
             if table.bars:
                 (folder / "benchmarks" / f"{part}.svg").write_text(bars(table.title, table.bars))
-    store.write_text(json.dumps(kept, indent=1) + "\n")
+    _publish(folder, kept)
+
+
+def write_again(folder: Path, facts: Mapping[str, str], part: str, lines: Sequence[str]) -> None:
+    """Add to a part that was measured earlier how a second measurement compares."""
+    kept = json.loads((folder / STORE).read_text())
+    kept[part]["again"] = {"header": dict(facts), "lines": list(lines)}
+    _publish(folder, kept)
+
+
+def _publish(folder: Path, kept: Mapping[str, dict[str, object]]) -> None:
+    (folder / STORE).write_text(json.dumps(kept, indent=1) + "\n")
     (folder / "benchmarks.md").write_text("\n".join(_page(kept)) + "\n")
 
 
@@ -86,8 +100,16 @@ def _page(kept: Mapping[str, dict[str, object]]) -> list[str]:
             body += [f"| {' | '.join(row)} |" for row in table["rows"]]
             if table["bars"]:
                 body += ["", f"![{table['title']}](benchmarks/{part}.svg)"]
-        body += ["", "; ".join(f"{name}: {value}" for name, value in facts.items())]
+        body += ["", _in_words(facts)]
+        if again := stored.get("again"):
+            assert isinstance(again, dict)  # noqa: S101
+            body += ["", "Measured again:", "", *(f"- {line}" for line in again["lines"])]
+            body += ["", _in_words(again["header"])]
     return lines + body
+
+
+def _in_words(facts: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {value}" for name, value in facts.items())
 
 
 def bars(title: str, values: Mapping[str, float]) -> str:

@@ -26,7 +26,7 @@ class Effort:
         num_seeds: Of each simulation.
     """
 
-    repeats: int = 3
+    repeats: int = 5
     num_steps: int = 150
     num_even_steps: int = 50
     num_seeds: int = 20
@@ -47,6 +47,7 @@ class Table:
         rows: Cells, as text.
         bars: Label to ratio, for the plot; empty for none.
         numbers: Rows of "numbers to beat" that it answers.
+        measured: Label of a row to one value for each repeat: what its median is taken of.
         raw: What the cells were computed from.
     """
 
@@ -56,6 +57,7 @@ class Table:
     rows: list[Sequence[str]] = field(default_factory=list)
     bars: dict[str, float] = field(default_factory=dict)
     numbers: list[Number] = field(default_factory=list)
+    measured: dict[str, list[float]] = field(default_factory=dict)
     raw: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -125,6 +127,7 @@ def table_of(title: str, cluster: Cluster, runs: dict[str, list[Run]]) -> Table:
             )
         )
         table.bars[peer] = median(shares)
+        table.measured[peer] = shares
         table.raw += [
             {"peer": peer, "step_seconds": run.step_seconds, "losses": run.losses[-1:]}
             for run in found

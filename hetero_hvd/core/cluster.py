@@ -13,7 +13,14 @@ from hetero_hvd.core.balancer import slowest_seconds
 from hetero_hvd.core.control import Decision, MoveRule
 from hetero_hvd.core.known import Curve, KnownWorker, own_seconds
 from hetero_hvd.core.pace import ExchangePace
-from hetero_hvd.core.planner import best_plan, even_plan, models_or_guesses
+from hetero_hvd.core.planner import (
+    PLAN_DELAY_STEPS,
+    best_plan,
+    even_plan,
+    first_plan,
+    models_or_guesses,
+    next_plan,
+)
 from hetero_hvd.core.settings import BalanceConfig
 from hetero_hvd.core.spares import Spares
 from hetero_hvd.core.step_time import StepTimeEstimator, StepTimeModel
@@ -22,9 +29,6 @@ from hetero_hvd.errors import InvariantError
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
 
 __all__ = ["BalanceConfig", "ClusterState"]
-
-PLAN_DELAY_STEPS = 3
-"""The table of step k is read after k+1; the plan rides on an exchange begun later, read after."""
 
 LOST_PLAN_ROWS = 20
 """Tables that contradict the plan in force before it is sent again."""
@@ -121,15 +125,7 @@ class ClusterState:
         self._joined, self._known, self._last_step = event, known, -1
         self._spares = Spares()
         self._unsettle()
-        self._plan = BatchPlan(
-            rendezvous_id=event.rendezvous_id,
-            plan_id=1,
-            from_step=event.applied_steps,
-            exchange_steps=1,
-            workers=event.workers,
-            local_batch_sizes=sizes,
-            reason=reason,
-        )
+        self._plan = first_plan(event, sizes, reason=reason)
         return self._plan
 
     def _record(self, worker: WorkerId, micro_batch_size: int) -> KnownWorker:
@@ -164,14 +160,8 @@ class ClusterState:
             elif exchange_steps == plan.exchange_steps:
                 return [decision]
         self._num_contradictions = 0
-        self._plan = BatchPlan(
-            rendezvous_id=plan.rendezvous_id,
-            plan_id=plan.plan_id + 1,
-            from_step=event.step + PLAN_DELAY_STEPS + joined.prefetch_steps,
-            exchange_steps=exchange_steps,
-            workers=plan.workers,
-            local_batch_sizes=sizes,
-            reason=reason,
+        self._plan = next_plan(
+            plan, joined, sizes, step=event.step, exchange_steps=exchange_steps, reason=reason
         )
         return [decision, self._plan]
 

@@ -8,7 +8,10 @@ from statistics import median
 from hetero_hvd.core.balancer import balance, slowest_seconds
 from hetero_hvd.core.known import KnownWorker
 from hetero_hvd.core.step_time import StepTimeModel
-from hetero_hvd.messages import WorkerId, WorkersJoined
+from hetero_hvd.messages import BatchPlan, WorkerId, WorkersJoined
+
+PLAN_DELAY_STEPS = 3
+"""The table of step k is read after k+1; the plan rides on an exchange begun later, read after."""
 
 SPARE_RATIO = 0.05
 """A worker is left without work only if its first grain would cost the step more than this."""
@@ -26,6 +29,49 @@ def even_plan(joined: WorkersJoined, *, grain: int) -> tuple[int, ...]:
         global_batch_size=joined.global_batch_size,
         capacities=joined.capacities,
         grain=grain,
+    )
+
+
+def first_plan(
+    joined: WorkersJoined, sizes: Sequence[int], *, reason: str, plan_id: int = 1
+) -> BatchPlan:
+    """The plan that a membership starts with; it exchanges timings after each step.
+
+    Args:
+        joined: The rendezvous.
+        sizes: Local batch sizes in rank order, samples per step.
+        reason: Why, in words.
+        plan_id: 1; 0 for one that any plan of the driver's replaces.
+    """
+    return BatchPlan(
+        rendezvous_id=joined.rendezvous_id,
+        plan_id=plan_id,
+        from_step=joined.applied_steps,
+        exchange_steps=1,
+        workers=joined.workers,
+        local_batch_sizes=tuple(sizes),
+        reason=reason,
+    )
+
+
+def next_plan(
+    plan: BatchPlan,
+    joined: WorkersJoined,
+    sizes: Sequence[int],
+    *,
+    step: int,
+    exchange_steps: int,
+    reason: str,
+) -> BatchPlan:
+    """The plan after `plan`, in force as early as it can be for what was measured at `step`."""
+    return BatchPlan(
+        rendezvous_id=plan.rendezvous_id,
+        plan_id=plan.plan_id + 1,
+        from_step=step + PLAN_DELAY_STEPS + joined.prefetch_steps,
+        exchange_steps=exchange_steps,
+        workers=plan.workers,
+        local_batch_sizes=tuple(sizes),
+        reason=reason,
     )
 
 

@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from hetero_hvd.core.cluster import PLAN_DELAY_STEPS, ClusterState
+from hetero_hvd.core.cluster import ClusterState
 from hetero_hvd.core.control import Decision
 from hetero_hvd.core.known import Curve
-from hetero_hvd.core.planner import even_plan
+from hetero_hvd.core.planner import even_plan, first_plan, next_plan
 from hetero_hvd.core.settings import BalanceConfig
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
 
@@ -58,15 +58,7 @@ class StaticSplit:
         """See `Policy`."""
         if isinstance(event, WorkersJoined):
             self._joined = event
-            self._plan = BatchPlan(
-                rendezvous_id=event.rendezvous_id,
-                plan_id=1,
-                from_step=event.applied_steps,
-                exchange_steps=1,
-                workers=event.workers,
-                local_batch_sizes=self._first(event),
-                reason="start",
-            )
+            self._plan = first_plan(event, self._first(event), reason="start")
             return [self._plan]
         joined, plan = self._joined, self._plan
         if joined is None or plan is None or event.rendezvous_id != joined.rendezvous_id:
@@ -80,14 +72,8 @@ class StaticSplit:
         changed = tuple(self._next(sizes, busy))
         if changed == plan.local_batch_sizes:
             return []
-        self._plan = BatchPlan(
-            rendezvous_id=plan.rendezvous_id,
-            plan_id=plan.plan_id + 1,
-            from_step=event.step + PLAN_DELAY_STEPS + joined.prefetch_steps,
-            exchange_steps=1,
-            workers=plan.workers,
-            local_batch_sizes=changed,
-            reason=self._config.rule,
+        self._plan = next_plan(
+            plan, joined, changed, step=event.step, exchange_steps=1, reason=self._config.rule
         )
         return [self._plan]
 

@@ -15,6 +15,7 @@ import numpy as np
 from hetero_hvd.core.balancer import balance, slowest_seconds
 from hetero_hvd.core.control import Decision
 from hetero_hvd.core.pace import HURRIED_STEPS, Hurry
+from hetero_hvd.core.planner import first_plan
 from hetero_hvd.core.policies import Policy
 from hetero_hvd.core.scenario import Curve, Scenario
 from hetero_hvd.core.step_time import StepTimeModel
@@ -91,15 +92,7 @@ class Simulation:
         )
         self._pending: list[tuple[int, BatchPlan]] = []
         self._rows = []
-        self.plan = BatchPlan(
-            rendezvous_id=self._rendezvous_id,
-            plan_id=0,
-            from_step=self.step,
-            exchange_steps=1,
-            workers=event.workers,
-            local_batch_sizes=self._best_plan()[0],
-            reason="oracle",
-        )
+        self.plan = first_plan(event, self._best_plan()[0], reason="oracle", plan_id=0)
         for answer in self.policy.handle(event, now_seconds=self.clock) if self.policy else ():
             if isinstance(answer, BatchPlan):
                 self.plan = answer

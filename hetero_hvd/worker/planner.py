@@ -108,12 +108,5 @@ def even_plan(event: WorkersJoined) -> BatchPlan:
     Raises:
         InfeasiblePlanError: The capacities together do not hold the global batch.
     """
-    return BatchPlan(
-        rendezvous_id=event.rendezvous_id,
-        plan_id=0,
-        from_step=event.applied_steps,
-        exchange_steps=1,
-        workers=event.workers,
-        local_batch_sizes=planner.even_plan(event, grain=event.undivided),
-        reason="even shares",
-    )
+    sizes = planner.even_plan(event, grain=event.undivided)
+    return planner.first_plan(event, sizes, reason="even shares", plan_id=0)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
-from hetero_hvd.bench import report
+import pytest
+
+from hetero_hvd.bench import again, report
 from hetero_hvd.bench.numbers import Number, simulated, timed
 from hetero_hvd.bench.parts import MIXED
 from hetero_hvd.bench.tables import Table
+from hetero_hvd.errors import UserError
 
 
 def table(title, found):
@@ -35,6 +39,25 @@ def test_the_page_holds_all_parts_with_their_own_header(tmp_path):
     assert "benchmarks/two.svg" in page
     assert (tmp_path / "benchmarks" / "one.svg").read_text().startswith("<svg")
     assert set(json.loads((tmp_path / "benchmarks" / "results.json").read_text())) == {"one", "two"}
+
+
+def test_a_second_measurement_agrees_where_the_ranges_meet(tmp_path):
+    """A row whose range lies apart from the kept one is told; one without a spread is left out."""
+    first = {"ours": [0.92, 0.95, 0.93], "ddp": [0.90, 0.91], "single": [0.5]}
+    second = {"ours": [0.94, 0.97], "ddp": [0.92, 0.93], "single": [0.5], "new": [1.0, 1.0]}
+    report.write(tmp_path, {}, {"one": [replace(table("One", "0.9"), measured=first)]})
+    kept = again.kept_values(tmp_path, "one")
+    pairs = again.compare(kept, [replace(table("One", "0.9"), measured=second)])
+    assert [(pair.label, pair.agrees) for pair in pairs] == [("ours", True), ("ddp", False)]
+    report.write_again(tmp_path, {"command": "again"}, "one", [str(pair) for pair in pairs])
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "ddp: 0.905 (0.900 to 0.910), again 0.925 (0.920 to 0.930): DIFFERS" in page
+    assert "command: again" in page
+    report.write(tmp_path, {}, {"one": [table("One", "0.9")]})
+    with pytest.raises(UserError, match="states no spread"):
+        again.kept_values(tmp_path, "one")
+    with pytest.raises(UserError, match="holds no part 'two'"):
+        again.kept_values(tmp_path, "two")
 
 
 def test_the_header_says_what_a_reader_needs():
