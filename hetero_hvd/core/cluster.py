@@ -119,6 +119,7 @@ class ClusterState:
         else:
             sizes = even_plan(event, grain=max(event.undivided, self._config.grain))
             reason = "start: the same share for all"
+            reason = "start: each takes what it gets done" if event.wait_free else reason
         for worker, record in known.items():
             record.forgive()
             self._all_known[worker] = record
@@ -195,6 +196,7 @@ class ClusterState:
         self._spares.observe(joined.workers, current, measured, now_seconds=now_seconds)
         if not self._may_balance(joined, step + PLAN_DELAY_STEPS + joined.prefetch_steps):
             reason = "baseline" if self._config.balance else "balancing is off"
+            reason = "wait-free rounds follow no plan" if joined.wait_free else reason
             return Decision(step=step, action="keep", reason=reason)
         rollback = self._judge_trial(event, now_seconds)
         if rollback is not None:

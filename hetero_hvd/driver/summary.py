@@ -137,7 +137,7 @@ class Summary:
         self.balanced = Phase()
         self._baseline_steps = baseline_steps
         self._members: tuple[WorkerId, ...] = ()
-        self._is_first_exchange = True
+        self._is_first_exchange = self._is_planned = True
         self._balanced_since: tuple[int, int] = (0, 0)
 
     def joined(self, event: WorkersJoined) -> None:
@@ -145,11 +145,13 @@ class Summary:
         self.num_memberships += 1
         self.global_batch_size = event.global_batch_size
         self._members = event.workers
-        self._is_first_exchange = True
+        self._is_first_exchange, self._is_planned = True, not event.wait_free
         self.last_step = max(self.last_step, event.applied_steps - 1)
 
     def planned(self, plan: BatchPlan) -> None:
         """A plan was made."""
+        if not self._is_planned:
+            return
         for worker, share in zip(plan.workers, plan.local_batch_sizes, strict=True):
             shares = self.workers[worker].shares
             if (not shares or shares[-1][1] != share) and len(shares) < MAX_SHARE_CHANGES:
@@ -162,6 +164,9 @@ class Summary:
         exchange = Exchange.of(event)
         if is_first or exchange is None or len(event.timings) != len(self._members):
             return
+        if not self._is_planned:
+            for worker, row in zip(self._members, event.timings, strict=True):
+                self.workers[worker].shares[:] = [(event.step, row.local_batch_size)]
         if event.step < self._baseline_steps:
             self.uniform.add(exchange, event, self._members)
             return
