@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +70,7 @@ class FoundNodes:
         self._complained_at_seconds = self._asked_at_seconds = -1e9
         self._own_machine = machine_identity()
         self._names, self._added = Names(), set[str]()
+        self._machines: dict[str, str] = {}
 
     @property
     def ignored(self) -> dict[str, int]:
@@ -120,6 +121,10 @@ class FoundNodes:
                 self._complain(sender, verdict, now_seconds)
         return has_news
 
+    def meet(self, machines: Mapping[str, str]) -> None:
+        """Learn on which machines the nodes are: name to identity, of those that have told."""
+        self._machines.update(machines)
+
     def merge(self, config: ClusterConfig) -> ClusterConfig:
         """The nodes of nodes.yaml, completed, and the announced ones that it does not have."""
         listed = tuple(self._with_key(node) for node in config.nodes)
@@ -129,12 +134,14 @@ class FoundNodes:
         are_known = self._names.look_up(node.address for node in listed)
         addresses = {a for node in listed for a in self._names.addresses(node.address)}
         present = self._roster.present(now_seconds=time.monotonic())
-        has_local = any(node.launcher == "local" for node in listed)
+        machines = {self._machines[name] for name in names & self._machines.keys()}
+        if any(node.launcher == "local" for node in listed):
+            machines.add(self._own_machine)
         added = [
             node
             for advert in present
             if advert.name not in names and addresses.isdisjoint(advert.addresses)
-            if not (has_local and advert.machine == self._own_machine)
+            if advert.machine not in machines
             if self._allowed is None or advert.name in self._allowed
             if are_known or advert.name in self._added
             if (node := self._node(advert)) is not None

@@ -62,6 +62,18 @@ def test_the_file_wins_and_may_restrict(network):
     assert (nodes[2].launcher, nodes[2].address, nodes[2].port) == ("agent", "10.0.0.3", 9388)
 
 
+def test_a_machine_that_is_listed_under_another_name_and_address_is_one_node(network):
+    """As soon as its worker has said on which machine it is; until the entry goes."""
+    view, hear = network
+    found, config = view(NodeConfig(name="b", address="10.9.9.9", slots=1))
+    hear(found, announced(1), announced(2))
+    assert [node.name for node in found.merge(config).nodes] == ["b", "n1", "n2"]
+    found.meet({"b": f"{1:032}"})
+    assert [node.name for node in found.merge(config).nodes] == ["b", "n2"]
+    gone = ClusterConfig(job=config.job, nodes=(NodeConfig(name="c", slots=1),))
+    assert [node.name for node in found.merge(gone).nodes] == ["c", "n1", "n2"]
+
+
 def test_people_are_told_of_a_new_node_once_and_of_a_conflict(network, caplog):
     """What it is made of, and whose advert is not used because somebody else was first."""
     view, hear = network
