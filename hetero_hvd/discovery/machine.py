@@ -6,7 +6,7 @@ import hashlib
 import socket
 from pathlib import Path
 
-from hetero_hvd.probes.hardware import interfaces
+from hetero_hvd.probes.hardware import gpus, interfaces
 
 _MACHINE_ID = Path("/etc/machine-id")
 _NETWORK = Path("/proc/self/ns/net")
@@ -34,13 +34,13 @@ def machine_identity() -> str:
 
 
 def gpu_uuids() -> tuple[str, ...]:
-    """UUIDs of this machine's NVIDIA GPUs, sorted; asked of the kernel, without CUDA."""
-    found: list[str] = []
+    """UUIDs of this machine's NVIDIA GPUs, sorted; from NVML and from the kernel, without CUDA."""
+    found = {gpu.uuid for gpu in gpus() if gpu.uuid}
     for path in _GPUS.glob("*/information"):
         for line in path.read_text(errors="replace").splitlines():
             label, _, value = line.partition(":")
             if label.strip() == "GPU UUID":
-                found.append(value.strip())
+                found.add(value.strip())
     return tuple(sorted(found))
 
 
