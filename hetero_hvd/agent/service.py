@@ -9,6 +9,7 @@ import signal
 import ssl
 import time
 from collections import Counter
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,7 +20,12 @@ from hetero_hvd.agent.figures import own_figures
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_TEXT, Advert, sign
-from hetero_hvd.discovery.machine import gpu_uuids, machine_identity, own_addresses
+from hetero_hvd.discovery.machine import (
+    gpu_uuids,
+    machine_identity,
+    own_addresses,
+    own_interfaces,
+)
 from hetero_hvd.discovery.multicast import Voice
 from hetero_hvd.errors import DiscoveryError, UserError
 from hetero_hvd.probes.hardware import allowed_cores, gpus
@@ -129,15 +135,17 @@ class Announcer:
         self._instance = secrets.token_bytes(8)
         self._voice = Voice(options.name, port)
         self._said: tuple[str, ...] = ()
+        self._network: Hashable = None
         self._said_at_seconds = 0.0
         self._summary = summary_of([gpu.name for gpu in found], allowed_cores())
         self._slots = max(len(found), 1) if options.slots is None else options.slots
 
     async def look(self) -> None:
-        """Announce, if the last time was long ago or the addresses have changed since."""
-        addresses = self._addresses()
+        """Announce, if the last time was long ago or the network has changed since."""
+        addresses, interfaces = self._addresses(), own_interfaces()
         is_due = time.monotonic() - self._said_at_seconds >= REPEAT_SECONDS
-        if addresses and (is_due or addresses != self._said):
+        if addresses and (is_due or (addresses, interfaces) != self._network):
+            self._network = addresses, interfaces
             await self._say(addresses, leaves=False)
 
     async def close(self) -> None:
@@ -154,8 +162,13 @@ class Announcer:
 
     async def _say(self, addresses: tuple[str, ...], *, leaves: bool) -> None:
         try:
-            await self._voice.say(addresses, lambda: self._signed(addresses, leaves=leaves))
+            await self._voice.say(
+                addresses,
+                lambda: self._signed(addresses, leaves=leaves),
+                network=self._network,
+            )
         except OSError as error:  # the network is changing under us: the next look tries again
+            self._network = None
             logger.warning("cannot announce: %s", error)
             return
         if addresses != self._said:

@@ -65,6 +65,7 @@ def act(arguments: argparse.Namespace) -> int:
         version=__version__,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("zeroconf").setLevel(logging.ERROR)  # has a traceback for each cable pulled
     asyncio.run(serve_node(options))
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from hetero_hvd.probes.hardware import gpus, interfaces
@@ -42,6 +43,20 @@ def gpu_uuids() -> tuple[str, ...]:
             if label.strip() == "GPU UUID":
                 found.add(value.strip())
     return tuple(sorted(found))
+
+
+def own_interfaces() -> tuple[tuple[str, int], ...]:
+    """Name and kernel's number of the interfaces that reach others.
+
+    One that was taken away and came back has another number, also where its address is the same:
+    sockets that were open on the old one are deaf and dumb.
+    """
+    found = []
+    for interface in interfaces():
+        if interface.reaches_others:
+            with suppress(OSError):  # it has just gone
+                found.append((interface.name, socket.if_nametoindex(interface.name)))
+    return tuple(found)
 
 
 def own_addresses() -> tuple[str, ...]:
