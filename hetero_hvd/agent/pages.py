@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from hetero_hvd.config.token import holds
-from hetero_hvd.probes.hardware import probe_hardware
+from hetero_hvd.probes.inventory import take_inventory
 from hetero_hvd.probes.node_metrics import node_page
 
 
@@ -67,4 +68,5 @@ class Pages:
 
 
 def _hardware() -> bytes:
-    return json.dumps(asdict(probe_hardware())).encode()
+    """What `hetero-hvd hardware --json` says in the agent's folder."""
+    return json.dumps(take_inventory(Path()).as_dict()).encode()

@@ -37,14 +37,21 @@ class AgentServer:
         key: The cluster key.
         pages: What it shows besides; None for nothing.
         tls: Both ends then show certificates as well; None for frames that are encrypted only.
+        starts_workers: Else who holds the key gets nothing started either.
 
     Attributes:
         started: Supervisors started.
     """
 
     def __init__(
-        self, key: bytes, pages: Pages | None = None, tls: ssl.SSLContext | None = None
+        self,
+        key: bytes,
+        pages: Pages | None = None,
+        tls: ssl.SSLContext | None = None,
+        *,
+        starts_workers: bool = True,
     ) -> None:
+        self._starts_workers = starts_workers
         self._tls = server_options(tls)
         self.started = 0
         self._pages = pages
@@ -142,6 +149,8 @@ class AgentServer:
         start = session.open(await socket.recv())
         if not isinstance(start, link.Start):
             raise ChannelError("the first frame must be a start")
+        if not self._starts_workers:
+            raise ChannelError("this agent starts no workers")
         return session, start
 
 

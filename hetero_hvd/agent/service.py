@@ -9,16 +9,25 @@ import signal
 import ssl
 import time
 from collections import Counter
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
+
+from hetero_hvd.agent.figures import own_figures
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
-from hetero_hvd.discovery.advert import LIFETIME_SECONDS, Advert, sign
-from hetero_hvd.discovery.machine import gpu_uuids, machine_identity, own_addresses
+from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_TEXT, Advert, sign
+from hetero_hvd.discovery.machine import (
+    gpu_uuids,
+    machine_identity,
+    own_addresses,
+    own_interfaces,
+)
 from hetero_hvd.discovery.multicast import Voice
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import DiscoveryError, UserError
 from hetero_hvd.probes.hardware import allowed_cores, gpus
 
 logger = logging.getLogger(__name__)
@@ -32,6 +41,7 @@ LEAVE_SECONDS = 10.0
 """After the good-bye: for drivers to let our workers go in order, after the step under way."""
 
 MAX_DEVICES = 16
+FEW_ADDRESSES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +51,7 @@ class AgentOptions:
     Attributes:
         key: The cluster key.
         name: Of the node.
-        slots: Worker processes; None for one per GPU, at least 1.
+        slots: Worker processes; None for one per GPU, at least 1; 0: it starts none.
         address: To listen on and to announce; None for all.
         port: To listen on; 0 for any.
         token: For its pages; None: it has none.
@@ -69,7 +79,12 @@ async def serve_node(options: AgentOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    server = AgentServer(options.key, Pages(options.name, options.token), options.tls)
+    server = AgentServer(
+        options.key,
+        Pages(options.name, options.token),
+        options.tls,
+        starts_workers=options.slots != 0,
+    )
     try:
         port = await server.listen(options.address, options.port)
     except OSError as error:
@@ -88,10 +103,21 @@ async def serve_node(options: AgentOptions) -> None:
 
 
 def summary_of(gpu_names: list[str], cores: float) -> str:
-    """A node's devices in a few words, at most 128 characters, as an advert has room for."""
+    """A node's devices in a few words, as much as an advert has room for."""
     counts = Counter(gpu_names)
     words = [f"{number} x {name}" for name, number in counts.items()] or [f"{cores:g} cores"]
-    return ", ".join(words)[:128]
+    return ", ".join(words)[:MAX_TEXT]
+
+
+def signed_to_fit(key: bytes, advert: Advert) -> dict[str, bytes]:
+    """Sign an advert; where there is no room for it, without what nobody's decision depends on."""
+    less: dict[str, Any]
+    for less in ({}, {"figures": {}}, {"figures": {}, "summary": ""}):
+        with suppress(DiscoveryError):
+            return sign(key, msgspec.structs.replace(advert, **less))
+    return sign(
+        key, msgspec.structs.replace(advert, **less, addresses=advert.addresses[:FEW_ADDRESSES])
+    )
 
 
 class Announcer:
@@ -109,15 +135,17 @@ class Announcer:
         self._instance = secrets.token_bytes(8)
         self._voice = Voice(options.name, port)
         self._said: tuple[str, ...] = ()
+        self._network: Hashable = None
         self._said_at_seconds = 0.0
         self._summary = summary_of([gpu.name for gpu in found], allowed_cores())
-        self._slots = options.slots or max(len(found), 1)
+        self._slots = max(len(found), 1) if options.slots is None else options.slots
 
     async def look(self) -> None:
-        """Announce, if the last time was long ago or the addresses have changed since."""
-        addresses = self._addresses()
+        """Announce, if the last time was long ago or the network has changed since."""
+        addresses, interfaces = self._addresses(), own_interfaces()
         is_due = time.monotonic() - self._said_at_seconds >= REPEAT_SECONDS
-        if addresses and (is_due or addresses != self._said):
+        if addresses and (is_due or (addresses, interfaces) != self._network):
+            self._network = addresses, interfaces
             await self._say(addresses, leaves=False)
 
     async def close(self) -> None:
@@ -134,8 +162,13 @@ class Announcer:
 
     async def _say(self, addresses: tuple[str, ...], *, leaves: bool) -> None:
         try:
-            await self._voice.say(addresses, lambda: self._signed(addresses, leaves=leaves))
+            await self._voice.say(
+                addresses,
+                lambda: self._signed(addresses, leaves=leaves),
+                network=self._network,
+            )
         except OSError as error:  # the network is changing under us: the next look tries again
+            self._network = None
             logger.warning("cannot announce: %s", error)
             return
         if addresses != self._said:
@@ -157,10 +190,11 @@ class Announcer:
             slots=self._slots,
             devices=gpu_uuids()[:MAX_DEVICES],
             summary=self._summary,
+            figures=own_figures(),
             version=self._options.version,
             issued_at_seconds=time.time(),
             nonce=secrets.token_bytes(16),
             leaves=leaves,
             exporter=self._exporter(),
         )
-        return sign(self._options.key, advert)
+        return signed_to_fit(self._options.key, advert)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from statistics import median
@@ -19,6 +20,7 @@ import torch
 
 from hetero_hvd.bench.workload_patterns import Pattern, pattern_of
 from hetero_hvd.core.bandwidth import OPERATIONS
+from hetero_hvd.core.benchmark import spread
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages import CommMeasured, OperationMeasured, WorkerId
 from hetero_hvd.worker.admission import Seat, device, init
@@ -30,6 +32,9 @@ LINK_TIMES, LINK_BYTES = 5, 4 * 2**20
 LINK_PART, LINK_PATIENCE = 0.25, 4.0
 """Of the time is for the links; so many times that, where slow ones would be left out."""
 
+Links = tuple[tuple[float, ...], ...]
+Spreads = tuple[tuple[float | None, ...], ...]
+
 SMALLEST_BYTES = 1024
 ELEMENT_BYTES = 4
 
@@ -40,11 +45,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     Attributes:
         ops: Of `core.bandwidth.OPERATIONS`.
         max_bytes: Of the largest tensor.
+        sizes: Bytes of the tensors, rising; empty: each twice the one before, up to `max_bytes`.
         seconds: For all together.
     """
 
     ops: tuple[str, ...] = OPERATIONS
     max_bytes: int = 64 * 2**20
+    sizes: tuple[int, ...] = ()
     seconds: float = 60.0
 
 
@@ -68,8 +75,8 @@ class Bench:
             where: Of the tensors.
             seconds: For all of them.
         """
-        sizes: list[int] = []
-        while not sizes or 2 * sizes[-1] <= self._plan.max_bytes:
+        sizes = list(self._plan.sizes)
+        while not self._plan.sizes and (not sizes or 2 * sizes[-1] <= self._plan.max_bytes):
             sizes.append(2 * sizes[-1] if sizes else SMALLEST_BYTES)
         for op in self._plan.ops:
             end = self._elapsed() + seconds / len(self._plan.ops)
@@ -86,28 +93,30 @@ class Bench:
                 num_times = int((end - now) / (len(sizes) - number) / cost)
                 yield self._measured(pattern, max(MIN_TIMES, min(num_times, MAX_TIMES)))
 
-    def links(self, seconds: float) -> tuple[tuple[float, ...], ...]:
-        """Bytes per second from each worker to each other one.
+    def links(self, seconds: float) -> tuple[Links, Spreads]:
+        """Bytes per second from each worker to each other one, and how much the times differ.
 
         An all-to-all in which one worker has something for one other: the time beyond that of an
         empty one is the link's. (Process sets, Horovod's other way, do not survive a reset.)
         """
         began = self._elapsed()
         floor = min(self._times(self._link(0, 0, 0), LINK_TIMES))
-        fastest: dict[tuple[int, int], float] = {}
+        times: dict[tuple[int, int], list[float]] = defaultdict(list)
         for number in range(LINK_TIMES):
             for ends in permutations(range(self._size), 2):
                 patience = 1.0 if number else LINK_PATIENCE
                 if self._elapsed() - began > patience * seconds:
                     break
                 pattern = self._link(*ends, self.link_bytes // ELEMENT_BYTES)
-                whole = self._times(pattern, 1 if number else 2)[-1]  # the first opens it
-                fastest[ends] = min(whole, fastest.get(ends, whole))
+                times[ends].append(self._times(pattern, 1 if number else 2)[-1])  # the first opens
         found = [[0.0] * self._size for _ in range(self._size)]
-        for (sender, receiver), whole in fastest.items():
+        spreads: list[list[float | None]] = [[None] * self._size for _ in range(self._size)]
+        for (sender, receiver), wholes in times.items():
             # On a link so fast that the empty exchange rules, half of it is all that is known.
+            whole = min(wholes)
             found[sender][receiver] = self.link_bytes / max(whole - floor, whole / 2)
-        return tuple(map(tuple, found))
+            spreads[sender][receiver] = spread(wholes)
+        return tuple(map(tuple, found)), tuple(map(tuple, spreads))
 
     @property
     def link_bytes(self) -> int:
@@ -144,6 +153,7 @@ class Bench:
             median_seconds=median(seconds),
             p99_seconds=seconds[math.ceil(0.99 * num_times) - 1],
             num_wrong=int(sum(row[0] for row in num_wrong)),
+            spread_ratio=spread(seconds),
         )
 
     def _times(
@@ -196,11 +206,13 @@ def measure(seat: Seat, plan: Plan) -> CommMeasured:
     places = [torch.device("cpu"), *([device()] if set(kinds) == {b"nccl"} else [])]
     seconds = plan.seconds * (1.0 - LINK_PART) / len(places)
     operations = [found for where in places for found in bench.operations(where, seconds)]
+    links, link_spread_ratios = bench.links(plan.seconds * LINK_PART)
     return CommMeasured(
         workers=tuple(WorkerId.parse(name.decode()) for name in names),
         operations=tuple(operations),
         link_bytes=bench.link_bytes,
-        links=bench.links(plan.seconds * LINK_PART),
+        links=links,
+        link_spread_ratios=link_spread_ratios,
     )
 
 

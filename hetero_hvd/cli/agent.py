@@ -23,7 +23,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--key-file", type=Path, default=Path("cluster.key"), help="default: cluster.key"
     )
     command.add_argument("--name", default=None, help="of the node (default: the host's name)")
-    command.add_argument("--slots", default=None, help="workers (default: one per GPU, or 1)")
+    command.add_argument(
+        "--slots",
+        default=None,
+        help="workers that it starts; 0: it only tells of the node (default: one per GPU, or 1)",
+    )
     command.add_argument("--address", default=None, help="listen here only (default: everywhere)")
     command.add_argument(
         "--token-file",
@@ -53,7 +57,7 @@ def act(arguments: argparse.Namespace) -> int:
     options = AgentOptions(
         key=read_key(arguments.key_file),
         name=name,
-        slots=None if arguments.slots is None else _number("--slots", arguments.slots, 1, 1024),
+        slots=None if arguments.slots is None else _number("--slots", arguments.slots, 0, 1024),
         address=None if arguments.address is None else _address(arguments.address),
         port=_number("--port", arguments.port, 0, 65535),
         token=read_token(arguments.token_file, "--token-file"),
@@ -61,6 +65,7 @@ def act(arguments: argparse.Namespace) -> int:
         version=__version__,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("zeroconf").setLevel(logging.ERROR)  # has a traceback for each cable pulled
     asyncio.run(serve_node(options))
     return 0
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import platform
 import re
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,10 +19,11 @@ from hetero_hvd.cli.run import check_script
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
 from hetero_hvd.core.benchmark import verdict
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages import WorkerId
 
 if TYPE_CHECKING:
+    from hetero_hvd.bench.network import Network
     from hetero_hvd.driver.benchmark import Measured
 
 SUMMARY = "measure how fast each node is, and how fast it trains your model"
@@ -29,11 +32,14 @@ HELP = """\
 Measure all slots of nodes.yaml at once (without the file: this machine): matrix product and copy,
 and after `--`, the training script with batches of several sizes. The script runs alone on each
 slot, with its own model, data and loss, and ends by itself; it needs no change beyond `Trainer`.
+Then, where there are two slots or more, the network between them, over Horovod.
 
 What was measured is kept on each node, and the curves of the model beside the output folder, so
 that the next `hetero-hvd run` of the same model starts balanced.
 """
 DEFAULT_SECONDS = 30.0
+NETWORK_RATIO = 0.3
+"""Of the time is for the network, its own job's start included."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -45,6 +51,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         default=DEFAULT_SECONDS,
         help=f"about how long it may take, the start included (default: {DEFAULT_SECONDS:g})",
     )
+    command.add_argument("--no-network", action="store_true", help="leave the network out")
     command.add_argument("--fresh", action="store_true", help="measure again what is known")
     command.add_argument("--json", action="store_true", help="print JSON")
 
@@ -61,31 +68,66 @@ def act(arguments: argparse.Namespace) -> int:
     def say(worker: WorkerId, text: str) -> None:
         print(f"[{worker}] {text}", file=sys.stderr, flush=True)
 
+    has_network = not arguments.no_network and _may_have_links(arguments, cluster)
     found = asyncio.run(
         benchmark.benchmark(
             cluster,
             arguments.command,
-            seconds=arguments.seconds,
+            seconds=arguments.seconds * (1 - NETWORK_RATIO if has_network else 1),
             is_fresh=arguments.fresh,
             say=say,
         )
     )
+    network = _network(arguments, cluster) if has_network and len(found) > 1 else None
     path, curves = benchmark.keep(cluster, found)
     if arguments.json:
-        print(json.dumps([_plain(one, is_kept=one.worker in curves) for one in found], indent=2))
+        slots = [_plain(one, is_kept=one.worker in curves) for one in found]
+        print(json.dumps({"slots": slots, "network": network and network.as_plain()}, indent=2))
     else:
-        for line in _lines(found):
+        for line in (*_lines(found), *(network.in_words() if network else ())):
             print(line)
         if curves:
             names = ", ".join(map(str, curves))
             print(f"{path}: the next run of this model starts with the curves of {names}")
-    return 0 if all(_is_complete(one, arguments.command) for one in found) else 1
+    is_missing = has_network and len(found) > 1 and network is None
+    return 1 if is_missing or not all(_is_complete(one, arguments.command) for one in found) else 0
+
+
+def _may_have_links(arguments: argparse.Namespace, cluster: ClusterConfig) -> bool:
+    """Whether there is a file to start a job with, and more than one slot as far as it says."""
+    slots = [node.declared_slots or 2 for node in cluster.nodes]
+    return arguments.nodes_file.exists() and sum(slots) > 1
+
+
+def _network(arguments: argparse.Namespace, cluster: ClusterConfig) -> Network | None:
+    """What Horovod gets from the network; None, and why, if it could not be measured."""
+    from hetero_hvd.bench.network import measure  # noqa: PLC0415 - not for all
+
+    print("the network, by a job of its own", file=sys.stderr, flush=True)
+    try:
+        if find_spec("horovod") is None:
+            raise JobError("Horovod is not installed here: run scripts/setup")
+        return measure(
+            arguments.nodes_file,
+            dict(os.environ),
+            cluster=cluster,
+            seconds=arguments.seconds * NETWORK_RATIO / 3,  # the rest: to start and to end it
+            is_fresh=arguments.fresh,
+        )
+    except UserError as error:
+        print(f"the network was not measured: {error}", file=sys.stderr)
+        return None
 
 
 def _cluster(arguments: argparse.Namespace) -> ClusterConfig:
     """The nodes of the file; without one, this machine."""
     if arguments.nodes_file.exists():
-        return load(arguments).current
+        cluster = load(arguments).current
+        if not cluster.job.discover:
+            return cluster
+        from hetero_hvd.driver.found import look_around  # noqa: PLC0415 - for this alone
+
+        return asyncio.run(look_around(cluster))[0]
     if str(arguments.nodes_file) != "nodes.yaml":
         raise UserError(f"{arguments.nodes_file}: no such file")
     name = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node()).strip("-.") or "localhost"

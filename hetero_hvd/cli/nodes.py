@@ -9,6 +9,8 @@ from dataclasses import asdict
 
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.config import NodeConfig
+from hetero_hvd.discovery.advert import Advert
+from hetero_hvd.discovery.words import in_words
 
 SUMMARY = "list the nodes"
 
@@ -17,7 +19,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument(
-        "--discover", action="store_true", help="also those that announce themselves; takes 2 s"
+        "--discover", action="store_true", help="also those that announce themselves; takes 3 s"
     )
     add_nodes_file(command)
 
@@ -25,13 +27,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> int:
     """Print a table."""
     cluster = load(arguments).current
+    adverts: dict[str, Advert] = {}
     if arguments.discover:
         from hetero_hvd.driver.found import look_around  # noqa: PLC0415 - for this alone
 
-        cluster = asyncio.run(look_around(cluster))
+        cluster, adverts = asyncio.run(look_around(cluster))
     nodes = cluster.nodes
     if arguments.json:
-        print(json.dumps([_record(node) for node in nodes], indent=2))
+        print(json.dumps([_record(node, adverts.get(node.name)) for node in nodes], indent=2))
         return 0
     from rich.console import Console  # noqa: PLC0415 - slow to import, needed here only
     from rich.table import Table  # noqa: PLC0415
@@ -40,28 +43,32 @@ def act(arguments: argparse.Namespace) -> int:
     for heading in ("node", "launcher", "address", "slots", "devices", "limits and hints"):
         table.add_column(heading, overflow="fold")
     for node in nodes:
-        table.add_row(*_row(node))
+        table.add_row(*_row(node, adverts.get(node.name)))
     Console().print(table)
     return 0
 
 
-def _record(node: NodeConfig) -> dict[str, object]:
+def _record(node: NodeConfig, advert: Advert | None) -> dict[str, object]:
     """A node as JSON, without the values of its environment: some are secrets."""
-    return asdict(node) | {"slots": node.declared_slots, "env": sorted(node.env)}
+    record = asdict(node) | {"slots": node.declared_slots, "env": sorted(node.env)}
+    if advert is not None:
+        told = ("summary", "version", "devices", "figures", "machine")
+        record["announced"] = {name: getattr(advert, name) for name in told}
+    return record
 
 
-def _row(node: NodeConfig) -> tuple[str, ...]:
+def _row(node: NodeConfig, advert: Advert | None) -> tuple[str, ...]:
     user = f"{node.user}@" if node.user else ""
     port = f" port {node.port}" if node.port else ""
     names = ("relative_speed", "memory_limit_bytes", "max_local_batch_size")
     notes = {name: getattr(node, name) for name in names}
     notes |= asdict(node.emulate) if node.emulate else {}
+    text = ", ".join(f"{name} {value:g}" for name, value in notes.items() if value)
     return (
         node.name,
         node.launcher,
         f"{user}{node.address}{port}",
         str(node.declared_slots or "its GPUs, else 1"),
         "GPU per slot" if node.devices is None else ", ".join(map(str, node.devices)) or "CPU only",
-        ("emulated: " if node.emulate else "")
-        + ", ".join(f"{name} {value:g}" for name, value in notes.items() if value),
+        in_words(advert) if advert else f"{'emulated: ' if node.emulate else ''}{text}",
     )

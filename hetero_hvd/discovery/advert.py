@@ -29,11 +29,14 @@ MAX_SKEW_SECONDS = 30.0
 MAX_REMEMBERED = 4096
 """Machines whose newest advert is remembered: only holders of the key can fill that."""
 
+MAX_FIGURES = 8
+MAX_TEXT = 128
+
 _CHUNK_BYTES = 250  # a TXT string holds 255, with its name
 _MAC_BYTES = 32
 _LABEL = b"hetero_hvd advert 1"
 
-Text = Annotated[str, msgspec.Meta(max_length=128)]
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
 
 class Advert(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,11 +48,12 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         instance: Random, new at each start of the agent.
         addresses: IPv4 and IPv6 addresses without zone, best first.
         port: Where its agent listens.
-        slots: Worker processes that it offers.
+        slots: Worker processes that it offers; 0: its agent starts none.
         devices: UUIDs of its GPUs, as far as known.
         summary: Its hardware, for people.
         version: Of hetero_hvd.
-        samples_per_second: Benchmark figures by name; empty if not measured.
+        figures: What `hetero-hvd benchmark` has measured of it, per second, by name: floating point
+            operations, bytes, or samples of a model; empty if nothing was.
         issued_at_seconds: When it was signed, seconds since 1970; grows with every advert.
         nonce: Random, new in each advert.
         leaves: It says good-bye.
@@ -61,11 +65,11 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     instance: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
     addresses: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=8)]
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    slots: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    slots: Annotated[int, msgspec.Meta(ge=0, le=1024)]
     devices: Annotated[tuple[Text, ...], msgspec.Meta(max_length=16)] = ()
     summary: Text = ""
     version: Text = ""
-    samples_per_second: dict[Text, float] = {}
+    figures: Annotated[dict[Text, float], msgspec.Meta(max_length=MAX_FIGURES)] = {}
     issued_at_seconds: float
     nonce: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     leaves: bool = False
@@ -168,7 +172,12 @@ class Verifier:
 
 
 def _is_sound(advert: Advert) -> bool:
-    """Whether even a holder of the key may say so: names go into paths, addresses into sockets."""
+    """Whether even a holder of the key may say so: names go into paths, addresses into sockets.
+
+    The rest is shown to people.
+    """
+    if not all(map(str.isprintable, (advert.summary, advert.version, *advert.figures))):
+        return False
     if NODE_NAME.fullmatch(advert.name) is None or not advert.machine.isalnum():
         return False
     try:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import socket
+from contextlib import suppress
 from pathlib import Path
 
-from hetero_hvd.probes.hardware import interfaces
+from hetero_hvd.probes.hardware import gpus, interfaces
 
 _MACHINE_ID = Path("/etc/machine-id")
 _NETWORK = Path("/proc/self/ns/net")
@@ -34,14 +35,28 @@ def machine_identity() -> str:
 
 
 def gpu_uuids() -> tuple[str, ...]:
-    """UUIDs of this machine's NVIDIA GPUs, sorted; asked of the kernel, without CUDA."""
-    found: list[str] = []
+    """UUIDs of this machine's NVIDIA GPUs, sorted; from NVML and from the kernel, without CUDA."""
+    found = {gpu.uuid for gpu in gpus() if gpu.uuid}
     for path in _GPUS.glob("*/information"):
         for line in path.read_text(errors="replace").splitlines():
             label, _, value = line.partition(":")
             if label.strip() == "GPU UUID":
-                found.append(value.strip())
+                found.add(value.strip())
     return tuple(sorted(found))
+
+
+def own_interfaces() -> tuple[tuple[str, int], ...]:
+    """Name and kernel's number of the interfaces that reach others.
+
+    One that was taken away and came back has another number, also where its address is the same:
+    sockets that were open on the old one are deaf and dumb.
+    """
+    found = []
+    for interface in interfaces():
+        if interface.reaches_others:
+            with suppress(OSError):  # it has just gone
+                found.append((interface.name, socket.if_nametoindex(interface.name)))
+    return tuple(found)
 
 
 def own_addresses() -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from zeroconf import (  # type: ignore[attr-defined]  # public, but missing in its __all__
     DNSIncoming,
@@ -56,17 +56,26 @@ class Voice:
         self._host = f"{name}.local."
         self._port = port
         self._zeroconf: AsyncZeroconf | None = None
-        self._addresses: tuple[str, ...] = ()
+        self._network: Hashable = None
 
     async def say(
-        self, addresses: tuple[str, ...], properties: Callable[[], dict[str, bytes]]
+        self,
+        addresses: tuple[str, ...],
+        properties: Callable[[], dict[str, bytes]],
+        *,
+        network: Hashable,
     ) -> None:
-        """Announce anew; other addresses than last time mean new sockets too.
+        """Announce anew.
+
+        Args:
+            addresses: Of the node, for zeroconf; what counts is in the properties.
+            properties: Makes them.
+            network: Another one than last time means new sockets too.
 
         Raises:
             OSError: There is no network.
         """
-        if self._zeroconf is not None and addresses != self._addresses:
+        if self._zeroconf is not None and network != self._network:
             await self.close()
         info = ServiceInfo(
             SERVICE,
@@ -77,7 +86,7 @@ class Voice:
             parsed_addresses=list(addresses),
         )
         if self._zeroconf is None:
-            self._zeroconf, self._addresses = AsyncZeroconf(), addresses
+            self._zeroconf, self._network = AsyncZeroconf(), network
             sending = await self._zeroconf.async_register_service(info, cooperating_responders=True)
         else:
             sending = await self._zeroconf.async_update_service(info)

@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from hetero_hvd.discovery.ear import Ear
 from hetero_hvd.discovery.key import read_key
 from hetero_hvd.discovery.machine import machine_identity
 from hetero_hvd.discovery.roster import Roster
+from hetero_hvd.discovery.words import in_words
 from hetero_hvd.driver.names import Names
 from hetero_hvd.errors import JobError
 
@@ -26,12 +27,15 @@ COMPLAINT_SECONDS = 10.0
 ASK_SECONDS = 5.0
 
 
-LISTEN_SECONDS = 2.0
-"""Long enough for agents to answer, whom zeroconf lets wait up to 0.5 s."""
+LOOKS = 3
+"""A second each: zeroconf lets who has just announced himself wait for so long."""
 
 
-async def look_around(config: ClusterConfig) -> ClusterConfig:
-    """The nodes of nodes.yaml and those that announce themselves now; takes 2 s.
+async def look_around(config: ClusterConfig) -> tuple[ClusterConfig, dict[str, Advert]]:
+    """The nodes of nodes.yaml and those that announce themselves now; takes 3 s.
+
+    Returns:
+        All nodes, and what the announced ones of them say, by name.
 
     Raises:
         UserError: The key cannot be read, or there is no network.
@@ -40,9 +44,14 @@ async def look_around(config: ClusterConfig) -> ClusterConfig:
     await found.open()
     try:
         found.merge(config)  # begins to look up host names
-        await asyncio.sleep(LISTEN_SECONDS)
-        found.listen()
-        return found.merge(config)
+        for _ in range(LOOKS):
+            found.ask()
+            await asyncio.sleep(1)
+            found.listen()
+        cluster = found.merge(config)
+        listed = {node.name for node in config.nodes}
+        names = {node.name for node in cluster.nodes} - listed
+        return cluster, {a.name: a for a in found.present() if a.name in names}
     finally:
         await found.close()
 
@@ -70,6 +79,7 @@ class FoundNodes:
         self._complained_at_seconds = self._asked_at_seconds = -1e9
         self._own_machine = machine_identity()
         self._names, self._added = Names(), set[str]()
+        self._machines: dict[str, str] = {}
 
     @property
     def ignored(self) -> dict[str, int]:
@@ -96,6 +106,12 @@ class FoundNodes:
         if self._ear is not None:
             await self._ear.close()
 
+    def ask(self) -> None:
+        """Ask all agents to announce themselves; `listen` does so every 5 s."""
+        self._asked_at_seconds = time.monotonic()
+        if self._ear is not None:
+            self._ear.ask()
+
     def listen(self) -> bool:
         """Check what came since the last tick: what is too much the ear has dropped.
 
@@ -107,8 +123,7 @@ class FoundNodes:
         has_news = False
         now_seconds = time.monotonic()
         if now_seconds - self._asked_at_seconds >= ASK_SECONDS:
-            self._asked_at_seconds = now_seconds
-            self._ear.ask()
+            self.ask()
         for sender, text in self._ear.take():
             verdict = self._verifier.check(text, now_seconds=time.time())
             if isinstance(verdict, Advert):
@@ -120,6 +135,10 @@ class FoundNodes:
                 self._complain(sender, verdict, now_seconds)
         return has_news
 
+    def meet(self, machines: Mapping[str, str]) -> None:
+        """Learn on which machines the nodes are: name to identity, of those that have told."""
+        self._machines.update(machines)
+
     def merge(self, config: ClusterConfig) -> ClusterConfig:
         """The nodes of nodes.yaml, completed, and the announced ones that it does not have."""
         listed = tuple(self._with_key(node) for node in config.nodes)
@@ -128,13 +147,15 @@ class FoundNodes:
         names = {node.name for node in listed}
         are_known = self._names.look_up(node.address for node in listed)
         addresses = {a for node in listed for a in self._names.addresses(node.address)}
-        present = self._roster.present(now_seconds=time.monotonic())
-        has_local = any(node.launcher == "local" for node in listed)
+        present = self.present()
+        machines = {self._machines[name] for name in names & self._machines.keys()}
+        if any(node.launcher == "local" for node in listed):
+            machines.add(self._own_machine)
         added = [
             node
             for advert in present
             if advert.name not in names and addresses.isdisjoint(advert.addresses)
-            if not (has_local and advert.machine == self._own_machine)
+            if advert.machine not in machines and advert.slots
             if self._allowed is None or advert.name in self._allowed
             if are_known or advert.name in self._added
             if (node := self._node(advert)) is not None
@@ -145,11 +166,15 @@ class FoundNodes:
         self._added = {node.name for node in added}
         return replace(config, nodes=(*listed, *added))
 
+    def present(self) -> tuple[Advert, ...]:
+        """The newest adverts of those that are there, by name; also of those that are not used."""
+        return self._roster.present(now_seconds=time.monotonic())
+
     def exporters(self, config: ClusterConfig) -> dict[str, str]:
         """Where Prometheus finds the nodes' own metrics: name to `http[s]://ADDRESS:PORT`."""
         names = {a: n.name for n in config.nodes for a in self._names.addresses(n.address)}
         found = {}
-        for advert in self._roster.present(now_seconds=time.monotonic()):
+        for advert in self.present():
             if advert.exporter:
                 name = next((names[a] for a in advert.addresses if a in names), advert.name)
                 address = advert.addresses[0]
@@ -182,9 +207,7 @@ class FoundNodes:
         return None
 
     def _greet(self, advert: Advert) -> None:
-        slots = f"{advert.slots} slot{'s' if advert.slots > 1 else ''}"
-        what = f"{advert.summary}, {slots}, hetero_hvd {advert.version}"
-        self._say(f"{advert.name} announces itself: {what}")
+        self._say(f"{advert.name} announces itself: {in_words(advert)}")
 
     def _complain(self, sender: str, why: str, now_seconds: float) -> None:
         if now_seconds - self._complained_at_seconds >= COMPLAINT_SECONDS:

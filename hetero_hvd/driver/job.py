@@ -21,6 +21,7 @@ from hetero_hvd.config import JOB_SETTINGS, NodesFile
 from hetero_hvd.driver.control import Control
 from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.found import FoundNodes
+from hetero_hvd.driver.identity import machines_of
 from hetero_hvd.driver.log_lines import LogLines, log_file
 from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.records.html import write_report
@@ -237,6 +238,7 @@ class Job:
         if isinstance(news, ConfigError):
             for problem in news.problems:
                 self._console.say(f"{problem} (the job goes on with the earlier version)")
+        self._found.meet(machines_of(self._team.slots.all))
         cluster = self._found.merge(self._nodes_file.current)
         if cluster != self._followed:
             self._followed = cluster

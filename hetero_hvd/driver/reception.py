@@ -1,10 +1,11 @@
-"""Who is ready: whether it fits to the others, and what its clock shows."""
+"""Who is ready: whether it fits to the others and has its GPU alone, and what its clock shows."""
 
 from __future__ import annotations
 
 from hetero_hvd.driver.clocks import Clocks
 from hetero_hvd.driver.compatibility import Compatibility
 from hetero_hvd.driver.discovery import Slots
+from hetero_hvd.driver.identity import why_not_there
 from hetero_hvd.driver.journal import Journal
 from hetero_hvd.driver.membership import Membership
 from hetero_hvd.driver.output import Console
@@ -40,16 +41,21 @@ class Reception:
 
     def ready(self, slot: Slot, ready: Ready) -> None:
         """A worker waits to be admitted, or has its channel again."""
-        if self._membership.has_started and slot.admission is None:
-            others = (other for other in self._slots.all if other is not slot)
-            reason = self._compatibility.why_not(slot.worker, ready, others)
-            if reason is not None:
-                self._slots.refuse(slot, reason)
-                return
+        reason = self._why_not(slot, ready) if slot.admission is None else None
+        if reason is not None:
+            self._slots.refuse(slot, reason)
+            return
         self._slots.became_ready(slot, ready)
         if slot.admission is not None:  # its channel broke, perhaps before the first Admit came
             self._channels.send(slot.host, slot.admission)
         self._clocks.ask(slot.host)
+
+    def _why_not(self, slot: Slot, ready: Ready) -> str | None:
+        others = [other for other in self._slots.all if other is not slot]
+        reason = why_not_there(slot, ready, others)
+        if reason is None and self._membership.has_started:
+            return self._compatibility.why_not(slot.worker, ready, others)
+        return reason
 
     def told_time(self, slot: Slot, answer: ClockTold) -> None:
         """A worker has said what its clock shows."""

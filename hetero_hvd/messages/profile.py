@@ -107,6 +107,7 @@ class OperationMeasured(msgspec.Struct, frozen=True, kw_only=True):
         median_seconds: Of all.
         p99_seconds: Of all.
         num_wrong: Elements of the results, on all workers, that are not what they must be.
+        spread_ratio: Of the times, see `core.benchmark.spread`; None: too few.
     """
 
     op: str
@@ -117,6 +118,7 @@ class OperationMeasured(msgspec.Struct, frozen=True, kw_only=True):
     median_seconds: float
     p99_seconds: float
     num_wrong: int
+    spread_ratio: float | None = None
 
 
 class CommMeasured(Message, frozen=True):
@@ -127,9 +129,11 @@ class CommMeasured(Message, frozen=True):
         operations: By backend, operation and size.
         link_bytes: What was sent over each link.
         links: Bytes per second from each worker (row) to each other (column); 0: not measured.
+        link_spread_ratios: Of the times on each link; None: too few.
     """
 
     workers: tuple[WorkerId, ...]
     operations: tuple[OperationMeasured, ...]
     link_bytes: int
     links: tuple[tuple[float, ...], ...]
+    link_spread_ratios: tuple[tuple[float | None, ...], ...] = ()

@@ -16,10 +16,10 @@ import torch
 
 from hetero_hvd.core.benchmark import Schedule, fit, is_valid, sizes_to_try
 from hetero_hvd.messages.benchmark import BenchmarkLine, BenchmarkProgress, ModelMeasured
+from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.probes.hardware import allowed_cores
 from hetero_hvd.probes.nvml import survey
 from hetero_hvd.probes.timing import PhaseClock
-from hetero_hvd.worker import benchmark_cache
 from hetero_hvd.worker.admission import device
 from hetero_hvd.worker.description import describe_device
 from hetero_hvd.worker.elastic import ElasticState

@@ -14,7 +14,7 @@ import msgspec
 
 from hetero_hvd.core.benchmark import is_valid, verdict
 from hetero_hvd.messages.benchmark import BenchmarkProgress, DeviceMeasured, Speed
-from hetero_hvd.worker import benchmark_cache
+from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.worker.admission import device
 from hetero_hvd.worker.benchmark import FRESH, SECONDS, cache_key, tell
 from hetero_hvd.worker.description import describe_device

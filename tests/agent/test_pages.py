@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
+from hetero_hvd.probes.inventory import take_inventory
 
 TOKEN = b"t" * 20
 
@@ -37,13 +39,15 @@ def ask(*requests, token=TOKEN):
 
 
 def test_who_shows_the_token_reads_metrics_and_hardware():
-    """Each page is made when it is asked for."""
+    """Each page is made when asked for; the hardware is that of `hetero-hvd hardware --json`."""
     shown = b"Authorization: Bearer " + TOKEN
     answers, refused = ask(("/metrics", shown), ("/hardware", shown))
     assert [status for status, *_ in answers] == [200, 200]
     assert b"Content-Type: text/plain; version=" in answers[0][1]
     assert b'hetero_hvd_node_cpu_seconds_total{mode="user",node="alpha"}' in answers[0][2]
-    assert json.loads(answers[1][2])["cores"] > 0
+    said, found = json.loads(answers[1][2]), take_inventory(Path()).as_dict()
+    for part in ("host", "system", "processor", "gpus"):
+        assert said[part] == json.loads(json.dumps(found[part]))
     assert refused == 0
 
 

@@ -23,9 +23,9 @@ from hetero_hvd.errors import ChannelError
 KEY = bytes(range(32))
 
 
-async def converse(*frames, key=KEY):
+async def converse(*frames, key=KEY, **more):
     """Send these frames after the agent's nonce; the agent, and what it answered."""
-    server = AgentServer(key)
+    server = AgentServer(key, **more)
     port = await server.listen("127.0.0.1", 0)
     answers = []
     try:
@@ -75,6 +75,13 @@ def test_who_holds_the_key_is_served():
 def test_who_does_not_gets_nothing(frames):
     """Each is refused, counted, and starts nothing."""
     agent, answers = asyncio.run(converse(*frames))
+    assert (agent.started, agent.refused, answers) == (0, 1, [])
+
+
+def test_an_agent_of_a_node_without_slots_starts_nothing():
+    """The key opens nothing there."""
+    start = sealed(KEY, link.Start(what="worker"))
+    agent, answers = asyncio.run(converse(OWN, start, starts_workers=False))
     assert (agent.started, agent.refused, answers) == (0, 1, [])
 
 

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from hetero_hvd.agent.service import summary_of
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hetero_hvd.agent.figures import own_figures
+from hetero_hvd.agent.service import signed_to_fit, summary_of
+from hetero_hvd.discovery.advert import Verifier
+from hetero_hvd.messages.benchmark import DeviceMeasured, ModelMeasured, SizeMeasured, Speed
+from hetero_hvd.probes import benchmark_cache
+from hetero_hvd.probes.hardware import allowed_cores
+from hetero_hvd.probes.processor import probe_processor
+from tests.discovery.test_advert import KEY, NOW, as_text, make
+from tests.fake_nvml.library import build, environment
 
 
 def test_a_node_sums_up_its_devices():
@@ -10,3 +24,71 @@ def test_a_node_sums_up_its_devices():
     assert summary_of([], 3.5) == "3.5 cores"
     assert summary_of(["A", "B", "A"], 8) == "2 x A, 1 x B"
     assert len(summary_of([f"GPU {n}" for n in range(99)], 8)) == 128
+
+
+def test_what_finds_no_room_in_an_advert_is_left_out():
+    """Figures first, then words, then addresses; GPUs, by which workers are kept apart, never."""
+    full = make(
+        devices=tuple(f"GPU-{n:036}" for n in range(16)),
+        addresses=tuple(f"fd00::{n:04}:1111:2222:3333" for n in range(8)),
+        figures={f"{n} {'x' * 60}": 1.0 for n in range(8)},
+        summary="s" * 128,
+    )
+    found = Verifier(KEY).check(as_text(signed_to_fit(KEY, full)), now_seconds=NOW)
+    assert (found.devices, found.figures, found.summary) == (full.devices, {}, "")
+    assert len(found.addresses) == 2
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A cache of our own: a function that keeps a speed, or a model's time, for a key."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    processor = f"{probe_processor().model}, 2 threads"
+    here = {"device": processor, "uuid": "", "cores": f"{allowed_cores():g}"}
+
+    def keep(flops=0.0, *, seconds=(), **more):
+        speed = {"dtype": "float32", "spread_ratio": 0.0, "num_repeats": 5}
+        sizes = [
+            SizeMeasured(local_batch_size=n, busy_seconds=s, spread_ratio=0.0, num_steps=9)
+            for n, s in enumerate(seconds, start=1)
+        ]
+        curve = {"overhead_seconds": 0.0, "seconds_per_sample": 1.0}
+        curve |= {"read_samples_per_second": None, "global_batch_size": 2, "micro_batch_size": 0}
+        result = DeviceMeasured(
+            device="d", versions={}, speeds=(Speed(what="copy", per_second=flops, **speed),)
+        )
+        if seconds:
+            result = ModelMeasured(device="d", model="Linear 01", sizes=tuple(sizes), **curve)
+        benchmark_cache.save(here | {"emulate": "None"} | more, result)
+
+    return keep
+
+
+def test_the_figures_are_what_was_measured_on_this_device(kept):
+    """A model at its best size; nothing emulated, of another device, or with other cores."""
+    kept(1e9)
+    kept(seconds=(0.5, 0.8), model="Linear 01")
+    kept(2e9, emulate="{...}")
+    kept(3e9, cores="77")
+    kept(4e9, device="Other CPU, 2 threads")
+    kept(5e9, uuid="GPU-elsewhere")
+    assert own_figures() == {"Linear 01": 2.5, "copy float32": 1e9}
+
+
+def test_of_two_gpus_the_slower_one_counts_and_both_are_named(kept, tmp_path):
+    """On a machine with the stand-in for NVIDIA's library."""
+    kept(9e9, uuid="GPU-11111111-2222-3333-4444-555555555555")
+    kept(2e9, uuid="GPU-66666666-7777-8888-9999-000000000000")
+    ask = (
+        "import json; from hetero_hvd.agent.figures import own_figures as f;"
+        "from hetero_hvd.discovery.machine import gpu_uuids as u; print(json.dumps([f(), u()]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ask],
+        env=environment(build(tmp_path)),
+        check=True,
+        capture_output=True,
+    )
+    figures, uuids = json.loads(done.stdout)
+    assert figures == {"copy float32": 2e9}
+    assert [uuid[:8] for uuid in uuids] == ["GPU-1111", "GPU-6666"]

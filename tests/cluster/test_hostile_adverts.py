@@ -41,6 +41,10 @@ class Listener:
         """Names to addresses of the announced nodes."""
         return {n.name: n.address for n in self.found.merge(self._config).nodes[1:]}
 
+    def has_news(self, since_seconds):
+        """Whether somebody has signed an advert since this time."""
+        return any(a.issued_at_seconds > since_seconds for a in self.found.present())
+
     async def until(self, condition, what):
         """Tick until it holds."""
         deadline = time.monotonic() + 30
@@ -57,7 +61,7 @@ class Network:
     """An honest node and an attacker on virtual hosts."""
 
     def __init__(self, cluster, key):
-        self.gateway = cluster.gateway
+        self.gateway, self.bridge = cluster.gateway, cluster.bridge
         self.alpha, self.beta = cluster["alpha"], cluster["beta"]
         self._key = key
         self._processes = []
@@ -92,6 +96,8 @@ async def come_move_and_leave(listener, network):
     move(alpha, alpha.address, moved, network.gateway)
     try:
         await listener.until(lambda: listener.nodes() == {"alpha": moved}, "it moves")
+        replugged_at = replug(alpha, moved, network)
+        await listener.until(lambda: listener.has_news(replugged_at), "its cable is back")
         agent.terminate()
         await listener.until(lambda: listener.nodes() == {}, "it leaves")
     finally:
@@ -103,8 +109,8 @@ async def come_move_and_leave(listener, network):
 def test_hostile_adverts_are_counted_and_nothing_else(virtual_cluster, tmp_path, capsys):
     """Unsigned, forged, replayed, oversized, shell-like ones, 10,000 in a burst, over IPv4 and 6.
 
-    Meanwhile a node joins, moves to another address and leaves, and is followed; a recorded advert
-    of it does not bring it back.
+    Meanwhile a node joins, moves to another address, loses its interface and gets one with the same
+    address, leaves, and is followed; a recorded advert of it does not bring it back.
     """
     make_key(tmp_path / "key")
     network = Network(virtual_cluster({"alpha": 100, "beta": 50}), tmp_path / "key")
@@ -142,3 +148,19 @@ def move(host, old, new, gateway):
     steps = f"addr del {old}/24 dev eth0", f"addr add {new}/24 dev eth0"
     for step in (*steps, f"route replace default via {gateway}"):
         subprocess.run(["ip", "-n", host.namespace, *step.split()], check=True)
+
+
+def replug(host, address, network):
+    """Take a host's interface away, and give it a new one with the same name and address."""
+    link = f"{network.bridge}v{host.address.rpartition('.')[2]}"
+    steps = (
+        f"-n {host.namespace} link del eth0",
+        f"link add {link} type veth peer name eth0 netns {host.namespace}",
+        f"link set {link} master {network.bridge} up",
+        f"-n {host.namespace} addr add {address}/24 dev eth0",
+        f"-n {host.namespace} link set eth0 up",
+        f"-n {host.namespace} route add default via {network.gateway}",
+    )
+    for step in steps:
+        subprocess.run(["ip", *step.split()], check=True)
+    return time.time()

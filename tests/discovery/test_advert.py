@@ -44,7 +44,7 @@ def test_a_genuine_advert_comes_through_whole():
     advert = make(
         addresses=("10.0.0.1", "fd00::1"),
         devices=tuple(f"GPU-{n:036}" for n in range(12)),
-        samples_per_second={"matmul": 2.5},
+        figures={"matrix product float32": 2.5e9},
     )
     assert check(advert) == advert
 

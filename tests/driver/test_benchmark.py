@@ -35,6 +35,7 @@ for epoch in trainer.epochs(int(sys.argv[1])):
     for x, y in trainer.batches():
         trainer.step(loss, x, y)
 """
+VERDICTS = ("valid", "noisy", "too few repeats")
 NODES = """
 nodes:
   - {name: alpha, slots: 1, devices: [], emulate: {seconds_per_sample: 0.01}}
@@ -72,7 +73,8 @@ def test_the_first_plan_and_the_stragglers_are_judged_by_the_benchmark(hetero_hv
     """Curves as emulated; the first shares fit them; who is slower than then is slow at once."""
     done = hetero_hvd("benchmark", "--seconds", "8", "--json", "--", "train.py", "1000")
     assert done.returncode == 0, done.stderr
-    found = {one["worker"]: one for one in json.loads(done.stdout)}
+    said = json.loads(done.stdout)
+    found = {one["worker"]: one for one in said["slots"]}
     for worker, slope in (("alpha:0", 0.01), ("beta:0", 0.03)):
         model = found[worker]["model"]
         assert model["seconds_per_sample"] == pytest.approx(slope, rel=0.25)
@@ -81,6 +83,11 @@ def test_the_first_plan_and_the_stragglers_are_judged_by_the_benchmark(hetero_hv
     formats = {speed["dtype"] for speed in found["alpha:0"]["device"]["speeds"]}
     assert {"float32", "float64"} <= formats
     assert "[beta:0] 1 samples in " in done.stderr
+    assert said["network"]["workers"] == ["alpha:0", "beta:0"]
+    assert {entry["op"] for entry in said["network"]["operations"]} == {"allreduce", "broadcast"}
+    assert all(entry["verdict"] in VERDICTS for entry in said["network"]["operations"])
+    assert [[speed > 0 for speed in row] for row in said["network"]["links"]] == [[0, 1], [1, 0]]
+    assert said["network"]["link_verdicts"][0][1] in VERDICTS
 
     # Now beta is hindered, from its first step on: in this job it was never faster.
     (tmp_path / "nodes.yaml").write_text(NODES % 0.1)
@@ -94,7 +101,7 @@ def test_the_first_plan_and_the_stragglers_are_judged_by_the_benchmark(hetero_hv
 @pytest.mark.process
 def test_a_script_that_fails_is_told_with_its_last_lines(hetero_hvd):
     """Exit code 1; the devices were measured all the same; no curve is kept."""
-    done = hetero_hvd("benchmark", "--seconds", "1", "--", "train.py", "broken")
+    done = hetero_hvd("benchmark", "--no-network", "--seconds", "1", "--", "train.py", "broken")
     assert done.returncode == 1
     assert "ImportError: no such library" in done.stdout
     assert "matrix product float32" in done.stdout

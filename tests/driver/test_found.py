@@ -50,16 +50,28 @@ def announced(number, **more):
 
 
 def test_the_file_wins_and_may_restrict(network):
-    """The same name or address is the same node; not allowed or no IPv4 is left out."""
+    """The same name or address is the same node; not allowed, no IPv4 or no slots is left out."""
     view, hear = network
     listed = (NodeConfig(name="n1", slots=1), NodeConfig(name="b", address="10.0.0.2", slots=1))
-    found, config = view(*listed, allow="n1,n2,n3,n5")
+    found, config = view(*listed, allow="n1,n2,n3,n5,n6")
     hear(found, *(announced(number) for number in (1, 2, 3, 4)))
-    hear(found, announced(5, addresses=("fd00::5",)))
+    hear(found, announced(5, addresses=("fd00::5",)), announced(6, slots=0))
     nodes = found.merge(config).nodes
     assert [node.name for node in nodes] == ["n1", "b", "n3"]
     assert nodes[:2] == listed
     assert (nodes[2].launcher, nodes[2].address, nodes[2].port) == ("agent", "10.0.0.3", 9388)
+
+
+def test_a_machine_that_is_listed_under_another_name_and_address_is_one_node(network):
+    """As soon as its worker has said on which machine it is; until the entry goes."""
+    view, hear = network
+    found, config = view(NodeConfig(name="b", address="10.9.9.9", slots=1))
+    hear(found, announced(1), announced(2))
+    assert [node.name for node in found.merge(config).nodes] == ["b", "n1", "n2"]
+    found.meet({"b": f"{1:032}"})
+    assert [node.name for node in found.merge(config).nodes] == ["b", "n2"]
+    gone = ClusterConfig(job=config.job, nodes=(NodeConfig(name="c", slots=1),))
+    assert [node.name for node in found.merge(gone).nodes] == ["c", "n1", "n2"]
 
 
 def test_people_are_told_of_a_new_node_once_and_of_a_conflict(network, caplog):
@@ -68,11 +80,13 @@ def test_people_are_told_of_a_new_node_once_and_of_a_conflict(network, caplog):
     said = []
     found, config = view(NodeConfig(name="a", slots=1))
     found._say = said.append
-    hear(found, announced(1, summary="2 x H100", slots=2, version="0.0"))
+    figures = {"matrix product float32": 41.23e9, "Linear 0123": 1234.5}
+    hear(found, announced(1, summary="2 x H100", slots=2, version="0.0", figures=figures))
     found.merge(config)
     hear(found, announced(1, summary="2 x H100", slots=2, version="0.0"))
     found.merge(config)
-    assert said == ["n1 announces itself: 2 x H100, 2 slots, hetero_hvd 0.0"]
+    measured = "matrix product float32 41.2 GFLOP/s; Linear 1.23e+03 samples/s"
+    assert said == [f"n1 announces itself: 2 x H100, 2 slots, hetero_hvd 0.0; {measured}"]
     hear(found, announced(2, name="n1"), sender="10.0.0.66")
     assert found.ignored["conflict"] == 1
     assert "from 10.0.0.66 was ignored: another machine has the name or a GPU of n1" in caplog.text

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hetero_hvd.messages.benchmark import DeviceMeasured, ModelMeasured
-from hetero_hvd.worker import benchmark_cache
+from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.worker.benchmark import FRESH, MARK, SECONDS
 from hetero_hvd.worker.device_speed import measure_device
 
