@@ -172,4 +172,4 @@ def _gist(found: Finding) -> object:
     """What makes a finding another one; its numbers do not."""
     if found.kind == "straggler":  # what it costs comes and goes with the others' noise
         return found.cause, found.is_past
-    return found.kind, found.is_complete, found.is_problem
+    return found.kind, found.is_complete, found.is_problem, bool(found.next_step)

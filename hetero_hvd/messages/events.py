@@ -104,7 +104,8 @@ class StragglerReported(Message, frozen=True):
         worker: Who.
         is_slow: Whether it is slow from now on.
         speed_ratio: Its speed / what it should be, relative to the median; NaN: unmeasured.
-        cause: `throttle`, `input`, `transfer`, `compute`, `unknown`, or None where it is not slow.
+        cause: `throttle`, `memory`, `input`, `transfer`, `compute`, `unknown`, or None where it is
+            not slow.
         since_step: First step of this state; -1: not known.
     """
 

@@ -7,7 +7,7 @@ import pytest
 from hetero_hvd.bench.causes import CASES, FALSE, GUILTY, MISSED, RIGHT, WRONG, grade, run_case
 from hetero_hvd.messages import Finding, WorkerId
 
-DATA, COMPUTE, HEALTHY, _, LINK, _ = CASES
+DATA, COMPUTE, HEALTHY, _, LINK, _, _ = CASES
 
 
 def findings(*stragglers, bound="compute"):
