@@ -209,7 +209,7 @@ class LiveView:
 
 def _sentences(findings: Sequence[Finding]) -> list[str]:
     """Who is slow comes first, then what binds the run."""
-    shown = [found for found in findings if found.kind != "memory"]
+    shown = [found for found in findings if found.kind != "memory" or found.next_step]
     shown.sort(key=lambda found: found.kind not in ("straggler", "imbalance"))
     return list(map(str, shown))
 

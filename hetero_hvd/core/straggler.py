@@ -26,9 +26,9 @@ WINDOWS = (VERDICT_ROWS, 16, 32)
 EXPLAINED_RATIO = 0.8
 """Part of the lost time that one cause must account for to be named."""
 
-MEMORY_RATIO = 0.2
-"""The same for waits for memory: the kernel counts waits for pages that it took away too early, but
-not its own work of taking them nor first reads, so that they are only a part of what it costs."""
+MEMORY_RATIO = 0.05
+"""The same for waits for memory: 0 on a healthy machine. The kernel counts waits for pages that it
+has just taken away, not its own work of taking them nor other reads: 0.1 to 0.4 was measured."""
 
 NOISE_SECONDS = 0.005
 """What a busy operating system costs a step now and then is no straggler's doing."""

@@ -23,6 +23,7 @@ def findings(*stragglers, bound="compute"):
     [
         (DATA, findings((GUILTY, "input")), RIGHT),
         (DATA, findings((GUILTY, "compute")), WRONG),
+        (DATA, findings((GUILTY, "input"), (GUILTY, "unknown")), RIGHT),
         (DATA, findings(), MISSED),
         (DATA, findings((GUILTY, "input"), ("slow", "compute")), FALSE),
         (HEALTHY, findings(), RIGHT),
