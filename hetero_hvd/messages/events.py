@@ -19,7 +19,12 @@ from hetero_hvd.messages.from_worker import (
     WorkersJoined,
 )
 from hetero_hvd.messages.identity import Message, WorkerId
-from hetero_hvd.messages.profile import CollectivesTimed, CommMeasured, PhasesTimed
+from hetero_hvd.messages.profile import (
+    CollectivesTimed,
+    CommMeasured,
+    DeviceUsed,
+    PhasesTimed,
+)
 from hetero_hvd.messages.tracing import TraceWritten
 from hetero_hvd.messages.verdicts import Judged
 
@@ -162,6 +167,7 @@ Event = (
     | StepsTimed
     | CollectivesTimed
     | PhasesTimed
+    | DeviceUsed
     | CommMeasured
     | TraceWritten
     | Evaluated

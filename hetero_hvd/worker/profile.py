@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 
-from hetero_hvd.messages import CollectivesTimed, PhasesTimed
+from hetero_hvd.messages import CollectivesTimed, DeviceUsed, PhasesTimed
 from hetero_hvd.probes.memory_stalls import MemoryStallMeter
 from hetero_hvd.probes.throttling import ThrottleMeter
 from hetero_hvd.probes.timing import PhaseClock
-from hetero_hvd.worker.admission import Seat
+from hetero_hvd.worker.admission import Seat, device
+from hetero_hvd.worker.device_use import DeviceUse
 from hetero_hvd.worker.phases import named_times
+from hetero_hvd.worker.software import device_uuid
 from hetero_hvd.worker.tracing import open_tracing
 
 REPORT_SECONDS = 2.0
@@ -35,6 +37,7 @@ class StepProfile:
             "memory_stall": MemoryStallMeter(),
         }
         self._nothing = {name: 0.0 * meter.take() for name, meter in self._meters.items()}
+        self._use: DeviceUse | None = None
         self._reducing_before = 0.0
         self._next_look_at = self._next_report_at = 0.0
 
@@ -69,6 +72,8 @@ class StepProfile:
             step: Index of the last step.
         """
         self._tell(seat, step)
+        if self._use is not None:
+            self._use.close()
         if self._tracing is not None:
             self._tracing.close(seat, step)
 
@@ -91,4 +96,10 @@ class StepProfile:
         if seconds:
             seat.client.send(
                 PhasesTimed(worker=seat.place.worker, step=step, seconds=seconds, counts=counts)
+            )
+        if self._use is None:
+            self._use = DeviceUse(device_uuid(device()))
+        if (ratio := self._use.news()) is not None:
+            seat.client.send(
+                DeviceUsed(worker=seat.place.worker, step=step, utilization_ratio=ratio)
             )
