@@ -5,8 +5,12 @@ Usage, under `hetero-hvd run`: python -m hetero_hvd.bench.cause_script JSON, the
 
 from __future__ import annotations
 
+import mmap
+import os
+import random
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 import hetero_hvd
 from hetero_hvd.worker.node import read_place
 
+SAMPLE_BYTES, READS_PER_BATCH = 64 * 2**10, 8
+
 
 class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to train, and what goes wrong.
@@ -27,11 +33,13 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         global_batch_size: Samples per step.
         width: Of the two hidden layers: what a step costs where the compute is real.
         node: The node that slows down.
-        kind: `data`: its loader waits; `compute`: its emulated compute takes longer; else nothing
-            that this script does.
+        kind: `data`: its loader waits; `compute`: its emulated compute takes longer; `memory`: its
+            samples are in a file, for others to take the memory from; else nothing that this
+            script does.
         ratio: So many times as long.
         data_seconds_per_sample: What its loader waits then.
         mark: File whose existence begins it.
+        file_bytes: Size of the file of samples.
     """
 
     global_batch_size: int
@@ -41,6 +49,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ratio: float
     data_seconds_per_sample: float
     mark: str
+    file_bytes: int
 
 
 class Fault:
@@ -50,6 +59,8 @@ class Fault:
         self._script = script
         self._place = read_place()
         self.has_begun = False
+        is_guilty = self._place.worker.node == script.node
+        self._file = _sample_file(script) if script.kind == "memory" and is_guilty else None
 
     def begins(self) -> bool:
         """True once, on the guilty node, when the mark is there."""
@@ -62,7 +73,23 @@ class Fault:
         """Put a batch together, slowly if that is the fault."""
         if self.has_begun and self._script.kind == "data":
             time.sleep(self._script.data_seconds_per_sample * len(samples))
+        if self._file is not None:
+            for _ in range(READS_PER_BATCH):
+                at = random.randrange(len(self._file) // SAMPLE_BYTES) * SAMPLE_BYTES  # noqa: S311
+                zlib.crc32(self._file[at : at + SAMPLE_BYTES])
         return default_collate(samples)
+
+
+def _sample_file(script: Script) -> mmap.mmap:
+    """A file that fits into the host's memory, read as it is mapped."""
+    path = Path(script.mark).with_name("samples")
+    with path.open("wb") as file:
+        for _ in range(script.file_bytes // SAMPLE_BYTES):
+            file.write(os.urandom(SAMPLE_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 
 
 def main() -> None:

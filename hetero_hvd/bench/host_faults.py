@@ -1,9 +1,10 @@
-"""What can go wrong with a virtual host while it works: less processor time, a slow link."""
+"""What can go wrong with a virtual host at work: less processor time or memory, a slow link."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from hetero_hvd.bench.virtual_cluster import INTERFACE, VirtualHost
 from hetero_hvd.errors import JobError
@@ -51,3 +52,57 @@ def slow_link(host: VirtualHost, *, rate: str) -> Iterator[None]:
     words = counted.replace(",", " ").split()
     if int(words[words.index("overlimits") + 1]) == 0:
         raise JobError(f"{host.name}'s link was never the limit")
+
+
+class MemoryGroup:
+    """A control group of its own for a host's memory, so that it can be made small.
+
+    Args:
+        host: Whose processes, those to come too, it bounds.
+    """
+
+    def __init__(self, host: VirtualHost) -> None:
+        top = Path("/sys/fs/cgroup")
+        self._name = host.name
+        if (top / "memory").is_dir():  # version 1: the kernel tells of pressure in version 2 alone
+            name = f"{host.namespace}-memory"
+            self._made = [top / "memory" / name, top / "unified" / name]
+            self._limit = self._made[0] / "memory.limit_in_bytes"
+        else:
+            self._made = []
+            (top / "cgroup.subtree_control").write_text("+memory")
+            self._limit = host.cgroup / "memory.max"
+        self.pressure = (self._made[-1] if self._made else host.cgroup) / "memory.pressure"
+        for group in self._made:
+            group.mkdir()
+            for pid in (host.cgroup / "cgroup.procs").read_text().split():
+                (group / "cgroup.procs").write_text(pid)
+
+    def close(self) -> None:
+        """Let its processes go."""
+        for group in self._made:
+            for pid in (group / "cgroup.procs").read_text().split():
+                with suppress(ProcessLookupError):
+                    (group.parent / "cgroup.procs").write_text(pid)
+            group.rmdir()
+
+    @contextmanager
+    def too_small(self, cache_bytes: int) -> Iterator[None]:
+        """Leave no more for files than this while the block lasts.
+
+        Raises:
+            JobError: Nobody ever waited for memory, so nothing was injected.
+        """
+        before, waited = self._limit.read_text(), self._waited_microseconds()
+        stat = dict(map(str.split, (self._limit.parent / "memory.stat").read_text().splitlines()))
+        kept = int(stat.get("total_rss", stat.get("anon", 0)))
+        self._limit.write_text(str(kept + cache_bytes))
+        try:
+            yield
+        finally:
+            self._limit.write_text("-1" if self._made else before)
+        if self._waited_microseconds() == waited:
+            raise JobError(f"{self._name} never waited for memory")
+
+    def _waited_microseconds(self) -> int:
+        return int(self.pressure.read_text().split("total=")[1].split()[0])

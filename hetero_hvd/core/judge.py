@@ -44,7 +44,7 @@ class Judge:
     def __init__(self) -> None:
         self.step = -1
         self._members: tuple[WorkerId, ...] = ()
-        self._rendezvous_id = 0
+        self._rendezvous_id = self._global_batch_size = 0
         self._is_first = True
         self._tables: deque[Table] = deque(maxlen=WINDOW_EXCHANGES)
         self._episodes: deque[Episode] = deque(maxlen=MAX_EPISODES)
@@ -81,6 +81,8 @@ class Judge:
         for found in self.findings():
             topic, gist = _topic(found), _gist(found)
             lasts = found.kind == "straggler" or (is_due and self._seen.get(topic) == gist)
+            if topic == "memory" and not found.next_step and topic not in self._told:
+                continue  # that there is room is no news
             if found.is_complete and lasts and self._told.get(topic) != gist:
                 self._told[topic] = gist
                 new.append(found)
@@ -92,6 +94,7 @@ class Judge:
 
     def _joined(self, event: WorkersJoined) -> None:
         self._members, self._rendezvous_id = event.workers, event.rendezvous_id
+        self._global_batch_size = event.global_batch_size
         self._is_first = True
         self._tables.clear()
         for episode in self._episodes:
@@ -108,6 +111,9 @@ class Judge:
         table = {worker: row for worker, row in pairs if row.num_steps > 0}
         if not table:
             return
+        num_samples = sum(row.local_batch_size for row in table.values())
+        if self._tables and num_samples < self._global_batch_size:
+            return  # the smaller batch at the end of an epoch tells nothing about the others
         self._num_exchanges += 1
         if self._tables and not _has_same_shares(self._tables[-1], table):
             self._tables.clear()
@@ -172,4 +178,4 @@ def _gist(found: Finding) -> object:
     """What makes a finding another one; its numbers do not."""
     if found.kind == "straggler":  # what it costs comes and goes with the others' noise
         return found.cause, found.is_past
-    return found.kind, found.is_complete, found.is_problem
+    return found.kind, found.is_complete, found.is_problem, bool(found.next_step)

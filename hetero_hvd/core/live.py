@@ -16,6 +16,7 @@ from hetero_hvd.core.lateness import lateness_seconds
 from hetero_hvd.core.live_words import PHASES, event_in_words
 from hetero_hvd.messages import (
     BatchPlan,
+    DeviceUsed,
     Event,
     Finding,
     Finished,
@@ -173,6 +174,9 @@ class LiveView:
                 self._worker(event.worker).state = "ended"
             case WorkerQuarantined():
                 self._worker(event.worker).state = "quarantined"
+            case DeviceUsed():
+                ratio = measured(event.utilization_ratio)
+                self._worker(event.worker).device_utilization_ratio = ratio
             case StragglerReported():
                 view = self._worker(event.worker)
                 since = event.since_step if event.since_step >= 0 else event.step
@@ -209,7 +213,7 @@ class LiveView:
 
 def _sentences(findings: Sequence[Finding]) -> list[str]:
     """Who is slow comes first, then what binds the run."""
-    shown = [found for found in findings if found.kind != "memory"]
+    shown = [found for found in findings if found.kind != "memory" or found.next_step]
     shown.sort(key=lambda found: found.kind not in ("straggler", "imbalance"))
     return list(map(str, shown))
 

@@ -26,13 +26,17 @@ WINDOWS = (VERDICT_ROWS, 16, 32)
 EXPLAINED_RATIO = 0.8
 """Part of the lost time that one cause must account for to be named."""
 
+MEMORY_RATIO = 0.05
+"""The same for waits for memory: 0 on a healthy machine. The kernel counts waits for pages that it
+has just taken away, not its own work of taking them nor other reads: 0.1 to 0.4 was measured."""
+
 NOISE_SECONDS = 0.005
 """What a busy operating system costs a step now and then is no straggler's doing."""
 
 CHANGED_RATIO = 0.25
 """So much slower or faster than what was told of a straggler is worth another word."""
 
-Cause = Literal["throttle", "input", "transfer", "compute", "unknown"]
+Cause = Literal["throttle", "memory", "input", "transfer", "compute", "unknown"]
 PHASES: Mapping[str, tuple[str, ...]] = {
     "input": ("data_wait_seconds",),
     "transfer": ("transfer_seconds",),
@@ -46,7 +50,7 @@ class _Watched:
     def __init__(self) -> None:
         self.best = OwnSpeed()
         self.parts: dict[str, float] = {}
-        self.throttled = 0.0
+        self.throttled = self.memory_stall = 0.0
         self.smooth = 1.0
         self.ratios: deque[float] = deque(maxlen=max(WINDOWS))
         self.rows: deque[tuple[StepTiming, float]] = deque(maxlen=NOW_ROWS)
@@ -74,20 +78,26 @@ class _Watched:
         if math.isfinite(row.throttled_seconds):
             per_sample = row.throttled_seconds / row.local_batch_size
             self.throttled += SMOOTHING * (per_sample - self.throttled)
+        if math.isfinite(row.memory_stall_seconds):
+            per_sample = row.memory_stall_seconds / row.local_batch_size
+            self.memory_stall += SMOOTHING * (per_sample - self.memory_stall)
 
     def cause(self) -> Cause:
         """What accounts for the time lost in the newest rows."""
         excess: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        throttled = missing = 0.0
+        throttled = memory_stall = missing = 0.0
         for row, ratio in self.rows:
             missing += row.busy_seconds * max(0.0, 1.0 - ratio)
             size = row.local_batch_size
             for name, seconds in _parts(row).items():
                 excess[name] += seconds - self.parts.get(name, 0.0) * size
             throttled += row.throttled_seconds - self.throttled * size
+            memory_stall += row.memory_stall_seconds - self.memory_stall * size
         lost = max(missing, sum(max(0.0, seconds) for seconds in excess.values()))
         if throttled >= EXPLAINED_RATIO * lost > 0:
             return "throttle"
+        if memory_stall >= MEMORY_RATIO * lost > 0:
+            return "memory"
         causes: tuple[Cause, ...] = ("input", "transfer", "compute")
         for cause in causes:
             if self.parts and excess[cause] >= EXPLAINED_RATIO * lost > 0:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from hetero_hvd.core.memory_room import memory_room
 from hetero_hvd.messages import Finding, FindingKind, StepTiming, WorkerId
 
 BOUND_RATIO = 0.25
@@ -36,6 +37,10 @@ _NEXT = {
 }
 _CAUSES = {
     "throttle": ("a CPU quota holds it back", "raise the CPU quota of {node}"),
+    "memory": (
+        "its processes wait for memory that the kernel takes from them",
+        "more memory for {node}, or fewer processes on it",
+    ),
     "input": ("it waits for its data", "faster storage or more loader workers on {node}"),
     "transfer": ("copying to its device takes long", "look at what else uses {node}'s bus"),
     "compute": (
@@ -89,7 +94,7 @@ def judge(rows: Rows, episodes: Sequence[Episode] = ()) -> list[Finding]:
     """
     slow = [_straggler(episode, rows) for episode in episodes]
     loaded = {worker: row for worker, row in rows.items() if row.local_batch_size > 0}
-    return [*slow, _bound(loaded), _imbalance(loaded), _memory()]
+    return [*slow, _bound(loaded), _imbalance(loaded), memory_room(loaded)]
 
 
 def straggler_cost_seconds(rows: Rows, worker: WorkerId, speed_ratio: float) -> float:
@@ -236,10 +241,6 @@ def _slowest(rows: Rows) -> str:
         f"{own[phase] / row.busy_seconds:.0%} of its own time in {phase.replace('_', ' ')} and "
         f"{row.local_batch_size} of {sum(r.local_batch_size for r in rows.values())} samples"
     )
-
-
-def _memory() -> Finding:
-    return _incomplete("memory", "memory head room: the size of the devices' memory is not known")
 
 
 def _incomplete(kind: FindingKind, words: str) -> Finding:

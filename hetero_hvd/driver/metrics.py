@@ -50,7 +50,7 @@ PHASES = {
 STEP_BUCKETS = tuple(map(float, range(9)))
 """The staleness bound is 8 at most."""
 
-CAUSES = ("throttle", "input", "transfer", "compute", "unknown")
+CAUSES = ("throttle", "memory", "input", "transfer", "compute", "unknown")
 OUT_OF_MEMORY = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
 
 

@@ -49,6 +49,7 @@ from hetero_hvd.messages.log import LogRecord
 from hetero_hvd.messages.profile import (
     CollectivesTimed,
     CommMeasured,
+    DeviceUsed,
     OperationMeasured,
     OperationTiming,
     PhasesTimed,
@@ -69,6 +70,7 @@ __all__ = [
     "CommMeasured",
     "Crashed",
     "Decided",
+    "DeviceUsed",
     "DriverEvent",
     "Evaluated",
     "Event",

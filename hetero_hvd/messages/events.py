@@ -19,7 +19,12 @@ from hetero_hvd.messages.from_worker import (
     WorkersJoined,
 )
 from hetero_hvd.messages.identity import Message, WorkerId
-from hetero_hvd.messages.profile import CollectivesTimed, CommMeasured, PhasesTimed
+from hetero_hvd.messages.profile import (
+    CollectivesTimed,
+    CommMeasured,
+    DeviceUsed,
+    PhasesTimed,
+)
 from hetero_hvd.messages.tracing import TraceWritten
 from hetero_hvd.messages.verdicts import Judged
 
@@ -104,7 +109,8 @@ class StragglerReported(Message, frozen=True):
         worker: Who.
         is_slow: Whether it is slow from now on.
         speed_ratio: Its speed / what it should be, relative to the median; NaN: unmeasured.
-        cause: `throttle`, `input`, `transfer`, `compute`, `unknown`, or None where it is not slow.
+        cause: `throttle`, `memory`, `input`, `transfer`, `compute`, `unknown`, or None where it is
+            not slow.
         since_step: First step of this state; -1: not known.
     """
 
@@ -161,6 +167,7 @@ Event = (
     | StepsTimed
     | CollectivesTimed
     | PhasesTimed
+    | DeviceUsed
     | CommMeasured
     | TraceWritten
     | Evaluated

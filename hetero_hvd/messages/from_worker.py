@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from hetero_hvd.messages.identity import Message, WorkerId
-from hetero_hvd.messages.profile import CollectivesTimed, CommMeasured, PhasesTimed
+from hetero_hvd.messages.profile import (
+    CollectivesTimed,
+    CommMeasured,
+    DeviceUsed,
+    PhasesTimed,
+)
 from hetero_hvd.messages.timing import StepTiming
 from hetero_hvd.messages.tracing import TraceWritten
 
@@ -221,6 +226,7 @@ FromWorker = (
     | StepsTimed
     | CollectivesTimed
     | PhasesTimed
+    | DeviceUsed
     | CommMeasured
     | TraceWritten
     | Evaluated

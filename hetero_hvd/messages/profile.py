@@ -95,6 +95,21 @@ class PhasesTimed(Message, frozen=True):
     counts: dict[str, int]
 
 
+class DeviceUsed(Message, frozen=True):
+    """How busy a worker's GPU is; sent every few seconds if that has changed.
+
+    Attributes:
+        worker: Whose.
+        step: Index of the last step.
+        utilization_ratio: Part of the time in which a kernel ran, 0...1, over the last second or
+            less, whoever's kernel it was.
+    """
+
+    worker: WorkerId
+    step: int
+    utilization_ratio: float
+
+
 class OperationMeasured(msgspec.Struct, frozen=True, kw_only=True):
     """One operation at one size, measured by itself.
 

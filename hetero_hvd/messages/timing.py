@@ -31,6 +31,7 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
             worker that is furthest ahead, the bound on the one that the others wait for.
         other_seconds: Of the step in none of its phases: the script's own work between steps.
         overlapped_comm_seconds: With a reduction under way while the worker did something else.
+        memory_stall_seconds: In which its control group's processes waited for memory.
     """
 
     num_steps: int
@@ -50,6 +51,7 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     lag_steps: float = math.nan
     other_seconds: float = math.nan
     overlapped_comm_seconds: float = math.nan
+    memory_stall_seconds: float = math.nan
 
     @property
     def busy_seconds(self) -> float:

@@ -8,6 +8,7 @@ or library does not support is None; what fails is None too and named in `proble
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,6 @@ from hetero_hvd.probes.gpu_records import GpuReport, GpuSample, GpuSurvey, MigDe
 KIB = 1024
 _ALL_LINKS = 0xFFFFFFFF
 """Scope of a field value: the sum over a device's NVLinks."""
-
 
 CLOCK_REASONS = {
     0x001: "idle",
@@ -135,6 +135,31 @@ def sample(on_failure: Callable[[str], None] = lambda _: None) -> list[GpuSample
         if error.problem is not None:
             on_failure(error.problem)
         return []
+
+
+@contextmanager
+def device_use(uuid: str) -> Iterator[Callable[[], float]]:
+    """Ask one GPU again and again; the library stays open meanwhile.
+
+    Args:
+        uuid: Of the GPU, as NVML has it.
+
+    Yields:
+        What gives the part of the last second, or less, in which a kernel ran; NaN: not known.
+    """
+    try:
+        with _library() as nvml:
+            handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+            found = next((h for h in handles if str(nvml.nvmlDeviceGetUUID(h)) == uuid), None)
+            device = None if found is None else _Device(nvml, found)
+
+            def ask() -> float:
+                busy = device.field("GetUtilizationRates", "gpu") if device else None
+                return math.nan if busy is None else busy / 100
+
+            yield ask
+    except _UnavailableError:
+        yield lambda: math.nan
 
 
 @contextmanager

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 
-from hetero_hvd.messages import CollectivesTimed, PhasesTimed
+from hetero_hvd.messages import CollectivesTimed, DeviceUsed, PhasesTimed
+from hetero_hvd.probes.memory_stalls import MemoryStallMeter
 from hetero_hvd.probes.throttling import ThrottleMeter
 from hetero_hvd.probes.timing import PhaseClock
-from hetero_hvd.worker.admission import Seat
+from hetero_hvd.worker.admission import Seat, device
+from hetero_hvd.worker.device_use import DeviceUse
 from hetero_hvd.worker.phases import named_times
+from hetero_hvd.worker.software import device_uuid
 from hetero_hvd.worker.tracing import open_tracing
 
 REPORT_SECONDS = 2.0
@@ -18,7 +20,7 @@ REPORT_SECONDS = 2.0
 
 LOOK_SECONDS = 0.05
 """Between two readings of the kernel's files, which cost more than all the rest together; what
-short steps were throttled is put down to the last of them."""
+short steps lost to a quota or to memory is put down to the last of them."""
 
 
 class StepProfile:
@@ -30,8 +32,12 @@ class StepProfile:
 
     def __init__(self, clock: PhaseClock) -> None:
         self._tracing = open_tracing(os.environ, clock)
-        self._throttle = ThrottleMeter()
-        self._is_throttle_known = not math.isnan(self._throttle.take())
+        self._meters: dict[str, ThrottleMeter | MemoryStallMeter] = {
+            "throttled": ThrottleMeter(),
+            "memory_stall": MemoryStallMeter(),
+        }
+        self._nothing = {name: 0.0 * meter.take() for name, meter in self._meters.items()}
+        self._use: DeviceUse | None = None
         self._reducing_before = 0.0
         self._next_look_at = self._next_report_at = 0.0
 
@@ -43,18 +49,20 @@ class StepProfile:
             step: Index of the step.
 
         Returns:
-            Seconds in this step: `throttled`, and `reducing`, with a reduction under way.
+            Seconds in this step: `throttled`, `memory_stall`, and `reducing`, with a reduction
+            under way. NaN is not known here.
         """
         reducing = seat.collective.operations.reducing_seconds
         in_step, self._reducing_before = reducing - self._reducing_before, reducing
-        now, throttled = time.monotonic(), 0.0 if self._is_throttle_known else math.nan
+        now, lost = time.monotonic(), self._nothing
         if now >= self._next_look_at:
-            self._next_look_at, throttled = now + LOOK_SECONDS, self._throttle.take()
+            self._next_look_at = now + LOOK_SECONDS
+            lost = {name: meter.take() for name, meter in self._meters.items()}
         if now >= self._next_report_at:
             self._tell(seat, step)
         if self._tracing is not None:
             self._tracing.step_applied(seat, step)
-        return {"throttled": throttled, "reducing": in_step}
+        return {**lost, "reducing": in_step}
 
     def finish(self, seat: Seat, step: int) -> None:
         """Nothing more will come: send what is left.
@@ -64,6 +72,8 @@ class StepProfile:
             step: Index of the last step.
         """
         self._tell(seat, step)
+        if self._use is not None:
+            self._use.close()
         if self._tracing is not None:
             self._tracing.close(seat, step)
 
@@ -86,4 +96,10 @@ class StepProfile:
         if seconds:
             seat.client.send(
                 PhasesTimed(worker=seat.place.worker, step=step, seconds=seconds, counts=counts)
+            )
+        if self._use is None:
+            self._use = DeviceUse(device_uuid(device()))
+        if (ratio := self._use.news()) is not None:
+            seat.client.send(
+                DeviceUsed(worker=seat.place.worker, step=step, utilization_ratio=ratio)
             )

@@ -7,7 +7,7 @@ import pytest
 from hetero_hvd.bench.causes import CASES, FALSE, GUILTY, MISSED, RIGHT, WRONG, grade, run_case
 from hetero_hvd.messages import Finding, WorkerId
 
-DATA, COMPUTE, HEALTHY, _, LINK, _ = CASES
+DATA, COMPUTE, HEALTHY, _, LINK, _, _ = CASES
 
 
 def findings(*stragglers, bound="compute"):
@@ -23,6 +23,7 @@ def findings(*stragglers, bound="compute"):
     [
         (DATA, findings((GUILTY, "input")), RIGHT),
         (DATA, findings((GUILTY, "compute")), WRONG),
+        (DATA, findings((GUILTY, "input"), (GUILTY, "unknown")), RIGHT),
         (DATA, findings(), MISSED),
         (DATA, findings((GUILTY, "input"), ("slow", "compute")), FALSE),
         (HEALTHY, findings(), RIGHT),

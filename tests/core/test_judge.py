@@ -125,3 +125,11 @@ def test_findings_are_plain_data(run):
     for found in run.judge.findings():
         plain = msgspec.to_builtins(found)
         assert msgspec.convert(plain, type(found)) == found
+
+
+def test_the_small_batch_at_the_end_of_an_epoch_is_not_judged(run):
+    """Its fixed costs weigh more: it says nothing about the batches before and after it."""
+    run.exchanges(5, row(), row())
+    before = run.judge.findings()
+    run.exchanges(1, row(share=2, data=0.2), row(share=1, data=0.2))
+    assert run.judge.findings() == before

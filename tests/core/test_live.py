@@ -4,8 +4,10 @@ import json
 
 import msgspec
 
+from hetero_hvd.cli.live_table import table_of
 from hetero_hvd.core.live import MAX_EVENTS, LiveView
 from hetero_hvd.messages import (
+    DeviceUsed,
     RunEnded,
     RunStarted,
     StepsTimed,
@@ -117,3 +119,20 @@ def test_the_view_is_bounded_and_plain_json():
     plain = json.loads(msgspec.json.encode(state))
     assert plain["workers"][0]["memory_bytes"] is None
     assert (plain["state"], plain["workers"][0]["restarts"]) == ("ended", 499)
+
+
+def test_the_use_of_a_gpu_is_shown_as_it_was_told():
+    """Of its worker alone; a dash, not zero, where nobody has measured it."""
+    used = DeviceUsed(worker=GAMMA, step=19, utilization_ratio=0.87)
+    state = view_of(timing(10, 0.09), timing(10, 0.09), events=[used])
+    assert [worker.device_utilization_ratio for worker in state.workers] == [None, 0.87]
+    rows = [line for line in table_of(state) if line.startswith(("alpha", "gamma"))]
+    assert ["87%" in row for row in rows] == [False, True]
+
+
+def test_tight_memory_is_shown_and_room_is_not():
+    """The head room of a healthy run is no news for its viewers."""
+    roomy = msgspec.structs.replace(timing(10, 0.09), memory_bytes=40.0, memory_limit_bytes=100.0)
+    tight = msgspec.structs.replace(roomy, memory_bytes=95.0)
+    assert not any("memory" in sentence for sentence in view_of(roomy, roomy).verdict)
+    assert "memory is tight: gamma:0 uses" in view_of(roomy, tight).verdict[-1]

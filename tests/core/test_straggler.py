@@ -149,6 +149,18 @@ def test_a_quota_that_holds_a_worker_back_is_called_throttle(watched):
     assert said.endswith("(compute)")
 
 
+def test_waits_for_memory_explain_what_they_are_a_part_of(watched):
+    """Time that goes to reading again what the kernel took away shows as input, and is memory."""
+    watched.run(20, lambda _, row: msgspec.structs.replace(row, memory_stall_seconds=0.0))
+
+    def short_of_memory(at, row):
+        row = slower(0, wait=0.1)(at, row)
+        return msgspec.structs.replace(row, memory_stall_seconds=0.02 if at == 0 else 0.0)
+
+    (said,) = watched.run(20, short_of_memory)
+    assert said.endswith("(memory)")
+
+
 def replace_throttle(row, seconds):
     """The row with a time that a quota has cost."""
     return msgspec.structs.replace(row, throttled_seconds=seconds)

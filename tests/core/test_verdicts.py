@@ -141,3 +141,24 @@ def test_a_straggler_is_told_with_its_price():
     found, *_ = judge(rows, [slow])
     assert found.words.startswith("alpha:0 was slow from step 30 to 50: 0.50")
     assert not found.is_problem
+
+
+def test_memory_is_judged_by_who_has_least_of_it_left():
+    """Tight below a tenth, with what to do; INCOMPLETE as soon as one limit is not known."""
+
+    def found(*used_bytes, limit=100.0):
+        rows = [
+            msgspec.structs.replace(row(), memory_bytes=used, memory_limit_bytes=limit)
+            for used in used_bytes
+        ]
+        return judged(*rows)[-1]
+
+    roomy, tight, unknown = found(40.0, 20.0), found(40.0, 95.0), found(40.0, 20.0, limit=math.nan)
+    assert (roomy.is_complete, roomy.worker, roomy.next_step) == (True, ALPHA, "")
+    assert roomy.evidence["headroom_ratio"] == pytest.approx(0.6)
+    assert (tight.worker, tight.words[:15], bool(tight.next_step)) == (
+        BETA,
+        "memory is tight",
+        True,
+    )
+    assert not unknown.is_complete

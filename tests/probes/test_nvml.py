@@ -139,3 +139,19 @@ def test_a_real_gpu_is_reported_as_by_nvidia_smi():
         assert gpu.memory_bytes == pytest.approx(int(mebibytes) * 2**20, abs=2**20)
         assert (gpu.max_pcie_generation, gpu.max_pcie_width) == (int(generation), int(width))
         assert gpu.power_limit_watts == pytest.approx(float(watts), abs=0.01)
+
+
+def test_the_use_of_one_gpu_is_watched(with_gpus):
+    """In a thread, told when it has changed; one that is not there is never told of."""
+    code = """
+import threading
+from hetero_hvd.worker.device_use import DeviceUse
+one = DeviceUse("GPU-11111111-2222-3333-4444-555555555555", ask_seconds=0.01)
+none = DeviceUse("GPU-of-another-machine", ask_seconds=0.01)
+while (ratio := one.news()) is None:
+    pass
+found = [ratio, one.news(), none.news(), DeviceUse("").news()]
+for use in (one, none):
+    use.close()
+"""
+    assert with_gpus(code) == [0.87, None, None, None]

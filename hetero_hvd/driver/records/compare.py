@@ -28,7 +28,7 @@ def compare_runs(first: Path, second: Path) -> Iterator[str]:
     yield _speed(one, other)
     yield _loss(one, other)
     for worker in sorted(one.shares.keys() | other.shares.keys()):
-        shares = [_last(series.shares.get(worker, [])) for series in (one, other)]
+        shares = [_last_share(series, worker) for series in (one, other)]
         yield f"share of {worker} at the end: {shares[0]} and {shares[1]}"
     for name, series in (("first", one), ("second", other)):
         for sentence in series.verdict:
@@ -71,8 +71,14 @@ def _loss(one: Series, other: Series) -> str:
     return f"loss at step {step}: {found[0]} and {found[1]}"
 
 
-def _last(values: list[float | None]) -> str:
-    return _number(next((v for v in reversed(values) if v is not None), None))
+def _last_share(series: Series, worker: str) -> str:
+    """Of the last whole batch: the one at the end of an epoch may be smaller."""
+    lines = [values for values in series.shares.values() if values]
+    totals = [sum(share or 0.0 for share in point) for point in zip(*lines, strict=True)]
+    if not totals or not series.shares.get(worker):
+        return UNKNOWN
+    last = max(range(len(totals)), key=lambda index: (totals[index], index))
+    return _number(series.shares[worker][last])
 
 
 def _number(value: float | None) -> str:
