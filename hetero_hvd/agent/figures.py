@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from hetero_hvd.discovery.advert import MAX_FIGURES, MAX_TEXT
 from hetero_hvd.discovery.machine import gpu_uuids
@@ -12,6 +13,7 @@ from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.probes.hardware import allowed_cores
 from hetero_hvd.probes.processor import probe_processor
 
+BOTH: Any = ModelMeasured | DeviceMeasured
 _RANKS = {"matrix": 1, "copy": 2}  # by the first word of a name; a model's is another
 
 
@@ -29,7 +31,7 @@ def own_figures() -> dict[str, float]:
     """
     uuids, processor = gpu_uuids(), probe_processor().model
     newest: dict[tuple[str, str], float] = {}
-    for key, result in benchmark_cache.entries(ModelMeasured | DeviceMeasured):
+    for key, result in benchmark_cache.entries(BOTH):
         for name, amount in _amounts(result) if _is_ours(key, uuids, processor) else ():
             if math.isfinite(amount) and len(name) <= MAX_TEXT:
                 newest.setdefault((name, key.get("uuid", "")), amount)

@@ -45,6 +45,7 @@ class Judge:
         self.step = -1
         self._members: tuple[WorkerId, ...] = ()
         self._rendezvous_id = self._global_batch_size = 0
+        self._varies = False
         self._is_first = True
         self._tables: deque[Table] = deque(maxlen=WINDOW_EXCHANGES)
         self._episodes: deque[Episode] = deque(maxlen=MAX_EPISODES)
@@ -94,7 +95,7 @@ class Judge:
 
     def _joined(self, event: WorkersJoined) -> None:
         self._members, self._rendezvous_id = event.workers, event.rendezvous_id
-        self._global_batch_size = event.global_batch_size
+        self._global_batch_size, self._varies = event.global_batch_size, event.wait_free
         self._is_first = True
         self._tables.clear()
         for episode in self._episodes:
@@ -112,10 +113,10 @@ class Judge:
         if not table:
             return
         num_samples = sum(row.local_batch_size for row in table.values())
-        if self._tables and num_samples < self._global_batch_size:
+        if self._tables and num_samples < self._global_batch_size and not self._varies:
             return  # the smaller batch at the end of an epoch tells nothing about the others
         self._num_exchanges += 1
-        if self._tables and not _has_same_shares(self._tables[-1], table):
+        if self._tables and not (self._varies or _has_same_shares(self._tables[-1], table)):
             self._tables.clear()
         self._tables.append(table)
         for episode in self._episodes:
