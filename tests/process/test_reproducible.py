@@ -14,6 +14,7 @@ KINDS = {
     "gpt, 32-bit sums": {"model": "gpt", "sum_bits": 32},
     "cnn, scaler that overflows": {"model": "cnn", "scaler": True},
     "cnn, loader processes": {"model": "cnn", "loaders": 1},
+    "cnn, out of memory": {"model": "cnn", "oom": True},
 }
 PLANS = ("even", "skewed", "balancer")
 CASES = [
@@ -52,6 +53,17 @@ def fingerprints(results, kind, mode):
 def test_one_fingerprint(results, kind):
     """Parameters, optimizer and loss are the same bits for 1 to 4 workers and all plans."""
     assert len(fingerprints(results, kind, mode=True)) == 1
+
+
+def test_a_lack_of_memory_changes_no_bit(results):
+    """Workers that had to compute their grains of a step again end with the same bits."""
+    same = [fingerprints(results, kind, mode=True) for kind in ("cnn", "cnn, out of memory")]
+    assert same[0] == same[1]
+    calls = {
+        kind: sum(result["calls"] for result in results[kind, "skewed", True][1])
+        for kind in ("cnn", "cnn, out of memory")
+    }
+    assert calls["cnn, out of memory"] == calls["cnn"] + 2
 
 
 def test_the_plans_did_differ(results):

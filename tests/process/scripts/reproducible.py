@@ -158,17 +158,20 @@ def new_training(model, options):
     return network, loss_of(network), data, trainer
 
 
-def one_case(*, model, plans, mode=True, autocast=False, scaler=False, **options):
-    """Train two epochs."""
+def one_case(*, model, plans, mode=True, autocast=False, scaler=False, oom=False, **options):
+    """Train two epochs; `oom`: in step 2 there is no memory for a grain after the first, once."""
     init().planner = planner_of(plans)
     if mode:
         options |= {"reproducible": True, "grain": GRAIN}
     if scaler:  # the first scaled losses are infinite
         options["scaler"] = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=1000)
     network, loss, data, trainer = new_training(model, options)
-    evaluation, shares = {}, set()
+    evaluation, shares, calls = {}, set(), []
 
     def in_context(*batch):
+        calls.append(trainer.applied_steps)
+        if oom and calls.count(2) == 2:
+            torch.empty(2**50)
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             return 64 * loss(*batch) if scaler else loss(*batch)
 
@@ -185,6 +188,7 @@ def one_case(*, model, plans, mode=True, autocast=False, scaler=False, **options
         "evaluation": evaluation,
         "finite": all(bool(p.isfinite().all()) for p in network.parameters()),
         "shares": sorted(shares),
+        "calls": calls.count(2),
         "scale": options["scaler"].get_scale() if scaler else None,
     }
 
