@@ -42,7 +42,8 @@ def staleness_loss(effort: Effort, say: Say) -> Iterator[Table]:
 def variants() -> dict[str, tuple[dict[str, Any], int]]:
     """Name to (options of the trainer, which order of the data); the second one shows chance."""
     modes = {
-        name: options | ({"staleness_warmup_steps": WARMUP_STEPS} if "S" in name else {})
+        name: options
+        | ({"staleness_warmup_steps": WARMUP_STEPS} if "staleness_bound" in options else {})
         for name, options in MODES.items()
     }
     synchronous = modes.pop(SYNCHRONOUS)
