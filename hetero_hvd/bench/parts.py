@@ -18,6 +18,7 @@ from hetero_hvd.bench.quota import quota
 from hetero_hvd.bench.reproducible import reproducible
 from hetero_hvd.bench.scrape import scrape
 from hetero_hvd.bench.staleness import staleness
+from hetero_hvd.bench.staleness_loss import staleness_loss
 from hetero_hvd.bench.tables import (
     Effort,
     Say,
@@ -206,4 +207,5 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "oom": oom,
     "scrape": scrape,
     "staleness": staleness,
+    "staleness-loss": staleness_loss,
 }

@@ -20,9 +20,9 @@ import hetero_hvd
 SIZE = 1437
 
 
-def new_model() -> nn.Module:
+def new_model(seed: int = 0) -> nn.Module:
     """A small network for the digits."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),

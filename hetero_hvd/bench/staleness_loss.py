@@ -1,0 +1,125 @@
+"""What bounded staleness costs in accuracy: the loss after equal samples, over several seeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from hetero_hvd.bench.modes import MODES, STALE, SYNCHRONOUS
+from hetero_hvd.bench.numbers import Number
+from hetero_hvd.bench.peers import execute
+from hetero_hvd.bench.tables import FULL, Effort, Say, Table, spread
+
+CHANCE = "S = 0, another order of the data"
+NUM_WORKERS, WARMUP_STEPS, GOAL = 2, 50, 0.01
+TIMEOUT_SECONDS = 1800.0
+JOBS: dict[str, dict[str, Any]] = {
+    "digits CNN, AdamW": {"num_steps": 200, "batch_size": 64},
+    "digits CNN, SGD with momentum": {"num_steps": 200, "batch_size": 64},
+    "tiny GPT on Python's source, AdamW": {"num_steps": 250, "batch_size": 16},
+}
+SEEDS, QUICK_SEEDS, QUICK_STEPS = (0, 1, 2, 3, 4), (0, 1), 100
+
+
+def staleness_loss(effort: Effort, say: Say) -> Iterator[Table]:
+    """Loss at equal samples against the staleness bound."""
+    is_full = effort.repeats >= FULL.repeats
+    seeds = SEEDS if is_full else QUICK_SEEDS
+    for task, size in JOBS.items():
+        say(f"{task}: {len(seeds)} seeds of {len(MODES) + 1} variants")
+        job = {"task": task, "seeds": seeds, "variants": variants(), **size}
+        job |= {} if is_full else {"num_steps": QUICK_STEPS}
+        yield table_of(job, _run(job))
+
+
+def variants() -> dict[str, tuple[dict[str, Any], int]]:
+    """Name to (options of the trainer, which order of the data); the second one shows chance."""
+    modes = {
+        name: options
+        | ({"staleness_warmup_steps": WARMUP_STEPS} if "staleness_bound" in options else {})
+        for name, options in MODES.items()
+    }
+    synchronous = modes.pop(SYNCHRONOUS)
+    found = {SYNCHRONOUS: (synchronous, 0), CHANCE: (synchronous, 1)}
+    return found | {name: (options, 0) for name, options in modes.items()}
+
+
+def table_of(job: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Table:
+    """The variants of one task against the synchronous training of the same seed.
+
+    Args:
+        job: As `workload_loss.Job`.
+        found: A record of each training: variant, seed, held_out, training, ended.
+    """
+    runs: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for record in found:
+        runs[record["variant"]].append(record)
+    differences = {
+        variant: {
+            name: [run[name] / plain[name] - 1 for run, plain in _pairs(records, runs)]
+            for name in ("held_out", "training")
+        }
+        for variant, records in runs.items()
+    }
+    samples = job["num_steps"] * job["batch_size"]
+    cost = median(differences[STALE]["held_out"])
+    return Table(
+        title=f"Loss under staleness: {job['task']}",
+        text=f"{NUM_WORKERS} workers with real compute, {samples} samples in {job['num_steps']} "
+        f"steps, the first {WARMUP_STEPS} without staleness, {len(job['seeds'])} seeds; medians of "
+        "the differences to S = 0 with the same seed, and their range. `training` is the loss of "
+        f"the last tenth of the steps. `{CHANCE}` shows what chance does.",
+        columns=("mode", "held-out loss", "against S = 0", "training, against S = 0", "fell back"),
+        rows=[
+            (
+                variant,
+                f"{median(run['held_out'] for run in records):.4f}",
+                *(
+                    f"{median(of):+.1%} ({spread(of, '{:+.1%}')})"
+                    for of in differences[variant].values()
+                ),
+                f"{sum(bool(run['ended']) for run in records)} of {len(records)}",
+            )
+            for variant, records in runs.items()
+        ],
+        numbers=[
+            Number(
+                quantity=f"held-out loss at equal samples, staleness bound 1 / 0: {job['task']}",
+                goal=f"at most {GOAL:.0%} more",
+                found=f"{cost:+.1%} ({spread(differences[STALE]['held_out'], '{:+.1%}')})",
+                is_reached=cost <= GOAL,
+            )
+        ],
+        raw=[dict(record) for record in found],
+    )
+
+
+def _pairs(
+    records: Sequence[Mapping[str, Any]], runs: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    plain = {record["seed"]: record for record in runs[SYNCHRONOUS]}
+    return ((record, plain[record["seed"]]) for record in records)
+
+
+def _run(job: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The records of all trainings, on real workers of this machine."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "job.json").write_text(json.dumps(job))
+        launch = [str(Path(sys.executable).parent / "horovodrun"), "--gloo", "-np"]
+        launch += [str(NUM_WORKERS), "-H", f"localhost:{NUM_WORKERS}", "--network-interfaces", "lo"]
+        words = ["-m", "hetero_hvd.bench.workload_loss", str(folder)]
+        variables = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "HETERO_HVD_BALANCE": '{"balance": false}',
+        }
+        execute([*launch, sys.executable, *words], folder, variables, TIMEOUT_SECONDS)
+        found: list[dict[str, Any]] = json.loads((folder / "losses.json").read_text())
+        return found
