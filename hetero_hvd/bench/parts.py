@@ -10,6 +10,7 @@ from typing import Any
 
 from hetero_hvd.bench.causes import causes
 from hetero_hvd.bench.faults.part import faults
+from hetero_hvd.bench.links import links
 from hetero_hvd.bench.numbers import Number, simulated, timed
 from hetero_hvd.bench.oom import oom
 from hetero_hvd.bench.peers import PEERS, Cluster, Run, run_peer
@@ -200,6 +201,7 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "quota": quota,
     "slowdown": slowdown,
     "communication": communication,
+    "links": links,
     "reproducible": reproducible,
     "profile": profile,
     "faults": faults,

@@ -80,6 +80,8 @@ def _page(kept: Mapping[str, dict[str, object]]) -> list[str]:
         "`ours` starts without any knowledge; `static` has speeds that were measured beforehand,",
         "`oracle` the best plan by hand; `lbb` and `omnilearn` are the published rules on our",
         "runtime; `uniform` is ours with even shares, `horovod` and `ddp` are plain frameworks.",
+        "The spread of a row is the range of its repeats; `scripts/bench --again PART` measures",
+        "anew and tells which rows' ranges lie apart from the kept ones.",
         "",
         "## Numbers to beat",
         "",
