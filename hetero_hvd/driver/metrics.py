@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -17,6 +17,7 @@ from prometheus_client import (
 )
 
 from hetero_hvd.core.bandwidth import bus_factor
+from hetero_hvd.core.control import Action
 from hetero_hvd.core.lateness import exposed_seconds, lateness_seconds
 from hetero_hvd.core.metric_names import PREFIX, RUN, WORKER
 from hetero_hvd.driver.summary import Exchange
@@ -51,6 +52,7 @@ STEP_BUCKETS = tuple(map(float, range(9)))
 """The staleness bound is 8 at most."""
 
 CAUSES = ("throttle", "memory", "input", "transfer", "compute", "unknown")
+RESETS = ("fault", "membership")
 OUT_OF_MEMORY = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
 
 
@@ -157,6 +159,10 @@ class Metrics:
         self._set("world_size", len(event.workers))
         self._set("rendezvous_id", event.rendezvous_id)
         self._add("oom", 0.0)  # all are heard of, so none is known to have happened
+        for reason in RESETS:  # a counter that begins at 1 has never increased, to Prometheus
+            self._add("resets", 0.0, reason=reason)
+        for action in get_args(Action):
+            self._add("balancer_decisions", 0.0, action=action.replace(" ", "_"))
         self._count_slow()
         for rank, worker in enumerate(event.workers):
             self._set("worker_rank", rank, worker=str(worker))

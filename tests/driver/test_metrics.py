@@ -149,6 +149,15 @@ def test_the_numbers_are_those_of_the_events():
     assert found["last_step_timestamp_seconds",] == 1000
 
 
+def test_what_can_be_counted_begins_at_zero():
+    """Or Prometheus, which knows a counter from its first sample on, would miss the first event."""
+    found = values(replayed(*HISTORY[:2]))
+    for name in ("move", "roll_back", "try_again"):
+        assert found["balancer_decisions_total", name] == 0
+    assert [found["resets_total", reason] for reason in ("fault", "membership")] == [0, 0]
+    assert found["oom_total",] == 0
+
+
 def test_operations_are_counted_by_kind_and_size():
     """Bytes and counts add up; bus bandwidth of a sum of two is its bytes / its time."""
     found = values(replayed(*HISTORY, OPERATIONS))
