@@ -18,7 +18,7 @@ MODES: dict[str, dict[str, Any]] = {
     f"S = {bound}": {"staleness_bound": bound, "staleness_warmup_steps": WARMUP_STEPS}
     for bound in (0, 1, 2, 4)
 }
-MODES["wait-free"] = {"wait_free": True, "wait_free_lr": "none"}
+MODES["wait-free"] = {"wait_free": True}
 """Options of the trainer for each way to take steps; the first is what the others compare with."""
 
 SYNCHRONOUS, STALE, WAIT_FREE = "S = 0", "S = 1", "wait-free"

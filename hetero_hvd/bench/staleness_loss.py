@@ -77,18 +77,7 @@ def table_of(job: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Tabl
         "the differences to S = 0 with the same seed, and their range. `training` is the loss of "
         f"the last tenth of the steps. `{CHANCE}` shows what chance does.",
         columns=("mode", "held-out loss", "against S = 0", "training, against S = 0", "fell back"),
-        rows=[
-            (
-                variant,
-                f"{median(run['held_out'] for run in records):.4f}",
-                *(
-                    f"{median(of):+.1%} ({spread(of, '{:+.1%}')})"
-                    for of in differences[variant].values()
-                ),
-                f"{sum(bool(run['ended']) for run in records)} of {len(records)}",
-            )
-            for variant, records in runs.items()
-        ],
+        rows=[_row(variant, runs[variant], of) for variant, of in differences.items()],
         numbers=[
             Number(
                 quantity=f"held-out loss at equal samples, staleness bound 1 / 0: {job['task']}",
@@ -98,6 +87,17 @@ def table_of(job: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Tabl
             )
         ],
         raw=[dict(record) for record in found],
+    )
+
+
+def _row(
+    variant: str, records: Sequence[Mapping[str, Any]], differences: Mapping[str, Sequence[float]]
+) -> Sequence[str]:
+    return (
+        variant,
+        f"{median(run['held_out'] for run in records):.4f}",
+        *(f"{median(of):+.1%} ({spread(of, '{:+.1%}')})" for of in differences.values()),
+        f"{sum(bool(run['ended']) for run in records)} of {len(records)}",
     )
 
 

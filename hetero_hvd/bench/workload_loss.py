@@ -16,8 +16,6 @@ from typing import Any
 
 import msgspec
 import torch
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]
-from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -76,6 +74,12 @@ def _new_gpt(seed: int) -> nn.Module:
 
 def _digits() -> tuple[TensorDataset, TensorDataset]:
     """scikit-learn's digits: 1,437 to train with, 360 held out."""
+    # Where they are needed: importing them changes the environment.
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped] # noqa: PLC0415
+    from sklearn.model_selection import (  # type: ignore[import-untyped] # noqa: PLC0415
+        train_test_split,
+    )
+
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target)

@@ -71,7 +71,7 @@ def test_ratios_are_taken_within_a_repeat():
 
     def run_mode(mode, repeat, num_steps):
         seen.append((mode, repeat))
-        bound = MODES[mode]["staleness_bound"]
+        bound = MODES[mode].get("staleness_bound", 1)
         seconds = 0.1 * (1 + repeat) / (1 + 0.1 * bound)
         return run_of(*[(row(5, seconds, under_way=float(bound)),) * 2] * 4, num_steps=num_steps)
 
