@@ -54,6 +54,7 @@ class RoundStep(Step):
             )
         self._exponent = _lr_exponent(options.wait_free_lr, optimizer)
         self._is_open = False
+        self._chunk_end: torch.cuda.Event | None = None
         self.num_samples = self._num_chunks = 0
         self.round_samples = 0
         self.counts: tuple[int, ...] = ()
@@ -72,9 +73,19 @@ class RoundStep(Step):
         num_samples = self._current().num_samples
         self.num_samples += num_samples
         self._num_chunks += num_samples > 0
+        if self._device.type == "cuda":
+            self._keep_pace()
         if self.emulation is not None:
             with self.clock.phase("backward"):
                 self.emulation.hold(self._began_at, self.num_samples, is_last=False)
+
+    def _keep_pace(self) -> None:
+        """Let the device have one chunk ahead, no more: what is counted has to be computed."""
+        before, self._chunk_end = self._chunk_end, torch.cuda.Event()
+        self._chunk_end.record(torch.cuda.current_stream(self._device))
+        if before is not None:
+            with self.clock.phase("backward"):
+                before.synchronize()
 
     def try_smaller(self) -> bool:
         """Memory does not suffice: the chunks of this round are computed again, in smaller pieces.
