@@ -50,10 +50,11 @@ def staleness(effort: Effort, say: Say) -> Iterator[Table]:
 
 def _noisy(effort: Effort, say: Say) -> Table:
     say("noise")
-    found = take_turns(_emulated(asdict(JITTER)), effort, say)
+    found = take_turns(_emulated("oracle", asdict(JITTER)), effort, say)
     text = (
-        f"{_about(effort)} Each step of each device takes a log-normal factor with a coefficient "
-        f"of variation of {JITTER.noise_ratio:.0%}, and {JITTER.spike_ratio:g} times as long with "
+        f"{_about(effort)} The best split is held, so that the balancer's luck is not compared. "
+        "Each step of each device takes a log-normal factor with a coefficient of variation of "
+        f"{JITTER.noise_ratio:.0%}, and {JITTER.spike_ratio:g} times as long with "
         f"a probability of {JITTER.spike_probability:.0%}; that is {JITTER.mean:.3f} times as long "
         "in the mean, which the ideal takes into account. All modes see the same factors."
     )
@@ -66,9 +67,10 @@ def _noisy(effort: Effort, say: Say) -> Table:
 
 def _quiet(effort: Effort, say: Say) -> Table:
     say("no noise")
-    found = take_turns(_emulated({}), effort, say)
+    found = take_turns(_emulated("ours", {}), effort, say)
     ideal = DEVICES.ideal_samples_per_second
-    table = table_of("Staleness without noise", _about(effort), found, ideal)
+    text = f"{_about(effort)} The balancer is on."
+    table = table_of("Staleness without noise", text, found, ideal)
     share = median(run.samples_per_second / ideal for run in found[STALE])
     table.numbers.append(
         Number(
@@ -84,19 +86,19 @@ def _quiet(effort: Effort, say: Say) -> Table:
 def _about(effort: Effort) -> str:
     return (
         f"Four emulated devices at 1 : 1 : 1 : 0.21, batch {DEVICES.global_batch_size}, "
-        f"{DEVICES.step_seconds('ours') * 1e3:.0f} ms of compute in a step of the best plan, the "
-        f"balancer on; second half of {effort.num_steps} steps. `waits` and `hidden` are parts of "
+        f"{DEVICES.step_seconds('ours') * 1e3:.0f} ms of compute in a step of the best plan; "
+        f"second half of {effort.num_steps} steps. `waits` and `hidden` are parts of "
         "the step in which a reduction is under way, with the worker waiting or computing. `lag`, "
         "for each worker, counts the steps under way that were reduced already when it had "
         "computed one: the bound on a worker that all others wait for."
     )
 
 
-def _emulated(noise: Mapping[str, float]) -> Callable[[str, int, int], Run]:
+def _emulated(peer: str, noise: Mapping[str, float]) -> Callable[[str, int, int], Run]:
     def run_mode(mode: str, repeat: int, num_steps: int) -> Run:
         settings = {**noise, "noise_seed": repeat + 1} if noise else {}
         job = {"num_steps": num_steps, "steps_per_epoch": num_steps, "options": MODES[mode]}
-        return run_peer("ours", replace(DEVICES, noise=settings), job)
+        return run_peer(peer, replace(DEVICES, noise=settings), job)
 
     return run_mode
 
