@@ -93,7 +93,7 @@ def test_a_repeat_counts_only_if_all_modes_were_measured():
     def run_mode(mode, repeat, num_steps):
         if (mode, repeat) == (STALE, first_failure):
             raise JobError("an accident")
-        bound = float(MODES[mode]["staleness_bound"])
+        bound = float(MODES[mode].get("staleness_bound", 0))
         return run_of(*[(row(5, 0.1, under_way=bound),)] * 4, num_steps=num_steps)
 
     first_failure = 0
