@@ -95,14 +95,29 @@ def take_turns(
         run_mode: Called with a mode, the number of the repeat, and how many steps to take.
         effort: How much.
         say: For progress.
+
+    Returns:
+        Mode to what was measured; a repeat in which a run failed is left out for all modes.
+
+    Raises:
+        JobError: No repeat was complete.
     """
     found: dict[str, list[Measured]] = defaultdict(list)
     for repeat in range(effort.repeats):
-        for mode, options in MODES.items():
-            run = run_mode(mode, repeat, effort.num_steps)
-            now = measure(run, bound=options.get("staleness_bound", 0))
-            found[mode].append(now)
-            say(f"{mode}, {repeat + 1} of {effort.repeats}: {now.samples_per_second:.0f} samples/s")
+        where = f"{repeat + 1} of {effort.repeats}"
+        measured: dict[str, Measured] = {}
+        try:
+            for mode, options in MODES.items():
+                run = run_mode(mode, repeat, effort.num_steps)
+                measured[mode] = measure(run, bound=options.get("staleness_bound", 0))
+                say(f"{mode}, {where}: {measured[mode].samples_per_second:.0f} samples/s")
+        except JobError as error:  # an accident must not cost the night's measurement
+            say(f"{where}: failed, {error}")
+            continue
+        for mode, each in measured.items():
+            found[mode].append(each)
+    if not found:
+        raise JobError("no repeat was complete")
     return found
 
 

@@ -30,10 +30,9 @@ from hetero_hvd.bench.modes import (
 )
 from hetero_hvd.bench.numbers import Number
 from hetero_hvd.bench.peers import Cluster, Run, execute, read_run, run_peer
-from hetero_hvd.bench.tables import Effort, Say, Table
+from hetero_hvd.bench.tables import Effort, Say, Table, spread
 from hetero_hvd.bench.virtual_cluster import VirtualCluster, missing_for_a_cluster, running_cluster
 from hetero_hvd.core.jitter import Jitter
-from hetero_hvd.errors import JobError
 
 DEVICES = Cluster(
     seconds_per_sample=(0.00075, 0.00075, 0.00075, 0.00075 / 0.21),
@@ -42,7 +41,9 @@ DEVICES = Cluster(
 )
 JITTER = Jitter(noise_ratio=0.2, spike_probability=0.02, spike_ratio=3.0)
 NOISE_GOAL, NOISE_STRETCH, LINK_GOAL = 1.12, 1.18, 1.4
-SHARE_GOAL, WAIT_FREE_GOAL = 0.97, 0.95
+SHARE_GOALS = {STALE: 0.97, WAIT_FREE: 0.95}
+"""Part of the devices' summed speeds."""
+
 HOSTS, RATE = ("one", "two", "three"), "200mbit"
 LINK_BATCH = 192
 LINK_JOB: dict[str, Any] = {"width": 512, "depth": 3, "global_batch_size": LINK_BATCH}
@@ -55,15 +56,19 @@ def staleness(effort: Effort, say: Say) -> Iterator[Table]:
     """Throughput against the staleness bound: under noise, without, and behind a slow link."""
     yield _noisy(effort, say)
     yield _quiet(effort, say)
-    yield _slow_link(effort, say)
+    if missing := missing_for_a_cluster():
+        say(f"no virtual hosts, so no slow links: {missing}")
+    else:
+        yield _slow_link(effort, say)
 
 
 def _noisy(effort: Effort, say: Say) -> Table:
     say("noise")
-    found = take_turns(_emulated(asdict(JITTER)), effort, say)
+    found = take_turns(_emulated("oracle", asdict(JITTER)), effort, say)
     text = (
-        f"{_about(effort)} Each step of each device takes a log-normal factor with a coefficient "
-        f"of variation of {JITTER.noise_ratio:.0%}, and {JITTER.spike_ratio:g} times as long with "
+        f"{_about(effort)} The best split is held, so that the balancer's luck is not compared. "
+        "Each step of each device takes a log-normal factor with a coefficient of variation of "
+        f"{JITTER.noise_ratio:.0%}, and {JITTER.spike_ratio:g} times as long with "
         f"a probability of {JITTER.spike_probability:.0%}; that is {JITTER.mean:.3f} times as long "
         "in the mean, which the ideal takes into account. All modes see the same factors."
     )
@@ -76,18 +81,18 @@ def _noisy(effort: Effort, say: Say) -> Table:
 
 def _quiet(effort: Effort, say: Say) -> Table:
     say("no noise")
-    found = take_turns(_emulated({}), effort, say)
+    found = take_turns(_emulated("ours", {}), effort, say)
     ideal = DEVICES.ideal_samples_per_second
-    table = table_of("Staleness without noise", _about(effort), found, ideal)
-    goals = {STALE: (SHARE_GOAL, ", stretch 0.985"), WAIT_FREE: (WAIT_FREE_GOAL, ", no balancer")}
-    for mode, (goal, more) in goals.items():
-        share = median(run.samples_per_second / ideal for run in found[mode])
+    text = f"{_about(effort)} The balancer is on; wait-free rounds need none."
+    table = table_of("Staleness without noise", text, found, ideal)
+    for mode, goal in SHARE_GOALS.items():
+        shares = [run.samples_per_second / ideal for run in found[mode]]
         table.numbers.append(
             Number(
                 quantity=f"share of ideal, end to end, {mode}: 1:1:1:0.21 without noise",
-                goal=f">= {goal}{more}",
-                found=f"{share:.3f}",
-                is_reached=share >= goal,
+                goal=f">= {goal}",
+                found=f"{median(shares):.3f} ({spread(shares)})",
+                is_reached=median(shares) >= goal,
             )
         )
     return table
@@ -96,19 +101,19 @@ def _quiet(effort: Effort, say: Say) -> Table:
 def _about(effort: Effort) -> str:
     return (
         f"Four emulated devices at 1 : 1 : 1 : 0.21, batch {DEVICES.global_batch_size}, "
-        f"{DEVICES.step_seconds('ours') * 1e3:.0f} ms of compute in a step of the best plan, the "
-        f"balancer on; second half of {effort.num_steps} steps. `waits` and `hidden` are parts of "
+        f"{DEVICES.step_seconds('ours') * 1e3:.0f} ms of compute in a step of the best plan; "
+        f"second half of {effort.num_steps} steps. `waits` and `hidden` are parts of "
         "the step in which a reduction is under way, with the worker waiting or computing. `lag`, "
         "for each worker, counts the steps under way that were reduced already when it had "
         "computed one: the bound on a worker that all others wait for."
     )
 
 
-def _emulated(noise: Mapping[str, float]) -> Callable[[str, int, int], Run]:
+def _emulated(peer: str, noise: Mapping[str, float]) -> Callable[[str, int, int], Run]:
     def run_mode(mode: str, repeat: int, num_steps: int) -> Run:
         settings = {**noise, "noise_seed": repeat + 1} if noise else {}
         job = {"num_steps": num_steps, "steps_per_epoch": num_steps, "options": MODES[mode]}
-        return run_peer("ours", replace(DEVICES, noise=settings), job)
+        return run_peer(peer, replace(DEVICES, noise=settings), job)
 
     return run_mode
 
@@ -117,10 +122,8 @@ def _slow_link(effort: Effort, say: Say) -> Table:
     """Communication and compute take the same time: the first run finds out how much that is.
 
     Raises:
-        JobError: No virtual hosts can be made here, or the links were not the limit.
+        JobError: The links were not the limit.
     """
-    if missing := missing_for_a_cluster():
-        raise JobError(f"no virtual hosts: {missing}")
     say(f"links of {RATE}")
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         quotas = dict.fromkeys(HOSTS, 100)

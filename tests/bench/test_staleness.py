@@ -86,6 +86,24 @@ def test_ratios_are_taken_within_a_repeat():
     assert table.rows[1][-1] == "0.413 (0.275 to 0.550)"
 
 
+def test_a_repeat_counts_only_if_all_modes_were_measured():
+    """A failed run costs its repeat; where all fail, there is an error."""
+    effort, said = replace(QUICK, repeats=2, num_steps=40), []
+
+    def run_mode(mode, repeat, num_steps):
+        if (mode, repeat) == (STALE, first_failure):
+            raise JobError("an accident")
+        bound = float(MODES[mode].get("staleness_bound", 0))
+        return run_of(*[(row(5, 0.1, under_way=bound),)] * 4, num_steps=num_steps)
+
+    first_failure = 0
+    found = modes.take_turns(run_mode, effort, said.append)
+    assert [len(found[mode]) for mode in MODES] == [1] * len(MODES)
+    assert "1 of 2: failed, an accident" in said
+    with pytest.raises(JobError, match="no repeat was complete"):
+        modes.take_turns(run_mode, replace(effort, repeats=1), said.append)
+
+
 def test_losses_are_compared_seed_by_seed():
     """The number is the median over seeds of the difference to S = 0 with the same seed."""
     variants = staleness_loss.variants()
