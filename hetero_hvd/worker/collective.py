@@ -21,7 +21,7 @@ from hetero_hvd.worker.operations import OperationLog
 from hetero_hvd.worker.sockets import cut, open_sockets
 from hetero_hvd.worker.solo import SoloCollective
 
-MIN_POLL_SECONDS, MAX_POLL_SECONDS, POLL_RATIO = 0.0002, 0.002, 1 / 16
+MIN_POLL_SECONDS, MAX_POLL_SECONDS, POLL_RATIO = 0.0002, 0.002, 1 / 32
 """Between two looks at an operation under way: this part of the time waited so far, within bounds.
 `hvd.synchronize` would spin on a core that the CPU workers need for computing (75-97 % of it,
 measured); a look each 0.2 ms takes 2.5 % of a core, a sixth of a small CPU quota."""
