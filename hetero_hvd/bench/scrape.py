@@ -125,7 +125,7 @@ def _targets(metrics: Metrics, num_nodes: int) -> Iterator[int]:
             return metrics.render()[0]
         status = {
             "workers": [f"{name}:0" for name in addresses],
-            "node_exporters": {name: f"{at}:{nodes.port}" for name, at in addresses.items()},
+            "node_exporters": {name: f"http://{at}:{nodes.port}" for name, at in addresses.items()},
         }
         return json.dumps(service_discovery(status, target=host, run_id="scrape")).encode()
 
