@@ -34,7 +34,7 @@ def test_a_host_that_is_cut_off_is_replaced_and_ends_itself(virtual_cluster, tmp
         tmp_path,
         [*nodes, {"name": "local", "slots": 1, "devices": []}],
         settings={"max_restarts": 0, "gloo_timeout_seconds": 60},
-        epochs=150,
+        epochs=40,
         num_samples=256,
         batch_size=64,
         step_seconds=0.05,
@@ -54,7 +54,7 @@ def test_a_host_that_is_cut_off_is_replaced_and_ends_itself(virtual_cluster, tmp
         results = job.results()
         assert sorted(result["worker"] for result in results) == ["alpha:0", "local:0"]
         assert len({result["state"] for result in results}) == 1
-        assert {tuple(result["times_used"]) for result in results} == {(150, 150)}
+        assert {tuple(result["times_used"]) for result in results} == {(40, 40)}
     finally:
         job.close()
         cluster["beta"].run(["ip", "link", "set", "eth0", "up"])

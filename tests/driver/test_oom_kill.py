@@ -17,7 +17,7 @@ from .conftest import Job, processes_of, wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(120)]
 SCRIPT = Path(__file__).with_name("train_wide.py")
 MEMORY = Path("/sys/fs/cgroup/memory")
-LIMIT_BYTES = 650 * 2**20
+LIMIT_BYTES = 580 * 2**20
 """Holds a worker and about 400 of the script's samples, not 600."""
 
 

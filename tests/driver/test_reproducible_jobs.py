@@ -10,7 +10,7 @@ from hetero_hvd.driver.compare import compare
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 SCRIPT = str(Path(__file__).with_name("reproducible.py"))
-EPOCHS = 40
+EPOCHS = 20
 MODE = ("--reproducible", "--grain", "8", "--fingerprint-steps", "1", "--progress-seconds", "0.2")
 
 

@@ -1,6 +1,6 @@
 """A small training for the tests: real workers, real Horovod, steps of about 20 ms.
 
-Usage: train.py EPOCHS [fail-before|fail-during|bad-input]
+Usage: train.py EPOCHS [fail-before|bad-input]
 """
 
 import sys
@@ -23,8 +23,6 @@ trainer = hetero_hvd.Trainer(
     model, optimizer, DataLoader(TensorDataset(inputs, targets), batch_size=64)
 )
 for epoch in trainer.epochs(epochs):
-    if epoch == 1 and fault == "fail-during":
-        raise ArithmeticError("the script is wrong")
     if epoch == 1 and fault == "bad-input":
         raise hetero_hvd.UserError("the dataset is empty")
     for x, y in trainer.batches():

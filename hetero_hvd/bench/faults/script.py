@@ -40,8 +40,9 @@ class Script:
         num_samples: In the data; a multiple of `batch_size` makes the counts exact.
         batch_size: Global; a power of two.
         step_seconds: Each worker's compute in each step.
-        num_workers: In the second half of the epochs a step takes `MISSING_SECONDS` longer as long
-            as fewer train, so that the training does not end before they are back.
+        num_workers: From `patient_from` on a step takes `MISSING_SECONDS` longer as long as fewer
+            train, so that the training does not end before they are back.
+        patient_from: A step; 0: the middle.
         ballast: Further parameters that are reduced in each step.
         faults: Each with `worker`, `step`, `kind` and what the kind needs; each fires once.
         options: Further arguments of the trainer.
@@ -53,6 +54,7 @@ class Script:
     batch_size: int = 64
     step_seconds: float = 0.02
     num_workers: int = 0
+    patient_from: int = 0
     ballast: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
@@ -213,11 +215,11 @@ def main() -> None:
     model, optimizer, loader, applied = _make(script, faults)
     faults.fire("start", 0, model)
     trainer = hetero_hvd.Trainer(model, optimizer, loader, **script.options)
-    num_steps = script.epochs * len(loader)
+    patient_from = script.patient_from or script.epochs * len(loader) / 2
     name = f"{worker.replace(':', '-')}.{os.getpid()}"
 
     def loss(index: torch.Tensor) -> torch.Tensor:
-        is_late = trainer.applied_steps > num_steps / 2
+        is_late = trainer.applied_steps > patient_from
         is_missing = is_late and trainer.num_workers < script.num_workers
         time.sleep(script.step_seconds + is_missing * MISSING_SECONDS)
         mean: torch.Tensor = model(index)
