@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from hetero_hvd.core.benchmark import is_valid
 from hetero_hvd.discovery.advert import MAX_FIGURES, MAX_TEXT
 from hetero_hvd.discovery.machine import gpu_uuids
 from hetero_hvd.messages.benchmark import DeviceMeasured, ModelMeasured
@@ -18,7 +19,7 @@ _RANKS = {"matrix": 1, "copy": 2}  # by the first word of a name; a model's is a
 
 
 def own_figures() -> dict[str, float]:
-    """The newest results of `hetero-hvd benchmark` on this node's devices, the models first.
+    """The newest valid figures of `hetero-hvd benchmark` on this node's devices, the models first.
 
     Of several devices the slowest counts, so that no slot is slower than the node says. The cache's
     folder may be shared by many machines: only what was measured on these devices counts, and
@@ -53,7 +54,10 @@ def _is_ours(key: dict[str, str], uuids: tuple[str, ...], processor: str) -> boo
 
 def _amounts(result: ModelMeasured | DeviceMeasured) -> Iterator[tuple[str, float]]:
     if isinstance(result, ModelMeasured):
-        yield result.model, max(s.local_batch_size / s.busy_seconds for s in result.sizes)
+        sizes = [size for size in result.sizes if is_valid(size.spread_ratio)]
+        if sizes:
+            yield result.model, max(size.local_batch_size / size.busy_seconds for size in sizes)
         return
     for speed in result.speeds:
-        yield f"{speed.what} {speed.dtype}", speed.per_second
+        if is_valid(speed.spread_ratio):
+            yield f"{speed.what} {speed.dtype}", speed.per_second

@@ -24,6 +24,9 @@ SIZES = (4 * 2**10, 256 * 2**10, 4 * 2**20)
 """Bytes: of a message where latency rules, of a small bucket of gradients, of a large one."""
 
 LINK_BYTES = 2**20
+SETTINGS = {"start_timeout_seconds": 60.0, "heartbeat_timeout_seconds": 30.0}
+"""Of the job: it ends where somebody does not come, and a busy machine is no lost one."""
+
 GB = 1e9
 MAX_LINES = 6
 """Links shown, the slowest first; JSON has all."""
@@ -70,6 +73,7 @@ def measure(
     environment: dict[str, str],
     *,
     cluster: ClusterConfig,
+    num_workers: int,
     seconds: float,
     is_fresh: bool,
 ) -> Network:
@@ -81,6 +85,7 @@ def measure(
         nodes_file: The nodes and settings.
         environment: As for `NodesFile`.
         cluster: The nodes that take part, announced ones too.
+        num_workers: All their slots, >= 2; it is not begun with fewer.
         seconds: For the measurements; the start of the workers comes on top.
         is_fresh: Measure again what is known.
 
@@ -98,10 +103,11 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="hetero_hvd-") as folder:
         output = Path(folder, "network")
         with redirect_stdout(sys.stderr):
-            settings = NodesFile(nodes_file, environment, {"output": str(output)})
+            flags = {"output": str(output), "min_np": num_workers, "max_np": num_workers}
+            settings = NodesFile(nodes_file, environment, flags | SETTINGS)
             found = comm.measure(settings, plan, output)
-    if all(is_valid(ratio) for _, _, ratio in (*_operations(found), *_links(found))):
-        benchmark_cache.save(key, found)
+    ratios = [ratio for _, _, ratio in (*_operations(found), *_links(found))]
+    benchmark_cache.save(key, found, is_valid=all(map(is_valid, ratios)))
     return Network(found, is_known=False)
 
 

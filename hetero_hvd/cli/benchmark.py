@@ -78,7 +78,7 @@ def act(arguments: argparse.Namespace) -> int:
             say=say,
         )
     )
-    network = _network(arguments, cluster) if has_network and len(found) > 1 else None
+    network = _network(arguments, cluster, len(found)) if has_network and len(found) > 1 else None
     path, curves = benchmark.keep(cluster, found)
     if arguments.json:
         slots = [_plain(one, is_kept=one.worker in curves) for one in found]
@@ -99,7 +99,9 @@ def _may_have_links(arguments: argparse.Namespace, cluster: ClusterConfig) -> bo
     return arguments.nodes_file.exists() and sum(slots) > 1
 
 
-def _network(arguments: argparse.Namespace, cluster: ClusterConfig) -> Network | None:
+def _network(
+    arguments: argparse.Namespace, cluster: ClusterConfig, num_workers: int
+) -> Network | None:
     """What Horovod gets from the network; None, and why, if it could not be measured."""
     from hetero_hvd.bench.network import measure  # noqa: PLC0415 - not for all
 
@@ -111,6 +113,7 @@ def _network(arguments: argparse.Namespace, cluster: ClusterConfig) -> Network |
             arguments.nodes_file,
             dict(os.environ),
             cluster=cluster,
+            num_workers=num_workers,
             seconds=arguments.seconds * NETWORK_RATIO / 3,  # the rest: to start and to end it
             is_fresh=arguments.fresh,
         )

@@ -18,10 +18,11 @@ Result = TypeVar("Result", bound=msgspec.Struct)
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """A file: what the measurement depends on, and what was found."""
+    """A file: what the measurement depends on, what was found, and whether all of it is valid."""
 
     key: dict[str, str]
     result: msgspec.Raw
+    is_valid: bool
 
 
 def cache_folder() -> Path:
@@ -32,9 +33,10 @@ def cache_folder() -> Path:
 
 
 def load(key: dict[str, str], kind: type[Result]) -> Result | None:
-    """The result that was kept under a key; None if there is none that can be read."""
+    """The valid result that was kept under a key; None if there is none that can be read."""
     try:
-        return _read(_file(key), kind)[1]
+        entry = _read(_file(key))
+        return msgspec.json.decode(entry.result, type=kind) if entry.is_valid else None
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
@@ -46,32 +48,43 @@ def entries(kind: type[Result]) -> Iterator[tuple[dict[str, str], Result]]:
     """All that was kept, with what it depends on, the newest first.
 
     Args:
-        kind: Of the results; a union of tagged records too. Others are left out.
+        kind: Of the results; a union of tagged records too. Others are left out. Of what is not
+            valid as a whole, parts can be.
     """
     dated = []
     for file in cache_folder().glob("*.json"):
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            dated.append((file.stat().st_mtime, file.name, _read(file, kind)))
-    for *_, entry in sorted(dated, reverse=True, key=lambda one: one[:2]):
-        yield entry
+            entry = _read(file)
+            result = msgspec.json.decode(entry.result, type=kind)
+            dated.append((file.stat().st_mtime, file.name, entry.key, result))
+    for *_, key, result in sorted(dated, reverse=True, key=lambda one: one[:2]):
+        yield key, result
 
 
-def save(key: dict[str, str], result: msgspec.Struct) -> None:
-    """Keep a result, atomically; a folder that cannot be written costs the next measurement."""
+def save(key: dict[str, str], result: msgspec.Struct, *, is_valid: bool) -> None:
+    """Keep a result, atomically; a folder that cannot be written costs the next measurement.
+
+    Args:
+        key: What it depends on.
+        result: What was found.
+        is_valid: All of it. One that is not does not take the place of one that is.
+    """
     file = _file(key)
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        if _read(file).is_valid and not is_valid:
+            return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        entry = _Entry(key=key, result=msgspec.Raw(msgspec.json.encode(result)))
+        entry = _Entry(key=key, result=msgspec.Raw(msgspec.json.encode(result)), is_valid=is_valid)
         fresh.write_bytes(msgspec.json.format(msgspec.json.encode(entry)) + b"\n")
         fresh.replace(file)
     except OSError as error:
         logger.warning("%s cannot be written: %s", file, error)
 
 
-def _read(file: Path, kind: type[Result]) -> tuple[dict[str, str], Result]:
-    entry = msgspec.json.decode(file.read_bytes(), type=_Entry)
-    return entry.key, msgspec.json.decode(entry.result, type=kind)
+def _read(file: Path) -> _Entry:
+    return msgspec.json.decode(file.read_bytes(), type=_Entry)
 
 
 def _file(key: dict[str, str]) -> Path:

@@ -190,8 +190,8 @@ class BenchmarkState(ElasticState):
             seconds_per_sample=curve.seconds_per_sample,
             read_samples_per_second=self._reads_per_second,
         )
-        if all(is_valid(size.spread_ratio) for size in sizes):
-            benchmark_cache.save(self._key, result)
+        is_sound = all(is_valid(size.spread_ratio) for size in sizes)
+        benchmark_cache.save(self._key, result, is_valid=is_sound)
         tell(result)
 
     def _read(self) -> float | None:

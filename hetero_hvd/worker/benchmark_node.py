@@ -57,8 +57,8 @@ def _device(budget_seconds: float, *, is_fresh: bool) -> DeviceMeasured:
     result = DeviceMeasured(
         device=describe_device(own), versions=software(own), speeds=tuple(speeds)
     )
-    if all(is_valid(speed.spread_ratio) for speed in speeds):
-        benchmark_cache.save(key, result)
+    is_sound = all(is_valid(speed.spread_ratio) for speed in speeds)
+    benchmark_cache.save(key, result, is_valid=is_sound)
     return result
 
 

@@ -46,8 +46,8 @@ def kept(tmp_path, monkeypatch):
     processor = f"{probe_processor().model}, 2 threads"
     here = {"device": processor, "uuid": "", "cores": f"{allowed_cores():g}"}
 
-    def keep(flops=0.0, *, seconds=(), **more):
-        speed = {"dtype": "float32", "spread_ratio": 0.0, "num_repeats": 5}
+    def keep(flops=0.0, *, seconds=(), spread=0.0, **more):
+        speed = {"dtype": "float32", "spread_ratio": spread, "num_repeats": 5}
         sizes = [
             SizeMeasured(local_batch_size=n, busy_seconds=s, spread_ratio=0.0, num_steps=9)
             for n, s in enumerate(seconds, start=1)
@@ -59,7 +59,7 @@ def kept(tmp_path, monkeypatch):
         )
         if seconds:
             result = ModelMeasured(device="d", model="Linear 01", sizes=tuple(sizes), **curve)
-        benchmark_cache.save(here | {"emulate": "None"} | more, result)
+        benchmark_cache.save(here | {"emulate": "None"} | more, result, is_valid=False)
 
     return keep
 
@@ -69,6 +69,7 @@ def test_the_figures_are_what_was_measured_on_this_device(kept):
     kept(1e9)
     kept(seconds=(0.5, 0.8), model="Linear 01")
     kept(2e9, emulate="{...}")
+    kept(6e9, torch="noisy", spread=0.5)
     kept(3e9, cores="77")
     kept(4e9, device="Other CPU, 2 threads")
     kept(5e9, uuid="GPU-elsewhere")

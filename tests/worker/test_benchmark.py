@@ -80,7 +80,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_result_comes_back_for_the_same_key(folder):
     """Another torch, or another device, is another measurement."""
     assert benchmark_cache.load(KEY, DeviceMeasured) is None
-    benchmark_cache.save(KEY, RESULT)
+    benchmark_cache.save(KEY, RESULT, is_valid=True)
     assert benchmark_cache.load(KEY, DeviceMeasured) == RESULT
     assert benchmark_cache.load({**KEY, "torch": "3"}, DeviceMeasured) is None
     assert len(list(folder.iterdir())) == 1
@@ -89,18 +89,30 @@ def test_a_result_comes_back_for_the_same_key(folder):
 @pytest.mark.parametrize("content", [b"", b"{", b'{"type": "ModelMeasured"}', b"\xff"])
 def test_a_file_that_cannot_be_read_is_measured_again(folder, content):
     """Nothing in the cache can stop a benchmark."""
-    benchmark_cache.save(KEY, RESULT)
+    benchmark_cache.save(KEY, RESULT, is_valid=True)
     (file,) = folder.iterdir()
     file.write_bytes(content)
     assert benchmark_cache.load(KEY, DeviceMeasured) is None
-    benchmark_cache.save(KEY, RESULT)
+    benchmark_cache.save(KEY, RESULT, is_valid=True)
     assert benchmark_cache.load(KEY, DeviceMeasured) == RESULT
+
+
+def test_what_is_not_valid_is_measured_again_and_never_spoils_what_is(folder):
+    """It is kept all the same, for the parts of it that are."""
+    noisy = msgspec.structs.replace(RESULT, device="noisy")
+    benchmark_cache.save(KEY, noisy, is_valid=False)
+    assert benchmark_cache.load(KEY, DeviceMeasured) is None
+    assert list(benchmark_cache.entries(DeviceMeasured)) == [(KEY, noisy)]
+    benchmark_cache.save(KEY, RESULT, is_valid=True)
+    benchmark_cache.save(KEY, noisy, is_valid=False)
+    assert benchmark_cache.load(KEY, DeviceMeasured) == RESULT
+    assert len(list(folder.iterdir())) == 1
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     """The next benchmark measures again."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    benchmark_cache.save(KEY, RESULT)
+    benchmark_cache.save(KEY, RESULT, is_valid=True)
     assert msgspec.json.encode(RESULT)
     assert benchmark_cache.load(KEY, DeviceMeasured) is None
