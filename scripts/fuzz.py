@@ -4,6 +4,7 @@
     python scripts/fuzz.py TARGET [libFuzzer's options, for example -max_total_time=60]
 
 An exception that is not the parser's own is a finding: libFuzzer writes the input to `crash-*`.
+It begins with genuine inputs; what it has found since is kept in `.fuzz/TARGET`.
 Not part of CI, where tests/fuzz does the same with hypothesis, for seconds.
 """
 
@@ -15,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import atheris
+import msgspec
+from zeroconf import DNSOutgoing, DNSText
 
 with atheris.instrument_imports(include=["hetero_hvd", "yaml"]):
     from hetero_hvd import channel
@@ -23,13 +26,15 @@ with atheris.instrument_imports(include=["hetero_hvd", "yaml"]):
     from hetero_hvd.discovery.multicast import adverts_in
     from hetero_hvd.driver.wire import MAX_HEAD_BYTES, RequestError, read_request
     from hetero_hvd.errors import ChannelError, ConfigError
+    from hetero_hvd.messages import Heartbeat, WorkerId
 
 KEY = bytes(32)
 
 
 def fuzz_packet(content: bytes) -> None:
-    """A multicast packet."""
-    adverts_in(b"\x0b_hetero-hvd" + content)
+    """A multicast packet, and one that is a response and mentions our service."""
+    adverts_in(content)
+    adverts_in(content[:2] + b"\x84\x00" + content[4:] + b"\x0b_hetero-hvd")
 
 
 def fuzz_advert(content: bytes) -> None:
@@ -85,8 +90,32 @@ TARGETS = {
     if name.startswith("fuzz_")
 }
 
+
+def genuine(target: str) -> list[bytes]:
+    """Inputs to begin with."""
+    more = {"machine": "0" * 32, "instance": bytes(8), "addresses": ("10.0.0.1",), "port": 9388}
+    node = advert.Advert(name="a", slots=1, issued_at_seconds=0.0, nonce=bytes(16), **more)
+    strings = [f"{n}=".encode() + chunk for n, chunk in advert.sign(KEY, node).items()]
+    text = b"".join(bytes([len(string)]) + string for string in strings)
+    packet = DNSOutgoing(0x8400)
+    packet.add_answer_at_time(DNSText("a._hetero-hvd._tcp.local.", 16, 1, 120, text), 0)
+    hello, _ = channel.answer(KEY, bytes(16), worker=WorkerId("a", 0), host="a-0")
+    return {
+        "packet": packet.packets(),
+        "advert": [text, msgspec.msgpack.encode(node)],
+        "request": [b"PUT /a/b HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"],
+        "channel": [hello, msgspec.msgpack.encode(Heartbeat(applied_steps=1))],
+        "link": [msgspec.msgpack.encode(link.Start(what="worker"))],
+        "nodes": [b'job: {min_np: 2}\nnodes:\n  - {name: a, env: {A: "\\x41"}, devices: [0]}\n'],
+    }[target]
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:  # noqa: PLR2004 - the target
         sys.exit(f"usage: python scripts/fuzz.py {{{','.join(TARGETS)}}} [libFuzzer's options]")
-    atheris.Setup([sys.argv[0], *sys.argv[2:]], TARGETS[sys.argv[1]])
+    corpus = Path(".fuzz", sys.argv[1])
+    corpus.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(genuine(sys.argv[1])):
+        (corpus / f"genuine-{number}").write_bytes(seed)
+    atheris.Setup([sys.argv[0], *sys.argv[2:], str(corpus)], TARGETS[sys.argv[1]])
     atheris.Fuzz()

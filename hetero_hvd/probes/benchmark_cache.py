@@ -48,8 +48,7 @@ def entries(kind: type[Result]) -> Iterator[tuple[dict[str, str], Result]]:
     """All that was kept, with what it depends on, the newest first.
 
     Args:
-        kind: Of the results; a union of tagged records too. Others are left out. Of what is not
-            valid as a whole, parts can be.
+        kind: Of the results; others are left out. Of what is not valid as a whole, parts can be.
     """
     dated = []
     for file in cache_folder().glob("*.json"):
