@@ -44,7 +44,7 @@ def test_a_tighter_quota_is_found_and_named(virtual_cluster, tmp_path):
         )
     try:
         wait_for(lambda: num_tables(tmp_path) >= 14, job)
-        assert "is slow" not in (tmp_path / "console.txt").read_text()
+        assert "beta:0 is slow" not in (tmp_path / "console.txt").read_text()
         with tighter_quota(cluster["beta"], divisor=3):
             wait_for(lambda: "beta:0 is slow" in (tmp_path / "console.txt").read_text(), job)
     finally:

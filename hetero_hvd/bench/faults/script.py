@@ -141,9 +141,8 @@ def _signal(number: int) -> Callable[[dict[str, Any], Model | None], float]:
 
 
 def _raise(fault: dict[str, Any], _: Model | None) -> float:
-    raise {"memory": MemoryError, "shape": ValueError}.get(fault.get("error", ""), ArithmeticError)(
-        "the script is wrong"
-    )
+    error = ValueError if fault.get("error") == "shape" else ArithmeticError
+    raise error("the script is wrong")
 
 
 def _sleep(fault: dict[str, Any], _: Model | None) -> float:
