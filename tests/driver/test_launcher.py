@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,7 @@ def test_the_worker_s_environment(tmp_path):
     *values, settings = json.loads(text)
     assert values == ["1", "3", "blue", "1"]
     assert json.loads(settings) == {
-        "emulate": {"relative_speed": 0.5, "seconds_per_sample": None, "overhead_seconds": 0.0},
+        "emulate": asdict(EmulateConfig(relative_speed=0.5)),
         "interface": None,
         "max_local_batch_size": 16,
         "memory_limit_bytes": None,

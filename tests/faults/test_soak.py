@@ -25,4 +25,4 @@ def test_five_kills_and_five_joins(start):
     assert job.console.count(": restart 1 in 1 s") + job.console.count(": restart 2 in") == KILLS
     numbers = {line[1] for line in job.trace()}
     assert numbers == set(range(1, 150 * 4 + 1))
-    assert job.longest_gap_seconds() < 5
+    assert job.longest_gap_seconds() < 15  # half of what Gloo waits for
