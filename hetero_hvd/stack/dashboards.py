@@ -46,6 +46,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         ("Disk", f"rate({P}node_disk_bytes_total{NODE}[1m])", "Bps", "{{node}} {{direction}}"),
         ("GPU in use", f"{P}device_utilization_ratio{NODE}", "percentunit", DEVICE),
         ("GPU memory in use", f"{P}device_memory_used_bytes{NODE}", "bytes", DEVICE),
+        ("GPU temperature", f"{P}device_temperature_celsius{NODE}", "celsius", DEVICE),
         ("GPU power", f"{P}device_power_watts{NODE}", "watt", DEVICE),
         (
             "GPU throttled, part of the time",
@@ -75,6 +76,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         ("Data wait", f"{P}worker_data_wait_seconds{ONE}", "s", ""),
         ("Lateness", f"{P}worker_lateness_seconds{ONE}", "s", ""),
         ("Speed against the fastest", f"{P}worker_speed_ratio{ONE}", "percentunit", ""),
+        ("Memory left", f"{P}worker_memory_headroom_ratio{ONE}", "percentunit", ""),
         ("Share", f"{P}worker_local_batch_size{ONE}", "short", ""),
         ("Rank", f"{P}worker_rank{ONE}", "short", ""),
     ),
