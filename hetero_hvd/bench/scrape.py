@@ -109,6 +109,9 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("0.0.0.0", 0), handler)  # noqa: S104 - many loopback addresses
         self.port = int(self.socket.getsockname()[1])
 
+    def handle_error(self, *_: object) -> None:
+        """Say nothing: a scrape that was given up is in the numbers."""
+
 
 @contextmanager
 def _targets(metrics: Metrics, num_nodes: int) -> Iterator[int]:
