@@ -150,6 +150,7 @@ def table_of(
         ]
         shares = [run.samples_per_second / ideal for run in runs] if ideal else []
         table.rows.append(cells + [f"{median(shares):.3f} ({spread(shares)})" for _ in shares[:1]])
+        table.measured[mode] = ratios
         table.raw += [{"mode": mode, "samples_per_second": run.samples_per_second} for run in runs]
     return table
 

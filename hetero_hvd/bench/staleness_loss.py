@@ -86,6 +86,7 @@ def table_of(job: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Tabl
                 is_reached=cost <= GOAL,
             )
         ],
+        measured={variant: of["held_out"] for variant, of in differences.items()},
         raw=[dict(record) for record in found],
     )
 

@@ -84,6 +84,7 @@ def test_ratios_are_taken_within_a_repeat():
     assert [cells[0] for cells in table.rows] == list(MODES)
     assert all(len(cells) == len(table.columns) for cells in table.rows)
     assert table.rows[1][-1] == "0.413 (0.275 to 0.550)"
+    assert table.measured[STALE] == pytest.approx([1.1, 1.1])
 
 
 def test_a_repeat_counts_only_if_all_modes_were_measured():
