@@ -6,16 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 from hetero_hvd.core.cluster import BalanceConfig
 from hetero_hvd.core.policies import make_policy
 from hetero_hvd.core.scenario import Curve, Scenario
 from hetero_hvd.core.simulation import Simulation, row_of
 from hetero_hvd.core.step_time import StepTimeModel
-
-settings.register_profile("untimed", deadline=None)  # a busy machine breaks no law
-settings.load_profile("untimed")
 
 
 @dataclass(frozen=True)
