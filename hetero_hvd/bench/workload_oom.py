@@ -56,6 +56,8 @@ def _train(job: dict[str, Any]) -> dict[str, Any]:
             if trainer.applied_steps == job["step"]:
                 _squeeze(int(ROOM_RATIO * len(x) * WIDTH * 4))
             losses.append(trainer.step(loss, x, y))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))  # what follows is the harness's own
     parameters = nn.utils.parameters_to_vector(model.parameters()).detach().double().numpy()
     return {"calls": calls, "losses": losses, "parameters": parameters}
 

@@ -120,13 +120,19 @@ class Checkpoints:
         return is_better
 
     def save(self, applied_steps: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Copy the state now, write it beside the training."""
+        """Copy the state now, write it beside the training; without memory for that, say so."""
         self.wait()
+        self._writer = None
         self._next_at_seconds = time.monotonic() + self._settings.every_seconds
-        state = self._replica.snapshot() | {"randomness": _randomness()}
-        arguments = (state, applied_steps, dict(metrics or {}))
-        self._writer = threading.Thread(target=self._write, args=arguments, name="checkpoint")
-        self._writer.start()
+        try:
+            state = self._replica.snapshot() | {"randomness": _randomness()}
+            arguments = (state, applied_steps, dict(metrics or {}))
+            writer = threading.Thread(target=self._write, args=arguments, name="checkpoint")
+            writer.start()
+        except (MemoryError, RuntimeError) as error:  # the second from torch, and for the thread
+            _complain(applied_steps, error)
+        else:
+            self._writer = writer
 
     def wait(self) -> None:
         """Until what is being written is safe, or has failed."""
@@ -157,12 +163,8 @@ class Checkpoints:
                 partial.rename(self._folder / name)
             _sync_folder(self._folder)
             self._prune()
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            logger.error(  # noqa: TRY400 - one line: training goes on
-                "the checkpoint of step %d cannot be written: %s (training goes on)",
-                applied_steps,
-                str(error).splitlines()[0],
-            )
+        except (OSError, MemoryError, RuntimeError) as error:  # torch: a full disk is the last one
+            _complain(applied_steps, error)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -177,6 +179,13 @@ class Checkpoints:
                 shutil.rmtree(item[0], ignore_errors=True)
         for partial in self._folder.glob(f".step-*-{self._settings.run}.*"):
             shutil.rmtree(partial, ignore_errors=True)  # of a writer that was killed
+
+
+def _complain(applied_steps: int, error: Exception) -> None:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    logger.error(
+        "the checkpoint of step %d cannot be written: %s (training goes on)", applied_steps, reason
+    )
 
 
 def open_checkpoints(variables: Mapping[str, str], replica: Replica) -> Checkpoints | None:

@@ -138,6 +138,20 @@ def test_a_full_disk_is_survived(tmp_path, caplog):
         subprocess.run(["umount", str(folder)], check=True)
 
 
+def test_a_lack_of_memory_for_the_copy_is_survived(tmp_path, caplog):
+    """The copy of the state may be what there is no memory for: one line, and training goes on."""
+
+    class Greedy:
+        def state_dict(self):
+            return {"much": torch.empty(2**50)}
+
+    checkpoints = keeper(tmp_path, Replica({"greedy": Greedy()}))
+    save(checkpoints, 3)
+    assert "the checkpoint of step 3 cannot be written" in caplog.text
+    assert "can't allocate memory" in caplog.text
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_that_cannot_be_made_is_survived(tmp_path, caplog):
     """Training goes on without."""
     (tmp_path / "file").write_text("")
