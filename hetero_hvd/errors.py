@@ -84,3 +84,9 @@ class WorkerLostError(WorkerFault):
 
 class InvariantError(HeteroHvdError):
     """We are to blame: something that must always hold does not."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first; its type's name where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -102,7 +102,7 @@ class ChunkQueues:
             return 1
         own = sum(counts[rank] for counts in self._counts)
         whole = sum(map(sum, self._counts))
-        return max(1, self._per_round * own // whole) if whole else 1
+        return max(1, self._per_round * own // whole)
 
     def landed(self, counts: Sequence[int]) -> None:
         """The oldest round under way is reduced.

@@ -118,8 +118,8 @@ class ClusterState:
             reason = f"start: {measured} of {len(known)} workers were measured before"
         else:
             sizes = even_plan(event, grain=max(event.undivided, self._config.grain))
-            reason = "start: the same share for all"
-            reason = "start: each takes what it gets done" if event.wait_free else reason
+            each = "each takes what it gets done" if event.wait_free else "the same share for all"
+            reason = f"start: {each}"
         for worker, record in known.items():
             record.forgive()
             self._all_known[worker] = record
@@ -195,9 +195,7 @@ class ClusterState:
         measured = tuple(row.local_batch_size for row in event.timings)
         self._spares.observe(joined.workers, current, measured, now_seconds=now_seconds)
         if not self._may_balance(joined, step + PLAN_DELAY_STEPS + joined.prefetch_steps):
-            reason = "baseline" if self._config.balance else "balancing is off"
-            reason = "wait-free rounds follow no plan" if joined.wait_free else reason
-            return Decision(step=step, action="keep", reason=reason)
+            return Decision(step=step, action="keep", reason=self._why_unbalanced(joined))
         rollback = self._judge_trial(event, now_seconds)
         if rollback is not None:
             return rollback
@@ -258,6 +256,11 @@ class ClusterState:
         self._rule.forget()
         self._pace.disturb()
         self._num_contradictions = 0
+
+    def _why_unbalanced(self, joined: WorkersJoined) -> str:
+        if joined.wait_free:
+            return "wait-free rounds follow no plan"
+        return "baseline" if self._config.balance else "balancing is off"
 
     def _may_balance(self, joined: WorkersJoined, from_step: int) -> bool:
         is_off = joined.wait_free or not self._config.balance

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import torch
 
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, first_line
 from hetero_hvd.worker.replica import Replica
 
 logger = logging.getLogger(__name__)
@@ -182,9 +182,10 @@ class Checkpoints:
 
 
 def _complain(applied_steps: int, error: Exception) -> None:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
     logger.error(
-        "the checkpoint of step %d cannot be written: %s (training goes on)", applied_steps, reason
+        "the checkpoint of step %d cannot be written: %s (training goes on)",
+        applied_steps,
+        first_line(error),
     )
 
 

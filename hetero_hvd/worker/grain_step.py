@@ -150,7 +150,7 @@ class GrainStep(Step):
         )
         sums.add()
 
-    def launch(self, collective: Collective, urgency: Urgency = never) -> None:
+    def launch(self, collective: Collective, urgency: Urgency = never) -> int:
         """Submit this worker's grains; see `Step.launch`."""
         part, sums = self._current(), self._prepared()
         self._hold(part)
@@ -160,6 +160,7 @@ class GrainStep(Step):
         handle = collective.gather_rows_async(rows, "grains")
         sums.launch(collective, bucket_bytes=self._options.bucket_bytes)
         self.in_flight.append(handle)
+        return part.num_samples
 
     def land(self, collective: Collective) -> float:
         """Wait for the sums over all workers, and apply them; see `Step.land`.

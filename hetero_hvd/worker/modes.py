@@ -40,27 +40,27 @@ def make_step(
 
 
 def make_rounds(
-    options: StepOptions, loader: ShareLoader, dataset: object, bound: int
+    step: Step, options: StepOptions, loader: ShareLoader, dataset: object, bound: int
 ) -> Rounds | None:
     """The rounds of a script; None: it trains in steps.
 
     Raises:
         UserError: There can be none; says why.
     """
-    if not wait_free_of(options):
+    if not isinstance(step, RoundStep):
         return None
     if isinstance(dataset, IterableDataset):
         raise UserError("wait_free: an IterableDataset cannot be read from any position")
     size = options.micro_batch_size
     if not isinstance(size, int):
         size = max(1, loader.global_batch_size // CHUNKS_PER_ROUND)
-    return Rounds(loader, size, bound)
+    return Rounds(loader, step, size, bound)
 
 
 def make_pipeline(
     step: Step, staleness: Staleness, applied: Callable[[float], None], rounds: Rounds | None
 ) -> Pipeline:
     """The way from computed steps to applied ones."""
-    if rounds is None or not isinstance(step, RoundStep):
+    if rounds is None:
         return Pipeline(step, staleness, applied)
-    return RoundPipeline(step, staleness, applied, rounds)
+    return RoundPipeline(rounds, staleness, applied)

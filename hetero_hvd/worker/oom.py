@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hetero_hvd.core.live_words import out_of_memory_in_words
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import UserError, first_line
 from hetero_hvd.messages import OutOfMemory
 from hetero_hvd.worker.admission import device
 from hetero_hvd.worker.collective import Interrupted
@@ -69,7 +69,7 @@ def contribute(
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            words = _first_line(error)
+            words = first_line(error)
         except Interrupted as fault:  # in a layer that meets the other workers
             step.rounds.fault = fault
             return
@@ -111,8 +111,3 @@ def _tell(state: ElasticState, failed: int, largest: int, words: str) -> None:
 def _does_not_fit(state: ElasticState, step: Step, words: str) -> str:
     where = f"{state.seat.place.worker} ({describe_device(device())})"
     return f"{where}: no memory for {step.sizing.smallest}: {words}; {HINT}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -52,11 +52,10 @@ class Pipeline:
         """
         return {"staleness": self.num_in_flight, "lag": self._lag} if self.bound else {}
 
-    def take(self, num_samples: int, collective: Collective, urgency: Urgency) -> int | None:
+    def take(self, collective: Collective, urgency: Urgency) -> int | None:
         """Submit the step that was computed, and apply what is due.
 
         Args:
-            num_samples: Of this worker's part that was computed.
             collective: The rendezvous.
             urgency: See `Step.launch`.
 
@@ -69,7 +68,7 @@ class Pipeline:
         """
         if self.bound:
             self._lag = sum(flight.is_done(collective) for flight in self._step.in_flight)
-        self._step.launch(collective, urgency)
+        num_samples = self._step.launch(collective, urgency)
         while self._step.is_due:
             self._land(collective)
         return num_samples

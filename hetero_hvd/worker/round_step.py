@@ -31,6 +31,7 @@ class RoundStep(Step):
 
     Attributes:
         num_samples: Of this worker in the round that is being computed.
+        num_chunks: The same, in chunks.
         round_samples: Samples of all workers in the last round that was reduced.
         counts: Chunks that each worker took in it, in rank order.
 
@@ -55,7 +56,7 @@ class RoundStep(Step):
         self._exponent = _lr_exponent(options.wait_free_lr, optimizer)
         self._is_open = False
         self._chunk_end: torch.cuda.Event | None = None
-        self.num_samples = self._num_chunks = 0
+        self.num_samples = self.num_chunks = 0
         self.round_samples = 0
         self.counts: tuple[int, ...] = ()
 
@@ -66,13 +67,12 @@ class RoundStep(Step):
             return
         super().begin(collective, part)
         self._is_open = True
-        self.num_samples = self._num_chunks = 0
 
     def chunk_done(self) -> None:
         """The part that was begun is computed."""
         num_samples = self._current().num_samples
         self.num_samples += num_samples
-        self._num_chunks += num_samples > 0
+        self.num_chunks += num_samples > 0
         if self._device.type == "cuda":
             self._keep_pace()
         if self.emulation is not None:
@@ -92,15 +92,16 @@ class RoundStep(Step):
 
         What they had added to the gradients cannot be told from what the failed one has added.
         """
-        self.num_samples = self._num_chunks = 0
+        self.num_samples = self.num_chunks = 0
         self.has_restarted = super().try_smaller()
         return self.has_restarted
 
-    def launch(self, collective: Collective, urgency: Urgency = never) -> None:
+    def launch(self, collective: Collective, urgency: Urgency = never) -> int:
         """Submit what this worker has added to the round; see `Step.launch`."""
         self._slice = self._current()._replace(num_samples=self.num_samples)
-        self._is_open = False
-        super().launch(collective, urgency)
+        num_samples = super().launch(collective, urgency)
+        self._close()
+        return num_samples
 
     def land(self, collective: Collective) -> float:
         """Wait for the oldest round under way, and apply it; see `Step.land`.
@@ -115,8 +116,12 @@ class RoundStep(Step):
 
     def put_back(self) -> None:
         """Drop the round that was begun."""
-        self._is_open = False
+        self._close()
         super().put_back()
+
+    def _close(self) -> None:
+        self._is_open = False
+        self.num_samples = self.num_chunks = 0
 
     def _contribute(self, mean: torch.Tensor, weight: float) -> None:
         """Backward without a reduction: more may follow."""
@@ -124,7 +129,7 @@ class RoundStep(Step):
 
     def _own_counts(self) -> Sequence[float]:
         counts = [0.0] * self._collective.size
-        counts[self._collective.rank] = float(self._num_chunks)
+        counts[self._collective.rank] = float(self.num_chunks)
         return (float(self.num_samples), *counts)
 
     @property

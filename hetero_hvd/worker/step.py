@@ -174,13 +174,12 @@ class Step:
         """Whether a step has to be applied before the next one begins."""
         return len(self.in_flight) > self._staleness.now
 
-    def launch(self, collective: Collective, urgency: Urgency = never) -> None:
-        """Submit what this worker adds to the step.
+    def launch(self, collective: Collective, urgency: Urgency = never) -> int:
+        """Submit what this worker adds to the step, and return of how many samples.
 
         Args:
             collective: The rendezvous.
-            urgency: Tells from the samples and the busy seconds of this step whether this worker
-                wants an exchange of timings now; see `is_urgent`.
+            urgency: Whether this worker wants an exchange of timings now; see `is_urgent`.
 
         Raises:
             Interrupted: The rendezvous broke; call `undo`.
@@ -208,6 +207,7 @@ class Step:
         )
         self.in_flight.append(flight)
         self._lookahead.restore()
+        return part.num_samples
 
     def land(self, collective: Collective) -> float:
         """Wait for the oldest step under way, and apply it.

@@ -78,8 +78,8 @@ class Trainer:
         grain = mode.grain if mode else None
         self._loader = ShareLoader(loader, seed=seed, grain=grain, **division)
         self._staleness = late = staleness_of(own)
-        self._rounds = make_rounds(own, self._loader, loader.dataset, late.bound)
         self._step = make_step(model, optimizer, own, device(), mode=mode, staleness=late)
+        self._rounds = make_rounds(self._step, own, self._loader, loader.dataset, late.bound)
         self._pipeline = make_pipeline(self._step, late, self._applied, self._rounds)
         parts: dict[str, Stateful | None]
         parts = {"model": model, "trainable": Trainable(model), "optimizer": optimizer}
@@ -238,14 +238,11 @@ class Trainer:
             Whether the step was taken. If not, the membership has changed: `batches` hands out this
             worker's new part.
         """
-        part = self._slice
-        if part is None:
+        if self._slice is None:
             raise UserError("no step is under way: take the batch from trainer.batches()")
         self._step.again = False
         try:
-            num_samples = self._pipeline.take(
-                part.num_samples, self._state.seat.collective, self._state.is_urgent
-            )
+            num_samples = self._pipeline.take(self._state.seat.collective, self._state.is_urgent)
         except TakeAgain:
             self._step.undo()
             self._step.again = True

@@ -29,21 +29,25 @@ class Rounds:
 
     Args:
         loader: The script's.
+        step: Computes them, and counts those of the round.
         chunk_size: Samples in a chunk, > 0.
         num_ahead: Rounds that may be under way while one is computed, > 0.
     """
 
-    def __init__(self, loader: ShareLoader, chunk_size: int, num_ahead: int) -> None:
-        self._loader, self._size, self._num_ahead = loader, chunk_size, num_ahead
+    def __init__(
+        self, loader: ShareLoader, step: RoundStep, chunk_size: int, num_ahead: int
+    ) -> None:
+        self._loader, self.step = loader, step
+        self._size, self._num_ahead = chunk_size, num_ahead
         self._queues: ChunkQueues | None = None
         self._position = Position()
-        self._rank = self._number = self._num_taken = 0
+        self._rank = self._number = 0
         self._under_way: deque[int] = deque()
 
     def slices(self, state: ElasticState) -> Iterator[Slice]:
         """Chunk by chunk, as long as this membership lasts; an empty one where there is none now.
 
-        Each must have been computed, and said so to `chunk_done`, before the next is asked for.
+        Each must have been computed before the next is asked for.
 
         Raises:
             UserError: The position is not one between chunks.
@@ -59,14 +63,15 @@ class Rounds:
             prefetch=state.membership.prefetch_steps,
             progress=self._progress(position),
         )
-        self._rank, self._number, self._num_taken = collective.rank, 0, 0
+        self._rank, self._number = collective.rank, 0
         self._under_way.clear()
+        self.step.put_back()  # the script may have left this loop before the round was full
         own = queues.queues[self._rank]
         chunks = ChunkLoader(self._loader, position.epoch, self._size, own)
         while not queues.is_done:
             num_samples, batch = 0, None
-            if self._num_taken < self._limit:
-                num_samples, batch = chunks.load(own[sum(self._under_way) + self._num_taken])
+            if self.step.num_chunks < self._limit:
+                num_samples, batch = chunks.load(own[sum(self._under_way) + self.step.num_chunks])
             total = self._loader.global_batch_size
             yield Slice(self._number, num_samples, total, batch, position.epoch)
 
@@ -79,29 +84,20 @@ class Rounds:
         if self._queues is not None and not self._queues.is_done:
             raise UserError("wait_free: evaluate after the loop over trainer.batches(), not in it")
 
-    def chunk_done(self, num_samples: int) -> None:
-        """One more is computed, or there was none."""
-        self._num_taken += num_samples > 0
-
-    def restart(self) -> None:
-        """The chunks of this round are to be computed again."""
-        self._num_taken = 0
-
     def is_full(self, may_launch: Callable[[], bool]) -> bool:
         """Whether this worker's part of the round is to be submitted.
 
         Args:
             may_launch: Whether the round before is reduced.
         """
-        if self._num_taken >= self._limit:
+        if self.step.num_chunks >= self._limit:
             return True
         target = self._known.target(self._rank)
-        return self._num_taken >= target and may_launch()
+        return self.step.num_chunks >= target and may_launch()
 
-    def launched(self) -> None:
-        """The round is submitted: the next one begins."""
-        self._under_way.append(self._num_taken)
-        self._num_taken = 0
+    def launched(self, num_chunks: int) -> None:
+        """The round is submitted, with so many chunks of this worker: the next one begins."""
+        self._under_way.append(num_chunks)
         self._number += 1
 
     def landed(self, counts: tuple[int, ...]) -> None:
@@ -146,51 +142,44 @@ class RoundPipeline(Pipeline):
     """Takes chunks until a round is full.
 
     Args:
-        step: Computes and applies rounds.
-        staleness: How many of them may be under way.
+        rounds: Which chunks, and what computes and applies them.
+        staleness: How many rounds may be under way.
         applied: Called with the loss of each applied round, in order.
-        rounds: Which chunks.
     """
 
     def __init__(
-        self,
-        step: RoundStep,
-        staleness: Staleness,
-        applied: Callable[[float], None],
-        rounds: Rounds,
+        self, rounds: Rounds, staleness: Staleness, applied: Callable[[float], None]
     ) -> None:
-        super().__init__(step, staleness, applied)
-        self._round_step, self._rounds = step, rounds
+        super().__init__(rounds.step, staleness, applied)
+        self._rounds = rounds
 
     @property
     def varies(self) -> bool:
         """They do: rounds are as large as they become."""
         return True
 
-    def take(self, num_samples: int, collective: Collective, urgency: Urgency) -> int | None:
+    def take(self, collective: Collective, urgency: Urgency) -> int | None:
         """A chunk is computed: go on with the round, or submit it; see `Pipeline.take`."""
-        step, rounds = self._round_step, self._rounds
+        step, rounds = self._rounds.step, self._rounds
         if step.has_restarted:
             step.has_restarted = False
-            rounds.restart()
             return None
         step.chunk_done()
-        rounds.chunk_done(num_samples)
         if not rounds.is_full(lambda: self._may_launch(collective)):
             return None
-        num_own = step.num_samples
-        step.launch(collective, urgency)
-        rounds.launched()
+        num_chunks = step.num_chunks
+        num_samples = step.launch(collective, urgency)
+        rounds.launched(num_chunks)
         while step.is_due:
             self._land(collective)
-        return num_own
+        return num_samples
 
     def _may_launch(self, collective: Collective) -> bool:
         flights = self._step.in_flight
         return len(flights) < max(1, self._staleness.now) or flights[0].is_done(collective)
 
     def _land(self, collective: Collective) -> None:
-        loss = self._round_step.land(collective)
-        self._rounds.landed(self._round_step.counts)
-        if self._round_step.round_samples:
+        loss = self._rounds.step.land(collective)
+        self._rounds.landed(self._rounds.step.counts)
+        if self._rounds.step.round_samples:
             self._applied(loss)
