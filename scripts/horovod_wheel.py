@@ -102,6 +102,35 @@ CORRECTIONS = (
         "global_ranks_.reserve(size_);",
         "global_ranks_.resize(size_);",
     ),
+    Correction(
+        "timeline-writer-sleeps",
+        "horovod/common/timeline.cc",
+        "    // Allow scheduler to schedule other work for this core.\n"
+        "    std::this_thread::yield();\n",
+        "    std::this_thread::sleep_for(std::chrono::milliseconds(10));\n",
+    ),
+    Correction(
+        "a-lost-peer-ends-every-wait",
+        "third_party/gloo/gloo/transport/tcp/pair.cc",
+        "      op.buf->signalException(ex);\n"
+        "    }\n"
+        "  }\n"
+        "\n"
+        "  // Loop through pending send operations.\n",
+        "      op.buf->signalException(ex);\n"
+        "    }\n"
+        "    NonOwningPtr<UnboundBuffer> sent(op.ubuf);\n"
+        "    if (sent) {\n"
+        "      sent->signalException(ex);\n"
+        "    }\n"
+        "  }\n"
+        "  NonOwningPtr<UnboundBuffer> half_received(rx_.ubuf);\n"
+        "  if (half_received) {\n"
+        "    half_received->signalException(ex);\n"
+        "  }\n"
+        "\n"
+        "  // Loop through pending send operations.\n",
+    ),
 )
 
 

@@ -1,7 +1,6 @@
 """Hosts on one machine: a network namespace, an address, an sshd and a CPU quota each.
 
-Names and addresses carry the number of the subnet, which the creation of the bridge claims
-atomically; so several clusters, also of several test runs, live side by side.
+Making the bridge claims names and addresses, atomically: several clusters live side by side.
 """
 
 from __future__ import annotations
@@ -188,6 +187,7 @@ def _make_host(
     _sh("ip", "netns", "add", namespace)
     stack.callback(_sh, "ip", "netns", "del", namespace)
     _sh("ip", "link", "add", link, "type", "veth", "peer", "name", INTERFACE, "netns", namespace)
+    stack.callback(_sh, "ip", "link", "del", link)  # at once: with the namespace it takes a while
     _sh("ip", "link", "set", link, "master", bridge, "up")
     _sh("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", INTERFACE)
     for interface in (INTERFACE, "lo"):

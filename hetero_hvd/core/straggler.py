@@ -33,6 +33,9 @@ has just taken away, not its own work of taking them nor other reads: 0.1 to 0.4
 NOISE_SECONDS = 0.005
 """What a busy operating system costs a step now and then is no straggler's doing."""
 
+USUAL_RATIO = 1.25
+"""A worker that needs less than so many times the usual processor time is not slow itself."""
+
 CHANGED_RATIO = 0.25
 """So much slower or faster than what was told of a straggler is worth another word."""
 
@@ -42,6 +45,11 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "transfer": ("transfer_seconds",),
     "compute": ("forward_seconds", "backward_seconds", "optimizer_seconds"),
 }
+COLUMNS = {
+    "throttle": "throttled_seconds",
+    "memory": "memory_stall_seconds",
+    "processor": "processor_seconds",
+}
 
 
 class _Watched:
@@ -49,8 +57,8 @@ class _Watched:
 
     def __init__(self) -> None:
         self.best = OwnSpeed()
-        self.parts: dict[str, float] = {}
-        self.throttled = self.memory_stall = 0.0
+        self.usual: dict[str, float] = {}
+        self.granted = self.most_granted = 0.0
         self.smooth = 1.0
         self.ratios: deque[float] = deque(maxlen=max(WINDOWS))
         self.rows: deque[tuple[StepTiming, float]] = deque(maxlen=NOW_ROWS)
@@ -67,40 +75,53 @@ class _Watched:
         if estimator is not None:
             self.best.learn(estimator, size, busy_seconds=busy, speed_ratio=self.smooth)
         expected = self.best.expected_seconds(size)
-        return expected / busy if busy - expected > NOISE_SECONDS else max(1.0, expected / busy)
+        if busy - expected <= NOISE_SECONDS:
+            return max(1.0, expected / busy)
+        return max(expected / busy, self._granted_ratio(row, busy - expected))
+
+    def _granted_ratio(self, row: StepTiming, lost_seconds: float) -> float:
+        """Processor time it gets / it ever got, if only a CPU quota costs it so much; else 0.
+
+        A quota lets a worker that often waits for others run as if there were none, until its
+        share grows: it is not slow as long as it gets all that the quota ever gave it.
+        """
+        size, used = row.local_batch_size, row.processor_seconds
+        is_held_back = row.throttled_seconds >= EXPLAINED_RATIO * lost_seconds
+        needs_no_more = used <= USUAL_RATIO * self.usual.get("processor", math.inf) * size
+        if not (is_held_back and needs_no_more and self.most_granted):
+            return 0.0
+        return min(1.0, used / row.busy_seconds / self.most_granted)
+
+    def look(self, row: StepTiming) -> None:
+        """What it gets of a processor."""
+        if row.step_seconds > 0 and math.isfinite(row.processor_seconds):
+            now = row.processor_seconds / row.step_seconds
+            self.granted += SMOOTHING * (now - self.granted)
+            self.most_granted = max(self.most_granted, self.granted)
 
     def learn(self, row: StepTiming) -> None:
         """A healthy row: what each part of a step normally takes per sample."""
-        for cause, seconds in _parts(row).items():
+        for name, seconds in _parts(row).items():
             per_sample = seconds / row.local_batch_size
-            before = self.parts.get(cause, per_sample)
-            self.parts[cause] = before + SMOOTHING * (per_sample - before)
-        if math.isfinite(row.throttled_seconds):
-            per_sample = row.throttled_seconds / row.local_batch_size
-            self.throttled += SMOOTHING * (per_sample - self.throttled)
-        if math.isfinite(row.memory_stall_seconds):
-            per_sample = row.memory_stall_seconds / row.local_batch_size
-            self.memory_stall += SMOOTHING * (per_sample - self.memory_stall)
+            before = self.usual.get(name, per_sample)
+            self.usual[name] = before + SMOOTHING * (per_sample - before)
 
     def cause(self) -> Cause:
         """What accounts for the time lost in the newest rows."""
-        excess: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        throttled = memory_stall = missing = 0.0
+        excess: dict[str, float] = dict.fromkeys((*PHASES, *COLUMNS), 0.0)
+        missing = 0.0
         for row, ratio in self.rows:
             missing += row.busy_seconds * max(0.0, 1.0 - ratio)
-            size = row.local_batch_size
             for name, seconds in _parts(row).items():
-                excess[name] += seconds - self.parts.get(name, 0.0) * size
-            throttled += row.throttled_seconds - self.throttled * size
-            memory_stall += row.memory_stall_seconds - self.memory_stall * size
-        lost = max(missing, sum(max(0.0, seconds) for seconds in excess.values()))
-        if throttled >= EXPLAINED_RATIO * lost > 0:
+                excess[name] += seconds - self.usual.get(name, 0.0) * row.local_batch_size
+        lost = max(missing, sum(max(0.0, excess[phase]) for phase in PHASES))
+        if excess["throttle"] >= EXPLAINED_RATIO * lost > 0:
             return "throttle"
-        if memory_stall >= MEMORY_RATIO * lost > 0:
+        if excess["memory"] >= MEMORY_RATIO * lost > 0:
             return "memory"
         causes: tuple[Cause, ...] = ("input", "transfer", "compute")
         for cause in causes:
-            if self.parts and excess[cause] >= EXPLAINED_RATIO * lost > 0:
+            if self.usual and excess[cause] >= EXPLAINED_RATIO * lost > 0:
                 return cause
         return "unknown"
 
@@ -186,6 +207,7 @@ class StragglerWatch:
         ratios = {}
         for worker, row in zip(workers, rows, strict=True):
             watched = self._watched.setdefault(worker, _Watched())
+            watched.look(row)
             ratios[worker] = watched.speed_ratio(row, curves.get(worker))
         known = [ratio for ratio in ratios.values() if math.isfinite(ratio)]
         common = median(known) if len(known) > 2 else 1.0  # noqa: PLR2004 - of two, one may be slow
@@ -231,7 +253,10 @@ def _well(worker: WorkerId, step: int, speed_ratio: float) -> StragglerReported:
 
 
 def _parts(row: StepTiming) -> dict[str, float]:
-    return {
+    """Seconds of what was measured, by cause."""
+    phases = {
         cause: sum(getattr(row, phase) for phase in phases if math.isfinite(getattr(row, phase)))
         for cause, phases in PHASES.items()
     }
+    columns = {name: getattr(row, column) for name, column in COLUMNS.items()}
+    return phases | {name: value for name, value in columns.items() if math.isfinite(value)}

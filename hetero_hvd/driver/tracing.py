@@ -15,8 +15,12 @@ from hetero_hvd.config.job import MAX_TRACE_STEPS, traced_steps
 from hetero_hvd.driver.slot import Slot
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Event, TraceRequested, TraceWritten, WorkerId
+from hetero_hvd.probes import horovod_notice
 
 FOLDER = "traces"
+SLEEPS = "timeline-writer-sleeps"
+"""The correction without which a timeline that may be started takes a core of rank 0 all the time:
+a stock Horovod records one only where the user sets HOROVOD_TIMELINE."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,6 +128,6 @@ def trace_environment(job: JobConfig, output: Path) -> dict[str, str]:
         "timeline": job.trace_timeline,
     }
     variables = {"HETERO_HVD_TRACES": json.dumps(config)}
-    if "HOROVOD_TIMELINE" not in os.environ:
-        variables["HOROVOD_TIMELINE"] = "DYNAMIC"  # it can be started; costs nothing before
+    if "HOROVOD_TIMELINE" not in os.environ and SLEEPS in horovod_notice.corrections():
+        variables["HOROVOD_TIMELINE"] = "DYNAMIC"  # so that it can be started at any time
     return variables

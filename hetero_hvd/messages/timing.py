@@ -31,6 +31,7 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
             worker that is furthest ahead, the bound on the one that the others wait for.
         other_seconds: Of the step in none of its phases: the script's own work between steps.
         overlapped_comm_seconds: With a reduction under way while the worker did something else.
+        processor_seconds: Processor time of all its threads outside waits for reductions.
         memory_stall_seconds: In which its control group's processes waited for memory.
     """
 
@@ -51,6 +52,7 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     lag_steps: float = math.nan
     other_seconds: float = math.nan
     overlapped_comm_seconds: float = math.nan
+    processor_seconds: float = math.nan
     memory_stall_seconds: float = math.nan
 
     @property

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hetero_hvd.probes import horovod_notice
 from hetero_hvd.probes.hardware import Hardware, probe_hardware
 
 HOROVOD_VERSION = "0.28.1"
@@ -161,12 +161,10 @@ def _import_all(timeout_seconds: float) -> tuple[dict[str, Any], str | None]:
 
 def _horovod_build(version: str, facts: dict[str, Any], error: str | None) -> HorovodBuild:
     """Join what the distribution says, the notice in it, and what importing it gave."""
-    notice = importlib.metadata.distribution("horovod").read_text("licenses/NOTICE.hetero_hvd")
-    built_for = re.search(r"^built for torch (\S+)$", notice or "", re.MULTILINE)
     return HorovodBuild(
         version=version,
-        built_for_torch=built_for[1] if built_for else None,
-        corrections=tuple(re.findall(r"^correction (\S+):", notice or "", re.MULTILINE)),
+        built_for_torch=horovod_notice.built_for_torch(),
+        corrections=horovod_notice.corrections(),
         operations=facts.get("operations", {}),
         import_error=error,
     )

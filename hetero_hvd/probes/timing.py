@@ -51,6 +51,7 @@ class PhaseClock:
         self._device_clock = device_clock
         self._seconds: dict[str, float] = defaultdict(float)
         self._open: list[tuple[str, Event, Event]] = []
+        self._processor_seconds = 0.0
         self.current = ("", 0.0)
         self.marker: Callable[[str], AbstractContextManager[object]] | None = None
 
@@ -58,6 +59,7 @@ class PhaseClock:
     def phase(self, name: Phase) -> Iterator[None]:
         """Add the time of the block to phase `name`."""
         self.current = (name, time.perf_counter())
+        used_before = time.process_time()
         try:
             if self.marker is None:
                 with self._measured(name):
@@ -67,6 +69,8 @@ class PhaseClock:
                     yield
         finally:
             self.current = ("", 0.0)
+            if name != "comm_wait":
+                self._processor_seconds += time.process_time() - used_before
 
     @contextmanager
     def _measured(self, name: Phase) -> Iterator[None]:
@@ -95,6 +99,11 @@ class PhaseClock:
         if self._device_clock is not None:
             return None
         return sum(seconds for name, seconds in self._seconds.items() if name != "comm_wait")
+
+    def take_processor_seconds(self) -> float:
+        """Processor time of all threads in all phases but `comm_wait`, since the last call."""
+        used, self._processor_seconds = self._processor_seconds, 0.0
+        return used
 
     def take(self) -> dict[str, float]:
         """Seconds per phase since the last `take`; a phase that was not entered is absent.

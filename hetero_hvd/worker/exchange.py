@@ -24,7 +24,7 @@ FIELDS = StepTiming.__struct_fields__
 COUNTS = ("num_steps", "local_batch_size", "micro_batch_size")
 RESET = 1
 STOP = 2
-TIMED = (*STEP_PHASES, "step", "throttled", "memory_stall")
+TIMED = (*STEP_PHASES, "step", "throttled", "processor", "memory_stall")
 COUNTED = ("staleness", "lag")
 """Columns of `StepTiming` that are means over steps, without their unit."""
 

@@ -31,7 +31,7 @@ class StepProfile:
     """
 
     def __init__(self, clock: PhaseClock) -> None:
-        self._tracing = open_tracing(os.environ, clock)
+        self._clock, self._tracing = clock, open_tracing(os.environ, clock)
         self._meters: dict[str, ThrottleMeter | MemoryStallMeter] = {
             "throttled": ThrottleMeter(),
             "memory_stall": MemoryStallMeter(),
@@ -49,8 +49,8 @@ class StepProfile:
             step: Index of the step.
 
         Returns:
-            Seconds in this step: `throttled`, `memory_stall`, and `reducing`, with a reduction
-            under way. NaN is not known here.
+            Seconds in this step: `throttled`, `memory_stall`, `processor`, and `reducing`, with a
+            reduction under way. NaN is not known here.
         """
         reducing = seat.collective.operations.reducing_seconds
         in_step, self._reducing_before = reducing - self._reducing_before, reducing
@@ -62,7 +62,7 @@ class StepProfile:
             self._tell(seat, step)
         if self._tracing is not None:
             self._tracing.step_applied(seat, step)
-        return {**lost, "reducing": in_step}
+        return {**lost, "reducing": in_step, "processor": self._clock.take_processor_seconds()}
 
     def finish(self, seat: Seat, step: int) -> None:
         """Nothing more will come: send what is left.

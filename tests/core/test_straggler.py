@@ -149,6 +149,54 @@ def test_a_quota_that_holds_a_worker_back_is_called_throttle(watched):
     assert said.endswith("(compute)")
 
 
+QUOTA = 0.4
+
+
+def under_quota(burst, quota=QUOTA, needs=1.0):
+    """Rows of the first worker: it runs in a burst at first, and is then held back by a quota.
+
+    Args:
+        burst: Whether it waits so much for others that the quota does not matter.
+        quota: Part of a processor that it gets.
+        needs: So many times the usual processor time.
+    """
+
+    def change(at, row):
+        used = needs * row.busy_seconds
+        if at:
+            return row
+        busy = used if burst else used / quota
+        step = used / quota
+        fields = {"processor_seconds": used, "throttled_seconds": busy - used}
+        row = row_of(row.local_batch_size, busy, step_seconds=step)
+        return msgspec.structs.replace(row, **fields)
+
+    return change
+
+
+def test_a_worker_that_gets_all_that_its_quota_gives_is_healthy(watched):
+    """That it once ran as if there were no quota, while it waited for others, is no best speed."""
+    watched.run(20, under_quota(burst=True))
+    assert watched.run(40, under_quota(burst=False)) == []
+
+
+def test_a_quota_that_is_cut_makes_a_straggler(watched):
+    """It gets a third of what it got."""
+    watched.run(20, under_quota(burst=True))
+    watched.run(40, under_quota(burst=False))
+    (said,) = watched.run(20, under_quota(burst=False, quota=QUOTA / 3))
+    assert said.startswith("fast:0 is slow: 0.33")
+    assert said.endswith("(throttle)")
+
+
+def test_a_quota_excuses_no_worker_that_needs_more_processor_time(watched):
+    """A slower clock shows as processor time: the quota gives as much as before."""
+    watched.run(20, under_quota(burst=True))
+    watched.run(40, under_quota(burst=False))
+    (said,) = watched.run(20, under_quota(burst=False, needs=2.0))
+    assert said.startswith("fast:0 is slow")
+
+
 def test_waits_for_memory_explain_what_they_are_a_part_of(watched):
     """Time that goes to reading again what the kernel took away shows as input, and is memory."""
     watched.run(20, lambda _, row: msgspec.structs.replace(row, memory_stall_seconds=0.0))

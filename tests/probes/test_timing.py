@@ -1,6 +1,7 @@
 """The clock of a step's phases: on the host, and on a device that is behind it."""
 
 import contextlib
+import time
 
 import pytest
 
@@ -101,3 +102,21 @@ def test_cuda_events_measure_the_devices_own_time():
             big = big @ big / 4096
     torch.cuda.synchronize()
     assert clock.take()["forward"] > 0.0
+
+
+def test_processor_time_outside_waits_for_reductions_is_counted():
+    """A wait that keeps a core busy is not the worker's own work; sleeping takes none."""
+    clock = PhaseClock()
+
+    def spin(seconds):
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+
+    with clock.phase("forward"):
+        spin(0.02)
+        time.sleep(0.05)
+    with clock.phase("comm_wait"):
+        spin(0.05)
+    assert 0.02 <= clock.take_processor_seconds() < 0.04
+    assert clock.take_processor_seconds() == 0

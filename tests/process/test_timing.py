@@ -6,6 +6,9 @@ from statistics import median
 
 import pytest
 
+from hetero_hvd.driver.tracing import SLEEPS
+from hetero_hvd.probes import horovod_notice
+
 DELAY_SECONDS = 0.15
 OWN = ("data_wait", "transfer", "forward", "backward", "optimizer", "other")
 
@@ -61,3 +64,13 @@ def test_communication_beside_compute_is_told_from_exposed(run_workers):
     hidden = {slow: typical(found, 0, "overlapped_comm") for slow, found in rows.items()}
     assert 0.002 < hidden["rest"] <= typical(rows["rest"], 0, "backward")
     assert hidden["large"] < 0.7 * hidden["rest"]
+
+
+@pytest.mark.process
+def test_a_timeline_that_may_be_started_takes_no_processor(run_workers, monkeypatch):
+    """Horovod's thread for it sleeps until there is something to write (`scripts/setup`'s does)."""
+    if SLEEPS not in horovod_notice.corrections():
+        pytest.skip("a stock Horovod, whose thread does not sleep")
+    monkeypatch.setenv("HOROVOD_TIMELINE", "DYNAMIC")
+    rows = run_workers("idle", 2)
+    assert max(row["processor_ratio"] for row in rows) < 0.3
