@@ -5,6 +5,7 @@ Usage, under `hetero-hvd run`: python -m hetero_hvd.bench.cause_script JSON, the
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import random
@@ -107,6 +108,7 @@ def main() -> None:
     loader = DataLoader(data, batch_size=script.global_batch_size, collate_fn=fault.collate)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     trainer = hetero_hvd.Trainer(model, optimizer, loader)
+    gc.freeze()  # to search all of torch for cycles takes a small quota longer than a step
     for _ in trainer.epochs(1_000_000):
         for x, y in trainer.batches():
             trainer.step(lambda x, y: cross_entropy(model(x), y), x, y)

@@ -138,8 +138,8 @@ def run_case(
     nodes = _nodes(case, cluster)
     (folder / "nodes.yaml").write_text(json.dumps({"nodes": nodes}))
     script = {
-        "global_batch_size": 3000 if case.is_real else 240,
-        "width": 256,
+        "global_batch_size": 6000 if case.is_real else 240,
+        "width": 512 if case.is_real else 256,  # compute, not its reduction, is to fill the quota
         "node": GUILTY,
         "kind": case.kind,
         "ratio": 2.0,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from hetero_hvd.cli import orders
 
 SUMMARY = "record the next steps of a running job with torch's profiler"
 HELP = """\
@@ -22,20 +23,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--timeline", action="store_true", help="Horovod's timeline as well, from rank 0"
     )
-    command.add_argument(
-        "--output",
-        type=Path,
-        metavar="PATH",
-        help="folder of the running job (default: the newest in runs/)",
-    )
+    orders.add_output(command)
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Ask the job."""
-    from hetero_hvd.driver import control  # noqa: PLC0415 - only this command needs it
-
     wish = {"steps": arguments.steps, "timeline": arguments.timeline}
     if arguments.workers is not None:
         wish["workers"] = [name.strip() for name in arguments.workers.split(",")]
-    print(control.order(arguments.output or control.newest_run(), "trace", wish))
-    return 0
+    return orders.give(arguments, "trace", wish)

@@ -20,6 +20,9 @@ ALARM_RATIO, VERDICT_RATIO, HEALTHY_RATIO = 0.8, 0.85, 0.95
 """Part of its own speed below which a worker is looked at, found slow, and found well again."""
 
 SMOOTHING, VERDICT_ROWS, NOW_ROWS = 0.3, 8, 3
+FEWEST_ROWS = 16
+"""Before that nobody is judged: too little is known of how much a worker's steps vary."""
+
 WINDOWS = (VERDICT_ROWS, 16, 32)
 """Rows whose median is judged; where steps vary much it takes more of them to be sure."""
 
@@ -59,8 +62,10 @@ class _Watched:
         self.best = OwnSpeed()
         self.usual: dict[str, float] = {}
         self.granted = self.most_granted = 0.0
+        self.is_held_back = False
         self.smooth = 1.0
         self.ratios: deque[float] = deque(maxlen=max(WINDOWS))
+        self.explained: deque[bool] = deque(maxlen=max(WINDOWS))
         self.rows: deque[tuple[StepTiming, float]] = deque(maxlen=NOW_ROWS)
         self.well_step = -1
         self.told: tuple[Cause, float] = ("unknown", math.nan)
@@ -75,22 +80,27 @@ class _Watched:
         if estimator is not None:
             self.best.learn(estimator, size, busy_seconds=busy, speed_ratio=self.smooth)
         expected = self.best.expected_seconds(size)
-        if busy - expected <= NOISE_SECONDS:
-            return max(1.0, expected / busy)
-        return max(expected / busy, self._granted_ratio(row, busy - expected))
+        is_well = busy - expected <= NOISE_SECONDS
+        by_curve = max(1.0, expected / busy) if is_well else expected / busy
+        granted = self._granted_ratio(row, expected)
+        self.is_held_back = math.isfinite(granted)
+        if not self.is_held_back:
+            return by_curve
+        used, usual = row.processor_seconds, self.usual.get("processor", math.inf)
+        return granted if used <= USUAL_RATIO * usual * size else min(granted, by_curve)
 
-    def _granted_ratio(self, row: StepTiming, lost_seconds: float) -> float:
-        """Processor time it gets / it ever got, if only a CPU quota costs it so much; else 0.
+    def _granted_ratio(self, row: StepTiming, expected: float) -> float:
+        """Processor time it gets / it ever got, where a CPU quota explains the time lost; else NaN.
 
         A quota lets a worker that often waits for others run as if there were none, until its
         share grows: it is not slow as long as it gets all that the quota ever gave it.
         """
-        size, used = row.local_batch_size, row.processor_seconds
-        is_held_back = row.throttled_seconds >= EXPLAINED_RATIO * lost_seconds
-        needs_no_more = used <= USUAL_RATIO * self.usual.get("processor", math.inf) * size
-        if not (is_held_back and needs_no_more and self.most_granted):
-            return 0.0
-        return min(1.0, used / row.busy_seconds / self.most_granted)
+        if not (self.most_granted and row.throttled_seconds > 0):
+            return math.nan
+        busy, entitled = row.busy_seconds, row.processor_seconds / self.most_granted
+        lost = busy - min(expected, entitled)
+        explains = row.throttled_seconds >= EXPLAINED_RATIO * lost > EXPLAINED_RATIO * NOISE_SECONDS
+        return min(1.0, entitled / busy) if explains else math.nan
 
     def look(self, row: StepTiming) -> None:
         """What it gets of a processor."""
@@ -128,6 +138,7 @@ class _Watched:
     def take(self, row: StepTiming, ratio: float, step: int, *, is_usual: bool) -> None:
         """Keep a row; a healthy one is learnt from, unless it only looks so beside slow others."""
         self.ratios.append(ratio)
+        self.explained.append(self.is_held_back)
         self.rows.append((row, ratio))
         self.smooth += SMOOTHING * (ratio - self.smooth)
         self.num_told_rows += 1
@@ -154,13 +165,17 @@ class _Watched:
         return list(self.ratios)[-num_rows:]
 
     def is_slow(self) -> bool:
-        """Whether the median of a window is bad, and too bad for chance."""
-        if len(self.ratios) < NOW_ROWS:
+        """Whether the median of a window is bad, and too bad for chance.
+
+        Rows whose lost time the kernel's account of a quota explains are no matter of chance.
+        """
+        if len(self.ratios) < FEWEST_ROWS:
             return False
         row, _ = self.rows[-1]
         for num_rows in WINDOWS:
             found = self.last(num_rows)
             chance = self.best.chance_ratio(row.local_batch_size, len(found), row.num_steps)
+            chance *= 1 - sum(list(self.explained)[-num_rows:]) / len(found)
             if median(found) < VERDICT_RATIO * math.exp(-chance):
                 return True
         return False

@@ -14,6 +14,7 @@ from hetero_hvd.core.benchmark import fit, is_valid
 from hetero_hvd.core.known import Curve
 from hetero_hvd.driver.curves import CurveStore
 from hetero_hvd.driver.launcher import WorkerProcess, count_gpus, launch_order
+from hetero_hvd.driver.lines import LineSplitter
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.messages.benchmark import (
     BenchmarkLine,
@@ -60,22 +61,16 @@ class _Lines:
     def __init__(self, found: Measured, say: Say) -> None:
         self._found = found
         self._say = say
-        self._rest = b""
+        self._lines = LineSplitter(self._take, max_bytes=MAX_LINE_BYTES)
         self._decoder = msgspec.json.Decoder(BenchmarkLine)
 
     def feed(self, data: bytes) -> None:
         """See `launcher.Output`."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._take(line)
-        if len(self._rest) > MAX_LINE_BYTES:
-            self.flush()
+        self._lines.feed(data)
 
     def flush(self) -> None:
         """See `launcher.Output`."""
-        if self._rest:
-            self._take(self._rest)
-            self._rest = b""
+        self._lines.flush()
 
     def _take(self, line: bytes) -> None:
         if line.startswith(MARK):

@@ -88,7 +88,7 @@ class Slots:
     def became_ready(self, slot: Slot, ready: Ready) -> None:
         """Horovod may count on the worker from now on."""
         slot.ready = ready
-        self._changed()
+        self.changed()
 
     async def follow(self, config: ClusterConfig) -> None:
         """Start the workers of new slots, let those go that are not wanted any more."""
@@ -117,7 +117,7 @@ class Slots:
                     output=self._output_of(worker, path),
                 )
                 self._tasks[slot] = asyncio.create_task(self._live(slot))
-        self._changed()
+        self.changed()
 
     def _output_of(self, worker: WorkerId, path: Path) -> WorkerOutput:
         as_json = partial(self._log_lines.of_output, worker) if self._log_lines else None
@@ -156,14 +156,14 @@ class Slots:
         for slot in found:
             self._quarantine(slot, "drained")
             self._release(slot, "is drained")
-        self._changed()
+        self.changed()
         return f"{', '.join(str(slot.worker) for slot in found)} leaves after the step under way"
 
     def refuse(self, slot: Slot, reason: str) -> None:
         """Let a worker go that does not fit; an entry that was changed is worth a new try."""
         self._quarantine(slot, reason)
         self._release(slot, f"is refused ({reason})")
-        self._changed()
+        self.changed()
 
     def without(self, members: set[str]) -> list[Slot]:
         """Slots whose workers nodes.yaml and Horovod have both let go, but that still run."""
@@ -235,7 +235,7 @@ class Slots:
         finally:
             del self._tasks[slot]
             slot.output.close()
-            self._changed()
+            self.changed()
 
     async def _run_and_judge(self, slot: Slot) -> float | None:
         """Run a worker to its end.
@@ -286,14 +286,15 @@ class Slots:
         slot.memory.ended(was_killed=code == EXIT_OUT_OF_MEMORY)
         code = EXIT_KILLED if code == EXIT_OUT_OF_MEMORY else code
         self._on_exit(slot, code)
-        slot.process = slot.ready = slot.admission = None
-        self._changed()
+        slot.ended()
+        self.changed()
         return code
 
     def _quarantine(self, slot: Slot, reason: str) -> None:
         self.quarantined[slot.worker] = (slot.node, reason)
         self._journal.publish(WorkerQuarantined(worker=slot.worker, reason=reason))
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Tell whom Horovod may count on now."""
         self._available = tuple(slot.host for slot in self._tasks if slot.is_available)
         self._on_change()

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero_hvd.config import JobConfig
-from hetero_hvd.driver.discovery import Slots
+from hetero_hvd.driver.discovery import EXIT_TERMINATED, Slots
 from hetero_hvd.driver.elastic import AdoptingDriver, horovod_environment
 from hetero_hvd.driver.ledger import Ledger
 from hetero_hvd.driver.network import Endpoints
 from hetero_hvd.driver.rendezvous import Rendezvous
 from hetero_hvd.driver.server import ChannelServer
+from hetero_hvd.driver.slot import Slot
 from hetero_hvd.messages import Admit, MemberLost, ResetRequested, Stop
 
 REQUEST_SECONDS = 1.0
@@ -77,6 +78,12 @@ class Membership:
     def has_started(self) -> bool:
         """Whether the workers that were ready first have been admitted."""
         return self._horovod is not None
+
+    @property
+    def present(self) -> list[Slot]:
+        """The members that have neither ended nor left."""
+        slots = [self._slots.find(host) for host in self.hosts]
+        return [slot for slot in slots if slot is not None and not slot.left.is_set()]
 
     async def start(self) -> None:
         """Make members of the workers that are ready; returns when Horovod has decided who."""
@@ -160,7 +167,10 @@ class Membership:
         )
         slot.admission = Admit(environment=environment, rendezvous_id=self._ledger.rendezvous_id)
         self._channels.send(slot.host, slot.admission)  # sent again if the channel is broken now
-        return await slot.process.exited
+        exited, left = slot.process.exited, asyncio.create_task(slot.left.wait())
+        await asyncio.wait((exited, left), return_when=asyncio.FIRST_COMPLETED)
+        left.cancel()
+        return exited.result() if exited.done() else EXIT_TERMINATED
 
     def _changed(self, hosts: set[str]) -> None:
         """There is a new membership; the workers are not in it yet."""
@@ -176,7 +186,8 @@ class Membership:
     def _request_reset(self, joining: set[str], leaving: set[str]) -> None:
         """Ask the members for a reset; not during one, nor if a fault brings it about anyway."""
         now = time.monotonic()
-        is_fault = any(self._slots.find(host) is None for host in leaving)
+        slots = [self._slots.find(host) for host in leaving]
+        is_fault = any(slot is None or slot.left.is_set() for slot in slots)
         if (joining, leaving) != self._wish:
             is_new = not any(self._wish)
             self._wish, self._changed_at_seconds = (joining, leaving), now

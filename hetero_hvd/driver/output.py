@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from hetero_hvd.driver.lines import LineSplitter
+
 MAX_QUEUED_LINES = 10_000
-MAX_LINE_BYTES = 65_536
 TAIL_LINES = 40
 
 AsJson = Callable[[bytes], tuple[bytes, str]]
@@ -89,7 +90,7 @@ class WorkerOutput:
         self._console = console
         self._prefix = prefix
         self._as_json = as_json
-        self._rest = b""
+        self._lines = LineSplitter(self._show)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
 
@@ -97,17 +98,11 @@ class WorkerOutput:
         """Take in what a process has written."""
         if self._as_json is None:
             self._keep(data)
-        *complete, self._rest = (self._rest + data).split(b"\n")
-        for line in complete:
-            self._show(line)
-        if len(self._rest) > MAX_LINE_BYTES:
-            self.flush()
+        self._lines.feed(data)
 
     def flush(self) -> None:
         """Show what came without an end of line."""
-        if self._rest:
-            self._show(self._rest)
-            self._rest = b""
+        self._lines.flush()
 
     def close(self) -> None:
         """Close the file."""

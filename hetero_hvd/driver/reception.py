@@ -75,6 +75,17 @@ class Reception:
             if slot.ready is not None:
                 self._clocks.ask_again(slot.host)
 
+    def leaves(self, slot: Slot) -> None:
+        """A worker takes no part any more: the others do not wait for the end of its process.
+
+        The job does wait for that of the last one, which says how it ended.
+        """
+        if self._membership.present == [slot]:
+            return
+        slot.left.set()
+        self._slots.changed()
+        self._membership.lost(slot.host)
+
     def gone(self, host: str) -> None:
         """A worker's process has ended."""
         self._clocks.forget(host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ class Slot:
         process: The running process; None between two.
         ready: What the running worker said of itself; None before.
         admission: With which the running worker was made a member; None before.
+        left: Set while the running worker takes no part any more, and has not ended yet.
         is_wanted: Whether nodes.yaml still has it.
         num_restarts: So many so far.
         memory: What its worker may put into memory at once.
@@ -36,6 +38,7 @@ class Slot:
     process: WorkerProcess | None = None
     ready: Ready | None = None
     admission: Admit | None = None
+    left: asyncio.Event = field(default_factory=asyncio.Event)
     is_wanted: bool = True
     num_restarts: int = 0
     memory: MemoryCap = field(default_factory=MemoryCap)
@@ -44,7 +47,12 @@ class Slot:
     @property
     def is_available(self) -> bool:
         """Whether Horovod may count on it."""
-        return self.ready is not None and self.is_wanted
+        return self.ready is not None and self.is_wanted and not self.left.is_set()
+
+    def ended(self) -> None:
+        """Its process is gone."""
+        self.process = self.ready = self.admission = None
+        self.left.clear()
 
     def heard(self, message: FromWorker) -> None:
         """Its worker has sent something."""

@@ -36,6 +36,7 @@ from hetero_hvd.messages import (
     Finished,
     FromWorker,
     Heartbeat,
+    Leaving,
     MicroBatchRaised,
     Ready,
     WorkerExited,
@@ -82,14 +83,12 @@ class Team:
         *,
         log_lines: LogLines | None = None,
     ) -> None:
-        self._job, self._console = config.job, console
+        self._job, self._console, self._last_failure = config.job, console, 0
         secrets = Credentials.new(tls=config.job.channel_tls)
         self._channels = ChannelServer(secrets.key, self, secrets.tls)
         self.send, self._rendezvous = self._channels.send, Rendezvous()
-        where = DriverAddresses.of(config)
-        self.endpoints = Endpoints(where, self._channels, self._rendezvous)
+        self.endpoints = Endpoints(DriverAddresses.of(config), self._channels, self._rendezvous)
         self._news, self.all_lost = asyncio.Event(), asyncio.Event()
-        self._last_failure = 0
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.journal = Journal()
         if log_lines is not None:
@@ -151,7 +150,7 @@ class Team:
         for slot in self.slots.all:
             slot.heard_at_seconds += max(0.0, slept_too_long_seconds)
             silent_seconds = now - slot.heard_at_seconds
-            is_done = self.ledger.summary.workers[slot.worker].finished  # its channel ends first
+            is_done = slot.left.is_set() or self.ledger.summary.workers[slot.worker].finished
             if slot.ready and not is_done and silent_seconds > self._job.heartbeat_timeout_seconds:
                 self._kill(slot, f"has been silent for {silent_seconds:.0f} s")
         for host in self._rendezvous.overdue(self._job.elastic_timeout_seconds):
@@ -184,8 +183,7 @@ class Team:
 
     def received(self, host: str, message: FromWorker) -> None:
         """Act on a worker's message."""
-        slot = self.slots.find(host)
-        if slot is None:
+        if (slot := self.slots.find(host)) is None:
             return
         slot.heard(message)
         try:
@@ -201,7 +199,7 @@ class Team:
         return facts | {"refused": refused}
 
     def _handle(self, slot: Slot, message: FromWorker) -> None:
-        if not isinstance(message, Heartbeat | MicroBatchRaised | ClockTold):
+        if not isinstance(message, Heartbeat | MicroBatchRaised | Leaving | ClockTold):
             self.journal.publish(message)
         match message:
             case Ready():
@@ -211,6 +209,8 @@ class Team:
             case Finished():
                 self.slots.may_restart = False
                 self.ledger.take(message)
+            case Leaving():
+                self.reception.leaves(slot)
             case ClockTold():
                 self.reception.told_time(slot, message)
             case _:
@@ -283,12 +283,12 @@ class Team:
         """All members have ended, or Horovod could not go on without those who did."""
         records = self.ledger.summary.workers.values()
         finished = [record.exit_codes[-1:] for record in records if record.finished]
-        is_anybody_left = any(self.slots.find(host) for host in self.membership.hosts)
         can_go_on = self.slots.may_restart and len(self.slots.all) >= self._job.min_np
+        are_all_lost = self._last_failure and not self.membership.present
         if finished:
             code = next((codes[0] for codes in finished if any(codes)), 0)
             self.end(Ending(code, "the training is finished", is_orderly=True))
-        elif self._last_failure and can_go_on and not is_anybody_left and not self.ended.done():
+        elif are_all_lost and can_go_on and not self.ended.done():
             self._console.say(
                 f"all members are lost at step {self.ledger.summary.last_step}: the others go on "
                 "from the last checkpoint"

@@ -180,6 +180,16 @@ class Finished(Message, frozen=True):
     checksum: str
 
 
+class Leaving(Message, frozen=True):
+    """The worker was asked to leave, and takes no part any more; its process may still take long.
+
+    Attributes:
+        worker: Who.
+    """
+
+    worker: WorkerId
+
+
 class Crashed(Message, frozen=True):
     """The user's script ended in an exception; the process is about to exit.
 
@@ -235,6 +245,7 @@ FromWorker = (
     | MicroBatchRaised
     | StalenessEnded
     | Finished
+    | Leaving
     | Crashed
     | Heartbeat
     | ClockTold

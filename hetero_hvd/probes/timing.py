@@ -51,7 +51,7 @@ class PhaseClock:
         self._device_clock = device_clock
         self._seconds: dict[str, float] = defaultdict(float)
         self._open: list[tuple[str, Event, Event]] = []
-        self._processor_seconds = 0.0
+        self._used_before, self._used_waiting = time.process_time(), 0.0
         self.current = ("", 0.0)
         self.marker: Callable[[str], AbstractContextManager[object]] | None = None
 
@@ -59,7 +59,7 @@ class PhaseClock:
     def phase(self, name: Phase) -> Iterator[None]:
         """Add the time of the block to phase `name`."""
         self.current = (name, time.perf_counter())
-        used_before = time.process_time()
+        used_before = time.process_time() if name == "comm_wait" else 0.0
         try:
             if self.marker is None:
                 with self._measured(name):
@@ -69,8 +69,8 @@ class PhaseClock:
                     yield
         finally:
             self.current = ("", 0.0)
-            if name != "comm_wait":
-                self._processor_seconds += time.process_time() - used_before
+            if name == "comm_wait":
+                self._used_waiting += time.process_time() - used_before
 
     @contextmanager
     def _measured(self, name: Phase) -> Iterator[None]:
@@ -101,8 +101,10 @@ class PhaseClock:
         return sum(seconds for name, seconds in self._seconds.items() if name != "comm_wait")
 
     def take_processor_seconds(self) -> float:
-        """Processor time of all threads in all phases but `comm_wait`, since the last call."""
-        used, self._processor_seconds = self._processor_seconds, 0.0
+        """Processor time of all threads outside of `comm_wait`, since the last call."""
+        now = time.process_time()
+        used = now - self._used_before - self._used_waiting
+        self._used_before, self._used_waiting = now, 0.0
         return used
 
     def take(self) -> dict[str, float]:

@@ -19,7 +19,7 @@ import torch
 from hetero_hvd.core.cluster import BalanceConfig
 from hetero_hvd.discovery.machine import machine_identity
 from hetero_hvd.errors import JobError, UserError, WorkerLostError
-from hetero_hvd.messages import Crashed, FromWorker
+from hetero_hvd.messages import Crashed, FromWorker, Leaving
 from hetero_hvd.worker.client import DriverClient
 from hetero_hvd.worker.collective import Collective, HostUpdates, open_collective
 from hetero_hvd.worker.description import describe_device
@@ -123,6 +123,11 @@ class Seat:
             self.client.reset_requested = False
         if self._updates is not None:
             self._updates.pending = False
+
+    def part(self) -> None:
+        """Let the others go on at once: what this process still has to do may take long."""
+        self.tell(Leaving(worker=self.place.worker))
+        self.collective.cut()
 
     def leave(self) -> None:
         """Close everything, once."""

@@ -191,12 +191,9 @@ class ElasticState:
         if self._checkpoints is not None and self._checkpoints.is_best(metrics) and self.is_leader:
             self._checkpoints.save(self.position.applied_steps, metrics)
 
-    @property
-    def _capacity(self) -> int:
-        return self.seat.place.capacity
-
     def _leave_if_due(self) -> None:
         if (reason := self.seat.leave_reason) is not None:
+            self.seat.part()
             self._leave(reason, self.seat.leave_code)
 
     def _planned(self, step: int) -> int:
@@ -280,7 +277,7 @@ class ElasticState:
                 checksum=self._replica.checksum(),
                 rendezvous_id=seat.rendezvous_id,
                 global_batch_size=self._loader.global_batch_size,
-                capacity=self._capacity,
+                capacity=seat.place.capacity,
                 prefetch_steps=self._loader.prefetch_steps,
                 staleness_bound=self._pipeline.bound,
                 numerics=self.numerics,

@@ -3,6 +3,7 @@
 import stat
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -11,6 +12,8 @@ from hetero_hvd.bench.faults.job import write_nodes
 from .conftest import BATCH, assert_exact
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+LINGER_SECONDS = 6.0
 
 
 def drain(job, target):
@@ -44,6 +47,20 @@ def test_sigterm_and_drain_let_a_worker_go(start):
     assert [workers[name]["exit_codes"] for name in ("beta:0", "delta:0")] == [[0], [143]]
     by_others = sum(line[2] for line in job.trace(("delta:0",)) if line[1] == 11)
     assert 0 < by_others < BATCH, "delta:0 has not finished its step"
+
+
+def test_nobody_waits_for_what_a_leaving_worker_still_has_to_do(start):
+    """A script that uploads something at its end, in `finally`, holds up itself only."""
+    fault = {"worker": "beta:0", "step": 10, "kind": "terminate", "linger_seconds": LINGER_SECONDS}
+    job = start(fault, epochs=100)
+    job.wait_for("2 workers train together")
+    assert "beta:0 was ended" not in job.console
+    job.wait_for("beta:0 is given up after 0 restarts: it was asked to leave by SIGTERM")
+    assert job.wait() == 0, job.console
+    assert_exact(job, epochs=100, workers=("alpha:0", "gamma:0"))
+    times = [line[0] for line in job.trace(("beta:0",)) if line[0] > job.fired()[0]]
+    longest = max(later - earlier for earlier, later in pairwise(times))
+    assert longest < LINGER_SECONDS / 2
 
 
 def test_a_drain_without_a_job_is_one_line(tmp_path):

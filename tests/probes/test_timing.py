@@ -119,4 +119,4 @@ def test_processor_time_outside_waits_for_reductions_is_counted():
     with clock.phase("comm_wait"):
         spin(0.05)
     assert 0.02 <= clock.take_processor_seconds() < 0.04
-    assert clock.take_processor_seconds() == 0
+    assert clock.take_processor_seconds() < 0.005

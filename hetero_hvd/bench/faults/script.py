@@ -15,7 +15,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -44,7 +45,8 @@ class Script:
             train, so that the training does not end before they are back.
         patient_from: A step; 0: the middle.
         ballast: Further parameters that are reduced in each step.
-        faults: Each with `worker`, `step`, `kind` and what the kind needs; each fires once.
+        faults: Each with `worker`, `step`, `kind` and what the kind needs; each fires once. With
+            `linger_seconds` the worker then has so long to do when it leaves.
         options: Further arguments of the trainer.
     """
 
@@ -65,6 +67,7 @@ class Faults:
 
     def __init__(self, script: Script, worker: str) -> None:
         self._folder = script.folder
+        self._linger_seconds = 0.0
         self._mine = [
             (index, fault)
             for index, fault in enumerate(script.faults)
@@ -84,6 +87,14 @@ class Faults:
                 factor *= self._happen(index, fault, model)
         return factor
 
+    @contextmanager
+    def lingering(self) -> Iterator[None]:
+        """Around the training: what the script still has to do, whatever ended that."""
+        try:
+            yield
+        finally:
+            time.sleep(self._linger_seconds)
+
     def _mark(self, index: int) -> Path:
         return self._folder / f"fired-{index}"
 
@@ -98,6 +109,7 @@ class Faults:
         partial = self._mark(index).with_suffix(f".{os.getpid()}")
         partial.write_text(json.dumps({"at_seconds": time.monotonic(), "pid": os.getpid()}))
         partial.rename(self._mark(index))
+        self._linger_seconds = fault.get("linger_seconds", 0.0)
         return KINDS[fault["kind"]](fault, model)
 
 
@@ -224,7 +236,8 @@ def main() -> None:
         mean: torch.Tensor = model(index)
         return mean * faults.fire("loss", trainer.applied_steps, model)
 
-    with (script.folder / f"trace-{name}.jsonl").open("a", buffering=1) as trace:
+    trace_file = script.folder / f"trace-{name}.jsonl"
+    with faults.lingering(), trace_file.open("a", buffering=1) as trace:
         for _ in trainer.epochs(script.epochs):
             for index in trainer.batches():
                 trainer.step(loss, index)
