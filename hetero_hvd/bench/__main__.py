@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hetero_hvd.bench import again, report
@@ -57,6 +58,7 @@ def _arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     add("--quick", action="store_true", help="under 5 minutes")
+    add("--repeats", type=int, metavar="N", help="of each run (default: 5; with --quick 1)")
     add("--again", action="store_true", help="measure anew, compare with what is kept")
     add("--docs", type=Path, default=Path("docs"), help="where to write")
     add("--wait", action="store_true", help="first wait for a quiet machine")
@@ -64,6 +66,10 @@ def _arguments() -> argparse.Namespace:
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"unknown part {min(unknown)!r}: must be of {', '.join(PARTS)}")
     arguments.effort = QUICK if arguments.quick else FULL
+    if arguments.repeats is not None:
+        if arguments.repeats < 1:
+            parser.error(f"--repeats: {arguments.repeats} must be 1 or more")
+        arguments.effort = replace(arguments.effort, repeats=arguments.repeats)
     arguments.parts = arguments.parts or (QUICK_PARTS if arguments.quick else tuple(PARTS))
     if arguments.again:
         try:

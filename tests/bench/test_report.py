@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -86,3 +88,19 @@ def test_the_simulated_numbers_to_beat_are_reached():
 def test_what_is_timed_is_told_with_its_goal():
     """A plan and a table of timings; whether they are fast is for the machine of the bench."""
     assert all(" ms" in row.found and row.goal for row in timed(num_workers=50))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["quota", "--repeats", "0"], "--repeats: 0 must be 1 or more"),
+        (["speed"], "unknown part 'speed': must be of"),
+    ],
+)
+def test_a_bad_argument_is_one_line(words, said):
+    """And nothing is measured."""
+    command = [sys.executable, "-m", "hetero_hvd.bench", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr.splitlines()[-1]
+    assert not done.stdout
