@@ -33,12 +33,15 @@ class OwnSpeed:
     Another curve takes its place if it is faster and that is certain, or if it does not differ by
     more than chance and is better known at the share in question. So neither luck in a few noisy
     steps nor a share at which the worker was never seen before makes it slow afterwards.
+
+    Attributes:
+        is_recalled: Whether an earlier job has learnt it.
     """
 
     def __init__(self) -> None:
         self._best: dict[int, StepTimeEstimator] = {}
         self._sigma = 0.0
-        self._is_recalled = False
+        self.is_recalled = False
 
     @property
     def is_known(self) -> bool:
@@ -49,7 +52,7 @@ class OwnSpeed:
         """What an earlier job has learnt, around this share, holds for all shares."""
         if not self._best:
             self._best[_bucket(local_batch_size)] = estimator
-            self._is_recalled = True
+            self.is_recalled = True
 
     def learn(
         self,
@@ -70,7 +73,7 @@ class OwnSpeed:
         self._sigma = estimator.sigma_ratio
         best = self._nearest(local_batch_size)
         is_new = _bucket(local_batch_size) not in self._best
-        is_trusted = is_new and not self._is_recalled and speed_ratio >= SUSPECT_RATIO
+        is_trusted = is_new and not self.is_recalled and speed_ratio >= SUSPECT_RATIO
         if best is not None and not is_trusted:
             now = max(busy_seconds, estimator.model.step_seconds(local_batch_size))
             difference = math.log(now / best.model.step_seconds(local_batch_size))

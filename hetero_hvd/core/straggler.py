@@ -21,7 +21,8 @@ ALARM_RATIO, VERDICT_RATIO, HEALTHY_RATIO = 0.8, 0.85, 0.95
 
 SMOOTHING, VERDICT_ROWS, NOW_ROWS = 0.3, 8, 3
 FEWEST_ROWS = 16
-"""Before that nobody is judged: too little is known of how much a worker's steps vary."""
+"""Before that only those are judged who were measured in an earlier job: too little is known of how
+much a worker's steps vary."""
 
 WINDOWS = (VERDICT_ROWS, 16, 32)
 """Rows whose median is judged; where steps vary much it takes more of them to be sure."""
@@ -169,7 +170,7 @@ class _Watched:
 
         Rows whose lost time the kernel's account of a quota explains are no matter of chance.
         """
-        if len(self.ratios) < FEWEST_ROWS:
+        if len(self.ratios) < (NOW_ROWS if self.best.is_recalled else FEWEST_ROWS):
             return False
         row, _ = self.rows[-1]
         for num_rows in WINDOWS:

@@ -68,8 +68,7 @@ class ElasticState:
         self._replica = Replica({**parts, "position": self.position})
         self._checkpoints = open_checkpoints(os.environ, self._replica)
         floor_seconds = float(os.environ.get("HETERO_HVD_HANG_SECONDS", "inf"))
-        self._clock = clock
-        self._watchdog = Watchdog(clock, floor_seconds=floor_seconds)
+        self._clock, self._watchdog = clock, Watchdog(clock, floor_seconds=floor_seconds)
         self._loader = loader
         self.numerics, self.work = "", Work()
         self._seat: Seat | None = None
@@ -191,6 +190,10 @@ class ElasticState:
         if self._checkpoints is not None and self._checkpoints.is_best(metrics) and self.is_leader:
             self._checkpoints.save(self.position.applied_steps, metrics)
 
+    @property
+    def _capacity(self) -> int:
+        return self.seat.place.capacity
+
     def _leave_if_due(self) -> None:
         if (reason := self.seat.leave_reason) is not None:
             self.seat.part()
@@ -277,7 +280,7 @@ class ElasticState:
                 checksum=self._replica.checksum(),
                 rendezvous_id=seat.rendezvous_id,
                 global_batch_size=self._loader.global_batch_size,
-                capacity=seat.place.capacity,
+                capacity=self._capacity,
                 prefetch_steps=self._loader.prefetch_steps,
                 staleness_bound=self._pipeline.bound,
                 numerics=self.numerics,
