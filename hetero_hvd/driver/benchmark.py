@@ -61,18 +61,10 @@ class _Lines:
     def __init__(self, found: Measured, say: Say) -> None:
         self._found = found
         self._say = say
-        self._lines = LineSplitter(self._take, max_bytes=MAX_LINE_BYTES)
         self._decoder = msgspec.json.Decoder(BenchmarkLine)
 
-    def feed(self, data: bytes) -> None:
-        """See `launcher.Output`."""
-        self._lines.feed(data)
-
-    def flush(self) -> None:
-        """See `launcher.Output`."""
-        self._lines.flush()
-
-    def _take(self, line: bytes) -> None:
+    def take(self, line: bytes) -> None:
+        """The next line."""
         if line.startswith(MARK):
             try:
                 self._understood(self._decoder.decode(line.removeprefix(MARK)))
@@ -128,10 +120,9 @@ async def _measure(
     node: NodeConfig, slot: int, words: list[str], patience: float, say: Say
 ) -> Measured:
     found = Measured(worker=WorkerId(node.name, slot))
+    output = LineSplitter(_Lines(found, say).take, max_bytes=MAX_LINE_BYTES)
     try:
-        process = await WorkerProcess.start(
-            node, launch_order(node, slot, words, {}), _Lines(found, say)
-        )
+        process = await WorkerProcess.start(node, launch_order(node, slot, words, {}), output)
     except OSError as error:
         found.tail.append(f"cannot be started: {error}")
         return found

@@ -82,8 +82,7 @@ class Membership:
     @property
     def present(self) -> list[Slot]:
         """The members that have neither ended nor left."""
-        slots = [self._slots.find(host) for host in self.hosts]
-        return [slot for slot in slots if slot is not None and not slot.left.is_set()]
+        return [slot for host in self.hosts if (slot := self._find_present(host)) is not None]
 
     async def start(self) -> None:
         """Make members of the workers that are ready; returns when Horovod has decided who."""
@@ -131,6 +130,10 @@ class Membership:
         """End Horovod's threads; workers that ask for a rank hear that they are no members."""
         if self._horovod is not None:
             await asyncio.to_thread(self._horovod.close)
+
+    def _find_present(self, host: str) -> Slot | None:
+        slot = self._slots.find(host)
+        return None if slot is None or slot.left.is_set() else slot
 
     @property
     def _is_settled(self) -> bool:
@@ -186,8 +189,7 @@ class Membership:
     def _request_reset(self, joining: set[str], leaving: set[str]) -> None:
         """Ask the members for a reset; not during one, nor if a fault brings it about anyway."""
         now = time.monotonic()
-        slots = [self._slots.find(host) for host in leaving]
-        is_fault = any(slot is None or slot.left.is_set() for slot in slots)
+        is_fault = any(self._find_present(host) is None for host in leaving)
         if (joining, leaving) != self._wish:
             is_new = not any(self._wish)
             self._wish, self._changed_at_seconds = (joining, leaving), now

@@ -181,13 +181,7 @@ class Finished(Message, frozen=True):
 
 
 class Leaving(Message, frozen=True):
-    """The worker was asked to leave, and takes no part any more; its process may still take long.
-
-    Attributes:
-        worker: Who.
-    """
-
-    worker: WorkerId
+    """The worker was asked to leave and takes no part any more; its process may still take long."""
 
 
 class Crashed(Message, frozen=True):

@@ -126,7 +126,7 @@ class Seat:
 
     def part(self) -> None:
         """Let the others go on at once: what this process still has to do may take long."""
-        self.tell(Leaving(worker=self.place.worker))
+        self.tell(Leaving())
         self.collective.cut()
 
     def leave(self) -> None:
