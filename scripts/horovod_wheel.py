@@ -2,8 +2,7 @@
 
 Prints the path of the wheel on standard output and its progress on standard error. Run by
 `scripts/setup` inside the virtual environment, where torch, setuptools and CMake are installed;
-needs the standard library only. Why each correction is there:
-docs/decisions/0001-own-horovod-wheel.md.
+needs the standard library only.
 """
 
 from __future__ import annotations
@@ -19,119 +18,13 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
+
+from horovod_corrections import CORRECTIONS
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 CXX_STANDARD = "-std=gnu++20"  # what the headers of torch 2.13 need; Horovod asks for less
-
-
-class Correction(NamedTuple):
-    """One edit of Horovod's source: `anchor` must occur exactly once in `path`."""
-
-    name: str
-    path: str
-    anchor: str
-    replacement: str
-
-
-CORRECTIONS = (
-    Correction(
-        "close-gloo-contexts",
-        "horovod/common/gloo/gloo_context.cc",
-        "void GlooContext::Finalize() {\n  if (!enabled_) {\n    return;\n  }\n",
-        "void GlooContext::Finalize() {\n",
-    ),
-    Correction(
-        "init-failure-is-an-error",
-        "horovod/common/operations.cc",
-        "    global_gloo_context.Initialize(ParseGlooIface());\n",
-        "    try {\n"
-        "      global_gloo_context.Initialize(ParseGlooIface());\n"
-        "      if (state.control_operation == LibType::GLOO) {\n"
-        "        state.process_set_table.Initialize(global_gloo_context);\n"
-        "      }\n"
-        "    } catch (const std::exception& ex) {\n"
-        '      LOG(WARNING) << "Horovod could not be initialized: " << ex.what();\n'
-        "      state.process_set_table.Finalize(global_gloo_context, SHUT_DOWN_ERROR);\n"
-        "      global_gloo_context.Finalize();\n"
-        "      state.initialization_failed = true;\n"
-        "      return;\n"
-        "    }\n",
-    ),
-    Correction(
-        "init-can-be-retried",
-        "horovod/common/operations.cc",
-        "    horovod_global.shut_down = false;\n    horovod_global.initialization_done = false;\n",
-        "    horovod_global.shut_down = false;\n    horovod_global.initialization_done = false;\n"
-        "    horovod_global.initialization_failed = false;\n",
-    ),
-    Correction(
-        "process-sets-keep-the-interface",
-        "horovod/common/gloo/gloo_context.cc",
-        "  auto dev = CreateDevice(device_attr);\n\n  global_ctx = global_context.ctx;\n",
-        "  device_attr.iface = global_context.gloo_iface_;\n"
-        "  auto dev = CreateDevice(device_attr);\n\n  global_ctx = global_context.ctx;\n",
-    ),
-    Correction(
-        "all-ranks-share-one-mesh",
-        "horovod/common/gloo/gloo_context.cc",
-        "  timeout_ = global_context.timeout_;\n  hostname_ = global_context.hostname_;\n",
-        "  timeout_ = global_context.timeout_;\n  hostname_ = global_context.hostname_;\n"
-        "  if (registered_ranks.empty()) {\n"
-        "    ctx = global_context.ctx;\n"
-        "    local_ctx = global_context.local_ctx;\n"
-        "    cross_ctx = global_context.cross_ctx;\n"
-        "    return;\n"
-        "  }\n",
-    ),
-    Correction(
-        "one-slot-hosts-share-one-mesh",
-        "horovod/common/gloo/gloo_context.cc",
-        "  cross_ctx = Rendezvous(HOROVOD_GLOO_CROSS_PREFIX + std::to_string(local_rank),\n"
-        "                         rendezvous_addr_env, rendezvous_port,\n"
-        "                         cross_rank, cross_size, dev, timeout_);\n",
-        "  cross_ctx = cross_size == size ? ctx :\n"
-        "              Rendezvous(HOROVOD_GLOO_CROSS_PREFIX + std::to_string(local_rank),\n"
-        "                         rendezvous_addr_env, rendezvous_port,\n"
-        "                         cross_rank, cross_size, dev, timeout_);\n",
-    ),
-    Correction(
-        "stall-inspector-knows-ranks",
-        "horovod/common/gloo/gloo_controller.cc",
-        "global_ranks_.reserve(size_);",
-        "global_ranks_.resize(size_);",
-    ),
-    Correction(
-        "timeline-writer-sleeps",
-        "horovod/common/timeline.cc",
-        "    // Allow scheduler to schedule other work for this core.\n"
-        "    std::this_thread::yield();\n",
-        "    std::this_thread::sleep_for(std::chrono::milliseconds(10));\n",
-    ),
-    Correction(
-        "a-lost-peer-ends-every-wait",
-        "third_party/gloo/gloo/transport/tcp/pair.cc",
-        "      op.buf->signalException(ex);\n"
-        "    }\n"
-        "  }\n"
-        "\n"
-        "  // Loop through pending send operations.\n",
-        "      op.buf->signalException(ex);\n"
-        "    }\n"
-        "    NonOwningPtr<UnboundBuffer> sent(op.ubuf);\n"
-        "    if (sent) {\n"
-        "      sent->signalException(ex);\n"
-        "    }\n"
-        "  }\n"
-        "  NonOwningPtr<UnboundBuffer> half_received(rx_.ubuf);\n"
-        "  if (half_received) {\n"
-        "    half_received->signalException(ex);\n"
-        "  }\n"
-        "\n"
-        "  // Loop through pending send operations.\n",
-    ),
-)
 
 
 def fail(message: str) -> NoReturn:

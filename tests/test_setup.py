@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import re
 import subprocess
@@ -18,11 +18,7 @@ SETUP = CHECKOUT / "scripts" / "setup"
 @pytest.fixture(scope="module")
 def wheel():
     """The module `scripts/horovod_wheel.py`."""
-    path = CHECKOUT / "scripts" / "horovod_wheel.py"
-    spec = importlib.util.spec_from_file_location("horovod_wheel", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("horovod_wheel")
 
 
 @pytest.fixture
@@ -134,7 +130,8 @@ def test_a_wrong_python_is_one_line(tmp_path):
     """An interpreter that will not do is refused before anything is installed."""
     copy = tmp_path / "scripts"
     copy.mkdir()
-    for name in ("scripts/setup", "scripts/horovod_wheel.py", "setup.py", "constraints.txt"):
+    files = ("scripts/horovod_wheel.py", "scripts/horovod_corrections.py")
+    for name in ("scripts/setup", *files, "setup.py", "constraints.txt"):
         (tmp_path / name).write_bytes((CHECKOUT / name).read_bytes())
     done = subprocess.run(
         ["sh", copy / "setup"],

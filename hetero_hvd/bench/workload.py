@@ -74,7 +74,7 @@ class Record:
     accuracies: list[float] = field(default_factory=list)
 
     def add(self, loss: float) -> None:
-        """A step has ended; the model is tested after every tenth, off the clock."""
+        """A step has ended; the model is tested after every tenth."""
         self.ended_at.append(time.perf_counter())
         self.losses.append(loss)
         if len(self.losses) % 10 == 0:
@@ -132,7 +132,8 @@ def train_hetero(job: Job) -> None:
         for x, y in trainer.batches():
             before = trainer.applied_steps
             loss = trainer.step(lambda x, y: cross_entropy(model(x), y), x, y)
-            if trainer.applied_steps > before or not job.options.get("wait_free"):
+            is_applied = trainer.applied_steps > before or not job.options.get("wait_free")
+            if trainer.is_leader and is_applied:
                 record.add(loss)
             if trainer.applied_steps == job.slow_step and place.worker.node == job.slow_node:
                 emulation = trainer._step.emulation  # noqa: SLF001 - a fault, injected
@@ -185,7 +186,8 @@ def _train_evenly(
     emulation = Emulation.of(job.emulate[rank]) if job.emulate else None
     record = Record(job, plain, held_out)
     backward_seconds = _backward_seconds(plain, dataset, share) if emulation else 0.0
-    while len(record.losses) < job.num_steps:
+    num_steps = 0
+    while num_steps < job.num_steps:
         for x, y in loader:
             start = time.perf_counter()
             optimizer.zero_grad()
@@ -194,7 +196,10 @@ def _train_evenly(
                 emulation.hold(start - backward_seconds, share)
             loss.backward()
             optimizer.step()
-            record.add(loss.item())
+            num_steps += 1
+            value = loss.item()
+            if rank == 0:
+                record.add(value)
     if rank == 0:
         record.write()
 

@@ -8,7 +8,8 @@ import re
 
 def corrections() -> tuple[str, ...]:
     """Names of our corrections that are in it; empty for a stock Horovod, and for none."""
-    return tuple(re.findall(r"^correction (\S+):", _notice(), re.MULTILINE))
+    found = re.findall(r"^correction (\S+):", _notice(), re.MULTILINE)
+    return tuple(dict.fromkeys(found))  # one that changes several places is named for each
 
 
 def built_for_torch() -> str | None:

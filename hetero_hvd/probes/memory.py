@@ -17,6 +17,9 @@ RESET_PEAK = "5"  # see proc(5)
 KEPT = ("anon", "shmem", "file_mapped"), ("total_rss", "total_shmem", "total_mapped_file")
 """What a control group cannot simply drop, in the words of version 2 and 1; the rest is cache."""
 
+UNLIMITED = 2**62
+"""Bytes; what version 1 says where there is no limit is just below 2**63."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
@@ -72,6 +75,8 @@ def _room(folder: Path) -> int | None:
     for file in ("memory.max", "memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
             limit = int((folder / file).read_text())
+            if limit >= UNLIMITED:
+                return None
             lines = (folder / "memory.stat").read_text().splitlines()
             stat = dict(line.split(" ", 1) for line in lines)
             kept = max((sum(int(stat.get(name, 0)) for name in names) for names in KEPT), default=0)

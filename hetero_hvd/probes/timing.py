@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, Protocol, get_args
 
 Phase = Literal["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer"]
@@ -51,7 +51,8 @@ class PhaseClock:
         self._device_clock = device_clock
         self._seconds: dict[str, float] = defaultdict(float)
         self._open: list[tuple[str, Event, Event]] = []
-        self._used_before, self._used_waiting = time.process_time(), 0.0
+        self._used_before = self._used_working = time.process_time()
+        self._used_waiting = 0.0
         self.current = ("", 0.0)
         self.marker: Callable[[str], AbstractContextManager[object]] | None = None
 
@@ -59,18 +60,11 @@ class PhaseClock:
     def phase(self, name: Phase) -> Iterator[None]:
         """Add the time of the block to phase `name`."""
         self.current = (name, time.perf_counter())
-        used_before = time.process_time() if name == "comm_wait" else 0.0
         try:
-            if self.marker is None:
-                with self._measured(name):
-                    yield
-            else:
-                with self._measured(name), self.marker(name):
-                    yield
+            with self._measured(name), self.marker(name) if self.marker else nullcontext():
+                yield
         finally:
             self.current = ("", 0.0)
-            if name == "comm_wait":
-                self._used_waiting += time.process_time() - used_before
 
     @contextmanager
     def _measured(self, name: Phase) -> Iterator[None]:
@@ -79,6 +73,7 @@ class PhaseClock:
             try:
                 yield
             finally:
+                self._read_processor(name)
                 self._seconds[name] += time.perf_counter() - start
             return
         begin, end = self._device_clock(), self._device_clock()
@@ -87,7 +82,21 @@ class PhaseClock:
             yield
         finally:
             end.record()
+            self._read_processor(name)
             self._open.append((name, begin, end))
+
+    def _read_processor(self, name: Phase) -> None:
+        """At the end of a wait, and of what comes before it.
+
+        Inside of the phase that ends: under a CPU quota a thread is stopped at its next system
+        call, as this is one, for what it has used before.
+        """
+        if name == "backward":
+            self._used_working = time.process_time()
+        elif name == "comm_wait":
+            now = time.process_time()
+            self._used_waiting += now - self._used_working
+            self._used_working = now
 
     def add(self, name: Phase, seconds: float) -> None:
         """Add time that was measured elsewhere."""

@@ -126,8 +126,7 @@ class Step:
             return
         size = self.sizing.choose(part.num_samples)
         self._reducer.overlap = self.emulation is None and self.sizing.is_proven
-        with self.clock.phase("comm_wait"):
-            self.rounds.agree(self._collective, -(-part.num_samples // size))
+        self.rounds.agree(self._collective, -(-part.num_samples // size), self.clock)
         done = 0
         for num_samples, piece in split(batch, num_samples=part.num_samples, size=size):
             done += num_samples

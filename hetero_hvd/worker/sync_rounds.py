@@ -67,12 +67,13 @@ class Rounds:
         self.fault = None
         _current.rounds = None
 
-    def agree(self, collective: Collective, num_own: int) -> None:
+    def agree(self, collective: Collective, num_own: int, clock: PhaseClock) -> None:
         """Learn the number of rounds.
 
         Args:
             collective: The rendezvous.
             num_own: Micro-batches of this worker in the step, >= 0.
+            clock: Of the step.
 
         Raises:
             Interrupted: The rendezvous broke.
@@ -80,7 +81,8 @@ class Rounds:
         if not self._layers or collective.size == 1:
             return
         mine = torch.tensor([[float(num_own)]], dtype=torch.float64)
-        numbers = collective.wait(collective.gather_rows_async(mine, "rounds"))
+        with clock.phase("comm_wait"):
+            numbers = collective.wait(collective.gather_rows_async(mine, "rounds"))
         self._collective, self._last = collective, int(numbers.max()) - 1
         _current.rounds = self
 
@@ -137,12 +139,13 @@ class Rounds:
         """
         if self.fault is not None:
             raise self.fault
-        with clock.phase("comm_wait"):
-            if self._collective is None:
-                self.agree(collective, 0)
-            while self._round < self._last:
-                self.next()
-                self._help()
+        if self._collective is None:
+            self.agree(collective, 0, clock)
+        if self._round < self._last:
+            with clock.phase("comm_wait"):
+                while self._round < self._last:
+                    self.next()
+                    self._help()
         _current.rounds = None
         for way, seconds in self._waited.items():
             if seconds:
