@@ -126,10 +126,12 @@ def train_hetero(job: Job) -> None:
     model = model_of(job)
     loader = DataLoader(dataset, batch_size=job.global_batch_size, shuffle=True)
     trainer = hetero_hvd.Trainer(model, optimizer_of(model), loader, **job.options)
-    record = Record(job, model, held_out)
+    record: Record | None = None
     place = read_place()
     for _ in trainer.epochs(-(-job.num_steps // job.steps_per_epoch)):
         for x, y in trainer.batches():
+            # Its clock starts when the workers have met, as with the other peers.
+            record = record or Record(job, model, held_out)
             before = trainer.applied_steps
             loss = trainer.step(lambda x, y: cross_entropy(model(x), y), x, y)
             is_applied = trainer.applied_steps > before or not job.options.get("wait_free")
@@ -139,7 +141,7 @@ def train_hetero(job: Job) -> None:
                 emulation = trainer._step.emulation  # noqa: SLF001 - a fault, injected
                 assert emulation is not None  # noqa: S101 - or there is no fault
                 emulation.slow_down(2.0)
-    if trainer.is_leader:
+    if trainer.is_leader and record is not None:
         record.write()
 
 
