@@ -36,8 +36,12 @@ DRIFT_THRESHOLD = 8.0
 ALARM_RATIO = math.log(1.08)
 """Smaller changes are left to the recursive fit."""
 
-ALARM_ERRORS = 4.5
-"""So are those that noise could feign, in standard errors of the rows since the change."""
+ALARM_ERRORS = 6.0
+"""So are those that noise could feign, in standard errors of the rows since the change; so many as
+the noise of real steps comes in bursts."""
+
+DOUBT_RATIO = 0.06
+"""So far the level may have drifted at most, where noise alone would allow for more."""
 
 MAD_TO_SIGMA = 1.4826
 """Of a normal distribution."""
@@ -270,7 +274,7 @@ class StepTimeEstimator:
     def _doubt(self) -> None:
         """It drifts: the next rows count for more."""
         aa, ab, bb = self._covariance
-        level = self._sigma**2
+        level = min(self._sigma, DOUBT_RATIO) ** 2
         self._covariance = (
             aa + level * self._fixed**2,
             ab + level * self._fixed * self._slope,
