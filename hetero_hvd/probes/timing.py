@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Literal, Protocol, get_args
 
 Phase = Literal["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer"]
@@ -56,34 +57,28 @@ class PhaseClock:
         self.current = ("", 0.0)
         self.marker: Callable[[str], AbstractContextManager[object]] | None = None
 
-    @contextmanager
-    def phase(self, name: Phase) -> Iterator[None]:
+    def phase(self, name: Phase) -> AbstractContextManager[None]:
         """Add the time of the block to phase `name`."""
-        self.current = (name, time.perf_counter())
-        try:
-            with self._measured(name), self.marker(name) if self.marker else nullcontext():
-                yield
-        finally:
-            self.current = ("", 0.0)
+        return _Block(self, name)
 
-    @contextmanager
-    def _measured(self, name: Phase) -> Iterator[None]:
+    def begin(self, name: Phase) -> tuple[Event, Event] | None:
+        """A phase begins; its events where the device is measured."""
+        self.current = (name, time.perf_counter())
         if self._device_clock is None or name in ("data_wait", "comm_wait"):
-            start = time.perf_counter()
-            try:
-                yield
-            finally:
-                self._read_processor(name)
-                self._seconds[name] += time.perf_counter() - start
-            return
+            return None
         begin, end = self._device_clock(), self._device_clock()
         begin.record()
-        try:
-            yield
-        finally:
-            end.record()
-            self._read_processor(name)
-            self._open.append((name, begin, end))
+        return begin, end
+
+    def end(self, name: Phase, start: float, events: tuple[Event, Event] | None) -> None:
+        """It ends; `start` and `events` are from when it began."""
+        if events is not None:
+            events[1].record()
+            self._open.append((name, *events))
+        self._read_processor(name)
+        if events is None:
+            self._seconds[name] += time.perf_counter() - start
+        self.current = ("", 0.0)
 
     def _read_processor(self, name: Phase) -> None:
         """At the end of a wait, and of what comes before it.
@@ -131,3 +126,32 @@ class PhaseClock:
         taken = dict(self._seconds)
         self._seconds.clear()
         return taken
+
+
+class _Block:
+    """A phase under way. A class, as a generator takes three times as long, many times a step."""
+
+    __slots__ = ("_clock", "_events", "_mark", "_name", "_start")
+
+    def __init__(self, clock: PhaseClock, name: Phase) -> None:
+        self._clock, self._name = clock, name
+
+    def __enter__(self) -> None:
+        self._events = self._clock.begin(self._name)
+        self._start = self._clock.current[1]
+        marker = self._clock.marker
+        self._mark = None if marker is None else marker(self._name)
+        if self._mark is not None:
+            self._mark.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if self._mark is not None:
+                self._mark.__exit__(kind, error, trace)
+        finally:
+            self._clock.end(self._name, self._start, self._events)
