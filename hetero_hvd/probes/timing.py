@@ -52,7 +52,7 @@ class PhaseClock:
         self._device_clock = device_clock
         self._seconds: dict[str, float] = defaultdict(float)
         self._open: list[tuple[str, Event, Event]] = []
-        self._used_before = self._used_working = time.process_time()
+        self._used_before = self._used_at_end = time.process_time()
         self._used_waiting = 0.0
         self.current = ("", 0.0)
         self.marker: Callable[[str], AbstractContextManager[object]] | None = None
@@ -81,17 +81,14 @@ class PhaseClock:
         self.current = ("", 0.0)
 
     def _read_processor(self, name: Phase) -> None:
-        """At the end of a wait, and of what comes before it.
+        """At the end of each phase; what `comm_wait` has used is no work.
 
         Inside of the phase that ends: under a CPU quota a thread is stopped at its next system
         call, as this is one, for what it has used before.
         """
-        if name == "backward":
-            self._used_working = time.process_time()
-        elif name == "comm_wait":
-            now = time.process_time()
-            self._used_waiting += now - self._used_working
-            self._used_working = now
+        before, self._used_at_end = self._used_at_end, time.process_time()
+        if name == "comm_wait":
+            self._used_waiting += self._used_at_end - before
 
     def add(self, name: Phase, seconds: float) -> None:
         """Add time that was measured elsewhere."""

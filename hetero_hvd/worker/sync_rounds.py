@@ -141,11 +141,10 @@ class Rounds:
             raise self.fault
         if self._collective is None:
             self.agree(collective, 0, clock)
-        if self._round < self._last:
+        while self._round < self._last:
+            self.next()
             with clock.phase("comm_wait"):
-                while self._round < self._last:
-                    self.next()
-                    self._help()
+                self._help()
         _current.rounds = None
         for way, seconds in self._waited.items():
             if seconds:

@@ -113,7 +113,7 @@ def test_processor_time_outside_waits_for_reductions_is_counted():
         while time.process_time() < end:
             pass
 
-    with clock.phase("backward"):
+    with clock.phase("forward"):
         spin(0.02)
         time.sleep(0.05)
     with clock.phase("comm_wait"):

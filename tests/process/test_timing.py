@@ -67,7 +67,7 @@ def test_communication_beside_compute_is_told_from_exposed(run_workers):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("correction", ["timeline-writer-sleeps", "idle-cycles-wait-for-tensors"])
+@pytest.mark.parametrize("correction", [SLEEPS, "idle-cycles-wait-for-tensors"])
 def test_a_worker_with_nothing_to_reduce_takes_no_processor(run_workers, monkeypatch, correction):
     """Horovod's threads sleep while all compute, also where a timeline may be started."""
     if correction not in horovod_notice.corrections():
