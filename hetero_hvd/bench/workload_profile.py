@@ -1,12 +1,12 @@
-"""Trains the digits CNN with the profile switched on and off in turn: `… FOLDER` with job.json."""
+"""Trains the digits CNN and times every call of the profile: `… FOLDER` with its job.json."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,103 +15,95 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import hetero_hvd
-from hetero_hvd.bench.workload_grains import SIZE, new_model
-from hetero_hvd.worker.operations import OperationLog
+from hetero_hvd.bench.workload_grains import new_model
+
+EPOCH_STEPS = 5
 
 
-class NoClock:
-    """In the place of `PhaseClock`: measures nothing."""
+class Stopwatch:
+    """Adds up the time of calls, where they are made: with caches as cold as training leaves them.
 
-    current = ("", 0.0)
-    busy_seconds = None
+    Attributes:
+        seconds: Since it was last set to zero.
+    """
 
-    def phase(self, _name: str) -> nullcontext[None]:
-        """Nothing around the block."""
-        return nullcontext()
+    def __init__(self) -> None:
+        self.seconds = 0.0
 
-    def take(self) -> dict[str, float]:
-        """No phase was entered."""
-        return {}
+    def watch(self, owner: Any, *names: str) -> None:  # noqa: ANN401 - whatever has methods
+        """Time these methods of an object from now on."""
+        for name in names:
+            setattr(owner, name, self.timed(getattr(owner, name)))
 
+    def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same, timed."""
 
-class NoLog(OperationLog):
-    """In the place of the log of operations: hears nothing."""
+        def timed(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - those of the call
+            began = time.perf_counter()
+            result = call(*arguments, **named)
+            self.seconds += time.perf_counter() - began
+            return result
 
-    def launched(self, *_: Any) -> None:  # noqa: ANN401 - whatever it is told
-        """Forget it."""
-
-    def glance(self) -> None:
-        """Do not."""
-
-    def done(self, *_: Any) -> None:  # noqa: ANN401
-        """Forget it."""
-
-
-class NoProfile:
-    """In the place of `StepProfile`."""
-
-    def step_applied(self, *_: Any) -> dict[str, float]:  # noqa: ANN401
-        """Nothing was measured."""
-        return {}
-
-    def finish(self, *_: Any) -> None:  # noqa: ANN401
-        """There is nothing to tell."""
+        return timed
 
 
-class Switch:
-    """Takes the measurements out of a trainer, and puts them back."""
+class TimedBlock:
+    """A phase under way; its begin and its end are timed, not what is between."""
 
-    def __init__(self, trainer: hetero_hvd.Trainer) -> None:
-        self._step, self._state = trainer._step, trainer._state  # noqa: SLF001 - their owner's bench
-        self._collective = self._state.seat.collective
-        profile = self._state._profile  # noqa: SLF001
-        self._real = (self._step.clock, profile, self._collective.operations)
-        self._none: tuple[Any, ...] = (NoClock(), NoProfile(), NoLog())
-        # What is done with the measurements differs with what they say, and is measured elsewhere.
-        self._state.is_urgent = lambda *_: False  # type: ignore[method-assign]
-        self._state.membership.exchange.is_due = lambda step: False  # type: ignore[method-assign]  # noqa: ARG005
+    def __init__(self, stopwatch: Stopwatch, block: AbstractContextManager[None]) -> None:
+        self._enter = stopwatch.timed(block.__enter__)
+        self._exit = stopwatch.timed(block.__exit__)
 
-    def set(self, *, is_on: bool) -> None:
-        """Measure from the next step on, or do not."""
-        self._collective.operations.forget()
-        clock, profile, operations = self._real if is_on else self._none
-        self._step.clock = self._state._clock = clock  # noqa: SLF001
-        self._state._profile = profile  # noqa: SLF001
-        self._collective.operations = operations
+    def __enter__(self) -> None:
+        self._enter()
+
+    def __exit__(self, *error: object) -> None:
+        self._exit(*error)
 
 
-def steps(job: dict[str, Any]) -> Iterator[tuple[bool, float, float]]:
-    """Whether measured, wall and CPU seconds of this thread, of each step but a block's first."""
+def watch(trainer: hetero_hvd.Trainer) -> Stopwatch:
+    """Time everything that is measured in or after each step."""
+    stopwatch = Stopwatch()
+    step, state = trainer._step, trainer._state  # noqa: SLF001 - their owner's bench
+    clock = step.clock
+    stopwatch.watch(clock, "phase", "take")
+    phase = clock.phase
+    clock.phase = lambda name: TimedBlock(stopwatch, phase(name))  # type: ignore[method-assign]
+    stopwatch.watch(state.seat.collective.operations, "launched", "glance", "done")
+    stopwatch.watch(state._profile, "step_applied")  # noqa: SLF001
+    stopwatch.watch(state._times, "look", "add")  # noqa: SLF001
+    stopwatch.watch(state._watchdog, "learn")  # noqa: SLF001
+    return stopwatch
+
+
+def steps(job: dict[str, Any]) -> Iterator[tuple[float, float]]:
+    """Seconds of each step, from batch to batch, and of those the profile's."""
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(SIZE, 1, 8, 8, generator=generator)
-    y = torch.randint(10, (SIZE,), generator=generator)
+    size = EPOCH_STEPS * job["batch_size"]
+    x = torch.randn(size, 1, 8, 8, generator=generator)
+    y = torch.randint(10, (size,), generator=generator)
     model = new_model()
-    loader = DataLoader(TensorDataset(x, y), job["batch_size"], shuffle=True, drop_last=True)
+    loader = DataLoader(TensorDataset(x, y), job["batch_size"], shuffle=True)
     trainer = hetero_hvd.Trainer(model, torch.optim.AdamW(model.parameters()), loader)
-    switch: Switch | None = None
-    num_epochs = 2 * job["num_rounds"] * job["block_steps"] // (SIZE // job["batch_size"])
-    for _ in trainer.epochs(num_epochs):
+    stopwatch: Stopwatch | None = None
+    began = 0.0
+    for _ in trainer.epochs(job["num_steps"] // EPOCH_STEPS):
         for images, labels in trainer.batches():
-            block, place = divmod(trainer.applied_steps, job["block_steps"])
-            if place == 0:
-                switch = switch or Switch(trainer)
-                switch.set(is_on=block % 2 == 1)
-            began = (time.perf_counter(), time.thread_time())
             trainer.step(lambda x, y: cross_entropy(model(x), y), images, labels)
-            wall, cpu = time.perf_counter() - began[0], time.thread_time() - began[1]
-            if place > 0 and block > 1:
-                yield block % 2 == 1, wall, cpu
+            now = time.perf_counter()
+            if stopwatch is None:
+                stopwatch = watch(trainer)
+            else:
+                yield now - began, stopwatch.seconds
+            stopwatch.seconds, began = 0.0, now
 
 
 def main() -> None:
     """Train; rank 0 leaves what each step took."""
     folder = Path(sys.argv[1])
-    job = json.loads((folder / "job.json").read_text())
-    found: dict[str, list[Sequence[float]]] = {"on": [], "off": []}
-    for is_on, *seconds in steps(job):
-        found["on" if is_on else "off"].append(seconds)
+    seconds = list(steps(json.loads((folder / "job.json").read_text())))
     if hetero_hvd.init().collective.rank == 0:
-        (folder / "seconds.json").write_text(json.dumps(found))
+        (folder / "seconds.json").write_text(json.dumps(seconds))
 
 
 if __name__ == "__main__":

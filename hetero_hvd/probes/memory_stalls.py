@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from hetero_hvd.probes.kernel_file import KernelFile
+
 OWN_GROUPS = Path("/proc/self/cgroup")
 MOUNTS = Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")
 """Of version 2 alone, and beside version 1."""
@@ -21,7 +23,8 @@ class MemoryStallMeter:
     """
 
     def __init__(self) -> None:
-        self._file = next((file for file in _files() if file.is_file()), None)
+        path = next((path for path in _paths() if path.is_file()), OF_MACHINE)
+        self._file = KernelFile(path)
         self._before = self._total()
 
     def take(self) -> float:
@@ -33,16 +36,11 @@ class MemoryStallMeter:
         return self._before - before
 
     def _total(self) -> float:
-        if self._file is None:
-            return math.nan
-        try:
-            words = self._file.read_text().split()
-        except OSError:  # also where the kernel knows pressure, but was started without it
-            return math.nan
-        return next((int(word[6:]) * 1e-6 for word in words if word.startswith("total=")), math.nan)
+        totals = (word for word in self._file.words() if word.startswith(b"total="))
+        return next((int(word[6:]) * 1e-6 for word in totals), math.nan)
 
 
-def _files() -> Iterator[Path]:
+def _paths() -> Iterator[Path]:
     """Where it may stand, the smallest group first."""
     try:
         lines = OWN_GROUPS.read_text().splitlines()
@@ -51,4 +49,3 @@ def _files() -> Iterator[Path]:
     paths = [line[3:] for line in lines if line.startswith("0::")]
     for path in paths:
         yield from (mount / path.lstrip("/") / "memory.pressure" for mount in MOUNTS)
-    yield OF_MACHINE

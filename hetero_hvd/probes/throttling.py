@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 from hetero_hvd.probes.control_groups import control_groups
+from hetero_hvd.probes.kernel_file import KernelFile
 
-FIELDS = {"throttled_usec": 1e-6, "throttled_time": 1e-9}
+FIELDS = {b"throttled_usec": 1e-6, b"throttled_time": 1e-9}
 """Of cpu.stat in control groups of version 2 and 1, and their units in seconds."""
 
 
@@ -15,7 +15,7 @@ class ThrottleMeter:
     """Reads what the kernel counts for the control groups that bound this process."""
 
     def __init__(self) -> None:
-        files = [folder / "cpu.stat" for folder in control_groups("cpu")]
+        files = [KernelFile(folder / "cpu.stat") for folder in control_groups("cpu")]
         self._files = [file for file in files if not math.isnan(_throttled_seconds(file))]
         self._before = self._total()
 
@@ -32,11 +32,8 @@ class ThrottleMeter:
         return sum(_throttled_seconds(file) for file in self._files)
 
 
-def _throttled_seconds(file: Path) -> float:
-    try:
-        words = file.read_text().split()
-    except OSError:
-        return math.nan
+def _throttled_seconds(file: KernelFile) -> float:
+    words = file.words()
     for name, value in zip(words[::2], words[1::2], strict=False):
         if name in FIELDS:
             return int(value) * FIELDS[name]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Literal, Protocol, get_args
 
 Phase = Literal["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer"]
 STEP_PHASES: tuple[Phase, ...] = get_args(Phase)
+NO_PHASE = ("", 0.0)
 
 
 class Event(Protocol):
@@ -54,41 +55,40 @@ class PhaseClock:
         self._open: list[tuple[str, Event, Event]] = []
         self._used_before = self._used_at_end = time.process_time()
         self._used_waiting = 0.0
-        self.current = ("", 0.0)
+        self.current = NO_PHASE
         self.marker: Callable[[str], AbstractContextManager[object]] | None = None
 
     def phase(self, name: Phase) -> AbstractContextManager[None]:
         """Add the time of the block to phase `name`."""
-        return _Block(self, name)
+        is_plain = self._device_clock is None and self.marker is None
+        return _Block(self, name) if is_plain else _MarkedBlock(self, name)
 
-    def begin(self, name: Phase) -> tuple[Event, Event] | None:
-        """A phase begins; its events where the device is measured."""
-        self.current = (name, time.perf_counter())
-        if self._device_clock is None or name in ("data_wait", "comm_wait"):
-            return None
-        begin, end = self._device_clock(), self._device_clock()
-        begin.record()
-        return begin, end
+    def end(self, name: Phase, start: float, events: tuple[Event, Event] | None = None) -> None:
+        """A phase ends that began at `start`; with its events where the device is measured.
 
-    def end(self, name: Phase, start: float, events: tuple[Event, Event] | None) -> None:
-        """It ends; `start` and `events` are from when it began."""
-        if events is not None:
-            events[1].record()
-            self._open.append((name, *events))
-        self._read_processor(name)
+        What `comm_wait` has used of the processor is no work. Its clock is read inside of the phase
+        that ends: under a CPU quota a thread is stopped at its next system call, as this is one,
+        for what it has used before.
+        """
+        used = time.process_time()
+        if name == "comm_wait":
+            self._used_waiting += used - self._used_at_end
+        self._used_at_end = used
         if events is None:
             self._seconds[name] += time.perf_counter() - start
-        self.current = ("", 0.0)
+        else:
+            self._open.append((name, *events))
+        self.current = NO_PHASE
 
-    def _read_processor(self, name: Phase) -> None:
-        """At the end of each phase; what `comm_wait` has used is no work.
+    def new_events(self, name: Phase) -> tuple[Event, Event] | None:
+        """To put around a phase that the device takes; None for one of the host."""
+        if self._device_clock is None or name in ("data_wait", "comm_wait"):
+            return None
+        return self._device_clock(), self._device_clock()
 
-        Inside of the phase that ends: under a CPU quota a thread is stopped at its next system
-        call, as this is one, for what it has used before.
-        """
-        before, self._used_at_end = self._used_at_end, time.process_time()
-        if name == "comm_wait":
-            self._used_waiting += self._used_at_end - before
+    def new_mark(self, name: Phase) -> AbstractContextManager[object]:
+        """To be entered around a phase."""
+        return nullcontext() if self.marker is None else self.marker(name)
 
     def add(self, name: Phase, seconds: float) -> None:
         """Add time that was measured elsewhere."""
@@ -128,18 +128,36 @@ class PhaseClock:
 class _Block:
     """A phase under way. A class, as a generator takes three times as long, many times a step."""
 
-    __slots__ = ("_clock", "_events", "_mark", "_name", "_start")
+    __slots__ = ("_clock", "_name", "_start")
 
     def __init__(self, clock: PhaseClock, name: Phase) -> None:
         self._clock, self._name = clock, name
 
     def __enter__(self) -> None:
-        self._events = self._clock.begin(self._name)
-        self._start = self._clock.current[1]
-        marker = self._clock.marker
-        self._mark = None if marker is None else marker(self._name)
-        if self._mark is not None:
-            self._mark.__enter__()
+        self._start = time.perf_counter()
+        self._clock.current = (self._name, self._start)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._clock.end(self._name, self._start)
+
+
+class _MarkedBlock(_Block):
+    """One that the device takes part in, or that a trace shows."""
+
+    __slots__ = ("_events", "_mark")
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._events = self._clock.new_events(self._name)
+        if self._events is not None:
+            self._events[0].record()
+        self._mark = self._clock.new_mark(self._name)
+        self._mark.__enter__()
 
     def __exit__(
         self,
@@ -148,7 +166,8 @@ class _Block:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if self._mark is not None:
-                self._mark.__exit__(kind, error, trace)
+            self._mark.__exit__(kind, error, trace)
         finally:
+            if self._events is not None:
+                self._events[1].record()
             self._clock.end(self._name, self._start, self._events)

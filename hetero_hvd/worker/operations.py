@@ -17,8 +17,8 @@ GLANCE_SECONDS = 0.0003
 
 
 @dataclass(slots=True)
-class _Open:
-    """An operation under way."""
+class _Operation:
+    """One under way, or since `take`."""
 
     op: str
     backend: str
@@ -50,8 +50,8 @@ class OperationLog:
         self._is_done = is_done
         self._clock = clock
         self._looked_at = 0.0
-        self._open: dict[Handle, _Open] = {}
-        self._totals: dict[tuple[str, str, int], OperationTiming] = {}
+        self._open: dict[Handle, _Operation] = {}
+        self._ended: list[_Operation] = []
         self._num_reducing, self._reducing_since = 0, 0.0
         self.reducing_seconds = 0.0
 
@@ -66,7 +66,7 @@ class OperationLog:
         """
         self._look()
         now = self._clock()
-        self._open[handle] = _Open(op, backend, num_bytes, now)
+        self._open[handle] = _Operation(op, backend, num_bytes, now)
         if op == "allreduce":
             if not self._num_reducing:
                 self._reducing_since = now
@@ -89,14 +89,9 @@ class OperationLog:
             return
         if operation.ended_at is None:
             self._end(operation)
-        size = operation.num_bytes if num_bytes is None else num_bytes
-        seconds = (operation.ended_at or 0.0) - operation.began_at
-        key = (operation.op, operation.backend, size_bucket(size))
-        total = self._totals.get(key)
-        if total is None:
-            self._totals[key] = OperationTiming.first(*key, num_bytes=size, seconds=seconds)
-        else:
-            self._totals[key] = total.plus(num_bytes=size, seconds=seconds)
+        if num_bytes is not None:
+            operation.num_bytes = num_bytes
+        self._ended.append(operation)
 
     def forget(self) -> None:
         """The operations under way are void: their rendezvous is over."""
@@ -107,9 +102,17 @@ class OperationLog:
 
     def take(self) -> tuple[OperationTiming, ...]:
         """Totals since the last call, per operation, backend and size."""
-        taken = tuple(self._totals[key] for key in sorted(self._totals))
-        self._totals = {}
-        return taken
+        totals: dict[tuple[str, str, int], OperationTiming] = {}
+        for each in self._ended:
+            size, seconds = each.num_bytes, (each.ended_at or 0.0) - each.began_at
+            key = (each.op, each.backend, size_bucket(size))
+            total = totals.get(key)
+            if total is None:
+                totals[key] = OperationTiming.first(*key, num_bytes=size, seconds=seconds)
+            else:
+                totals[key] = total.plus(num_bytes=size, seconds=seconds)
+        self._ended = []
+        return tuple(totals[key] for key in sorted(totals))
 
     def _look(self) -> None:
         self._looked_at = self._clock()
@@ -117,7 +120,7 @@ class OperationLog:
             if operation.ended_at is None and self._is_done(handle):
                 self._end(operation)
 
-    def _end(self, operation: _Open) -> None:
+    def _end(self, operation: _Operation) -> None:
         operation.ended_at = self._clock()
         if operation.op == "allreduce":
             self._num_reducing -= 1

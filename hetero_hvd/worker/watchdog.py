@@ -11,7 +11,7 @@ import faulthandler
 import logging
 import os
 import time
-from collections import defaultdict, deque
+from collections import deque
 from statistics import median
 
 from hetero_hvd.probes.timing import PhaseClock
@@ -39,16 +39,12 @@ class Watchdog:
     def __init__(self, clock: PhaseClock, *, floor_seconds: float) -> None:
         self._clock = clock
         self._floor_seconds = floor_seconds
-        self._seconds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=LEARNED_STEPS))
-        self._deadlines: dict[str, float] = {}
+        self._seconds = {phase: deque[float](maxlen=LEARNED_STEPS) for phase in OWN_PHASES}
 
     def learn(self, seconds: dict[str, float]) -> None:
         """Take in the phases of one step."""
-        for phase in OWN_PHASES:
-            known = self._seconds[phase]
+        for phase, known in self._seconds.items():
             known.append(seconds.get(phase, 0.0))
-            if len(known) >= FEWEST_STEPS:
-                self._deadlines[phase] = max(self._floor_seconds, DEADLINE_RATIO * median(known))
 
     def overdue(self, now_seconds: float) -> str | None:
         """What lasts too long, in words; None while all is well or nothing is known yet.
@@ -58,8 +54,11 @@ class Watchdog:
         """
         phase, since_seconds = self._clock.current
         lasted_seconds = now_seconds - since_seconds
-        limit_seconds = self._deadlines.get(phase)
-        if limit_seconds is None or lasted_seconds < limit_seconds:
+        known = list(self._seconds.get(phase, ()))
+        if len(known) < FEWEST_STEPS:
+            return None
+        limit_seconds = max(self._floor_seconds, DEADLINE_RATIO * median(known))
+        if lasted_seconds < limit_seconds:
             return None
         return (
             f"{phase} has lasted {lasted_seconds:.0f} s, its limit is {limit_seconds:.0f} s "
