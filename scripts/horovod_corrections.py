@@ -128,9 +128,12 @@ CORRECTIONS = (
         "  // Return when there are tensors to negotiate, at the latest after this time.\n"
         "  void AwaitTensors(std::chrono::milliseconds longest) {\n"
         "    std::unique_lock<std::mutex> guard(mutex_);\n"
-        "    added_.wait_for(guard, longest, [this] {\n"
-        "      return !tensor_table_.empty() || !message_queue_.empty();\n"
-        "    });\n"
+        "    auto any = [this] { return !tensor_table_.empty() || !message_queue_.empty(); };\n"
+        "    if (!any() && added_.wait_for(guard, longest, any)) {\n"
+        "      guard.unlock();\n"
+        "      // For those that come together, as otherwise one waits for the next cycle.\n"
+        "      std::this_thread::sleep_for(std::chrono::microseconds(100));\n"
+        "    }\n"
         "  }\n\n"
         "protected:\n"
         "  std::condition_variable added_;\n\n",
@@ -139,7 +142,8 @@ CORRECTIONS = (
         "idle-cycles-wait-for-tensors",
         "horovod/common/tensor_queue.h",
         "#include <iostream>\n#include <mutex>\n",
-        "#include <chrono>\n#include <condition_variable>\n#include <iostream>\n#include <mutex>\n",
+        "#include <chrono>\n#include <condition_variable>\n#include <iostream>\n#include <mutex>\n"
+        "#include <thread>\n",
     ),
     Correction(
         "idle-cycles-wait-for-tensors",
@@ -166,5 +170,113 @@ CORRECTIONS = (
         "    state.process_set_table.Get(0).tensor_queue.AwaitTensors(\n"
         "        std::chrono::milliseconds(20));\n"
         "  }\n",
+    ),
+    Correction(
+        "waits-are-woken",
+        "horovod/torch/handle_manager.h",
+        "  bool PollHandle(int handle);\n",
+        "  bool PollHandle(int handle);\n"
+        "  // Whether it is done, at once or within this time.\n"
+        "  bool AwaitHandle(int handle, std::chrono::milliseconds longest);\n",
+    ),
+    Correction(
+        "waits-are-woken",
+        "horovod/torch/handle_manager.h",
+        "  std::mutex mutex_;\n",
+        "  std::mutex mutex_;\n  std::condition_variable changed_;\n",
+    ),
+    Correction(
+        "waits-are-woken",
+        "horovod/torch/handle_manager.h",
+        "#include <atomic>\n",
+        "#include <atomic>\n#include <chrono>\n#include <condition_variable>\n",
+    ),
+    Correction(
+        "waits-are-woken",
+        "horovod/torch/handle_manager.cc",
+        "  results_[handle] = std::make_shared<Status>(status);\n",
+        "  results_[handle] = std::make_shared<Status>(status);\n  changed_.notify_all();\n",
+    ),
+    Correction(
+        "waits-are-woken",
+        "horovod/torch/handle_manager.cc",
+        "bool HandleManager::PollHandle(int handle) {\n",
+        "bool HandleManager::AwaitHandle(int handle, std::chrono::milliseconds longest) {\n"
+        "  std::unique_lock<std::mutex> guard(mutex_);\n"
+        "  return changed_.wait_for(guard, longest, [this, handle] {\n"
+        "    auto found = results_.find(handle);\n"
+        "    return found == results_.end() || found->second != nullptr;\n"
+        "  });\n"
+        "}\n"
+        "\n"
+        "bool HandleManager::PollHandle(int handle) {\n",
+    ),
+    Correction(
+        "waits-are-woken",
+        "horovod/torch/handle_manager.cc",
+        "  results_.clear();\n",
+        "  results_.clear();\n  changed_.notify_all();\n",
+    ),
+    Correction(
+        "waits-are-woken",
+        "horovod/torch/mpi_ops_v2.cc",
+        "    if (handle_manager.PollHandle(handle)) break;\n"
+        "    {\n"
+        "      py::gil_scoped_release release_python_gil;\n"
+        "      std::this_thread::yield();\n"
+        "    }\n",
+        "    {\n"
+        "      py::gil_scoped_release release_python_gil;\n"
+        "      if (handle_manager.AwaitHandle(handle, std::chrono::milliseconds(100))) break;\n"
+        "    }\n"
+        "    if (PyErr_CheckSignals() != 0) throw py::error_already_set();\n",
+    ),
+    Correction(
+        "small-sums-are-direct",
+        "third_party/gloo/gloo/allreduce.cc",
+        "// Forward declaration of bcube algorithm implementation.\n",
+        "// Every rank sends all it has to all others, and each reduces in the order of ranks: of\n"
+        "// something small, one round of messages is faster than the many rounds of the ring.\n"
+        "void direct(\n"
+        "    const detail::AllreduceOptionsImpl& opts,\n"
+        "    ReduceRangeFunction reduceInputs,\n"
+        "    BroadcastRangeFunction broadcastOutputs) {\n"
+        "  const auto& context = opts.context;\n"
+        "  const auto slot = Slot::build(kAllreduceSlotPrefix, opts.tag);\n"
+        "  const size_t numBytes = opts.elements * opts.elementSize;\n"
+        "  uint8_t* result = static_cast<uint8_t*>(opts.out[0]->ptr);\n"
+        "  std::unique_ptr<uint8_t[]> all(new uint8_t[numBytes * context->size]);\n"
+        "  auto buffer = context->createUnboundBuffer(all.get(), numBytes * context->size);\n"
+        "  reduceInputs(0, numBytes);\n"
+        "  memcpy(all.get() + context->rank * numBytes, result, numBytes);\n"
+        "  for (int i = 1; i < context->size; i++) {\n"
+        "    const int to = (context->rank + i) % context->size;\n"
+        "    const int from = (context->rank + context->size - i) % context->size;\n"
+        "    buffer->recv(from, slot, from * numBytes, numBytes);\n"
+        "    buffer->send(to, slot, context->rank * numBytes, numBytes);\n"
+        "  }\n"
+        "  for (int i = 1; i < context->size; i++) {\n"
+        "    buffer->waitSend(opts.timeout);\n"
+        "    buffer->waitRecv(opts.timeout);\n"
+        "  }\n"
+        "  memcpy(result, all.get(), numBytes);\n"
+        "  for (int i = 1; i < context->size; i++) {\n"
+        "    opts.reduce(result, result, all.get() + i * numBytes, opts.elements);\n"
+        "  }\n"
+        "  broadcastOutputs(0, numBytes);\n"
+        "}\n"
+        "\n"
+        "// Forward declaration of bcube algorithm implementation.\n",
+    ),
+    Correction(
+        "small-sums-are-direct",
+        "third_party/gloo/gloo/allreduce.cc",
+        "    case detail::AllreduceOptionsImpl::UNSPECIFIED:\n",
+        "    case detail::AllreduceOptionsImpl::UNSPECIFIED:\n"
+        "      if (context->size <= 32 && totalBytes * context->size <= 65536) {\n"
+        "        direct(opts, reduceInputs, broadcastOutputs);\n"
+        "        break;\n"
+        "      }\n"
+        "      // Or else as\n",
     ),
 )

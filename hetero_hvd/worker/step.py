@@ -189,17 +189,18 @@ class Step:
         self.rounds.finish(collective, self.clock)
         self.is_urgent = False
         is_urgent = urgency(part.num_samples, self.clock.busy_seconds)
-        gradients = self._reducer.take()
-        buffers = self._buffers.launch(collective, part.num_samples / part.global_samples, lane)
         loss = float(self._weighted_loss)
         facts = [self._weight, loss, is_urgent, *self._own_counts()]
         totals = torch.tensor(facts, dtype=self._reducer.wire_dtype)
+        totals_handle = collective.sum_async(totals, f"totals.{lane}")  # one cycle with the next
+        gradients = self._reducer.take()
+        buffers = self._buffers.launch(collective, part.num_samples / part.global_samples, lane)
         flight = Flight(
             part=part,
             gradients=gradients,
             buffers=buffers,
             totals=totals,
-            totals_handle=collective.sum_async(totals, f"totals.{lane}"),
+            totals_handle=totals_handle,
             own_weight=self._weight,
             own_loss_is_finite=math.isfinite(loss),
             loss_scale=self._update.loss_scale if self._staleness.bound else 1.0,

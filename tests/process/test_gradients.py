@@ -18,3 +18,12 @@ def test_gradient_equals_one_process_on_the_joined_batch(run_workers, num_worker
     assert not wrong
     if num_workers > 1:
         assert any(0 in case["shares"] for case in cases)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_sums_are_right_whatever_their_size(run_workers, num_workers):
+    """Small ones go directly, others round the ring; all workers have the same bits."""
+    reports = run_workers("sums", num_workers)
+    assert [report["wrong"] for report in reports] == [[]] * num_workers
+    assert len({report["bits"] for report in reports}) == 1

@@ -76,3 +76,14 @@ def test_a_worker_with_nothing_to_reduce_takes_no_processor(run_workers, monkeyp
         monkeypatch.setenv("HOROVOD_TIMELINE", "DYNAMIC")
     rows = run_workers("idle", 2)
     assert max(row["processor_ratio"] for row in rows) < 0.06
+
+
+@pytest.mark.process
+def test_a_worker_that_waits_takes_no_processor_and_hears_signals(run_workers):
+    """It is woken by the end of the operation; a handler does not wait for it."""
+    early, late = run_workers("late", 2)
+    assert early["sum"] == late["sum"] == [2.0] * 3
+    assert early["waited_seconds"] > 0.5
+    assert early["processor_ratio"] < 0.1
+    (handled_at,) = early["handled_at_seconds"]
+    assert 0.3 <= handled_at < 0.6
