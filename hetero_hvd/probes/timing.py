@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, Protocol, get_args
 
 Phase = Literal["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer"]
@@ -61,7 +60,28 @@ class PhaseClock:
     def phase(self, name: Phase) -> AbstractContextManager[None]:
         """Add the time of the block to phase `name`."""
         is_plain = self._device_clock is None and self.marker is None
-        return _Block(self, name) if is_plain else _MarkedBlock(self, name)
+        return _Block(self, name) if is_plain else self._marked(name)
+
+    @contextmanager
+    def _marked(self, name: Phase) -> Iterator[None]:
+        """One that the device takes part in, or that a trace shows."""
+        start = self.begin(name)
+        events = self._new_events(name)
+        if events is not None:
+            events[0].record()
+        try:
+            with nullcontext() if self.marker is None else self.marker(name):
+                yield
+        finally:
+            if events is not None:
+                events[1].record()
+            self.end(name, start, events)
+
+    def begin(self, name: Phase) -> float:
+        """A phase begins; when, as `end` wants it."""
+        start = time.perf_counter()
+        self.current = (name, start)
+        return start
 
     def end(self, name: Phase, start: float, events: tuple[Event, Event] | None = None) -> None:
         """A phase ends that began at `start`; with its events where the device is measured.
@@ -80,15 +100,11 @@ class PhaseClock:
             self._open.append((name, *events))
         self.current = NO_PHASE
 
-    def new_events(self, name: Phase) -> tuple[Event, Event] | None:
+    def _new_events(self, name: Phase) -> tuple[Event, Event] | None:
         """To put around a phase that the device takes; None for one of the host."""
         if self._device_clock is None or name in ("data_wait", "comm_wait"):
             return None
         return self._device_clock(), self._device_clock()
-
-    def new_mark(self, name: Phase) -> AbstractContextManager[object]:
-        """To be entered around a phase."""
-        return nullcontext() if self.marker is None else self.marker(name)
 
     def add(self, name: Phase, seconds: float) -> None:
         """Add time that was measured elsewhere."""
@@ -134,40 +150,7 @@ class _Block:
         self._clock, self._name = clock, name
 
     def __enter__(self) -> None:
-        self._start = time.perf_counter()
-        self._clock.current = (self._name, self._start)
+        self._start = self._clock.begin(self._name)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._clock.end(self._name, self._start)
-
-
-class _MarkedBlock(_Block):
-    """One that the device takes part in, or that a trace shows."""
-
-    __slots__ = ("_events", "_mark")
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._events = self._clock.new_events(self._name)
-        if self._events is not None:
-            self._events[0].record()
-        self._mark = self._clock.new_mark(self._name)
-        self._mark.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self._mark.__exit__(kind, error, trace)
-        finally:
-            if self._events is not None:
-                self._events[1].record()
-            self._clock.end(self._name, self._start, self._events)
