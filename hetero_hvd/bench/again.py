@@ -1,8 +1,9 @@
 """Whether a part that is measured a second time says the same: `scripts/bench --again PART`.
 
 The spread that a row states is the range of its repeats. Two measurements agree if their ranges
-meet. Where nothing has changed those of n repeats each lie apart in 2 of C(2n, n) cases (any order
-of the 2n values being as likely as any other): one in ten for 3 repeats, one in 126 for 5.
+meet, or if Student's t-test finds no difference of their means: ranges of few repeats are narrower
+than what they stand for. Where nothing has changed, those of n repeats each lie apart in 2 of
+C(2n, n) cases, any order of the 2n values being as likely as any other: in one of ten for 3.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from scipy.stats import ttest_ind  # type: ignore[import-untyped]
+
 from hetero_hvd.bench.report import STORE
 from hetero_hvd.bench.tables import Table, spread
 from hetero_hvd.errors import UserError
 
 FEWEST = 2
 """Repeats that have a spread."""
+
+RARE = 0.01
+"""A difference is one where chance alone makes one as large more rarely than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +46,10 @@ class Pair:
 
     @property
     def agrees(self) -> bool:
-        """Whether the two ranges meet."""
-        return min(self.first) <= max(self.second) and min(self.second) <= max(self.first)
+        """Whether the two ranges meet, or only chance keeps them apart."""
+        if min(self.first) <= max(self.second) and min(self.second) <= max(self.first):
+            return True
+        return bool(ttest_ind(self.first, self.second).pvalue >= RARE)
 
     def __str__(self) -> str:
         """Both medians with their ranges."""

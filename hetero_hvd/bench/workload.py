@@ -46,6 +46,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         slow_node: `hetero` only: this node becomes twice as slow at `slow_step`.
         slow_step: See above; -1 never.
         options: Further arguments of `Trainer`.
+        meeting: `hetero` only: files, one for each run that begins together with this, whose own
+            is the first.
         seed: Of data and model.
     """
 
@@ -59,6 +61,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     slow_node: str = ""
     slow_step: int = -1
     options: dict[str, Any] = {}
+    meeting: list[str] = []
     seed: int = 0
 
 
@@ -130,8 +133,10 @@ def train_hetero(job: Job) -> None:
     place = read_place()
     for _ in trainer.epochs(-(-job.num_steps // job.steps_per_epoch)):
         for x, y in trainer.batches():
-            # Its clock starts when the workers have met, as with the other peers.
-            record = record or Record(job, model, held_out)
+            if record is None:
+                _meet(job.meeting)
+                # Its clock starts when the workers have met, as with the other peers.
+                record = Record(job, model, held_out)
             before = trainer.applied_steps
             loss = trainer.step(lambda x, y: cross_entropy(model(x), y), x, y)
             is_applied = trainer.applied_steps > before or not job.options.get("wait_free")
@@ -143,6 +148,14 @@ def train_hetero(job: Job) -> None:
                 emulation.slow_down(2.0)
     if trainer.is_leader and record is not None:
         record.write()
+
+
+def _meet(files: Sequence[str]) -> None:
+    """Say that this run is ready, and wait until all are."""
+    for own in files[:1]:
+        Path(own).touch()
+    while not all(Path(file).exists() for file in files):
+        time.sleep(0.01)
 
 
 def train_horovod(job: Job) -> None:
