@@ -172,15 +172,19 @@ def command_of(peer: str, folder: Path, *, num_workers: int) -> list[str]:
     programs = Path(sys.executable).parent
     job = str(folder / "job.json")
     if peer == "horovod":
-        launch = [str(programs / "horovodrun"), "--gloo", "-np", str(num_workers)]
-        launch += ["-H", f"localhost:{num_workers}", "--network-interfaces", "lo"]
-        return [*launch, sys.executable, *workload, "horovod", job]
+        return [*horovodrun(num_workers), *workload, "horovod", job]
     if peer == "ddp":
         launch = [str(programs / "torchrun"), "--standalone", "--nproc-per-node", str(num_workers)]
         return [*launch, *workload, "ddp", job]
     run = ["-m", "hetero_hvd", "run", "-f", str(folder / "nodes.yaml"), *RULES[peer]]
     run += ["--output", str(folder / "out"), "--", "python"]
     return [sys.executable, *run, *workload, "hetero", job]
+
+
+def horovodrun(num_workers: int) -> list[str]:
+    """Starts Python on so many workers of this machine; its own words come after these."""
+    launch = [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", str(num_workers)]
+    return [*launch, "-H", f"localhost:{num_workers}", "--network-interfaces", "lo", sys.executable]
 
 
 def execute(

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 
+from hetero_hvd.bench.local_workers import result_of
 from hetero_hvd.bench.numbers import Number
-from hetero_hvd.bench.peers import execute
 from hetero_hvd.bench.tables import Effort, Say, Table
 
 BATCHES = (2560, 256)
@@ -59,18 +54,5 @@ def profile(effort: Effort, say: Say) -> Iterator[Table]:
 
 def _measure(batch_size: int, num_steps: int) -> list[tuple[float, float]]:
     """Seconds of each step, and of those the profile's."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "job.json").write_text(
-            json.dumps({"batch_size": batch_size, "num_steps": num_steps})
-        )
-        launch = [str(Path(sys.executable).parent / "horovodrun"), "--gloo", "-np", "2"]
-        launch += ["-H", "localhost:2", "--network-interfaces", "lo", sys.executable]
-        words = ["-m", "hetero_hvd.bench.workload_profile", str(folder)]
-        variables = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "HETERO_HVD_BALANCE": '{"balance": false}',
-        }
-        execute([*launch, *words], folder, variables, 400.0)
-        found: list[tuple[float, float]] = json.loads((folder / "seconds.json").read_text())
-        return found
+    job = {"batch_size": batch_size, "num_steps": num_steps}
+    return result_of("hetero_hvd.bench.workload_profile", job, list[tuple[float, float]])

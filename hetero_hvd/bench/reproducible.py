@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+from hetero_hvd.bench.local_workers import result_of
 from hetero_hvd.bench.numbers import Number
-from hetero_hvd.bench.peers import execute
 from hetero_hvd.bench.tables import Effort, Say, Table
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -67,21 +62,8 @@ def reproducible(effort: Effort, say: Say) -> Iterator[Table]:
 
 def _measure(num_rounds: int) -> dict[str, list[float]]:
     """Seconds per step of each variant in each round."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        launch = [str(Path(sys.executable).parent / "horovodrun"), "--gloo", "-np", "2"]
-        launch += ["-H", "localhost:2", "--network-interfaces", "lo", sys.executable]
-        (folder / "job.json").write_text(
-            json.dumps({"variants": VARIANTS, "batch_size": BATCH, "num_rounds": num_rounds})
-        )
-        words = ["-m", "hetero_hvd.bench.workload_grains", str(folder)]
-        variables = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "HETERO_HVD_BALANCE": '{"balance": false}',
-        }
-        execute([*launch, *words], folder, variables, 400.0)
-        found: dict[str, list[float]] = json.loads((folder / "seconds.json").read_text())
-        return found
+    job = {"variants": VARIANTS, "batch_size": BATCH, "num_rounds": num_rounds}
+    return result_of("hetero_hvd.bench.workload_grains", job, dict[str, list[float]])
 
 
 def _num_bytes(options: dict[str, Any]) -> int:

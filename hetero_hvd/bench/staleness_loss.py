@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+from hetero_hvd.bench.local_workers import NUM_WORKERS, result_of
 from hetero_hvd.bench.modes import MODES, STALE, SYNCHRONOUS
 from hetero_hvd.bench.numbers import Number
-from hetero_hvd.bench.peers import execute
 from hetero_hvd.bench.tables import FULL, Effort, Say, Table, spread
 
 CHANCE = "S = 0, another order of the data"
-NUM_WORKERS, WARMUP_STEPS, GOAL = 2, 50, 0.01
+WARMUP_STEPS, GOAL = 50, 0.01
 TIMEOUT_SECONDS = 1800.0
 JOBS: dict[str, dict[str, Any]] = {
     "digits CNN, AdamW": {"num_steps": 200, "batch_size": 64},
@@ -36,7 +31,9 @@ def staleness_loss(effort: Effort, say: Say) -> Iterator[Table]:
         say(f"{task}: {len(seeds)} seeds of {len(MODES) + 1} variants")
         job = {"task": task, "seeds": seeds, "variants": variants(), **size}
         job |= {} if is_full else {"num_steps": QUICK_STEPS}
-        yield table_of(job, _run(job))
+        workload, kind = "hetero_hvd.bench.workload_loss", list[dict[str, Any]]
+        found = result_of(workload, job, kind, timeout_seconds=TIMEOUT_SECONDS)
+        yield table_of(job, found)
 
 
 def variants() -> dict[str, tuple[dict[str, Any], int]]:
@@ -107,20 +104,3 @@ def _pairs(
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     plain = {record["seed"]: record for record in runs[SYNCHRONOUS]}
     return ((record, plain[record["seed"]]) for record in records)
-
-
-def _run(job: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of all trainings, on real workers of this machine."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        (folder / "job.json").write_text(json.dumps(job))
-        launch = [str(Path(sys.executable).parent / "horovodrun"), "--gloo", "-np"]
-        launch += [str(NUM_WORKERS), "-H", f"localhost:{NUM_WORKERS}", "--network-interfaces", "lo"]
-        words = ["-m", "hetero_hvd.bench.workload_loss", str(folder)]
-        variables = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "HETERO_HVD_BALANCE": '{"balance": false}',
-        }
-        execute([*launch, sys.executable, *words], folder, variables, TIMEOUT_SECONDS)
-        found: list[dict[str, Any]] = json.loads((folder / "losses.json").read_text())
-        return found

@@ -65,7 +65,7 @@ def main() -> None:
         for name, options in job["variants"].items():
             found[name].append(_step_seconds(options, job["batch_size"]))
     if hetero_hvd.init().collective.rank == 0:
-        (folder / "seconds.json").write_text(json.dumps(found))
+        (folder / "result.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -166,7 +166,7 @@ def main() -> None:
             result = _train(job, options, seed=seed, order_seed=order_seed)
             found.append({"variant": name, "seed": seed} | result)
     if hetero_hvd.init().collective.rank == 0:
-        (folder / "losses.json").write_text(json.dumps(found))
+        (folder / "result.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

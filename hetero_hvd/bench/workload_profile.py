@@ -103,7 +103,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     seconds = list(steps(json.loads((folder / "job.json").read_text())))
     if hetero_hvd.init().collective.rank == 0:
-        (folder / "seconds.json").write_text(json.dumps(seconds))
+        (folder / "result.json").write_text(json.dumps(seconds))
 
 
 if __name__ == "__main__":
