@@ -49,7 +49,6 @@ setup(
             "pytest-timeout>=2.3",
             "ruff>=0.5",
             "scikit-learn>=1.3",
-            "scipy>=1.10",
             "tensorboard>=2.15",
             "types-PyYAML",
             "types-psutil",

@@ -179,12 +179,13 @@ def _table(speeds: Mapping[str, float], turns: Sequence[Mapping[str, float]]) ->
         shares = [turn[peer] for turn in turns if peer in turn]
         if not shares:
             continue
-        ratios = _ratios(turns, peer)
-        told = f"{median(ratios):.3f} ({spread(ratios)})" if ratios else ""
-        table.rows.append((peer, f"{median(shares):.3f} ({spread(shares)})", told))
         table.bars[peer] = median(shares)
         table.measured[peer] = shares
-        table.measured[f"ours / {peer}"] = ratios
+        told = ""
+        if peer != "ours" and (ratios := _ratios(turns, peer)):
+            told = f"{median(ratios):.3f} ({spread(ratios)})"
+            table.measured[f"ours / {peer}"] = ratios
+        table.rows.append((peer, f"{median(shares):.3f} ({spread(shares)})", told))
     closest = min(
         (ratios for peer in PEERS[1:] if (ratios := _ratios(turns, peer))), key=median, default=[]
     )
