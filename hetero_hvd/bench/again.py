@@ -1,8 +1,9 @@
 """Whether a part that is measured a second time says the same: `scripts/bench --again PART`.
 
 The spread that a row states is the range of its repeats, which follow each other. A shared machine
-moves from hour to hour by more than that: three quiet runs of the same code had medians up to 1.3 %
-apart, of all peers alike. Two measurements agree if their ranges meet once that is allowed for.
+moves from hour to hour by more than that: two runs of the same code, hours apart, had medians up
+to 1.3 % apart, some peers more than others. The allowance of 2 % was chosen from these; two
+measurements agree if their ranges meet within it.
 """
 
 from __future__ import annotations
