@@ -13,8 +13,6 @@ from hetero_hvd.bench.peers import Cluster, Run, run_peer
 from hetero_hvd.errors import JobError
 
 TARGET_ACCURACY = 0.8
-DRIFT = 0.02
-"""By how much a figure of a shared machine moves from one hour to another, as a part of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
