@@ -175,6 +175,7 @@ def _table(speeds: Mapping[str, float], turns: Sequence[Mapping[str, float]]) ->
         f"itself (in the last turn {last} samples/s). Ratios are taken within a turn.",
         columns=("peer", "share of ideal, end to end, second half", "ours / peer"),
     )
+    ratios = {peer: found for peer in PEERS[1:] if (found := _ratios(turns, peer))}
     for peer in PEERS:
         shares = [turn[peer] for turn in turns if peer in turn]
         if not shares:
@@ -182,13 +183,11 @@ def _table(speeds: Mapping[str, float], turns: Sequence[Mapping[str, float]]) ->
         table.bars[peer] = median(shares)
         table.measured[peer] = shares
         told = ""
-        if peer != "ours" and (ratios := _ratios(turns, peer)):
-            told = f"{median(ratios):.3f} ({spread(ratios)})"
-            table.measured[f"ours / {peer}"] = ratios
+        if peer in ratios:
+            told = f"{median(ratios[peer]):.3f} ({spread(ratios[peer])})"
+            table.measured[f"ours / {peer}"] = ratios[peer]
         table.rows.append((peer, f"{median(shares):.3f} ({spread(shares)})", told))
-    closest = min(
-        (ratios for peer in PEERS[1:] if (ratios := _ratios(turns, peer))), key=median, default=[]
-    )
+    closest = min(ratios.values(), key=median, default=[])
     table.numbers.append(
         Number(
             quantity="ours / best other peer, second half: real training under CPU quotas",
