@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,25 +41,25 @@ def main() -> int:
             say(f"could not be measured: {error}")
             code = 1
             continue
-        if arguments.again:
-            pairs = again.compare(arguments.kept[name], tables)
-            code |= not _agrees(arguments.docs, facts, name, pairs, say)
-            continue
-        report.write(arguments.docs, facts, {name: tables})
+        earlier = arguments.earlier.get(name, [])
+        report.write(arguments.docs, facts, name, tables, earlier=earlier)
         for table in tables:
             for number in table.numbers:
                 say(f"{number.quantity}: {number.found} ({number.goal}) {number.is_reached}")
+        if arguments.again:
+            runs = [*(run["measured"] for run in earlier), again.measured_of(tables)]
+            code |= not _agrees(runs, say)
     return code
 
 
 def _arguments() -> argparse.Namespace:
-    """What is asked for; also `effort`, and `kept`: what is kept of each part, with `--again`."""
+    """What is asked for; also `effort`, and, with `--again`, `earlier`: the kept runs."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     add = parser.add_argument
     add("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     add("--quick", action="store_true", help="under 5 minutes")
     add("--repeats", type=int, metavar="N", help="of each run (default: 5; with --quick 1)")
-    add("--again", action="store_true", help="measure anew, compare with what is kept")
+    add("--again", action="store_true", help="measure a further time, and compare")
     add("--docs", type=Path, default=Path("docs"), help="where to write")
     add("--wait", action="store_true", help="first wait for a quiet machine")
     arguments = parser.parse_args()
@@ -71,24 +71,24 @@ def _arguments() -> argparse.Namespace:
             parser.error(f"--repeats: {arguments.repeats} must be 1 or more")
         arguments.effort = replace(arguments.effort, repeats=arguments.repeats)
     arguments.parts = arguments.parts or (QUICK_PARTS if arguments.quick else tuple(PARTS))
+    arguments.earlier = {}
     if arguments.again:
         try:
-            arguments.kept = {
-                part: again.kept_values(arguments.docs, part) for part in arguments.parts
+            arguments.earlier = {
+                part: again.kept_runs(arguments.docs, part) for part in arguments.parts
             }
         except UserError as error:
             parser.error(str(error))
     return arguments
 
 
-def _agrees(
-    docs: Path, facts: Mapping[str, str], part: str, pairs: Sequence[again.Pair], say: Say
-) -> bool:
-    """Tell and keep how a second measurement compares; whether every row agrees."""
-    for pair in pairs:
-        say(str(pair))
-    report.write_again(docs, facts, part, [str(pair) for pair in pairs])
-    return bool(pairs) and all(pair.agrees for pair in pairs)
+def _agrees(runs: Sequence[again.Measured], say: Say) -> bool:
+    """Tell how the newest run compares; whether every quantity that has a spread agrees."""
+    rows = again.rows_of(runs)
+    for row in rows:
+        told = {None: "has no spread", True: "agrees", False: "DIFFERS"}[row.agrees]
+        say(f"{row.title}, {', '.join(filter(None, [*row.cells][:-1]))}: {told}")
+    return any(row.agrees for row in rows) and all(row.agrees is not False for row in rows)
 
 
 def _wait_until_quiet() -> None:

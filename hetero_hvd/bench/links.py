@@ -16,7 +16,7 @@ from typing import Any
 
 from hetero_hvd.bench.host_faults import slow_link
 from hetero_hvd.bench.peers import Run
-from hetero_hvd.bench.quota import Race
+from hetero_hvd.bench.quota import Entry, Race
 from hetero_hvd.bench.tables import Effort, Say, Table, second_half_seconds, spread
 from hetero_hvd.bench.virtual_cluster import missing_for_a_cluster, running_cluster
 from hetero_hvd.errors import JobError
@@ -41,14 +41,20 @@ def links(effort: Effort, say: Say) -> Iterator[Table]:
     runs: dict[str, list[Run]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         cluster = stack.enter_context(running_cluster(HOSTS, folder=Path(place)))
-        race = Race(cluster, say)
+        race = Race(cluster, HOSTS)
         for host in cluster.hosts.values():
             stack.enter_context(slow_link(host, rate=RATE))
         for repeat in range(effort.repeats):
             for name, options in VARIANTS.items():
                 num_steps = NUM_BATCHES // options.get("accumulation_steps", 1)
-                job = {"num_steps": num_steps, "global_batch_size": BATCH, "options": options}
-                run = race.run("uniform", job, tuple(HOSTS))
+                entry = Entry(
+                    peer="uniform",
+                    num_steps=num_steps,
+                    batch=BATCH,
+                    names=tuple(HOSTS),
+                    options=options,
+                )
+                (run,) = race.run([entry])
                 runs[name].append(run)
                 seconds = second_half_seconds(run)
                 say(f"{name} {repeat + 1} of {effort.repeats}: {seconds * 1e3:.0f} ms a step")

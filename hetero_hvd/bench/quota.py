@@ -7,17 +7,17 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from hetero_hvd.bench.numbers import Number
+from hetero_hvd.bench.cpu_quota import set_quota
 from hetero_hvd.bench.peers import RULES, Run, execute, read_run
-from hetero_hvd.bench.tables import Effort, Say, Table, second_half_seconds, spread
+from hetero_hvd.bench.tables import Effort, Say, Table, add_shares, ahead, second_half_seconds
 from hetero_hvd.bench.virtual_cluster import VirtualCluster, missing_for_a_cluster, running_cluster
 from hetero_hvd.errors import JobError
 
@@ -26,10 +26,29 @@ QUOTAS = {"fast": 70, "half": 35, "quarter": 18}
 where their sum comes near two cores, what is measured is who is in whose way."""
 
 BATCH, PORT = 5040, 29517
-JOB = {"width": 512, "depth": 3, "steps_per_epoch": 40, "global_batch_size": BATCH}
+JOB = {"width": 512, "depth": 3, "steps_per_epoch": 40}
 PEERS = ("ours", "uniform", "static", "lbb", "omnilearn", "horovod", "ddp")
 EVEN = ("uniform", "horovod", "ddp")
 TIMEOUT_SECONDS = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One training.
+
+    Attributes:
+        peer: Of `PEERS`.
+        num_steps: So many.
+        batch: Samples per step.
+        names: Of its hosts.
+        options: Further arguments of `Trainer`.
+    """
+
+    peer: str
+    num_steps: int
+    batch: int = BATCH
+    names: Sequence[str] = tuple(QUOTAS)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Race:
@@ -37,15 +56,15 @@ class Race:
 
     Args:
         cluster: The hosts.
-        say: For progress.
+        quotas: Name to percent of one core.
 
     Attributes:
         speeds: Of each host by itself, samples per second, as measured last.
     """
 
-    def __init__(self, cluster: VirtualCluster, say: Say) -> None:
+    def __init__(self, cluster: VirtualCluster, quotas: Mapping[str, int]) -> None:
         self._cluster = cluster
-        self._say = say
+        self._quotas = quotas
         self.speeds: dict[str, float] = {}
 
     def measure_solo(self, num_steps: int) -> None:
@@ -53,41 +72,62 @@ class Race:
 
         All at the same time: they share this machine's caches and cores with each other as they do
         when they train together, or the ideal would be that of a quieter machine.
-        """
-        with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(len(QUOTAS)) as pool:
-            alone = partial(self._alone, num_steps, Path(place))
-            self.speeds = dict(zip(QUOTAS, pool.map(alone, QUOTAS), strict=True))
-        told = ", ".join(f"{name} {speed:.0f}" for name, speed in self.speeds.items())
-        self._say(f"samples/s, each by itself: {told}")
-
-    def _alone(self, num_steps: int, place: Path, name: str) -> float:
-        share = BATCH * QUOTAS[name] // sum(QUOTAS.values())
-        others = [str(place / other) for other in QUOTAS if other != name]
-        job = {"num_steps": num_steps, "global_batch_size": share}
-        run = self.run("uniform", job | {"meeting": [str(place / name), *others]}, (name,))
-        return share / second_half_seconds(run)
-
-    def run(self, peer: str, job: dict[str, Any], names: Sequence[str] = tuple(QUOTAS)) -> Run:
-        """Train with one peer.
 
         Raises:
-            JobError: The run failed.
+            JobError: A run failed.
         """
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place)
-            facts = JOB | {"out": str(folder / "record.json")} | job
-            (folder / "job.json").write_text(json.dumps(facts))
-            variables = os.environ | {"OMP_NUM_THREADS": "1"}
-            with ExitStack() as stack:
-                if peer == "ddp":
-                    self._start_others(stack, folder, names, variables)
-                command = self._command(peer, folder, names)
-                execute(command, folder, variables, TIMEOUT_SECONDS)
-            return read_run(folder)
+        shares = {name: BATCH * quota // sum(QUOTAS.values()) for name, quota in QUOTAS.items()}
+        runs = self.run(
+            Entry(peer="uniform", num_steps=num_steps, batch=share, names=(name,))
+            for name, share in shares.items()
+        )
+        pairs = zip(shares.items(), runs, strict=True)
+        self.speeds = {name: share / second_half_seconds(run) for (name, share), run in pairs}
+
+    def run(self, entries: Iterable[Entry]) -> list[Run]:
+        """Train, all at the same time; one worker on every host.
+
+        Quotas hold from the first step on: to start Python on 18 % of a core takes most of a
+        minute, and is not what is measured.
+
+        Raises:
+            JobError: A run failed.
+        """
+        with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor() as pool:
+            meeting = Path(place, "meeting")
+            meeting.mkdir()
+            self._set_quotas(dict.fromkeys(self._quotas, 100))
+            runs = [pool.submit(self._run, entry, meeting) for entry in entries]
+            try:
+                while _num_files(meeting) < len(self._quotas) and not any(r.done() for r in runs):
+                    time.sleep(0.05)
+            finally:
+                self._set_quotas(self._quotas)
+                (meeting / "go").touch()
+            return [run.result() for run in runs]
 
     def share_of_ideal(self, run: Run) -> float:
         """Speed of the second half / the hosts' summed speeds alone."""
         return BATCH / second_half_seconds(run) / sum(self.speeds.values())
+
+    def _set_quotas(self, quotas: Mapping[str, int]) -> None:
+        for name, percent in quotas.items():
+            set_quota(self._cluster[name].cgroup, percent=percent)
+
+    def _run(self, entry: Entry, meeting: Path) -> Run:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            job: dict[str, Any] = JOB | {"options": dict(entry.options)}
+            job |= {"num_steps": entry.num_steps, "global_batch_size": entry.batch}
+            job |= {"out": str(folder / "record.json"), "meeting": str(meeting)}
+            (folder / "job.json").write_text(json.dumps(job))
+            variables = os.environ | {"OMP_NUM_THREADS": "1"}
+            with ExitStack() as stack:
+                if entry.peer == "ddp":
+                    self._start_others(stack, folder, entry.names, variables)
+                command = self._command(entry.peer, folder, entry.names)
+                execute(command, folder, variables, TIMEOUT_SECONDS)
+            return read_run(folder)
 
     def _command(self, peer: str, folder: Path, names: Sequence[str]) -> list[str]:
         workload = ["-m", "hetero_hvd.bench.workload"]
@@ -146,58 +186,73 @@ def quota(effort: Effort, say: Say) -> Iterator[Table]:
     if missing := missing_for_a_cluster():
         raise JobError(f"no virtual hosts: {missing}")
     turns: list[dict[str, float]] = []
+    raw: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         cluster = stack.enter_context(running_cluster(QUOTAS, folder=Path(place)))
-        race = Race(cluster, say)
+        race = Race(cluster, QUOTAS)
         for repeat in range(effort.repeats):
-            race.measure_solo(effort.num_steps)
-            turns.append({})
-            for peer in PEERS:
-                steps = effort.num_even_steps if peer in EVEN else effort.num_steps
-                try:
-                    run = race.run(peer, {"num_steps": steps})
-                except JobError as error:
-                    say(f"{peer} {repeat + 1} of {effort.repeats}: failed, {error}")
-                    continue
-                turns[-1][peer] = race.share_of_ideal(run)
-                say(f"{peer} {repeat + 1} of {effort.repeats}: {turns[-1][peer]:.3f} of the ideal")
-    yield _table(race.speeds, turns)
+            say(f"turn {repeat + 1} of {effort.repeats}")
+            try:
+                race.measure_solo(effort.num_steps)
+            except JobError as error:  # an accident must not cost the night's measurement
+                say(f"no ideal, so no turn: {error}")
+                continue
+            told = ", ".join(f"{name} {speed:.0f}" for name, speed in race.speeds.items())
+            say(f"samples/s, each by itself: {told}")
+            runs = _turn(race, effort, say)
+            turns.append({peer: race.share_of_ideal(run) for peer, run in runs.items()})
+            raw += [_kept(len(turns), peer, run) for peer, run in runs.items()]
+    if not turns:
+        raise JobError("the hosts' own speeds could not be measured")
+    yield _table(race.speeds, turns, raw)
 
 
-def _table(speeds: Mapping[str, float], turns: Sequence[Mapping[str, float]]) -> Table:
+def _turn(race: Race, effort: Effort, say: Say) -> dict[str, Run]:
+    """Every peer once; one that fails is told and left out."""
+    runs: dict[str, Run] = {}
+    for peer in PEERS:
+        num_steps = effort.num_even_steps if peer in EVEN else effort.num_steps
+        try:
+            (runs[peer],) = race.run([Entry(peer=peer, num_steps=num_steps)])
+        except JobError as error:
+            say(f"{peer}: failed, {error}")
+            continue
+        say(f"{peer}: {race.share_of_ideal(runs[peer]):.3f} of the ideal")
+    return runs
+
+
+def _num_files(folder: Path) -> int:
+    return len(list(folder.iterdir()))
+
+
+def _kept(turn: int, peer: str, run: Run) -> dict[str, Any]:
+    """What explains a run that went badly: its steps, plans and each worker's busy seconds."""
+    return {
+        "turn": turn,
+        "peer": peer,
+        "step_seconds": run.step_seconds,
+        "plans": [[step, *sizes] for step, sizes in zip(run.table_steps, run.shares, strict=True)],
+        "busy_seconds": run.tables,
+    }
+
+
+def _table(
+    speeds: Mapping[str, float],
+    turns: Sequence[Mapping[str, float]],
+    raw: Sequence[dict[str, Any]],
+) -> Table:
     last = ", ".join(f"{name} {speed:.0f}" for name, speed in speeds.items())
     quotas = ", ".join(map(str, QUOTAS.values()))
     table = Table(
         title="Real training under CPU quotas on three hosts",
-        text=f"Hosts in network namespaces with {quotas} % of a core. Batch {BATCH}, a network of "
-        "0.5 million parameters, real compute. The reduction runs under the same quotas. The ideal "
-        "of each turn is what the hosts do in sum while all three train at the same time, each by "
-        f"itself (in the last turn {last} samples/s). Ratios are taken within a turn.",
+        text=f"Hosts in network namespaces with {quotas} % of a core from the first step on. Batch "
+        f"{BATCH}, a network of 0.5 million parameters, real compute. The reduction runs under the "
+        "same quotas. The ideal of each turn is what the hosts do in sum while all three train at "
+        f"the same time, each by itself (in the last turn {last} samples/s). Ratios are taken "
+        "within a turn.",
         columns=("peer", "share of ideal, end to end, second half", "ours / peer"),
+        raw=list(raw),
     )
-    ratios = {peer: found for peer in PEERS[1:] if (found := _ratios(turns, peer))}
-    for peer in PEERS:
-        shares = [turn[peer] for turn in turns if peer in turn]
-        if not shares:
-            continue
-        table.bars[peer] = median(shares)
-        table.measured[peer] = shares
-        told = ""
-        if peer in ratios:
-            told = f"{median(ratios[peer]):.3f} ({spread(ratios[peer])})"
-            table.measured[f"ours / {peer}"] = ratios[peer]
-        table.rows.append((peer, f"{median(shares):.3f} ({spread(shares)})", told))
-    closest = min(ratios.values(), key=median, default=[])
-    table.numbers.append(
-        Number(
-            quantity="ours / best other peer, second half: real training under CPU quotas",
-            goal=">= 1",
-            found=f"{median(closest):.3f} ({spread(closest)})" if closest else "no peer ran",
-            is_reached=bool(closest) and median(closest) >= 1,
-        )
-    )
+    table.rows = [(peer, *cells) for peer, cells in add_shares(table, turns).items()]
+    table.numbers.append(ahead("real training under CPU quotas", turns))
     return table
-
-
-def _ratios(turns: Sequence[Mapping[str, float]], peer: str) -> list[float]:
-    return [turn["ours"] / turn[peer] for turn in turns if {"ours", peer} <= turn.keys()]

@@ -6,16 +6,31 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
+from typing import Any
 
+from hetero_hvd.bench.again import STORE, measured_of, rows_of
 from hetero_hvd.bench.tables import Table
 
-STORE = Path("benchmarks", "results.json")
-"""All that was measured, in the docs folder."""
+ABOUT = """\
+# Benchmarks
+
+Written by `scripts/bench`; every figure is measured. Ratios of one harness, medians of interleaved
+turns with their range; absolute times say nothing about another machine. `ours` starts without any
+knowledge; `static` has speeds that were measured beforehand, `oracle` the best plan by hand; `lbb`
+and `omnilearn` are the published rules on our runtime; `uniform` is ours with even shares,
+`horovod` and `ddp` are plain frameworks. `horovod` runs on our build of it, which waits and sums
+small tensors faster than the stock one.
+
+Tables are of the newest run. Where there are several, `scripts/bench --again PART` has measured
+anew: the spread of a quantity is the range of all turns of all earlier runs, and a further run
+agrees if its own range meets it.""".splitlines()
+
+NUMBER_COLUMNS = ("quantity", "goal", "found", "reached")
 
 BAR_HEIGHT, BAR_WIDTH, LABEL_WIDTH = 22, 420, 110
 
@@ -40,75 +55,67 @@ def header(command: Sequence[str]) -> dict[str, str]:
     }
 
 
-def write(folder: Path, facts: Mapping[str, str], tables: Mapping[str, Sequence[Table]]) -> None:
-    """Write benchmarks.md, its plots and results.json; parts measured earlier are kept.
+def write(
+    folder: Path,
+    facts: Mapping[str, str],
+    part: str,
+    tables: Sequence[Table],
+    *,
+    earlier: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Write benchmarks.md, its plots and results.json; other parts stay as they are.
 
     Args:
         folder: The docs folder.
         facts: From `header`.
-        tables: Part to its tables.
+        part: What was measured.
+        tables: What was found.
+        earlier: From `kept_runs`: runs of the same code that this one stands beside.
     """
     store = folder / STORE
     store.parent.mkdir(parents=True, exist_ok=True)
     kept = json.loads(store.read_text()) if store.exists() else {}
-    for part, found in tables.items():
-        kept[part] = {"header": dict(facts), "tables": [asdict(table) for table in found]}
-        for table in found:
-            if table.bars:
-                (folder / "benchmarks" / f"{part}.svg").write_text(bars(table.title, table.bars))
-    _publish(folder, kept)
-
-
-def write_again(folder: Path, facts: Mapping[str, str], part: str, lines: Sequence[str]) -> None:
-    """Add to a part that was measured earlier how a second measurement compares."""
-    kept = json.loads((folder / STORE).read_text())
-    kept[part]["again"] = {"header": dict(facts), "lines": list(lines)}
-    _publish(folder, kept)
-
-
-def _publish(folder: Path, kept: Mapping[str, dict[str, object]]) -> None:
-    (folder / STORE).write_text(json.dumps(kept, indent=1) + "\n")
+    run = {"header": dict(facts), "measured": measured_of(tables)}
+    kept[part] = {"tables": [asdict(table) for table in tables], "runs": [*earlier, run]}
+    for table in tables:
+        if table.bars:
+            (folder / "benchmarks" / f"{part}.svg").write_text(bars(table.title, table.bars))
+    store.write_text(json.dumps(kept, indent=1) + "\n")
     (folder / "benchmarks.md").write_text("\n".join(_page(kept)) + "\n")
 
 
-def _page(kept: Mapping[str, dict[str, object]]) -> list[str]:
-    lines = [
-        "# Benchmarks",
-        "",
-        "Written by `scripts/bench`; every figure is measured. Ratios of one harness, medians of",
-        "interleaved runs with their range; absolute times say nothing about another machine.",
-        "`ours` starts without any knowledge; `static` has speeds that were measured beforehand,",
-        "`oracle` the best plan by hand; `lbb` and `omnilearn` are the published rules on our",
-        "runtime; `uniform` is ours with even shares, `horovod` and `ddp` are plain frameworks.",
-        "The spread of a row is the range of its repeats; `scripts/bench --again PART` measures",
-        "anew and tells which rows' ranges lie apart from the kept ones. `horovod` runs on our",
-        "build of it, which waits and sums small tensors faster than the stock one.",
-        "",
-        "## Numbers to beat",
-        "",
-        "| quantity | goal | found | reached |",
-        "|---|---|---|---|",
-    ]
-    body: list[str] = []
+def _page(kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines, body = [*ABOUT, "", "## Numbers to beat", "", *_head(NUMBER_COLUMNS)], []
     for part, stored in kept.items():
-        facts, tables = stored["header"], stored["tables"]
-        assert isinstance(facts, dict)  # noqa: S101 - we wrote it
-        assert isinstance(tables, list)  # noqa: S101
-        for table in tables:
+        for table in stored["tables"]:
             for number in table["numbers"]:
                 cells = (number["quantity"], number["goal"], number["found"])
-                lines.append(f"| {' | '.join(cells)} | {'yes' if number['is_reached'] else 'NO'} |")
+                lines.append(_line([*cells, "yes" if number["is_reached"] else "NO"]))
             body += ["", f"## {table['title']}", "", table["text"], ""]
-            body += [f"| {' | '.join(table['columns'])} |", "|---" * len(table["columns"]) + "|"]
-            body += [f"| {' | '.join(row)} |" for row in table["rows"]]
+            body += [*_head(table["columns"]), *map(_line, table["rows"])]
             if table["bars"]:
                 body += ["", f"![{table['title']}](benchmarks/{part}.svg)"]
-        body += ["", _in_words(facts)]
-        if again := stored.get("again"):
-            assert isinstance(again, dict)  # noqa: S101
-            body += ["", "Measured again:", "", *(f"- {line}" for line in again["lines"])]
-            body += ["", _in_words(again["header"])]
+        body += ["", _in_words(stored["runs"][-1]["header"]), *_runs(stored["runs"])]
     return lines + body
+
+
+def _runs(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """All runs of a part beside each other."""
+    rows = rows_of([run["measured"] for run in runs])
+    if not rows:
+        return
+    yield from ("", "Runs, the oldest first, and whether the newest agrees with those before it:")
+    heads = [f"{run['header']['date']}, {run['header']['commit']}" for run in runs]
+    yield from ("", *_head(["quantity", *heads, "agrees"]))
+    yield from (_line(row.cells) for row in rows)
+
+
+def _head(columns: Sequence[str]) -> list[str]:
+    return [_line(columns), "|---" * len(columns) + "|"]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _in_words(facts: Mapping[str, str]) -> str:

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hetero_hvd.bench.cpu_quota import set_quota
+
 USER, PORT, INTERFACE = "root", 22, "eth0"  # the same on every host
-PERIOD_MICROSECONDS = 10_000  # short: a throttled host must not look like a dead one
 SSHD_CONFIG = """\
 Port {port}
 ListenAddress {address}
@@ -126,7 +127,7 @@ def missing_for_a_cluster() -> str | None:
     folder = _cgroup(f"hv-probe-{os.getpid()}")
     try:
         folder.mkdir()
-        _set_quota(folder, percent=100)
+        set_quota(folder, percent=100)
     except OSError as error:
         return f"no CPU quotas here: {error}"
     finally:
@@ -183,7 +184,7 @@ def _make_host(
     cgroup = _cgroup(namespace)
     cgroup.mkdir()
     stack.callback(_remove_cgroup, cgroup)
-    _set_quota(cgroup, percent=percent)
+    set_quota(cgroup, percent=percent)
     _sh("ip", "netns", "add", namespace)
     stack.callback(_sh, "ip", "netns", "del", namespace)
     _sh("ip", "link", "add", link, "type", "veth", "peer", "name", INTERFACE, "netns", namespace)
@@ -267,16 +268,6 @@ def _cgroup(name: str) -> Path:
     """Folder of a control group with the CPU controller: version 1, or 2 where that is all."""
     top = Path("/sys/fs/cgroup")
     return top / "cpu" / name if (top / "cpu").is_dir() else top / name
-
-
-def _set_quota(cgroup: Path, *, percent: int) -> None:
-    quota = PERIOD_MICROSECONDS * percent // 100
-    if (cgroup / "cpu.cfs_period_us").exists():
-        (cgroup / "cpu.cfs_period_us").write_text(str(PERIOD_MICROSECONDS))
-        (cgroup / "cpu.cfs_quota_us").write_text(str(quota))
-        return
-    (cgroup.parent / "cgroup.subtree_control").write_text("+cpu")
-    (cgroup / "cpu.max").write_text(f"{quota} {PERIOD_MICROSECONDS}")
 
 
 def _remove_cgroup(cgroup: Path) -> None:

@@ -46,8 +46,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         slow_node: `hetero` only: this node becomes twice as slow at `slow_step`.
         slow_step: See above; -1 never.
         options: Further arguments of `Trainer`.
-        meeting: `hetero` only: files, one for each run that begins together with this, whose own
-            is the first.
+        meeting: Folder in which each worker leaves a file when it could begin, and then waits for
+            one named `go`; empty: it begins.
         seed: Of data and model.
     """
 
@@ -61,7 +61,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     slow_node: str = ""
     slow_step: int = -1
     options: dict[str, Any] = {}
-    meeting: list[str] = []
+    meeting: str = ""
     seed: int = 0
 
 
@@ -96,13 +96,12 @@ class Record:
 
 
 def data_of(job: Job) -> tuple[TensorDataset, tuple[torch.Tensor, torch.Tensor]]:
-    """Samples labelled by a fixed random network with noise; a training and a held-out set."""
+    """Samples labelled by a random network, the same whatever the batch; training and held-out."""
     generator = torch.Generator().manual_seed(job.seed)
-    num = job.global_batch_size * job.steps_per_epoch
-    x = torch.randn(num + 500, 16, generator=generator)
-    hidden = torch.tanh(x @ torch.randn(16, 24, generator=generator) / 2)
-    y = (hidden @ torch.randn(24, 4, generator=generator)).argmax(1)
-    return TensorDataset(x[:num], y[:num]), (x[num:], y[num:])
+    first, last = (torch.randn(shape, generator=generator) for shape in ((16, 24), (24, 4)))
+    x = torch.randn(500 + job.global_batch_size * job.steps_per_epoch, 16, generator=generator)
+    y = (torch.tanh(x @ first / 2) @ last).argmax(1)
+    return TensorDataset(x[500:], y[500:]), (x[:500], y[:500])
 
 
 def model_of(job: Job) -> nn.Module:
@@ -150,12 +149,12 @@ def train_hetero(job: Job) -> None:
         record.write()
 
 
-def _meet(files: Sequence[str]) -> None:
-    """Say that this run is ready, and wait until all are."""
-    for own in files[:1]:
-        Path(own).touch()
-    while not all(Path(file).exists() for file in files):
-        time.sleep(0.01)
+def _meet(folder: str) -> None:
+    """Say that this worker is ready, and wait until all may begin."""
+    if folder:
+        Path(folder, str(os.getpid())).touch()
+        while not Path(folder, "go").exists():
+            time.sleep(0.01)
 
 
 def train_horovod(job: Job) -> None:
@@ -199,8 +198,9 @@ def _train_evenly(
     sampler: Sequence[int] = range(rank, len(dataset), size)
     loader = DataLoader(dataset, batch_size=share, sampler=sampler)
     emulation = Emulation.of(job.emulate[rank]) if job.emulate else None
-    record = Record(job, plain, held_out)
     backward_seconds = _backward_seconds(plain, dataset, share) if emulation else 0.0
+    _meet(job.meeting)
+    record = Record(job, plain, held_out)
     num_steps = 0
     while num_steps < job.num_steps:
         for x, y in loader:

@@ -15,6 +15,8 @@ from hetero_hvd.bench.parts import MIXED
 from hetero_hvd.bench.tables import Table
 from hetero_hvd.errors import UserError
 
+WHEN = {"date": "today", "commit": "abc"}
+
 
 def table(title, found):
     """A small table."""
@@ -31,9 +33,9 @@ def table(title, found):
 
 def test_the_page_holds_all_parts_with_their_own_header(tmp_path):
     """A part that is measured again replaces itself and nothing else."""
-    report.write(tmp_path, {"command": "first"}, {"one": [table("One", "0.9")]})
-    report.write(tmp_path, {"command": "second"}, {"two": [table("Two", "1.1")]})
-    report.write(tmp_path, {"command": "third"}, {"one": [table("One", "1.2")]})
+    report.write(tmp_path, {"command": "first", **WHEN}, "one", [table("One", "0.9")])
+    report.write(tmp_path, {"command": "second", **WHEN}, "two", [table("Two", "1.1")])
+    report.write(tmp_path, {"command": "third", **WHEN}, "one", [table("One", "1.2")])
     page = (tmp_path / "benchmarks.md").read_text()
     assert "first" not in page
     assert page.index("command: third") < page.index("command: second")
@@ -43,23 +45,39 @@ def test_the_page_holds_all_parts_with_their_own_header(tmp_path):
     assert set(json.loads((tmp_path / "benchmarks" / "results.json").read_text())) == {"one", "two"}
 
 
-def test_a_second_measurement_agrees_where_the_ranges_meet(tmp_path):
-    """A row whose range lies apart from the kept one is told; one without a spread is left out."""
-    first = {"ours": [0.92, 0.95, 0.93], "ddp": [0.90, 0.91], "single": [0.5]}
-    second = {"ours": [0.94, 0.97], "ddp": [0.92, 0.93], "single": [0.5], "new": [1.0, 1.0]}
-    report.write(tmp_path, {}, {"one": [replace(table("One", "0.9"), measured=first)]})
-    kept = again.kept_values(tmp_path, "one")
-    pairs = again.compare(kept, [replace(table("One", "0.9"), measured=second)])
-    assert [(pair.label, pair.agrees) for pair in pairs] == [("ours", True), ("ddp", False)]
-    report.write_again(tmp_path, {"command": "again"}, "one", [str(pair) for pair in pairs])
+def test_a_further_run_agrees_where_its_range_meets_those_of_all_before(tmp_path):
+    """Each run is kept beside the others; a quantity without a spread is not judged."""
+    found = [
+        {"ours": [0.92, 0.95, 0.93], "ddp": [0.90, 0.91], "once": [0.5], "gone": [1.0, 1.0]},
+        {"ours": [0.96, 0.97], "ddp": [0.92, 0.93], "once": [0.6]},
+        {"ours": [0.955, 0.956], "ddp": [0.94, 0.95], "once": [0.55], "new": [1.0, 1.0]},
+    ]
+    for measured in found:
+        has_runs = (tmp_path / again.STORE).exists()
+        earlier = again.kept_runs(tmp_path, "one") if has_runs else []
+        tables = [replace(table("One", "0.9"), measured=measured)]
+        report.write(tmp_path, {"command": "x", **WHEN}, "one", tables, earlier=earlier)
+    rows = again.rows_of([{"One": measured} for measured in found])
+    assert [(row.label, row.agrees) for row in rows] == [
+        ("ours", True),
+        ("ddp", False),
+        ("once", None),
+    ]
     page = (tmp_path / "benchmarks.md").read_text()
-    assert "ddp: 0.905 (0.900 to 0.910), again 0.925 (0.920 to 0.930): DIFFERS" in page
-    assert "command: again" in page
-    report.write(tmp_path, {}, {"one": [table("One", "0.9")]})
+    assert "| quantity | today, abc | today, abc | today, abc | agrees |" in page
+    ours = "0.930 (0.920 to 0.950) | 0.965 (0.960 to 0.970) | 0.956 (0.955 to 0.956) | yes"
+    assert f"| ours | {ours} |" in page
+    ddp = "0.905 (0.900 to 0.910) | 0.925 (0.920 to 0.930) | 0.945 (0.940 to 0.950) | NO"
+    assert f"| ddp | {ddp} |" in page
+
+
+def test_nothing_agrees_with_what_states_no_spread(tmp_path):
+    """Neither a part that was never measured, nor one of single turns."""
+    report.write(tmp_path, WHEN, "one", [replace(table("One", "0.9"), measured={"ours": [0.9]})])
     with pytest.raises(UserError, match="states no spread"):
-        again.kept_values(tmp_path, "one")
+        again.kept_runs(tmp_path, "one")
     with pytest.raises(UserError, match="holds no part 'two'"):
-        again.kept_values(tmp_path, "two")
+        again.kept_runs(tmp_path, "two")
 
 
 def test_the_header_says_what_a_reader_needs():
