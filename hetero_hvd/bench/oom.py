@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetero_hvd.bench.numbers import Number
-from hetero_hvd.bench.peers import execute
+from hetero_hvd.bench.peers import OUTPUT, execute
 from hetero_hvd.bench.tables import FULL, Effort, Say, Table
 from hetero_hvd.errors import JobError
 
@@ -95,7 +95,7 @@ def _run(victim: str | None, step: int) -> tuple[dict[str, Any], np.ndarray[Any,
         try:
             execute(command, folder, os.environ, TIMEOUT_SECONDS)
         except JobError as error:
-            said = (folder / "output.txt").read_text(errors="replace").splitlines()
+            said = (folder / OUTPUT).read_text(errors="replace").splitlines()
             about = [line for line in said if line.startswith(f"{victim} ") or "loop" in line]
             raise JobError("\n".join([*about, str(error)])) from error
         records = {name: json.loads((folder / f"{name}.json").read_text()) for name in NAMES}

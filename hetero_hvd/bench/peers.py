@@ -28,6 +28,9 @@ RULES = {
 }
 """What `hetero-hvd run` is told for each way to divide the batch."""
 
+OUTPUT = "output.txt"
+"""What all processes of a run print."""
+
 PEERS = (*RULES, "horovod", "ddp")
 
 
@@ -195,7 +198,7 @@ def execute(
     Raises:
         JobError: It failed; the message ends with the end of its output.
     """
-    with (folder / "output.txt").open("wb") as output:
+    with (folder / OUTPUT).open("ab") as output:  # of the other hosts' workers too
         process = subprocess.Popen(
             command, env=variables, stdout=output, stderr=output, start_new_session=True
         )
@@ -206,7 +209,7 @@ def execute(
         finally:
             _end(process)
     if code != 0:
-        tail = (folder / "output.txt").read_text(errors="replace")[-1500:]
+        tail = (folder / OUTPUT).read_text(errors="replace")[-1500:]
         raise JobError(f"{' '.join(command[:8])} …: exit code {code}\n{tail}")
 
 

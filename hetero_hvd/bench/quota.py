@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_hvd.bench.cpu_quota import set_quota
-from hetero_hvd.bench.peers import RULES, Run, execute, read_run
+from hetero_hvd.bench.peers import OUTPUT, RULES, Run, execute, read_run
 from hetero_hvd.bench.tables import Effort, Say, Table, add_shares, ahead, second_half_seconds
 from hetero_hvd.bench.virtual_cluster import VirtualCluster, missing_for_a_cluster, running_cluster
 from hetero_hvd.errors import JobError
@@ -173,10 +173,13 @@ class Race:
         self, stack: ExitStack, folder: Path, names: Sequence[str], variables: dict[str, str]
     ) -> None:
         """The other ranks; as torchrun would start them on each host, without its agent."""
+        output = stack.enter_context((folder / OUTPUT).open("ab"))
         for rank, name in enumerate(names[1:], 1):
             words = [*self._environment(rank, names), sys.executable, "-m"]
             words += ["hetero_hvd.bench.workload", "ddp", str(folder / "job.json")]
-            process = subprocess.Popen([*self._cluster[name].enter(), *words], env=variables)
+            process = subprocess.Popen(
+                [*self._cluster[name].enter(), *words], env=variables, stdout=output, stderr=output
+            )
             stack.callback(process.wait)
             stack.callback(process.terminate)
 
