@@ -42,12 +42,11 @@ def main() -> int:
             code = 1
             continue
         earlier = arguments.earlier.get(name, [])
-        report.write(arguments.docs, facts, name, tables, earlier=earlier)
+        runs = report.write(arguments.docs, facts, name, tables, earlier=earlier)
         for table in tables:
             for number in table.numbers:
                 say(f"{number.quantity}: {number.found} ({number.goal}) {number.is_reached}")
         if arguments.again:
-            runs = [*(run["measured"] for run in earlier), again.measured_of(tables)]
             code |= not _agrees(runs, say)
     return code
 
@@ -87,7 +86,7 @@ def _agrees(runs: Sequence[again.Measured], say: Say) -> bool:
     rows = again.rows_of(runs)
     for row in rows:
         told = {None: "has no spread", True: "agrees", False: "DIFFERS"}[row.agrees]
-        say(f"{row.title}, {', '.join(filter(None, [*row.cells][:-1]))}: {told}")
+        say(f"{row.title}, {', '.join(filter(None, row.cells))}: {told}")
     return any(row.agrees for row in rows) and all(row.agrees is not False for row in rows)
 
 

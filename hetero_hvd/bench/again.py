@@ -10,7 +10,7 @@ the values being as likely as any other): one in ten for 3 and 3, one in 42 for 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,9 @@ class Row:
         return min(earlier) <= max(newest) and min(newest) <= max(earlier)
 
     @property
-    def cells(self) -> Iterator[str]:
-        """Label, median and range of each run, and whether the newest agrees."""
-        yield self.label
-        yield from (median_of(run) if run else "" for run in self.runs)
-        yield {None: "", True: "yes", False: "NO"}[self.agrees]
+    def cells(self) -> list[str]:
+        """Label, then median and range of each run."""
+        return [self.label, *(median_of(run) if run else "" for run in self.runs)]
 
 
 def measured_of(tables: Sequence[Table]) -> dict[str, dict[str, list[float]]]:
@@ -65,9 +63,7 @@ def measured_of(tables: Sequence[Table]) -> dict[str, dict[str, list[float]]]:
 
 
 def rows_of(runs: Sequence[Measured]) -> list[Row]:
-    """Every quantity of the newest run that an earlier one has too, if there is one."""
-    if len(runs) < FEWEST:
-        return []
+    """Every quantity of the newest run that an earlier one has too."""
     return [
         Row(title=title, label=label, runs=[run.get(title, {}).get(label, []) for run in runs])
         for title, found in runs[-1].items()

@@ -10,7 +10,7 @@ from typing import Any
 
 from hetero_hvd.bench.numbers import Number
 from hetero_hvd.bench.peers import Run
-from hetero_hvd.bench.tables import Effort, Say, Table, spread
+from hetero_hvd.bench.tables import Effort, Say, Table, median_of, spread
 from hetero_hvd.errors import JobError
 
 WARMUP_STEPS = 10
@@ -140,7 +140,7 @@ def table_of(
         ratios = ratios_of(found, mode)
         cells = [
             mode,
-            f"{median(ratios):.3f} ({spread(ratios)})",
+            median_of(ratios),
             f"{median(run.wait_ratio for run in runs):.1%}",
             f"{median(run.hidden_ratio for run in runs):.1%}",
             f"{mean(run.staleness_steps for run in runs):.2f}",
@@ -149,7 +149,7 @@ def table_of(
             ),
         ]
         shares = [run.samples_per_second / ideal for run in runs] if ideal else []
-        table.rows.append(cells + [f"{median(shares):.3f} ({spread(shares)})" for _ in shares[:1]])
+        table.rows.append(cells + [median_of(shares) for _ in shares[:1]])
         table.measured[mode] = ratios
         table.raw += [{"mode": mode, "samples_per_second": run.samples_per_second} for run in runs]
     return table

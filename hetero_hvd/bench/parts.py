@@ -26,7 +26,6 @@ from hetero_hvd.bench.tables import (
     Table,
     ahead,
     compute_share,
-    gains_of,
     median_of,
     second_half_seconds,
     shares_of,
@@ -83,9 +82,9 @@ def three(effort: Effort, say: Say) -> Iterator[Table]:
 def equal(effort: Effort, say: Say) -> Iterator[Table]:
     """Overhead against plain Horovod on equal devices."""
     more = replace(effort, repeats=max(2, effort.repeats), num_even_steps=effort.num_steps)
-    turns = take_turns(EQUAL, ("ours", "horovod", "ddp"), more, say, options={})
+    turns = take_turns(EQUAL, ("ours", "horovod", "ddp"), more, say)
     table = table_of("Four equal devices, 100 ms steps", EQUAL, turns)
-    overheads = [1 / gain - 1 for gain in gains_of(shares_of(EQUAL, turns)).get("horovod", [])]
+    overheads = [1 / gain - 1 for gain in table.measured.get("ours / horovod", [])]
     if not overheads:
         raise JobError("ours and plain Horovod did not both run in any turn")
     table.numbers.append(
@@ -164,11 +163,10 @@ def communication(effort: Effort, say: Say) -> Iterator[Table]:
 
 
 def _race(title: str, cluster: Cluster, effort: Effort, say: Say) -> Table:
-    turns = take_turns(cluster, PEERS, effort, say, options={})
+    turns = take_turns(cluster, PEERS, effort, say)
     table = table_of(title, cluster, turns)
-    shares = shares_of(cluster, turns)
     own = [turn["ours"] for turn in turns if "ours" in turn]
-    against_oracle = gains_of(shares).get("oracle", [])
+    against_oracle = table.measured.get("ours / oracle", [])
     if not against_oracle:
         raise JobError("ours and the oracle did not both run in any turn")
     steps = f"{cluster.step_seconds('ours') * 1e3:.0f} ms steps"
@@ -177,7 +175,7 @@ def _race(title: str, cluster: Cluster, effort: Effort, say: Say) -> Table:
         _at_least(f"share of ideal, end to end: {title}, {steps}", table.measured["ours"], 0.94),
         _at_least(f"ours / oracle, end to end: {title}", against_oracle, 0.985),
         _at_least(f"share of ideal, compute only: {title}", compute, 0.97),
-        ahead(title, shares),
+        ahead(title, shares_of(cluster, turns)),
     ]
     blocked = [sum(run.blocked_seconds) / sum(run.step_seconds) for run in own]
     table.numbers.append(

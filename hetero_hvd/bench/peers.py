@@ -32,6 +32,8 @@ OUTPUT = "output.txt"
 """What all processes of a run print."""
 
 PEERS = (*RULES, "horovod", "ddp")
+EVEN = frozenset({"uniform", "horovod", "ddp"})
+"""Those that give every worker the same share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ class Cluster:
     def step_seconds(self, peer: str) -> float:
         """What a step takes about, without reduction; for planning the run."""
         shares = self.best_shares
-        if peer in {"uniform", "horovod", "ddp"}:
+        if peer in EVEN:
             shares = (self.global_batch_size // len(shares),) * len(shares)
         pairs = zip(self.models.values(), shares, strict=True)
         return max(model.step_seconds(share) for model, share in pairs)

@@ -17,7 +17,15 @@ from typing import Any
 
 from hetero_hvd.bench.cpu_quota import set_quota
 from hetero_hvd.bench.peers import OUTPUT, RULES, Run, execute, read_run
-from hetero_hvd.bench.tables import Effort, Say, Table, add_shares, ahead, second_half_seconds
+from hetero_hvd.bench.tables import (
+    Effort,
+    Say,
+    Table,
+    add_shares,
+    ahead,
+    second_half_seconds,
+    take_turn,
+)
 from hetero_hvd.bench.virtual_cluster import VirtualCluster, missing_for_a_cluster, running_cluster
 from hetero_hvd.errors import JobError
 
@@ -28,7 +36,6 @@ where their sum comes near two cores, what is measured is who is in whose way.""
 BATCH, PORT = 5040, 29517
 JOB = {"width": 512, "depth": 3, "steps_per_epoch": 40}
 PEERS = ("ours", "uniform", "static", "lbb", "omnilearn", "horovod", "ddp")
-EVEN = ("uniform", "horovod", "ddp")
 TIMEOUT_SECONDS = 300.0
 
 
@@ -105,6 +112,15 @@ class Race:
                 self._set_quotas(self._quotas)
                 (meeting / "go").touch()
             return [run.result() for run in runs]
+
+    def run_peer(self, peer: str, num_steps: int) -> Run:
+        """Train on all hosts with one peer.
+
+        Raises:
+            JobError: The run failed.
+        """
+        (run,) = self.run([Entry(peer=peer, num_steps=num_steps)])
+        return run
 
     def share_of_ideal(self, run: Run) -> float:
         """Speed of the second half / the hosts' summed speeds alone."""
@@ -194,7 +210,6 @@ def quota(effort: Effort, say: Say) -> Iterator[Table]:
         cluster = stack.enter_context(running_cluster(QUOTAS, folder=Path(place)))
         race = Race(cluster, QUOTAS)
         for repeat in range(effort.repeats):
-            say(f"turn {repeat + 1} of {effort.repeats}")
             try:
                 race.measure_solo(effort.num_steps)
             except JobError as error:  # an accident must not cost the night's measurement
@@ -202,26 +217,12 @@ def quota(effort: Effort, say: Say) -> Iterator[Table]:
                 continue
             told = ", ".join(f"{name} {speed:.0f}" for name, speed in race.speeds.items())
             say(f"samples/s, each by itself: {told}")
-            runs = _turn(race, effort, say)
+            runs = take_turn(repeat, PEERS, effort, say, race.run_peer, race.share_of_ideal)
             turns.append({peer: race.share_of_ideal(run) for peer, run in runs.items()})
             raw += [_kept(len(turns), peer, run) for peer, run in runs.items()]
     if not turns:
         raise JobError("the hosts' own speeds could not be measured")
     yield _table(race.speeds, turns, raw)
-
-
-def _turn(race: Race, effort: Effort, say: Say) -> dict[str, Run]:
-    """Every peer once; one that fails is told and left out."""
-    runs: dict[str, Run] = {}
-    for peer in PEERS:
-        num_steps = effort.num_even_steps if peer in EVEN else effort.num_steps
-        try:
-            (runs[peer],) = race.run([Entry(peer=peer, num_steps=num_steps)])
-        except JobError as error:
-            say(f"{peer}: failed, {error}")
-            continue
-        say(f"{peer}: {race.share_of_ideal(runs[peer]):.3f} of the ideal")
-    return runs
 
 
 def _num_files(folder: Path) -> int:

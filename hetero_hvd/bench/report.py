@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from hetero_hvd.bench.again import STORE, measured_of, rows_of
+from hetero_hvd.bench.again import STORE, Measured, measured_of, rows_of
 from hetero_hvd.bench.tables import Table
 
 ABOUT = """\
@@ -62,7 +62,7 @@ def write(
     tables: Sequence[Table],
     *,
     earlier: Sequence[Mapping[str, Any]] = (),
-) -> None:
+) -> list[Measured]:
     """Write benchmarks.md, its plots and results.json; other parts stay as they are.
 
     Args:
@@ -71,6 +71,9 @@ def write(
         part: What was measured.
         tables: What was found.
         earlier: From `kept_runs`: runs of the same code that this one stands beside.
+
+    Returns:
+        What each run of the part has measured, this one the last.
     """
     store = folder / STORE
     store.parent.mkdir(parents=True, exist_ok=True)
@@ -82,6 +85,7 @@ def write(
             (folder / "benchmarks" / f"{part}.svg").write_text(bars(table.title, table.bars))
     store.write_text(json.dumps(kept, indent=1) + "\n")
     (folder / "benchmarks.md").write_text("\n".join(_page(kept)) + "\n")
+    return [each["measured"] for each in kept[part]["runs"]]
 
 
 def _page(kept: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -107,7 +111,8 @@ def _runs(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield from ("", "Runs, the oldest first, and whether the newest agrees with those before it:")
     heads = [f"{run['header']['date']}, {run['header']['commit']}" for run in runs]
     yield from ("", *_head(["quantity", *heads, "agrees"]))
-    yield from (_line(row.cells) for row in rows)
+    agrees = {None: "", True: "yes", False: "NO"}
+    yield from (_line([*row.cells, agrees[row.agrees]]) for row in rows)
 
 
 def _head(columns: Sequence[str]) -> list[str]:

@@ -30,7 +30,7 @@ from hetero_hvd.bench.modes import (
 )
 from hetero_hvd.bench.numbers import Number
 from hetero_hvd.bench.peers import Cluster, Run, execute, read_run, run_peer
-from hetero_hvd.bench.tables import Effort, Say, Table, spread
+from hetero_hvd.bench.tables import Effort, Say, Table, median_of
 from hetero_hvd.bench.virtual_cluster import VirtualCluster, missing_for_a_cluster, running_cluster
 from hetero_hvd.core.jitter import Jitter
 
@@ -93,7 +93,7 @@ def _quiet(effort: Effort, say: Say) -> Table:
             Number(
                 quantity=f"share of ideal, end to end, {mode}: 1:1:1:0.21 without noise",
                 goal=f">= {goal}",
-                found=f"{median(shares):.3f} ({spread(shares)})",
+                found=median_of(shares),
                 is_reached=median(shares) >= goal,
             )
         )

@@ -10,7 +10,7 @@ from typing import Any
 from hetero_hvd.bench.local_workers import NUM_WORKERS, result_of
 from hetero_hvd.bench.modes import MODES, STALE, SYNCHRONOUS
 from hetero_hvd.bench.numbers import Number
-from hetero_hvd.bench.tables import FULL, Effort, Say, Table, spread
+from hetero_hvd.bench.tables import FULL, Effort, Say, Table, median_of, spread
 
 CHANCE = "S = 0, another order of the data"
 WARMUP_STEPS, GOAL = 50, 0.01
@@ -94,7 +94,7 @@ def _row(
     return (
         variant,
         f"{median(run['held_out'] for run in records):.4f}",
-        *(f"{median(of):+.1%} ({spread(of, '{:+.1%}')})" for of in differences.values()),
+        *(median_of(of, "{:+.1%}") for of in differences.values()),
         f"{sum(bool(run['ended']) for run in records)} of {len(records)}",
     )
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import mean, median, pstdev
 from typing import Any
 
 from hetero_hvd.bench.numbers import Number
-from hetero_hvd.bench.peers import Cluster, Run, run_peer
+from hetero_hvd.bench.peers import EVEN, Cluster, Run, run_peer
 from hetero_hvd.errors import JobError
 
-TARGET_ACCURACY = 0.75
+TARGET_ACCURACY, EPOCH_STEPS = 0.75, 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,25 +78,45 @@ Say = Callable[[str], None]
 
 
 def take_turns(
-    cluster: Cluster, peers: Sequence[str], effort: Effort, say: Say, *, options: dict[str, Any]
+    cluster: Cluster, peers: Sequence[str], effort: Effort, say: Say
 ) -> list[dict[str, Run]]:
     """Every peer once, then every peer again: the runs of each turn that did not fail."""
-    turns: list[dict[str, Run]] = []
-    for repeat in range(effort.repeats):
-        turns.append({})
-        for peer in peers:
-            is_even = peer in {"uniform", "horovod", "ddp"}
-            num_steps = effort.num_even_steps if is_even else effort.num_steps
-            job = {"num_steps": num_steps, "options": options}
-            try:
-                run = run_peer(peer, cluster, job)
-            except JobError as error:  # a peer's accident must not cost the night's measurement
-                say(f"{peer} {repeat + 1} of {effort.repeats}: failed, {error}")
-                continue
-            turns[-1][peer] = run
-            share = share_of_ideal(cluster, run)
-            say(f"{peer} {repeat + 1} of {effort.repeats}: {share:.3f} of the ideal")
-    return turns
+
+    def run(peer: str, num_steps: int) -> Run:
+        return run_peer(peer, cluster, {"num_steps": num_steps})
+
+    share = partial(share_of_ideal, cluster)
+    return [take_turn(n, peers, effort, say, run, share) for n in range(effort.repeats)]
+
+
+def take_turn(  # noqa: PLR0917 - what, how much, and how
+    repeat: int,
+    peers: Sequence[str],
+    effort: Effort,
+    say: Say,
+    run: Callable[[str, int], Run],
+    share_of: Callable[[Run], float],
+) -> dict[str, Run]:
+    """Every peer once; one that fails is told and left out.
+
+    Args:
+        repeat: Number of the turn, from 0.
+        peers: In their order.
+        effort: How many steps each takes, and of how many turns this is one.
+        say: For progress.
+        run: Called with a peer and how many steps to take.
+        share_of: What part of the ideal a run reached.
+    """
+    runs: dict[str, Run] = {}
+    for peer in peers:
+        where = f"{peer} {repeat + 1} of {effort.repeats}"
+        try:
+            runs[peer] = run(peer, effort.num_even_steps if peer in EVEN else effort.num_steps)
+        except JobError as error:  # a peer's accident must not cost the night's measurement
+            say(f"{where}: failed, {error}")
+            continue
+        say(f"{where}: {share_of(runs[peer]):.3f} of the ideal")
+    return runs
 
 
 def shares_of(cluster: Cluster, turns: Sequence[Mapping[str, Run]]) -> list[dict[str, float]]:
@@ -154,20 +175,20 @@ def ahead(what: str, turns: Sequence[Mapping[str, float]]) -> Number:
 
 def table_of(title: str, cluster: Cluster, turns: Sequence[Mapping[str, Run]]) -> Table:
     """What the runs of each peer say: speed, variance, cost and time to the target."""
-    epoch_samples = 40 * cluster.global_batch_size
     table = Table(
         title=title,
         text=f"Batch {cluster.global_batch_size}, {cluster.step_seconds('oracle') * 1e3:.0f} ms of "
         f"compute in a step of the best plan ({', '.join(map(str, cluster.best_shares))} samples); "
-        f"ideal {cluster.ideal_samples_per_second:.0f} samples/s. An epoch has {epoch_samples} "
-        f"samples; the target is a held-out accuracy of {TARGET_ACCURACY:.0%}; "
+        f"ideal {cluster.ideal_samples_per_second:.0f} samples/s. An epoch has "
+        f"{EPOCH_STEPS * cluster.global_batch_size} samples; the target is a held-out accuracy "
+        f"of {TARGET_ACCURACY:.0%}; "
         f"prices {', '.join(f'{p:g}' for p in cluster.price_per_hour)} an hour. "
         "Ratios are taken within a turn.",
         columns=RACE_COLUMNS,
     )
     for peer, cells in add_shares(table, shares_of(cluster, turns)).items():
         found = [turn[peer] for turn in turns if peer in turn]
-        table.rows.append((peer, *cells, *_more_cells(cluster, found, epoch_samples)))
+        table.rows.append((peer, *cells, *_more_cells(cluster, found)))
         table.raw += [
             {"peer": peer, "step_seconds": run.step_seconds, "losses": run.losses[-1:]}
             for run in found
@@ -175,13 +196,12 @@ def table_of(title: str, cluster: Cluster, turns: Sequence[Mapping[str, Run]]) -
     return table
 
 
-def _more_cells(cluster: Cluster, runs: Sequence[Run], epoch_samples: int) -> Iterator[str]:
+def _more_cells(cluster: Cluster, runs: Sequence[Run]) -> Iterator[str]:
     yield f"{median(_whole_share(cluster, run) for run in runs):.3f}"
     yield _load_variance(runs)
-    speeds = [share_of_ideal(cluster, run) * cluster.ideal_samples_per_second for run in runs]
-    seconds = epoch_samples / median(speeds)
-    yield f"{seconds:.2f}"
-    yield f"{seconds / 3600 * sum(cluster.price_per_hour):.5f}"
+    epoch_seconds = EPOCH_STEPS * median(second_half_seconds(run) for run in runs)
+    yield f"{epoch_seconds:.2f}"
+    yield f"{epoch_seconds / 3600 * sum(cluster.price_per_hour):.5f}"
     targets = [target for run in runs if (target := _to_target(run))]
     yield f"{median(steps for steps, _ in targets):.0f}" if targets else "not in time"
     yield f"{median(seconds for _, seconds in targets):.1f}" if targets else "not in time"
