@@ -9,10 +9,16 @@ setup(
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    python_requires=">=3.11,<3.12",
+    python_requires=">=3.11,<3.14",
     packages=find_packages(include=["hetero_hvd", "hetero_hvd.*"]),
     package_data={
-        "hetero_hvd": ["py.typed", "driver/web/page/*", "driver/records/page/*", "stack/rules.yml"]
+        "hetero_hvd": [
+            "py.typed",
+            "driver/web/page/*",
+            "driver/records/page/*",
+            "stack/rules.yml",
+            "worker/site/*.py",
+        ]
     },
     install_requires=[
         "cryptography>=42",
@@ -47,6 +53,7 @@ setup(
             "pyarrow>=15",
             "pytest>=8",
             "pytest-timeout>=2.3",
+            "pytest-xdist>=3.6",
             "ruff>=0.5",
             "scikit-learn>=1.3",
             "tensorboard>=2.15",

@@ -21,6 +21,9 @@ from hetero_hvd.messages import FromDriver, FromWorker, WorkerId
 MAX_FRAME_BYTES = 16 * 2**20
 """Largest frame that either end accepts; a table of 10,000 workers takes about 1 MiB."""
 
+NOT_EXPECTED = 4001
+"""Close code of a channel whose worker holds the key, but is none of the job any more."""
+
 NONCE_BYTES = 16
 MAC_BYTES = 32
 

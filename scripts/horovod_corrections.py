@@ -279,4 +279,16 @@ CORRECTIONS = (
         "      }\n"
         "      // Or else as\n",
     ),
+    Correction(
+        "no-distutils",
+        "horovod/runner/js_run.py",
+        "from distutils.spawn import find_executable\n",
+        "from shutil import which as find_executable\n",
+    ),
+    Correction(
+        "no-distutils",
+        "horovod/torch/CMakeLists.txt",
+        "from distutils.sysconfig import get_python_inc; print(get_python_inc())",
+        "import sysconfig; print(sysconfig.get_path('include'))",
+    ),
 )

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 HERE = Path(__file__).parent
@@ -11,3 +12,20 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes import 
 
 settings.register_profile("untimed", deadline=None)  # a busy machine breaks no law
 settings.load_profile("untimed")
+
+
+def pytest_addoption(parser):
+    """`scripts/test --all` runs what takes minutes, too."""
+    parser.addoption("--all", action="store_true", help="also tests marked matrix")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is marked `matrix`, unless it was asked for; hosts are made in one process."""
+    for item in items:
+        if item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+    if not config.getoption("--all"):
+        left = [item for item in items if item.get_closest_marker("matrix")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]

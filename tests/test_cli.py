@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import hetero_hvd
 from hetero_hvd.cli import main
 
 NODES = """\
@@ -105,8 +106,57 @@ def test_config_says_where_each_value_came_from(capsys, monkeypatch):
         (["run"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
         (["run", "--"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
         (["nodes", "--", "x"], ["only 'run' and 'benchmark' take a command after --"]),
-        (["nodes", "--jsn"], ["unrecognized arguments: --jsn (see hetero-hvd --help)"]),
+        (["nodes", "--jsn"], ["unknown option --jsn; did you mean --json?"]),
+        (["nodes", "--zzz"], ["unknown option --zzz; see hetero-hvd nodes --help"]),
+        (["nodes", "x"], ["'x' is too much; see hetero-hvd nodes --help"]),
         (["nodes", "-f", "none.yaml"], ["none.yaml: no such file"]),
+        (["rnu", "--", "train.py"], ["'rnu' is no command; did you mean run?"]),
+        (["train.py"], ["'train.py' is no command; did you mean hetero-hvd run -- train.py?"]),
+        (
+            ["run", "x.py", "--n", "3"],
+            ["'x.py': put -- before the script: hetero-hvd run [options] -- x.py --n 3"],
+        ),
+        (
+            ["run", "-f", "nodes.yaml", "train.py"],
+            ["'train.py': put -- before the script: hetero-hvd run [options] -- train.py"],
+        ),
+        (
+            ["benchmark", "train.py"],
+            ["'train.py': put -- before the script: hetero-hvd benchmark [options] -- train.py"],
+        ),
+        (
+            ["run", "--min-pn", "2", "--", "train.py"],
+            ["unknown option --min-pn; did you mean --min-np?"],
+        ),
+        (
+            ["run", "--min_np=2", "--", "train.py"],
+            ["unknown option --min_np; did you mean --min-np?"],
+        ),
+        (
+            ["run", "-np", "2", "--", "train.py"],
+            ["unknown option -np: the slots of nodes.yaml say where workers run"],
+        ),
+        (
+            ["run", "-H", "a:2", "--", "train.py"],
+            ["unknown option -H: the nodes of nodes.yaml say where workers run"],
+        ),
+        (
+            ["run", "-f"],
+            ["argument -f/--nodes-file: expected one argument (see hetero-hvd run --help)"],
+        ),
+        (["report"], ["the following arguments are required: RUN (see hetero-hvd report --help)"]),
+        (
+            ["run", "--", "-m", "package.train"],
+            ["after -- comes a script or a program: python -m package.train, say"],
+        ),
+        (
+            ["run", "--", "train.py"],
+            ["train.py: no such file in FOLDER, where a runs it; did you mean tran.py?"],
+        ),
+        (
+            ["run", "--", "tran"],
+            ["tran: no such program in FOLDER, where a runs it; did you mean tran.py?"],
+        ),
         (
             ["run", "--min-np", "x", "--max-np=0", "--", "train.py"],
             [
@@ -116,13 +166,22 @@ def test_config_says_where_each_value_came_from(capsys, monkeypatch):
         ),
     ],
 )
-@pytest.mark.usefixtures("folder")
-def test_wrong_input_is_one_line_per_problem_and_exit_code_2(capsys, words, lines):
-    """No traceback, no usage text, nothing on standard output."""
+def test_wrong_input_is_one_line_per_problem_and_exit_code_2(folder: Path, capsys, words, lines):
+    """What is wrong and what was probably meant; no traceback, nothing on standard output."""
+    (folder / "tran.py").touch()
     assert main(words) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.splitlines() == [f"hetero-hvd: {line}" for line in lines]
+    found = printed.err.replace(str(folder), "FOLDER").splitlines()
+    assert found == [f"hetero-hvd: {line}" for line in lines]
+
+
+def test_version(capsys):
+    """As every program says it."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"hetero-hvd {hetero_hvd.__version__}\n"
 
 
 @pytest.mark.parametrize("command", [["tran.py"], ["python", "tran.py"], ["python3.11", "tran.py"]])
@@ -173,3 +232,14 @@ def test_a_reader_that_stops_reading_is_no_failure(folder: Path):
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 0
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "0<&- 1>&- 2>&-"])
+def test_closed_standard_streams_are_no_fault(tmp_path, closed):
+    """No file that is opened gets their numbers, and nothing fails because there is nowhere."""
+    script = (
+        'import os, sys; from hetero_hvd.cli import main; code = main(["runs"]); '
+        f'opened = open("{tmp_path}/next", "w"); sys.exit(code != 2 or opened.fileno() < 3)'
+    )
+    line = f"exec {sys.executable} -c '{script}' {closed}"
+    assert subprocess.run(["bash", "-c", line], cwd=tmp_path, check=False).returncode == 0

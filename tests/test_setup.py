@@ -91,6 +91,58 @@ def test_a_missing_tool_is_one_line(wheel, tmp_path, monkeypatch, capsys, missin
     assert line.endswith(f"apt-get install {missing}")
 
 
+def packages_of_setup(wheel, tmp_path, monkeypatch, capsys):
+    """What the messages of scripts/setup say to install, but for cmake, which it gets from PyPI."""
+    tools = ("g++", "make", "cmake")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(wheel.sysconfig, "get_path", lambda _name: str(tmp_path))
+    found = re.findall(r"apt-get install (\S+?),?\s", SETUP.read_text())
+    for number in range(len(tools) + 1):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for tool in tools[:number]:
+            (folder / tool).symlink_to(sys.executable)
+        monkeypatch.setenv("PATH", str(folder))
+        found.append(fails(capsys, wheel.require_tools, "none").partition("apt-get install ")[2])
+    return set(found) - {"cmake"}
+
+
+def packages_of_ci(folder):
+    """What .ci/run installs where nothing is there yet."""
+    (folder / "scripts").mkdir(parents=True)
+    (folder / ".ci").mkdir()
+    (folder / "bin").mkdir()
+    (folder / ".ci" / "run").write_bytes((CHECKOUT / ".ci" / "run").read_bytes())
+    programs = {
+        "bin/id": "echo 0",
+        "bin/apt-get": f'echo "$@" >>{folder}/installed',
+        "bin/dirname": 'echo "${2%/*}"',
+        "bin/python3.11": "exit 1",
+        "scripts/test": "",
+    }
+    for name, code in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{code}\n")
+        (folder / name).chmod(0o755)
+    script = (folder / ".ci" / "run").read_text().replace("/usr/sbin:/sbin", "")
+    environment = {"PATH": str(folder / "bin")}
+    subprocess.run(
+        ["/bin/sh", "-c", script, str(folder / ".ci" / "run")], env=environment, check=True
+    )
+    update, install = (folder / "installed").read_text().splitlines()
+    assert update.startswith("update")
+    return {word for word in install.split() if not word.startswith("-")} - {"install"}
+
+
+def test_the_readme_names_every_package_that_is_needed(wheel, tmp_path, monkeypatch, capsys):
+    """On a bare Debian its one line is enough for scripts/setup, and .ci/run installs it too."""
+    of_ci = packages_of_ci(tmp_path / "ci")
+    of_setup = packages_of_setup(wheel, tmp_path, monkeypatch, capsys)
+    readme = (CHECKOUT / "README.md").read_text()
+    (line,) = re.findall(r"^apt-get install (.*)$", readme, re.MULTILINE)
+    assert set(line.split()) == of_setup
+    assert of_setup < of_ci
+
+
 def test_the_cache_key_changes_with_whatever_changes_the_wheel(wheel, monkeypatch):
     """Another build flag, correction or C++ standard is another wheel; the same is the same."""
     flags = wheel.build_flags("none")
@@ -142,7 +194,7 @@ def test_a_wrong_python_is_one_line(tmp_path):
     )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("scripts/setup: /bin/false is not a Python 3.11 with venv")
+    assert line.startswith("scripts/setup: /bin/false is not a Python 3.11 to 3.13 with venv")
     assert not (tmp_path / ".venv").exists()
 
 

@@ -40,8 +40,8 @@ trainer = hetero_hvd.Trainer(model, optimizer, train, scheduler=scheduler)
 
 for epoch in trainer.epochs(60):
     for x, y in trainer.batches():
-        loss = trainer.step(lambda x, y: cross_entropy(model(x), y), x, y)
+        trainer.step(lambda x, y: cross_entropy(model(x), y), x, y)
     if epoch % 10 == 9:
         found = trainer.evaluate(lambda x, y: {"accuracy": accuracy(x, y)}, test)["accuracy"]
         if trainer.is_leader:
-            print(f"epoch {epoch}  loss {loss:.4f}  held-out accuracy {found:.4f}")
+            print(f"epoch {epoch}  loss {trainer.loss:.4f}  held-out accuracy {found:.4f}")

@@ -13,10 +13,13 @@ from http import HTTPStatus
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 
 from hetero_hvd.agent.pages import Pages
+from hetero_hvd.agent.places import NoPlace, Places
 from hetero_hvd.discovery import link
 from hetero_hvd.discovery.door import Door, Warnings
+from hetero_hvd.discovery.exit_codes import EXIT_NO_PLACE
 from hetero_hvd.discovery.tls import server_options
 from hetero_hvd.errors import ChannelError
 
@@ -37,7 +40,7 @@ class AgentServer:
         key: The cluster key.
         pages: What it shows besides; None for nothing.
         tls: Both ends then show certificates as well; None for frames that are encrypted only.
-        starts_workers: Else who holds the key gets nothing started either.
+        num_slots: Workers that run at once; 0: who holds the key gets nothing started either.
 
     Attributes:
         started: Supervisors started.
@@ -49,9 +52,10 @@ class AgentServer:
         pages: Pages | None = None,
         tls: ssl.SSLContext | None = None,
         *,
-        starts_workers: bool = True,
+        num_slots: int = 1,
     ) -> None:
-        self._starts_workers = starts_workers
+        self._starts_workers = num_slots > 0
+        self._places = Places(num_slots)
         self._tls = server_options(tls)
         self.started = 0
         self._pages = pages
@@ -127,17 +131,29 @@ class AgentServer:
             await socket.close(POLICY_VIOLATION)
             return
         self._door.proved(peer)
-        logger.info("%s starts: %s", peer[0], start.what)
-        self.started += 1
         self._num_running += 1
         self._idle.clear()
         try:
             with suppress(ConnectionClosed):
-                await _run(socket, session, start)
+                await self._start(socket, session, start)
         finally:
             self._num_running -= 1
             if not self._num_running:
                 self._idle.set()
+
+    async def _start(self, socket: ServerConnection, session: link.Link, start: link.Start) -> None:
+        peer = socket.remote_address[0]
+        is_worker = start.what == "worker"
+        place = self._places.place(start.job, peer, _Driver(socket))
+        try:
+            async with place if is_worker else self._places.question():
+                logger.info("%s starts: %s", peer, start.what)
+                self.started += 1
+                await _run(socket, session, start)
+        except NoPlace as error:
+            logger.warning("%s asks for a worker of job %r: %s", peer, start.job[:100], error)
+            await socket.send(session.seal(link.Data(data=f"{error}\n".encode())))
+            await socket.send(session.seal(link.Exited(code=EXIT_NO_PLACE)))
 
     async def _handshake(self, socket: ServerConnection) -> tuple[link.Link, link.Start]:
         own = link.nonce()
@@ -152,6 +168,18 @@ class AgentServer:
         if not self._starts_workers:
             raise ChannelError("this agent starts no workers")
         return session, start
+
+
+class _Driver:
+    """The driver of a worker; see `places.Ending`."""
+
+    def __init__(self, socket: ServerConnection) -> None:
+        self._socket = socket
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its connection is over."""
+        return self._socket.state is not State.OPEN
 
 
 async def _run(socket: ServerConnection, session: link.Link, start: link.Start) -> None:

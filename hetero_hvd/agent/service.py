@@ -79,18 +79,18 @@ async def serve_node(options: AgentOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    server = AgentServer(
-        options.key,
-        Pages(options.name, options.token),
-        options.tls,
-        starts_workers=options.slots != 0,
-    )
+    found = gpus()
+    num_slots = max(len(found), 1) if options.slots is None else options.slots
+    pages = Pages(options.name, options.token)
+    server = AgentServer(options.key, pages, options.tls, num_slots=num_slots)
     try:
         port = await server.listen(options.address, options.port)
     except OSError as error:
         raise UserError(f"port {options.port}: cannot listen: {error.strerror}") from error
     logger.info("node %s listens on port %d", options.name, port)
-    announcer = Announcer(options, port)
+    announcer = Announcer(
+        options, port, num_slots, summary_of([gpu.name for gpu in found], allowed_cores())
+    )
     try:
         while not ending.is_set():
             await announcer.look()
@@ -126,10 +126,11 @@ class Announcer:
     Args:
         options: Of the agent.
         port: Where it listens.
+        num_slots: Workers that it starts.
+        summary: Its devices in words.
     """
 
-    def __init__(self, options: AgentOptions, port: int) -> None:
-        found = gpus()
+    def __init__(self, options: AgentOptions, port: int, num_slots: int, summary: str) -> None:
         self._options = options
         self._port = port
         self._instance = secrets.token_bytes(8)
@@ -137,8 +138,7 @@ class Announcer:
         self._said: tuple[str, ...] = ()
         self._network: Hashable = None
         self._said_at_seconds = 0.0
-        self._summary = summary_of([gpu.name for gpu in found], allowed_cores())
-        self._slots = max(len(found), 1) if options.slots is None else options.slots
+        self._summary, self._slots = summary, num_slots
 
     async def look(self) -> None:
         """Announce, if the last time was long ago or the network has changed since."""

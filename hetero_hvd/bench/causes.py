@@ -147,15 +147,15 @@ def run_case(
         "mark": str(mark),
         "file_bytes": FILE_BYTES,
     }
-    with _prepared(case, cluster) as fault, _job(folder, script) as job:
-        _wait_for(folder / "out" / "timings.jsonl", "StepsTimed", job, times=MIN_TABLES)
-        _watch(job, 0.0 if is_hasty else QUIET_SECONDS)
+    with _prepared(case, cluster) as fault, running_job(folder, script) as job:
+        wait_for(folder / "out" / "timings.jsonl", "StepsTimed", job, times=MIN_TABLES)
+        watch(job, 0.0 if is_hasty else QUIET_SECONDS)
         with fault():  # also where it is the script that acts
             mark.touch()
             if is_hasty:
-                _wait_for(folder / "console.txt", f"({case.straggler}: ", job)
+                wait_for(folder / "console.txt", f"({case.straggler}: ", job)
             else:
-                _watch(job, case.fault_seconds)
+                watch(job, case.fault_seconds)
     found = json.loads((folder / "out" / "summary.json").read_text())["verdict"]
     return grade(case, tuple(found))
 
@@ -172,11 +172,19 @@ def _nodes(case: Case, cluster: VirtualCluster | None) -> list[dict[str, object]
 
 
 @contextmanager
-def _job(folder: Path, script: Mapping[str, object]) -> Iterator[subprocess.Popen[bytes]]:
-    """A running job; it is ended and has written its summary when the block is left."""
+def running_job(
+    folder: Path, script: Mapping[str, object], *, module: str = "hetero_hvd.bench.cause_script"
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A running job; it is ended and has written its summary when the block is left.
+
+    Args:
+        folder: With its nodes.yaml; gets `out` and console.txt.
+        script: Its only argument, as JSON.
+        module: The script.
+    """
     command = [sys.executable, "-m", "hetero_hvd", "run", "-f", str(folder / "nodes.yaml")]
     command += ["--output", str(folder / "out"), "--start-timeout-seconds", "180", "--"]
-    command += ["python", "-m", "hetero_hvd.bench.cause_script", json.dumps(script)]
+    command += ["python", "-m", module, json.dumps(script)]
     with (folder / "console.txt").open("wb") as console:
         job = subprocess.Popen(command, stdout=console, stderr=console, start_new_session=True)
         try:
@@ -190,7 +198,7 @@ def _job(folder: Path, script: Mapping[str, object]) -> Iterator[subprocess.Pope
                 job.wait()
 
 
-def _wait_for(file: Path, text: str, job: subprocess.Popen[bytes], *, times: int = 1) -> None:
+def wait_for(file: Path, text: str, job: subprocess.Popen[bytes], *, times: int = 1) -> None:
     """Until a file of the job shows a text so many times."""
     deadline = time.monotonic() + MAX_WAIT_SECONDS
     while not file.exists() or file.read_bytes().count(text.encode()) < times:
@@ -201,7 +209,8 @@ def _wait_for(file: Path, text: str, job: subprocess.Popen[bytes], *, times: int
         time.sleep(0.1)
 
 
-def _watch(job: subprocess.Popen[bytes], seconds: float) -> None:
+def watch(job: subprocess.Popen[bytes], seconds: float) -> None:
+    """Let it run for so long."""
     try:
         job.wait(seconds)
     except subprocess.TimeoutExpired:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hetero_hvd.bench.virtual_cluster import INTERFACE, VirtualHost
 from hetero_hvd.errors import JobError
+
+REMOVAL_SECONDS = 5.0
+"""How long the kernel may take to let go of the processes that were in a control group."""
 
 
 @contextmanager
@@ -54,6 +59,18 @@ def slow_link(host: VirtualHost, *, rate: str) -> Iterator[None]:
         raise JobError(f"{host.name}'s link was never the limit")
 
 
+def _remove(group: Path) -> None:
+    """Remove a control group as soon as the kernel has let go of those who have just left it."""
+    deadline = time.monotonic() + REMOVAL_SECONDS
+    while group.is_dir():
+        try:
+            group.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
 class MemoryGroup:
     """A control group of its own for a host's memory, so that it can be made small.
 
@@ -84,7 +101,7 @@ class MemoryGroup:
             for pid in (group / "cgroup.procs").read_text().split():
                 with suppress(ProcessLookupError):
                     (group.parent / "cgroup.procs").write_text(pid)
-            group.rmdir()
+            _remove(group)
 
     @contextmanager
     def too_small(self, cache_bytes: int) -> Iterator[None]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hetero_hvd.core.balancer import balance
 from hetero_hvd.core.cluster import ClusterState
-from hetero_hvd.core.scenario import Change, Scenario
+from hetero_hvd.core.scenario import Blocks, Change, Scenario, Swing
 from hetero_hvd.core.settings import BalanceConfig
 from hetero_hvd.core.simulation import Simulation, row_of
 from hetero_hvd.core.step_time import StepTimeModel
@@ -23,6 +23,36 @@ SPEEDS = (1565.0, 1571.0, 1499.0, 326.0)
 
 EVENT_STEP = 100
 STEADY_GOAL, STUCK, MOVES_GOAL, PLAN_GOAL_SECONDS = 0.97, 0.95, 2, 0.02
+
+
+UNSTEADY_STEPS, MOST_UNSTEADY_SEEDS, NOTHING = 600, 3, 0.005
+"""Length of a run on an unsteady cluster; how many at most; what is no difference of a ratio."""
+
+EQUAL = (StepTimeModel(overhead_seconds=0.01, seconds_per_sample=1 / 1500),) * 2
+UNSTEADY = {
+    "blocks of 32 samples, 1 : 2": (
+        Scenario(
+            curves=tuple(Blocks(block_size=32, block_seconds=seconds) for seconds in (0.01, 0.02)),
+            global_batch_size=128,
+            noise_ratio=0.02,
+        ),
+        2.0,
+    ),
+    "two equal workers on one processor, CV 5 %": (
+        Scenario(curves=EQUAL, global_batch_size=128, noise_ratio=0.05, coupling_ratio=1.0),
+        2.0,
+    ),
+    "one of two takes 3x as long for every other 10 steps": (
+        Scenario(
+            curves=EQUAL,
+            global_batch_size=128,
+            noise_ratio=0.05,
+            swings=(Swing(worker=1, time_ratio=3.0, num_steps=10),),
+        ),
+        4.0,
+    ),
+}
+"""Clusters that no line describes, and the most moves per 100 steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +108,31 @@ def simulated(*, num_seeds: int) -> Iterator[Number]:
         goal="<= 2, stretch 1",
         found=f"{moves:.2f}",
         is_reached=moves <= MOVES_GOAL,
+    )
+    for name, (scenario, most_moves) in UNSTEADY.items():
+        yield _unsteady(name, scenario, most_moves, min(num_seeds, MOST_UNSTEADY_SEEDS))
+
+
+def _unsteady(name: str, scenario: Scenario, most_moves: float, num_seeds: int) -> Number:
+    """A cluster that no model describes: few moves, and never slower than with equal shares."""
+    moves, ratios = [], []
+    for seed in range(num_seeds):
+        seconds = {}
+        for balances in (True, False):
+            config = BalanceConfig(exchange_seconds=1e-9, balance=balances)
+            run = Simulation(scenario, ClusterState(config), np.random.default_rng(seed))
+            run.run(UNSTEADY_STEPS)
+            sums = np.cumsum([0.0, *run.true_seconds_at])
+            seconds[balances] = sums[100:] - sums[:-100]
+            if balances:
+                moves.append(run.num_moves * 100 / UNSTEADY_STEPS)
+        ratios.append(float((seconds[True] / seconds[False]).max()))
+    worst = max(ratios)
+    return Number(
+        quantity=f"{name}: moves per 100 steps; slowest 100 steps / the same with equal shares",
+        goal=f"<= {most_moves:g}; <= 1",
+        found=f"{np.mean(moves):.2f}; {worst:.3f}",
+        is_reached=bool(np.mean(moves) <= most_moves) and worst <= 1 + NOTHING,
     )
 
 

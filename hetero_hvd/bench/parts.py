@@ -9,6 +9,7 @@ from statistics import mean, median
 from typing import Any
 
 from hetero_hvd.bench.causes import causes
+from hetero_hvd.bench.drawn_causes import drawn_causes
 from hetero_hvd.bench.faults.part import faults
 from hetero_hvd.bench.links import links
 from hetero_hvd.bench.numbers import Number, simulated, timed
@@ -211,6 +212,7 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "profile": profile,
     "faults": faults,
     "causes": causes,
+    "drawn-causes": drawn_causes,
     "oom": oom,
     "scrape": scrape,
     "staleness": staleness,

@@ -130,7 +130,7 @@ def _targets(metrics: Metrics, num_nodes: int) -> Iterator[int]:
             "workers": [f"{name}:0" for name in addresses],
             "node_exporters": {name: f"http://{at}:{nodes.port}" for name, at in addresses.items()},
         }
-        return json.dumps(service_discovery(status, target=host, run_id="scrape")).encode()
+        return json.dumps(service_discovery(status, target=host)).encode()
 
     child = multiprocessing.get_context("fork").Process(target=nodes.serve_forever, daemon=True)
     child.start()

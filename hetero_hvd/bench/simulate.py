@@ -13,7 +13,7 @@ import numpy as np
 
 from hetero_hvd.bench.recording import read_recording
 from hetero_hvd.core.policies import Policy, make_policy
-from hetero_hvd.core.scenario import Change, Scenario
+from hetero_hvd.core.scenario import Blocks, Change, Curve, Scenario, Swing
 from hetero_hvd.core.settings import BalanceConfig
 from hetero_hvd.core.simulation import Simulation
 from hetero_hvd.core.step_time import StepTimeModel
@@ -96,9 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--speeds", type=_floats, metavar="A,B,…", help="samples per second of each worker")
     add("--overheads", type=_floats, metavar="A,B,…", help="constant seconds per step of each")
-    add(
-        "--links", type=_floats, metavar="A,B,…", help="seconds that a reduction takes on each link"
-    )
+    add("--links", type=_floats, metavar="A,B,…", help="seconds of a reduction on each link")
     add("--recording", type=Path, metavar="FILE", help="timings.jsonl of a run instead of speeds")
     add("--global-batch-size", type=int, default=512, metavar="N")
     add("--steps", type=int, default=1000, metavar="N")
@@ -112,6 +110,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STEP:WORKER:RATIO[:OVER]",
         help="from that step on the worker's steps take RATIO times as long, reached evenly over "
         "OVER steps; inf: it is lost; 1: it is back or has recovered; may be repeated",
+    )
+    add(
+        "--blocks",
+        type=_ints,
+        metavar="N,N,…",
+        help="samples that each device computes as a whole: a started block takes as long as a "
+        "full one; 1: it does not",
+    )
+    add(
+        "--swing",
+        type=_swing,
+        action="append",
+        default=[],
+        metavar="WORKER:RATIO:STEPS",
+        help="for every other STEPS steps the worker's take RATIO times as long; may be repeated",
+    )
+    add(
+        "--coupling",
+        type=float,
+        default=0.0,
+        metavar="RATIO",
+        help="by how much a busy worker slows each other one, as if they shared a processor",
     )
     add("--seeds", type=int, default=5, metavar="N", help="runs per policy")
     add("--policies", default=",".join(POLICIES), metavar="A,B,…", help="default: all")
@@ -161,24 +181,49 @@ def scenario_of(arguments: argparse.Namespace) -> Scenario:
         raise JobError("--speeds must be > 0, --overheads and --noise >= 0, --spikes two numbers")
     if arguments.global_batch_size < len(speeds):
         raise JobError(f"--global-batch-size must be at least {len(speeds)}, one for each worker")
-    if any(change.worker >= len(speeds) for change in arguments.change):
-        raise JobError(f"--change: workers are 0 to {len(speeds) - 1}")
+    for flag, found in (("--change", arguments.change), ("--swing", arguments.swing)):
+        if any(event.worker >= len(speeds) for event in found):
+            raise JobError(f"{flag}: workers are 0 to {len(speeds) - 1}")
+    if arguments.coupling < 0:
+        raise JobError("--coupling must be >= 0")
+    blocks = arguments.blocks or (1,) * len(speeds)
+    if len(blocks) != len(speeds) or min(blocks) < 1:
+        raise JobError(f"--blocks needs one number >= 1 for each of {len(speeds)} workers")
     return Scenario(
-        curves=tuple(
-            StepTimeModel(overhead_seconds=overhead, seconds_per_sample=1 / speed)
-            for overhead, speed in zip(overheads, speeds, strict=True)
-        ),
+        curves=tuple(map(_curve, speeds, overheads, blocks)),
         global_batch_size=arguments.global_batch_size,
         noise_ratio=arguments.noise,
         spike_probability=arguments.spikes[0],
         spike_ratio=arguments.spikes[1],
         link_seconds=links,
         changes=tuple(arguments.change),
+        swings=tuple(arguments.swing),
+        coupling_ratio=arguments.coupling,
+    )
+
+
+def _curve(speed: float, overhead_seconds: float, block_size: int) -> Curve:
+    if block_size == 1:
+        return StepTimeModel(overhead_seconds=overhead_seconds, seconds_per_sample=1 / speed)
+    block_seconds = block_size / speed
+    return Blocks(
+        block_size=block_size, block_seconds=block_seconds, overhead_seconds=overhead_seconds
     )
 
 
 def _floats(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _swing(text: str) -> Swing:
+    worker, ratio, steps = text.split(":")
+    if float(ratio) <= 0 or int(worker) < 0 or int(steps) < 1:
+        raise ValueError(text)
+    return Swing(worker=int(worker), time_ratio=float(ratio), num_steps=int(steps))
 
 
 def _change(text: str) -> Change:

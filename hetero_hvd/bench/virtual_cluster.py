@@ -56,7 +56,8 @@ class VirtualHost:
     cgroup: Path
 
     def node(self, **more: object) -> dict[str, object]:
-        """Its entry for nodes.yaml, with this test run's interpreter."""
+        """Its entry for nodes.yaml, with the interpreter and the modules of this test run."""
+        path = os.environ.get("PYTHONPATH")
         return {
             "name": self.name,
             "address": self.address,
@@ -67,6 +68,7 @@ class VirtualHost:
             "ssh_options": dict(self.ssh_options),
             "interface": INTERFACE,
             "python": sys.executable,
+            **({"env": {"PYTHONPATH": path}} if path else {}),
             **more,
         }
 

@@ -165,7 +165,7 @@ class Bench:
             self._gathered([0.0])  # all begin together
             began = time.perf_counter()
             name = f"bench.{pattern.op}"
-            handle = self._collective.instruments.operate(
+            handle = self._collective.operate_async(
                 pattern.op, pattern.tensor, name, pattern.options
             )
             found = self._collective.wait(handle)

@@ -13,8 +13,10 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
+from hetero_hvd import __version__
 from hetero_hvd.cli import (
     agent,
     bench_comm,
@@ -37,6 +39,8 @@ from hetero_hvd.cli import (
     top,
     trace,
 )
+from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.mistakes import about_command, about_words
 from hetero_hvd.errors import UserError
 
 COMMANDS = {
@@ -79,12 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    _open_closed_streams()
     try:
         arguments = _parse(sys.argv[1:] if argv is None else argv)
         return int(arguments.act(arguments))
     except UserError as error:
         for line in str(error).splitlines():
-            print(f"hetero-hvd: {line}", file=sys.stderr)
+            show(f"hetero-hvd: {line}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -93,12 +98,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+def _open_closed_streams() -> None:
+    """Give what is closed (`hetero-hvd ... 1>&-`) a place in nowhere.
+
+    Else the next file or socket that is opened would get the number of a standard stream, and all
+    that some library or child process prints.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open("w" if number else "r")  # noqa: SIM115 - for good
+            setattr(sys, name, stream)
+
+
 def _parse(words: Sequence[str]) -> argparse.Namespace:
     """Read the words up to the first `--`; what follows is the user's, whatever it looks like."""
     split = words.index("--") if "--" in words else len(words)
-    arguments = _parser().parse_args(words[:split])
+    if split and not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise UserError(about_command(words[0], tuple(COMMANDS)))
+    arguments, unknown = _parser().parse_known_args(words[:split])
+    takes_script = arguments.act in (run.act, benchmark.act)
+    if unknown:
+        known, command = arguments.known, words[0]
+        raise UserError(
+            about_words(unknown, command=command, known=known, takes_script=takes_script)
+        )
     arguments.command = tuple(words[split + 1 :])
-    if arguments.command and arguments.act not in (run.act, benchmark.act):
+    if arguments.command and not takes_script:
         raise UserError("only 'run' and 'benchmark' take a command after --")
     return arguments
 
@@ -109,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Train one PyTorch model on machines of unequal speed, with Elastic Horovod.",
     )
+    parser.add_argument("--version", action="version", version=f"hetero-hvd {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():
         summary = module.SUMMARY
@@ -120,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        command.set_defaults(act=module.act)
         module.add_arguments(command)
+        known = [word for action in command._actions for word in action.option_strings]  # noqa: SLF001 - argparse does not tell otherwise
+        command.set_defaults(act=module.act, known=known)
     return parser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> int:
     """Measure and show; 1 if a result was wrong."""
     plan = _plan(arguments)
-    arguments.output = arguments.output or "bench-comm"
+    arguments.output = arguments.output or _unused("bench-comm")
     nodes_file = load(arguments)
     if find_spec("horovod") is None:
         raise JobError("Horovod is not installed here: run scripts/setup, see hetero-hvd doctor")
@@ -55,6 +56,12 @@ def act(arguments: argparse.Namespace) -> int:
 
     folder = Path(arguments.output)
     return comm.show(comm.measure(nodes_file, plan, folder), folder)
+
+
+def _unused(name: str) -> str:
+    """The first folder of this name and a number that is not there: a run needs its own."""
+    names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
+    return next(name for name in names if not Path(name).exists())
 
 
 def _plan(arguments: argparse.Namespace) -> dict[str, object]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.run import check_script
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
@@ -66,7 +67,7 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.driver import benchmark  # noqa: PLC0415 - imports asyncio's subprocesses
 
     def say(worker: WorkerId, text: str) -> None:
-        print(f"[{worker}] {text}", file=sys.stderr, flush=True)
+        show(f"[{worker}] {text}", file=sys.stderr)
 
     has_network = not arguments.no_network and _may_have_links(arguments, cluster)
     found = asyncio.run(
@@ -85,7 +86,7 @@ def act(arguments: argparse.Namespace) -> int:
         print(json.dumps({"slots": slots, "network": network and network.as_plain()}, indent=2))
     else:
         for line in (*_lines(found), *(network.in_words() if network else ())):
-            print(line)
+            show(line)
         if curves:
             names = ", ".join(map(str, curves))
             print(f"{path}: the next run of this model starts with the curves of {names}")
@@ -118,7 +119,7 @@ def _network(
             is_fresh=arguments.fresh,
         )
     except UserError as error:
-        print(f"the network was not measured: {error}", file=sys.stderr)
+        show(f"the network was not measured: {error}", file=sys.stderr)
         return None
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.run_argument import HELP, run_of
 
 SUMMARY = "tell how two runs differ: settings, speed, loss, shares; of reproducible ones the bits"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="output folder")
+    command.add_argument("runs", nargs=2, type=run_of, metavar="RUN", help=HELP)
 
 
 def act(arguments: argparse.Namespace) -> int:
@@ -22,9 +24,10 @@ def act(arguments: argparse.Namespace) -> int:
     are_recorded = all((run / CATALOGUE).is_file() for run in arguments.runs)
     if are_recorded:
         for line in compare_runs(*arguments.runs):
-            print(line)
+            show(line)
         if not all((run / FILE).is_file() for run in arguments.runs):
             return 0
     found = compare(*arguments.runs)
-    print("\n".join(found.lines))
+    for line in found.lines:
+        show(line)
     return 0 if found.are_equal else 1

@@ -13,13 +13,14 @@ SUMMARY = "list the hosts for horovodrun"
 HELP = """\
 Print the hosts of nodes.yaml as Horovod's elastic launcher wants them, `host:slots` on each line:
 
-  horovodrun -np 3 --min-np 2 --network-interface lo \\
+  horovodrun -np 2 --min-np 1 --network-interfaces lo \\
     --host-discovery-script "hetero-hvd discover -f nodes.yaml" python train.py
 
 To Horovod a host is its name: nodes with launcher 'local' are one host `localhost` with the sum
 of their slots, ssh nodes with the same address are one host too. It knows neither users, ports,
 keys, interpreters, environments nor emulation: give those of ssh to horovodrun, or put them into
-ssh_config. With a single host horovodrun needs --network-interface (`lo` if it is localhost).
+ssh_config. -np is how many workers it waits for at the start. With a single host it waits for ever
+unless --network-interfaces names one (`lo` if it is localhost).
 """
 
 

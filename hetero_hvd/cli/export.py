@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from hetero_hvd.cli.run_argument import HELP, run_of
 from hetero_hvd.errors import JobError
 
 SUMMARY = "write a run's records as CSV, Parquet, OpenMetrics, or to TensorBoard, W&B, MLflow"
@@ -15,7 +16,7 @@ TEXTS = ("csv", "openmetrics")
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("run", type=Path, metavar="RUN", help="output folder")
+    command.add_argument("run", type=run_of, metavar="RUN", help=HELP)
     command.add_argument("--format", choices=FORMATS, default="csv", help="default: csv")
     command.add_argument(
         "--output",

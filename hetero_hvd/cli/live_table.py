@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hetero_hvd.core.live import BAR_PHASES, LiveState, WorkerView
+from hetero_hvd.core.printable import printable
 
 BAR_CHARACTERS = 30
-LETTERS = dict(zip(BAR_PHASES, "dtfb.o_", strict=True))
+LETTERS = dict(zip(BAR_PHASES, "dtfb.oe_", strict=True))
 NUM_EVENTS = 8
 MIB = 2**20
 
 
 def table_of(state: LiveState, *, num_events: int = NUM_EVENTS) -> Iterator[str]:
     """Lines: how the run goes, who is slow and why, the workers, the last events."""
+    return map(printable, _lines(state, num_events))
+
+
+def _lines(state: LiveState, num_events: int) -> Iterator[str]:
     speed = _number(state.samples_per_second, "{:.0f}")
     loss = _number(state.loss, "{:.4g}")
     yield f"{state.run_id}  {state.state}  step {state.step}  loss {loss}  {speed} samples/s"

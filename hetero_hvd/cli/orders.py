@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from hetero_hvd.cli.lines import show
+
 
 def add_output(command: argparse.ArgumentParser) -> None:
     """Which job."""
@@ -21,5 +23,5 @@ def give(arguments: argparse.Namespace, order: str, wish: Any) -> int:  # noqa: 
     """Give the job an order, and print its answer; see `driver.control.order`."""
     from hetero_hvd.driver import control  # noqa: PLC0415 - only these commands need it
 
-    print(control.order(arguments.output or control.newest_run(), order, wish))
+    show(control.order(arguments.output or control.newest_run(), order, wish))
     return 0

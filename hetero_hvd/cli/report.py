@@ -6,12 +6,15 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
+from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.run_argument import HELP, run_of
+
 SUMMARY = "tell what limited a recorded or running job, with evidence and the next step"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("run", type=Path, metavar="RUN", help="output folder")
+    command.add_argument("run", type=run_of, metavar="RUN", help=HELP)
     command.add_argument("--json", action="store_true", help="print JSON; unmeasured is null")
     command.add_argument(
         "--html", type=Path, metavar="PATH", help="write one page with interactive plots"
@@ -39,12 +42,12 @@ def act(arguments: argparse.Namespace) -> int:
         print(msgspec.json.format(msgspec.json.encode(content)).decode())
         return 0
     speed = facts.samples_per_second
-    print(f"run {facts.run_id or arguments.run.name}: {facts.state}")
-    print(f"  {f'{speed:.0f} samples/s' if speed > 0 else 'speed not measured'}")
+    show(f"run {facts.run_id or arguments.run.name}: {facts.state}")
+    show(f"  {f'{speed:.0f} samples/s' if speed > 0 else 'speed not measured'}")
     for finding in facts.findings:
-        print(f"  {finding}")
+        show(f"  {finding}")
     for line in in_words(workers, record):
-        print(line)
+        show(line)
     return 0
 
 

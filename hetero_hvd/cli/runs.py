@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hetero_hvd.cli.lines import show
+
 SUMMARY = "list the recorded runs of a folder with state, speed and verdict"
 
 
@@ -27,9 +29,9 @@ def act(arguments: argparse.Namespace) -> int:
         try:
             facts = facts_of(read_record(path.parent))
         except JobError as error:
-            print(f"{path.parent.name}  {error}")
+            show(f"{path.parent.name}  {error}")
             continue
         speed = facts.samples_per_second
         shown = f"{speed:.0f} samples/s" if speed > 0 else "speed not measured"
-        print(f"{path.parent.name}  {facts.state}  {shown}  {facts.findings[0].words}")
+        show(f"{path.parent.name}  {facts.state}  {shown}  {facts.findings[0].words}")
     return 0

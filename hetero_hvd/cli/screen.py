@@ -14,9 +14,19 @@ from textual.widgets import Footer, Static
 
 from hetero_hvd.cli.live_table import LETTERS, table_of
 from hetero_hvd.core.live import LiveState
+from hetero_hvd.core.printable import printable
 from hetero_hvd.errors import JobError
 
-COLOURS = ("red", "dark_orange", "blue", "cyan", "bright_black", "magenta", "white")
+COLOURS = (
+    "red",
+    "dark_orange",
+    "blue",
+    "cyan",
+    "bright_black",
+    "magenta",
+    "green",
+    "white",
+)
 NUM_EVENTS = 30
 
 
@@ -53,7 +63,7 @@ class Screen(App[None]):
         try:
             text = coloured(self._source())
         except JobError as error:
-            text = Text(f"{error}; trying again")
+            text = Text(printable(f"{error}; trying again"))
         self.call_from_thread(self.query_one("#table", Static).update, text)
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 
 from hetero_hvd.cli.live_table import table_of
+from hetero_hvd.cli.run_argument import HELP, run_of
 from hetero_hvd.errors import JobError
 
 SUMMARY = "show who trains, how fast, and who is slow and why"
@@ -18,7 +19,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "run",
         nargs="?",
         metavar="RUN|URL",
-        help="folder of a run, or address of its page (default: the newest in runs/)",
+        help=f"{HELP}, or address of its page (default: the newest in runs/)",
     )
     command.add_argument("--once", action="store_true", help="print one table and leave")
     command.add_argument(
@@ -34,7 +35,10 @@ def act(arguments: argparse.Namespace) -> int:
         raise JobError(f"--interval: found {arguments.interval:g}, must be from 0.1 to 3600")
     from hetero_hvd.driver.web.source import source_of  # noqa: PLC0415 - only this command needs it
 
-    source = source_of(arguments.run, token_file=arguments.token_file, ca=arguments.ca)
+    run = arguments.run
+    if run is not None and "://" not in run:
+        run = str(run_of(run))
+    source = source_of(run, token_file=arguments.token_file, ca=arguments.ca)
     if sys.stdout.isatty() and not arguments.once:
         from hetero_hvd.cli.screen import show  # noqa: PLC0415 - textual takes a while to load
 

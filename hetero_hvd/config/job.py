@@ -113,13 +113,17 @@ class JobConfig:
     output: str | None = field(
         default=None,
         metadata=about(
-            PATH, "folder for logs and summary.json", default_text="runs/ and the start time in UTC"
+            PATH,
+            "folder of this run alone, for logs, records and checkpoints",
+            default_text="runs/ and the start time in UTC",
         ),
     )
     start_timeout_seconds: float = field(
         default=60.0,
         metadata=about(
-            number(above=0), "from a worker's start to ready; importing torch may take half of it"
+            number(above=0),
+            "in which a worker that is not ready yet may do nothing; what its script computes "
+            "before the loop has the time that it needs, unless min_np workers are ready",
         ),
     )
     heartbeat_timeout_seconds: float = field(

@@ -220,7 +220,12 @@ class NodeConfig:
     )
     max_local_batch_size: int | None = field(
         default=None,
-        metadata=about(integer(1), "largest share of one worker, samples", default_text="no limit"),
+        metadata=about(
+            integer(1),
+            "largest share of one worker, samples; what the workers that are left after a loss "
+            "cannot hold at a time they take in several passes",
+            default_text="no limit",
+        ),
     )
     emulate: EmulateConfig | None = field(
         default=None,

@@ -12,6 +12,7 @@ from dataclasses import replace
 from hetero_hvd.core.balancer import slowest_seconds
 from hetero_hvd.core.control import Decision, MoveRule
 from hetero_hvd.core.known import Curve, KnownWorker, own_seconds
+from hetero_hvd.core.move_record import MoveRecord
 from hetero_hvd.core.pace import ExchangePace
 from hetero_hvd.core.planner import (
     PLAN_DELAY_STEPS,
@@ -24,11 +25,18 @@ from hetero_hvd.core.planner import (
 from hetero_hvd.core.settings import BalanceConfig
 from hetero_hvd.core.spares import Spares
 from hetero_hvd.core.step_time import StepTimeEstimator, StepTimeModel
+from hetero_hvd.core.swings import Swings
 from hetero_hvd.core.trial import Trial
 from hetero_hvd.errors import InvariantError
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
 
 __all__ = ["BalanceConfig", "ClusterState"]
+
+CALM_GAIN_RATIO = 0.05
+"""What a plan must save over the last swings to be worth a move while speeds swing."""
+
+ROWS_TO_TELL = 5
+"""Tables under a plan before a change is put down to the worker rather than to its new share."""
 
 LOST_PLAN_ROWS = 20
 """Tables that contradict the plan in force before it is sent again."""
@@ -57,8 +65,11 @@ class ClusterState:
         self._rule = MoveRule(config.min_gain_ratio)
         self._pace = ExchangePace(config.exchange_seconds)
         self._spares = Spares()
+        self._moves, self._swings = MoveRecord(), Swings()
         self._trial: Trial | None = None
         self._num_contradictions = 0
+        self._measured: tuple[int, ...] = ()
+        self._num_rows = 0
 
     @property
     def plan(self) -> BatchPlan | None:
@@ -111,7 +122,7 @@ class ClusterState:
 
     def _join(self, event: WorkersJoined, now_seconds: float) -> BatchPlan:
         sizes_of = event.micro_batch_sizes or (0,) * len(event.workers)
-        known = {w: self._record(w, m) for w, m in zip(event.workers, sizes_of, strict=True)}
+        known = {w: self._known_of(w, m) for w, m in zip(event.workers, sizes_of, strict=True)}
         if self._may_balance(event, event.applied_steps):
             _, sizes = self._best(event, known, now_seconds)
             measured = sum(record.estimator.is_ready for record in known.values())
@@ -125,11 +136,12 @@ class ClusterState:
             self._all_known[worker] = record
         self._joined, self._known, self._last_step = event, known, -1
         self._spares = Spares()
+        self._moves, self._swings = MoveRecord(), Swings()
         self._unsettle()
         self._plan = first_plan(event, sizes, reason=reason)
         return self._plan
 
-    def _record(self, worker: WorkerId, micro_batch_size: int) -> KnownWorker:
+    def _known_of(self, worker: WorkerId, micro_batch_size: int) -> KnownWorker:
         """What this job knows of a worker, else what was remembered of it, else nothing."""
         record = self._all_known.get(worker)
         if record is not None:
@@ -146,6 +158,7 @@ class ClusterState:
         changed = self._learn(event)
         if changed:
             self._unsettle()
+        self._record(event, changed)
         self._compare(event, joined, plan)
         decision = replace(self._decide(event, now_seconds), changed=changed)
         sizes = plan.local_batch_sizes
@@ -182,6 +195,22 @@ class ClusterState:
                 record.prove(row.local_batch_size)
         return changed
 
+    def _record(self, event: StepsTimed, changed: Mapping[WorkerId, float]) -> None:
+        """Keep what was measured, to hold later decisions against it."""
+        measured = tuple(row.local_batch_size for row in event.timings)
+        self._num_rows = self._num_rows + 1 if measured == self._measured else 1
+        self._measured = measured
+        if changed:
+            self._swings.overtaken(event.step)
+        if changed and self._num_rows >= ROWS_TO_TELL:
+            self._moves.forget_seconds()
+            for worker, ratio in changed.items():
+                self._swings.changed(worker, ratio, event.step)
+        busy = [own_seconds(row) for row in event.timings]
+        slowest = math.nan if any(map(math.isnan, busy)) else max(busy)
+        self._moves.observe(measured, slowest, event.step)
+        self._swings.observe(event.timings)
+
     def _compare(self, event: StepsTimed, joined: WorkersJoined, plan: BatchPlan) -> None:
         """Note whether the newest plan is in force."""
         measured = tuple(row.local_batch_size for row in event.timings)
@@ -199,17 +228,77 @@ class ClusterState:
         rollback = self._judge_trial(event, now_seconds)
         if rollback is not None:
             return rollback
-        estimators = [record.estimator for record in self._known.values()]
-        for worker, estimator, size in zip(joined.workers, estimators, current, strict=True):
-            if size and not estimator.is_ready:
+        for (worker, record), size in zip(self._known.items(), current, strict=True):
+            if size and not record.estimator.is_ready:
                 return Decision(step=step, action="keep", reason=f"{worker} is not measured yet")
         models, proposed = self._best(joined, self._known, now_seconds)
         for worker, now, then in zip(joined.workers, current, proposed, strict=True):
             if then and not now and worker in self._spares.retried:
                 reason = f"measure {worker} again"
                 return Decision(step=step, action="try again", reason=reason, proposed=proposed)
-        return self._rule.judge(
+        return self._weigh(step, models, proposed, now_seconds)
+
+    def _weigh(
+        self,
+        step: int,
+        models: Mapping[WorkerId, StepTimeModel],
+        proposed: tuple[int, ...],
+        now_seconds: float,
+    ) -> Decision:
+        """Whether the proposed plan is worth the move, by what the last moves brought."""
+        _, plan = self._members()
+        current = plan.local_batch_sizes
+        if self._swings.go_on(step):
+            return self._calm(step, models, now_seconds)
+        if self._moves.holds(step):
+            return self._hold(step, current)
+        if self._moves.is_pending(step):
+            return Decision(step=step, action="keep", reason="the last move is not judged yet")
+        estimators = [record.estimator for record in self._known.values()]
+        decision = self._rule.judge(
             tuple(models.values()), estimators, current=current, proposed=proposed, step=step
+        )
+        if decision.action == "move" and self._moves.is_no_gain(current, proposed):
+            return replace(decision, action="keep", reason="it was tried, and is not faster")
+        return decision
+
+    def _hold(self, step: int, current: tuple[int, ...]) -> Decision:
+        """Back to the fastest plan that was measured; the model is not believed for a while."""
+        until = f"no other plan is tried before step {self._moves.hold_until_step}"
+        faster = self._moves.faster_than(current)
+        if faster is None:
+            reason = f"the last move brought less than was predicted: {until}"
+            return Decision(step=step, action="keep", reason=reason)
+        plan, seconds = faster
+        return Decision(
+            step=step,
+            action="roll back",
+            reason=f"it was measured to be faster; {until}",
+            proposed=plan,
+            current_seconds=self._moves.seconds(current),
+            proposed_seconds=seconds,
+        )
+
+    def _calm(
+        self, step: int, models: Mapping[WorkerId, StepTimeModel], now_seconds: float
+    ) -> Decision:
+        """While speeds swing: the plan that costs the least over some swings."""
+        joined, plan = self._members()
+        current = plan.local_batch_sizes
+        if not self._swings.is_due:
+            return Decision(step=step, action="keep", reason="speeds swing")
+        proposed, now, then = self._swings.calm_plan(
+            models, current, lambda scaled: self._solve(joined, scaled, self._known, now_seconds)
+        )
+        gain = 1 - then / now
+        is_better = gain > CALM_GAIN_RATIO
+        return Decision(
+            step=step,
+            action="move" if is_better else "keep",
+            reason=f"speeds swing: over the last swings {gain:.1%} faster than the plan in force",
+            proposed=proposed,
+            current_seconds=now,
+            proposed_seconds=then,
         )
 
     def _judge_trial(self, event: StepsTimed, now_seconds: float) -> Decision | None:
@@ -244,6 +333,10 @@ class ClusterState:
 
     def _follow(self, decision: Decision) -> None:
         """Prepare for a new plan: larger shares are on trial."""
+        _, plan = self._members()
+        promised = decision.gain_ratio if decision.action == "move" else math.nan
+        self._swings.moved(decision.step)
+        self._moves.moved(plan.local_batch_sizes, decision.proposed, promised, decision.step)
         if self._trial is None:
             self._trial = Trial()
         self._trial.begin(self._known, decision.proposed)
@@ -281,14 +374,22 @@ class ClusterState:
             global_batch_size=joined.global_batch_size,
             memory_bytes=joined.memory_bytes,
         )
-        sizes = best_plan(
+        return models, self._solve(joined, models, known, now_seconds)
+
+    def _solve(
+        self,
+        joined: WorkersJoined,
+        models: Mapping[WorkerId, StepTimeModel],
+        known: Mapping[WorkerId, KnownWorker],
+        now_seconds: float,
+    ) -> tuple[int, ...]:
+        return best_plan(
             models,
             joined,
             trusted=[record.max_share(now_seconds=now_seconds) for record in known.values()],
             grain=max(joined.undivided, self._config.grain),
             retried=self._spares.retried,
         )
-        return models, sizes
 
     def _members(self) -> tuple[WorkersJoined, BatchPlan]:
         if self._joined is None or self._plan is None:

@@ -19,6 +19,12 @@ class Stream(IntEnum):
     DATA = 1
     MODEL = 2
     SCRIPT = 3
+    UPDATE = 4
+    EPOCH = 5
+    EVALUATION_DATA = 6
+    METRICS = 7
+    AFTER_STEP = 8
+    TRIAL = 9
 
 
 def divide(total: int, shares: Sequence[int], *, grain: int) -> tuple[int, ...]:

@@ -8,11 +8,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
+from hetero_hvd.core.live_words import stall_in_words
 from hetero_hvd.core.verdicts import Episode, judge, mean_row, straggler_cost_seconds
 from hetero_hvd.messages import (
     Event,
     Finding,
+    RunEnded,
+    StallReported,
     StepsTimed,
     StepTiming,
     StragglerReported,
@@ -23,11 +27,15 @@ from hetero_hvd.messages import (
 WINDOW_EXCHANGES = 20
 """The newest exchanges, at most so many, are judged."""
 
+RECENT_EXCHANGES = 5
+"""A change that so many exchanges in a row show is told; what was before it is judged no more."""
+
+LOOKS = ((2, 4), (WINDOW_EXCHANGES, 2 * RECENT_EXCHANGES))
+"""Exchanges that are averaged, and how often in a row they must show a change: one that is there
+all the time is seen soon, one that comes and goes in the long run."""
+
 SAME_SHARE_RATIO = 0.1
 """Exchanges at shares that differ by more from today's tell of another plan."""
-
-LOOK_EXCHANGES = 5
-"""Between two looks for news; a change counts when two looks in a row see it."""
 
 MAX_EPISODES = 20
 
@@ -47,13 +55,14 @@ class Judge:
         self._rendezvous_id = self._global_batch_size = 0
         self._varies = False
         self._is_first = True
+        self._stall: StallReported | None = None
         self._tables: deque[Table] = deque(maxlen=WINDOW_EXCHANGES)
+        self._steps: deque[int] = deque(maxlen=WINDOW_EXCHANGES)
         self._episodes: deque[Episode] = deque(maxlen=MAX_EPISODES)
-        self._num_exchanges = 0
-        self._next_look = LOOK_EXCHANGES
-        self._has_report = False
+        self._num_exchanges = self._looked_at = 0
+        self._has_report = self._is_over = False
         self._told: dict[str, object] = {}
-        self._seen: dict[str, object] = {}
+        self._seen: dict[tuple[str, int], tuple[object, int]] = {}
 
     def observe(self, event: Event) -> None:
         """Take in an event; those that tell nothing about speed are ignored."""
@@ -64,48 +73,89 @@ class Judge:
                 self._timed(event)
             case StragglerReported():
                 self._reported(event)
+            case StallReported():
+                self._stall = event if event.is_stalled else None
+            case RunEnded():
+                self._is_over = True
 
-    def findings(self) -> tuple[Finding, ...]:
-        """The judgement as it stands: stragglers first, newest first. Cost: O(window x workers)."""
-        return tuple(judge(self._means(), tuple(reversed(self._episodes))))
+    def findings(self, *, of_whole_run: bool = False) -> tuple[Finding, ...]:
+        """The judgement as it stands: stragglers first, newest first. Cost: O(window x workers).
+
+        Args:
+            of_whole_run: Tell of all that was ever slow; else only for a while of what is over.
+        """
+        told = self._whole() if of_whole_run or self._is_over else self._recent()
+        stall = [] if self._stall is None else [_stalled(self._stall)]
+        return (*stall, *judge(self._means(), tuple(reversed(told))))
+
+    def _recent(self) -> list[Episode]:
+        """Those that last, and those that have ended within the window that is judged."""
+        oldest = self._num_exchanges - WINDOW_EXCHANGES
+        return [e for e in self._episodes if e.until_step is None or e.until_exchange > oldest]
+
+    def _whole(self) -> list[Episode]:
+        """All, with those that are over added up by worker and cause."""
+        found: dict[object, Episode] = {}
+        for episode in self._episodes:
+            is_past = episode.until_step is not None
+            key = (episode.worker, episode.cause) if is_past else id(episode)
+            found[key] = _together(found[key], episode) if key in found else episode
+        return list(found.values())
 
     def news(self) -> tuple[Finding, ...]:
         """What has changed since the last call: stragglers at once, all else when it has lasted.
 
-        To be called after each exchange; most calls cost nothing.
+        To be called after each exchange.
         """
-        is_due = self._num_exchanges >= self._next_look
-        if not (is_due or self._has_report):
+        is_new = self._num_exchanges > self._looked_at
+        if not (is_new or self._has_report):
             return ()
-        self._has_report = False
+        self._has_report, self._looked_at = False, self._num_exchanges
+        changed = self._changes() if is_new else set()
         new = []
         for found in self.findings():
             topic, gist = _topic(found), _gist(found)
-            lasts = found.kind == "straggler" or (is_due and self._seen.get(topic) == gist)
             if topic == "memory" and not found.next_step and topic not in self._told:
                 continue  # that there is room is no news
-            if found.is_complete and lasts and self._told.get(topic) != gist:
+            if found.kind == "stall":
+                continue  # it was told when it was found
+            is_due = found.kind == "straggler" or topic in changed
+            if is_due and _is_news(found, topic) and self._told.get(topic) != gist:
                 self._told[topic] = gist
                 new.append(found)
-            if is_due:
-                self._seen[topic] = gist
-        if is_due:
-            self._next_look = self._num_exchanges + LOOK_EXCHANGES
         return tuple(new)
+
+    def _changes(self) -> set[str]:
+        """Topics of which the newest exchanges have said something else for long enough."""
+        changed = set()
+        for num_averaged, num_looks in LOOKS:
+            for found in judge(self._means(num_averaged)):
+                topic, gist = _topic(found), _gist(found)
+                seen, count = self._seen.get((topic, num_averaged), (None, 0))
+                count = count + 1 if seen == gist else 1
+                self._seen[topic, num_averaged] = gist, count
+                if count >= num_looks and self._told.get(topic) != gist:
+                    changed.add(topic)
+        if changed & self._told.keys():  # another regime: what was before does not count any more
+            while len(self._tables) > RECENT_EXCHANGES:
+                self._tables.popleft()
+                self._steps.popleft()
+        return changed
 
     def _joined(self, event: WorkersJoined) -> None:
         self._members, self._rendezvous_id = event.workers, event.rendezvous_id
         self._global_batch_size, self._varies = event.global_batch_size, event.wait_free
         self._is_first = True
         self._tables.clear()
+        self._steps.clear()
         for episode in self._episodes:
             if episode.until_step is None and episode.worker not in event.workers:
-                episode.until_step = event.applied_steps
+                self._end(episode, event.applied_steps)
 
     def _timed(self, event: StepsTimed) -> None:
         """Keep the table; the first one of a membership contains its start and is left out."""
         is_first, self._is_first = self._is_first, False
-        before, self.step = self.step, event.step
+        self.step = event.step
         if is_first or len(event.timings) != len(self._members):
             return
         pairs = zip(self._members, event.timings, strict=True)
@@ -118,10 +168,12 @@ class Judge:
         self._num_exchanges += 1
         if self._tables and not (self._varies or _has_same_shares(self._tables[-1], table)):
             self._tables.clear()
+            self._steps.clear()
         self._tables.append(table)
+        self._steps.append(event.step)
         for episode in self._episodes:
             if episode.until_step is None:
-                _charge(episode, table, num_steps=event.step - before)
+                self._charge(episode, since_step=event.step)
 
     def _reported(self, event: StragglerReported) -> None:
         self._has_report = True
@@ -129,35 +181,85 @@ class Judge:
         since = event.since_step if event.since_step >= 0 else event.step
         if not event.is_slow or not math.isfinite(event.speed_ratio):
             for episode in now:
-                episode.until_step = since
+                self._end(episode, since)
             return
         cause = event.cause or "unknown"
         if now:
             now[0].speed_ratio, now[0].cause = event.speed_ratio, cause
+            now[0].causes = event.causes
             return
         episode = Episode(
-            worker=event.worker, since_step=since, speed_ratio=event.speed_ratio, cause=cause
+            worker=event.worker,
+            since_step=since,
+            speed_ratio=event.speed_ratio,
+            cause=cause,
+            causes=event.causes,
         )
         self._episodes.append(episode)
         if self._tables:
-            _charge(episode, self._tables[-1], num_steps=event.step - since + 1)
+            if event.worker in self._tables[-1]:
+                episode.first_share = self._tables[-1][event.worker].local_batch_size
+            self._charge(episode, since_step=since)
 
-    def _means(self) -> Table:
+    def _charge(self, episode: Episode, *, since_step: int) -> None:
+        """Add what it has cost from some step on.
+
+        A worker that is slow now and then is charged with the mean. Steps that no table contains
+        were as they should be: they cost nothing.
+        """
+        pairs = zip(self._steps, self._tables, strict=True)
+        told = [(step, table) for step, table in pairs if step >= episode.since_step]
+        if not told:
+            return
+        rows = _mean_table([table for _, table in told])
+        counts = [max(row.num_steps for row in table.values()) for _, table in told]
+        cost = straggler_cost_seconds(rows, episode.worker, episode.speed_ratio)
+        if math.isfinite(cost):
+            new = zip(told, counts, strict=True)
+            episode.cost_seconds += cost * sum(n for (at, _), n in new if at >= since_step)
+        num_passed = told[-1][0] - told[0][0] + counts[0]
+        cost *= min(1.0, sum(counts) / num_passed)
+        episode.cost_seconds_per_step = cost
+        step = max((row.step_seconds for row in rows.values()), default=0.0)
+        episode.gain_ratio = cost / (step - cost) if 0 < cost < step else None
+
+    def _end(self, episode: Episode, step: int) -> None:
+        episode.until_step, episode.until_exchange = step, self._num_exchanges
+
+    def _means(self, num_exchanges: int = WINDOW_EXCHANGES) -> Table:
+        """Of each worker that has work, over the newest exchanges."""
         if not self._tables:
             return {}
-        workers = self._tables[-1]
-        rows: dict[WorkerId, Sequence[StepTiming]] = {
-            worker: [table[worker] for table in self._tables if worker in table]
-            for worker in workers
-        }
-        return {worker: mean_row(found) for worker, found in rows.items()}
+        return _mean_table(list(self._tables)[-num_exchanges:])
 
 
-def _charge(episode: Episode, table: Table, *, num_steps: int) -> None:
-    cost = straggler_cost_seconds(table, episode.worker, episode.speed_ratio)
-    episode.cost_seconds_per_step = cost
-    if math.isfinite(cost):
-        episode.cost_seconds += cost * num_steps
+def _together(before: Episode, episode: Episode) -> Episode:
+    """Two spells of the same kind, which are over, as one."""
+    return replace(
+        episode,
+        since_step=before.since_step,
+        speed_ratio=min(before.speed_ratio, episode.speed_ratio),
+        cost_seconds=before.cost_seconds + episode.cost_seconds,
+        num_spells=before.num_spells + 1,
+    )
+
+
+def _stalled(event: StallReported) -> Finding:
+    return Finding(
+        kind="stall",
+        is_complete=True,
+        worker=event.workers[0] if len(event.workers) == 1 else None,
+        words=stall_in_words(event),
+        evidence={"stalled_seconds": event.seconds},
+    )
+
+
+def _mean_table(tables: Sequence[Table]) -> Table:
+    """Of each worker that is in the newest one."""
+    return {
+        worker: mean_row([table[worker] for table in tables if worker in table])
+        for worker in tables[-1]
+    }
 
 
 def _has_same_shares(before: Table, now: Table) -> bool:
@@ -173,6 +275,11 @@ def _topic(found: Finding) -> str:
     if found.kind == "straggler":
         return f"straggler {found.worker} {found.evidence['since_step']:.0f}"
     return found.kind if found.kind in ("imbalance", "memory") else "bound"
+
+
+def _is_news(found: Finding, topic: str) -> bool:
+    """That what binds the run is not known is said as well; of the rest only what is known."""
+    return found.is_complete or topic == "bound"
 
 
 def _gist(found: Finding) -> object:

@@ -13,12 +13,14 @@ import msgspec
 
 from hetero_hvd.core.judge import Judge
 from hetero_hvd.core.lateness import lateness_seconds
-from hetero_hvd.core.live_words import PHASES, event_in_words
+from hetero_hvd.core.live_words import event_in_words
 from hetero_hvd.messages import (
+    PHASES,
     BatchPlan,
     DeviceUsed,
     Event,
     Finding,
+    FindingKind,
     Finished,
     Ready,
     RunEnded,
@@ -82,7 +84,7 @@ class LiveState(msgspec.Struct, kw_only=True):
     """A run as it stands; plain data, the body of GET /state.
 
     Attributes:
-        run_id: Name of the run.
+        run_id: See `RunStarted`.
         state: `starting`, `training` or `ended`.
         step: Last step heard of; -1 before the first.
         epoch: Of that step.
@@ -212,9 +214,10 @@ class LiveView:
 
 
 def _sentences(findings: Sequence[Finding]) -> list[str]:
-    """Who is slow comes first, then what binds the run."""
+    """That nobody steps comes first, then who is slow, then what binds the run."""
     shown = [found for found in findings if found.kind != "memory" or found.next_step]
-    shown.sort(key=lambda found: found.kind not in ("straggler", "imbalance"))
+    order: tuple[FindingKind, ...] = ("stall", "straggler", "imbalance")
+    shown.sort(key=lambda found: order.index(found.kind) if found.kind in order else len(order))
     return list(map(str, shown))
 
 

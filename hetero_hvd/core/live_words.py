@@ -12,6 +12,7 @@ from hetero_hvd.messages import (
     Recovered,
     RunEnded,
     StalenessEnded,
+    StallReported,
     StragglerReported,
     WorkerExited,
     WorkerQuarantined,
@@ -19,15 +20,27 @@ from hetero_hvd.messages import (
     WorkerStarted,
 )
 
-PHASES = ("data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer")
-"""In the order in which a step goes through them."""
-
 
 def out_of_memory_in_words(event: OutOfMemory) -> str:
     """What did not fit, and what is done instead."""
     size, smaller = event.micro_batch_size, event.next_micro_batch_size
     how = f"goes on with {smaller}" if smaller < size else "tries them once more"
     return f"step {event.step}: {event.worker} has no memory for {size} samples at once and {how}"
+
+
+def stall_in_words(event: StallReported) -> str:
+    """Who is waited for, or that it is over."""
+    if not event.is_stalled:
+        return f"step {event.step}: training goes on after {event.seconds:.0f} s without a step"
+    doing = {"silent": "which is silent", "rendezvous": "in a new rendezvous", "": "in its script"}
+    waited_for = ", ".join(
+        f"{worker} {doing.get(phase, f'in {phase}'.replace('_', ' '))}"
+        for worker, phase in zip(event.workers, event.phases, strict=True)
+    )
+    why = (
+        f"waiting for {waited_for}" if waited_for else "all wait in a reduction: is the network up?"
+    )
+    return f"step {event.step}: nobody has stepped for {event.seconds:.0f} s: {why}"
 
 
 def event_in_words(event: Event) -> str | None:  # noqa: C901, PLR0911 - one line for each kind
@@ -44,6 +57,8 @@ def event_in_words(event: Event) -> str | None:  # noqa: C901, PLR0911 - one lin
             return f"step {event.from_step}: shares {shares}: {event.reason}"
         case StragglerReported():
             return f"step {event.step}: {_of_straggler(event)}"
+        case StallReported():
+            return stall_in_words(event)
         case Recovered():
             return f"{event.worker} trains again after {event.seconds:.2f} s ({event.cause})"
         case OutOfMemory():
@@ -66,4 +81,5 @@ def _of_straggler(event: StragglerReported) -> str:
         return f"{event.worker}: INCOMPLETE, its timings are missing"
     if not event.is_slow:
         return f"{event.worker} is as fast as it should be again"
-    return f"{event.worker} is slow: {event.speed_ratio:.2f} of its own speed ({event.cause})"
+    causes = " and ".join(event.causes) or event.cause
+    return f"{event.worker} is slow: {event.speed_ratio:.2f} of its own speed ({causes})"

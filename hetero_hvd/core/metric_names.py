@@ -36,9 +36,12 @@ class MetricName:
 
 
 RUN = (
-    MetricName("run_info", "gauge", "Always 1 while the run lasts."),
+    MetricName("run_info", "gauge", "Always 1; `run` is the name of the run's folder.", ("run",)),
+    MetricName("run_active", "gauge", "1 while the run lasts, 0 when it has ended."),
+    MetricName("run_exit_code", "gauge", "With which the run has ended; absent before."),
     MetricName("world_size", "gauge", "Workers that train together."),
     MetricName("rendezvous_id", "gauge", "Version of the membership; changes at each reset."),
+    MetricName("restarts", "counter", "Workers that were started again."),
     MetricName("resets", "counter", "Rendezvous after the first that survived.", ("reason",)),
     MetricName("steps", "counter", "Optimizer steps that were timed."),
     MetricName("samples", "counter", "Samples of the steps that were timed."),
@@ -176,6 +179,11 @@ counted under `agent_collect_errors_total{source="device"}`.
 `hetero-hvd stack DIR --driver http://HOST:PORT` writes prometheus.yml, rules with alerts, and
 Grafana provisioning with four dashboards: cluster, run, worker, collectives. `/sd` lists
 the nodes whose [agent](discovery.md) serves metrics; add other exporters to prometheus.yml.
+
+Each run has its own `run_id`: the name of its folder and eight random digits. The exporter puts it
+on all series of the run, so `/sd` attaches nothing. At the end of a run the driver waits for one
+more scrape, if somebody has scraped regularly: then `run_active` is 0. A series of it that stops at
+1 belongs to a driver that was killed or cannot be reached, and `HeteroHvdDriverLost` fires.
 """
 
 

@@ -27,6 +27,10 @@ MEDIAN_ERROR = 1.25
 """Standard error of a median, in those of a mean; for normal noise."""
 
 
+ROWS_TO_SPREAD = 3
+"""Rows from which the noise of a worker is told."""
+
+
 class OwnSpeed:
     """One worker's best curves, one for each size of share.
 
@@ -78,10 +82,11 @@ class OwnSpeed:
             now = max(busy_seconds, estimator.model.step_seconds(local_batch_size))
             difference = math.log(now / best.model.step_seconds(local_batch_size))
             error = estimator.standard_error_ratio(local_batch_size)
-            old_error = self._error(best, local_batch_size)
+            old_error = self._error(best, local_batch_size, self._sigma)
             chance = math.hypot(error, old_error)
             is_faster = difference < -CERTAIN_ERRORS * chance
-            is_same = abs(difference) <= SAME_ERRORS * chance
+            # Far from where it was seen nothing is known well: a slow curve may pass for the same.
+            is_same = abs(difference) <= SAME_ERRORS * chance and speed_ratio >= SUSPECT_RATIO
             if not (is_faster or (is_same and error < SURER_RATIO * old_error)):
                 return
         self._best[_bucket(local_batch_size)] = estimator.copy()
@@ -91,17 +96,24 @@ class OwnSpeed:
         best = self._nearest(local_batch_size)
         return best.model.step_seconds(local_batch_size) if best else math.nan
 
-    def chance_ratio(self, local_batch_size: int, num_rows: int, num_steps: int) -> float:
+    def chance_ratio(
+        self, local_batch_size: int, num_rows: int, num_steps: int, *, spread: float = 0.0
+    ) -> float:
         """By how much the median of some rows may be slower by chance, as log ratio, >= 0.
 
         Args:
             local_batch_size: Their share.
             num_rows: So many.
             num_steps: Averaged in each of them.
+            spread: Of the newest rows, as log ratio; the curve may think them steadier.
         """
         best = self._nearest(local_batch_size)
-        error = self._error(best, local_batch_size) if best else 0.0
-        noise = MEDIAN_ERROR * self._sigma / math.sqrt(max(1, num_rows * num_steps))
+        # A worker that has just become slow is no noisy one: its newest rows agree.
+        is_seen = num_rows >= ROWS_TO_SPREAD and best is not None and self.is_recalled
+        sigma = max(best.sigma_ratio, spread) if is_seen and best else self._sigma
+        error = self._error(best, local_batch_size, sigma) if best else 0.0
+        of_row = max(sigma / math.sqrt(max(1, num_steps)), spread)
+        noise = MEDIAN_ERROR * of_row / math.sqrt(max(1, num_rows))
         return CERTAIN_ERRORS * math.hypot(noise, error)
 
     def _nearest(self, local_batch_size: int) -> StepTimeEstimator | None:
@@ -109,10 +121,10 @@ class OwnSpeed:
         found = min(self._best, key=lambda known: abs(known - bucket), default=None)
         return None if found is None else self._best[found]
 
-    def _error(self, best: StepTimeEstimator, local_batch_size: int) -> float:
+    def _error(self, best: StepTimeEstimator, local_batch_size: int, sigma: float) -> float:
         """Standard error of a best curve; noise that was not seen then counts as well."""
         error = best.standard_error_ratio(local_batch_size)
-        return error * max(1.0, self._sigma / best.sigma_ratio)
+        return error * max(1.0, sigma / best.sigma_ratio)
 
 
 def _bucket(local_batch_size: int) -> int:

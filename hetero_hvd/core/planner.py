@@ -17,6 +17,22 @@ SPARE_RATIO = 0.05
 """A worker is left without work only if its first grain would cost the step more than this."""
 
 
+def stretched(capacities: Sequence[int], global_batch_size: int) -> tuple[int, ...]:
+    """Capacities that hold the batch, where the workers that are left hold less at a time.
+
+    Each has its part in as many passes as that takes; the result of a step is the same.
+
+    Args:
+        capacities: Largest local batch of each in one pass, samples; -1 = not limited.
+        global_batch_size: Samples per optimizer step, > 0.
+    """
+    total = sum(capacities)
+    if not total or any(capacity < 0 for capacity in capacities):
+        return tuple(capacities)
+    num_passes = max(1, -(-global_batch_size // total))
+    return tuple(num_passes * capacity for capacity in capacities)
+
+
 def even_plan(joined: WorkersJoined, *, grain: int) -> tuple[int, ...]:
     """The same share for all, as far as the capacities allow.
 

@@ -39,9 +39,18 @@ def steps_per_epoch(num_samples: int, global_batch_size: int, *, drop_last: bool
     return whole + (rest > 0 and not drop_last)
 
 
-def step_positions(step_in_epoch: int, *, num_samples: int, global_batch_size: int) -> range:
-    """Positions of the epoch's permutation that this step consumes, whoever computes it."""
-    start = min(step_in_epoch * global_batch_size, num_samples)
+def step_positions(
+    step_in_epoch: int, *, num_samples: int, global_batch_size: int, first_sample: int = 0
+) -> range:
+    """Positions of the epoch's permutation that this step consumes, whoever computes it.
+
+    Args:
+        step_in_epoch: Which step, >= 0.
+        num_samples: Samples in the dataset, >= 0.
+        global_batch_size: Samples in a step, > 0.
+        first_sample: Position at which step 0 begins, >= 0.
+    """
+    start = min(first_sample + step_in_epoch * global_batch_size, num_samples)
     return range(start, min(start + global_batch_size, num_samples))
 
 

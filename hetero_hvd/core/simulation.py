@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from hetero_hvd.core.balancer import balance, slowest_seconds
+from hetero_hvd.core.balancer import balance
 from hetero_hvd.core.control import Decision
 from hetero_hvd.core.pace import HURRIED_STEPS, Hurry
 from hetero_hvd.core.planner import first_plan
 from hetero_hvd.core.policies import Policy
-from hetero_hvd.core.scenario import Curve, Scenario
+from hetero_hvd.core.scenario import Blocks, Curve, Scenario
 from hetero_hvd.core.step_time import StepTimeModel
 from hetero_hvd.messages import BatchPlan, StepsTimed, StepTiming, WorkerId, WorkersJoined
 
@@ -35,6 +35,7 @@ class Simulation:
         sizes_at: Local batch sizes in force at each step, members only.
         efficiency_at: True step time of the best plan / that of the plan in force, at each step.
         seconds_at: Duration of each step, with noise and reduction.
+        true_seconds_at: Duration of each step without noise, with reduction.
         best_seconds_at: Duration of each step under the best plan, without noise, with reduction.
         num_exchanges: So many tables were handed to the policy.
     """
@@ -49,6 +50,7 @@ class Simulation:
         self.sizes_at: list[tuple[int, ...]] = []
         self.efficiency_at: list[float] = []
         self.seconds_at: list[float] = []
+        self.true_seconds_at: list[float] = []
         self.best_seconds_at: list[float] = []
         self._random = random
         self._rendezvous_id = 0
@@ -64,10 +66,6 @@ class Simulation:
     def num_moves(self) -> int:
         """Plans with other shares so far."""
         return len(self._moves_at)
-
-    def moves_since(self, step: int) -> int:
-        """Plans with other shares from that step on."""
-        return sum(at >= step for at in self._moves_at)
 
     def steps_until(self, efficiency: float, *, since: int = 0) -> int:
         """Steps after `since` until the plan in force is that good; 10**9 if it never is."""
@@ -122,7 +120,9 @@ class Simulation:
             caps = [self.scenario.capacities[i] for i in self._members if self.scenario.capacities]
             total = self.scenario.global_batch_size
             sizes = balance(models, global_batch_size=total, capacities=caps or None)
-            self._best = (key, sizes, slowest_seconds(tuple(models.values()), sizes))
+            pairs = zip(models.values(), sizes, strict=True)
+            alone = [model.step_seconds(size) for model, size in pairs]
+            self._best = (key, sizes, max(self.scenario.coupled_seconds(alone)))
         return self._best[1], self._best[2]
 
     def _one_step(self, best_seconds: float | None) -> None:
@@ -134,12 +134,11 @@ class Simulation:
             self.plan = self._pending.pop(0)[1]
             self._rows.clear()
         sizes = self.plan.local_batch_sizes if self.policy else self._best_plan()[0]
-        true = np.array(
-            [
-                self.scenario.curves[i].step_seconds(n) * ratios[i] if n else 0.0
-                for i, n in zip(self._members, sizes, strict=True)
-            ]
-        )
+        alone = [
+            self.scenario.curves[i].step_seconds(n) * ratios[i] if n else 0.0
+            for i, n in zip(self._members, sizes, strict=True)
+        ]
+        true = np.array(self.scenario.coupled_seconds(alone))
         busy = true * self._noise(len(sizes))
         best = self.best_seconds() if best_seconds is None else best_seconds
         links = self.scenario.link_seconds
@@ -147,6 +146,7 @@ class Simulation:
         self.sizes_at.append(sizes)
         self.efficiency_at.append(best / float(true.max()))
         self.seconds_at.append(float(busy.max()) + link)
+        self.true_seconds_at.append(float(true.max()) + link)
         self.best_seconds_at.append(best + link)
         self.clock += self.seconds_at[-1]
         self._rows.append(tuple(busy.tolist()))
@@ -223,11 +223,18 @@ def row_of(
         comm_wait_seconds=max(0.0, step_seconds - busy),
         optimizer_seconds=0.0,
         step_seconds=step_seconds or busy,
+        other_seconds=0.0,
     )
 
 
 def _affine(curve: Curve, ratio: float) -> StepTimeModel:
-    """The straight line through a curve; exact where it is one."""
+    """The straight line through a curve, or its stairs; exact where it is one of these."""
+    if isinstance(curve, Blocks):
+        return StepTimeModel(
+            overhead_seconds=curve.block_seconds * ratio,
+            seconds_per_sample=1e-15,
+            micro_batch_size=curve.block_size,
+        )
     if isinstance(curve, StepTimeModel):
         return replace(
             curve,

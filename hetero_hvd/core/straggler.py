@@ -1,25 +1,29 @@
 """Who is slower than it should be, and why: judged against what the device itself can do.
 
 Rules that compare workers with each other flag healthy slow cards. Here each worker is compared
-with its own best curve, and what slows all of them alike is left out by dividing by the median.
+with its own best curve, and what slows all of them alike is left out, part by part of the step: two
+workers with different troubles do not excuse each other.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Literal
 
+from hetero_hvd.core.lost_time import EXPLAINED_RATIO, PARTS, SMOOTHING, Loss, Usual, causes_of
 from hetero_hvd.core.own_speed import OwnSpeed
-from hetero_hvd.core.step_time import StepTimeEstimator
-from hetero_hvd.messages import StepTiming, StragglerReported, WorkerId
+from hetero_hvd.core.step_time import MAD_TO_SIGMA, StepTimeEstimator
+from hetero_hvd.messages import Cause, StepTiming, StragglerReported, WorkerId
 
-ALARM_RATIO, VERDICT_RATIO, HEALTHY_RATIO = 0.8, 0.85, 0.95
-"""Part of its own speed below which a worker is looked at, found slow, and found well again."""
+VERDICT_RATIO, HEALTHY_RATIO = 0.85, 0.95
+"""Part of its own speed below which a worker is found slow, and above which it is well again."""
 
-SMOOTHING, VERDICT_ROWS, NOW_ROWS = 0.3, 8, 3
+VERDICT_ROWS, NOW_ROWS = 8, 3
 FEWEST_ROWS = 16
 """Before that only those are judged who were measured in an earlier job: too little is known of how
 much a worker's steps vary."""
@@ -27,12 +31,9 @@ much a worker's steps vary."""
 WINDOWS = (VERDICT_ROWS, 16, 32)
 """Rows whose median is judged; where steps vary much it takes more of them to be sure."""
 
-EXPLAINED_RATIO = 0.8
-"""Part of the lost time that one cause must account for to be named."""
-
-MEMORY_RATIO = 0.05
-"""The same for waits for memory: 0 on a healthy machine. The kernel counts waits for pages that it
-has just taken away, not its own work of taking them nor other reads: 0.1 to 0.4 was measured."""
+FEWEST_SPELLS, QUIET_ROWS = 3, 16
+"""So many spells of bad rows in the longest window are no accident; they are over after so many
+good rows."""
 
 NOISE_SECONDS = 0.005
 """What a busy operating system costs a step now and then is no straggler's doing."""
@@ -43,17 +44,31 @@ USUAL_RATIO = 1.25
 CHANGED_RATIO = 0.25
 """So much slower or faster than what was told of a straggler is worth another word."""
 
-Cause = Literal["throttle", "memory", "input", "transfer", "compute", "unknown"]
-PHASES: Mapping[str, tuple[str, ...]] = {
-    "input": ("data_wait_seconds",),
-    "transfer": ("transfer_seconds",),
-    "compute": ("forward_seconds", "backward_seconds", "optimizer_seconds"),
-}
-COLUMNS = {
-    "throttle": "throttled_seconds",
-    "memory": "memory_stall_seconds",
-    "processor": "processor_seconds",
-}
+MAX_LEFT_OUT = 100
+"""More steps than that between two rows are those of another membership."""
+
+COMMON_QUANTILE = 4
+"""What three quarters of the workers lose is lost by all alike."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What was made of a row.
+
+    Attributes:
+        loss: Against what it should have been.
+        first_step: Of the row.
+        ratio: Speed / own speed, without what all lose alike.
+        is_bad: Whether that is worse than chance.
+        num_left_out: Steps before it that no row contains, since the worker saw itself change after
+            them: they were as they should be.
+    """
+
+    loss: Loss
+    first_step: int
+    ratio: float
+    is_bad: bool
+    num_left_out: int
 
 
 class _Watched:
@@ -61,34 +76,42 @@ class _Watched:
 
     def __init__(self) -> None:
         self.best = OwnSpeed()
-        self.usual: dict[str, float] = {}
+        self.usual = Usual()
         self.granted = self.most_granted = 0.0
-        self.is_held_back = False
         self.smooth = 1.0
-        self.ratios: deque[float] = deque(maxlen=max(WINDOWS))
-        self.explained: deque[bool] = deque(maxlen=max(WINDOWS))
-        self.rows: deque[tuple[StepTiming, float]] = deque(maxlen=NOW_ROWS)
+        self.rows: deque[_Row] = deque(maxlen=max(WINDOWS))
         self.well_step = -1
-        self.told: tuple[Cause, float] = ("unknown", math.nan)
-        self.num_told_rows = 0
+        self.told: tuple[tuple[Cause, ...], float] = ((), math.nan)
+        self.num_told_rows = self.num_rows_well = 0
+        self.is_intermittent = False
         self.state: Literal["healthy", "slow", "incomplete"] = "healthy"
 
-    def speed_ratio(self, row: StepTiming, estimator: StepTimeEstimator | None) -> float:
-        """Expected / measured time; NaN where one of them is not known."""
-        size, busy = row.local_batch_size, row.busy_seconds
-        if size == 0 or row.num_steps == 0 or not busy > 0:
-            return math.nan
+    def measure(self, row: StepTiming, estimator: StepTimeEstimator | None) -> Loss | None:
+        """Compare a row with what it should be; None where one of them is not known."""
+        size, own = row.local_batch_size, row.own_seconds
+        if size == 0 or row.num_steps == 0 or not own > 0:
+            return None
         if estimator is not None:
+            busy = row.busy_seconds
             self.best.learn(estimator, size, busy_seconds=busy, speed_ratio=self.smooth)
-        expected = self.best.expected_seconds(size)
-        is_well = busy - expected <= NOISE_SECONDS
-        by_curve = max(1.0, expected / busy) if is_well else expected / busy
+        expected_busy = self.best.expected_seconds(size)
+        if not math.isfinite(expected_busy):
+            return None
+        expected = expected_busy + self.usual.of("script", row, default=row.other_seconds)
+        is_well = own - expected <= NOISE_SECONDS
+        ratio = max(1.0, expected / own) if is_well else expected / own
         granted = self._granted_ratio(row, expected)
-        self.is_held_back = math.isfinite(granted)
-        if not self.is_held_back:
-            return by_curve
-        used, usual = row.processor_seconds, self.usual.get("processor", math.inf)
-        return granted if used <= USUAL_RATIO * usual * size else min(granted, by_curve)
+        if is_held_back := math.isfinite(granted):
+            usual = self.usual.of("processor", row, default=math.inf)
+            is_thrifty = row.processor_seconds <= USUAL_RATIO * usual
+            ratio = granted if is_thrifty else min(granted, ratio)
+            expected_busy -= expected - ratio * own  # of what the quota does not give
+        return Loss(
+            row=row,
+            speed_ratio=ratio,
+            excess=self.usual.excess(row, expected_busy),
+            is_held_back=is_held_back,
+        )
 
     def _granted_ratio(self, row: StepTiming, expected: float) -> float:
         """Processor time it gets / it ever got, where a CPU quota explains the time lost; else NaN.
@@ -98,10 +121,10 @@ class _Watched:
         """
         if not (self.most_granted and row.throttled_seconds > 0):
             return math.nan
-        busy, entitled = row.busy_seconds, row.processor_seconds / self.most_granted
-        lost = busy - min(expected, entitled)
+        own, entitled = row.own_seconds, row.processor_seconds / self.most_granted
+        lost = own - min(expected, entitled)
         explains = row.throttled_seconds >= EXPLAINED_RATIO * lost > EXPLAINED_RATIO * NOISE_SECONDS
-        return min(1.0, entitled / busy) if explains else math.nan
+        return min(1.0, entitled / own) if explains else math.nan
 
     def look(self, row: StepTiming) -> None:
         """What it gets of a processor."""
@@ -110,88 +133,115 @@ class _Watched:
             self.granted += SMOOTHING * (now - self.granted)
             self.most_granted = max(self.most_granted, self.granted)
 
-    def learn(self, row: StepTiming) -> None:
-        """A healthy row: what each part of a step normally takes per sample."""
-        for name, seconds in _parts(row).items():
-            per_sample = seconds / row.local_batch_size
-            before = self.usual.get(name, per_sample)
-            self.usual[name] = before + SMOOTHING * (per_sample - before)
-
-    def cause(self) -> Cause:
-        """What accounts for the time lost in the newest rows."""
-        excess: dict[str, float] = dict.fromkeys((*PHASES, *COLUMNS), 0.0)
-        missing = 0.0
-        for row, ratio in self.rows:
-            missing += row.busy_seconds * max(0.0, 1.0 - ratio)
-            for name, seconds in _parts(row).items():
-                excess[name] += seconds - self.usual.get(name, 0.0) * row.local_batch_size
-        lost = max(missing, sum(max(0.0, excess[phase]) for phase in PHASES))
-        if excess["throttle"] >= EXPLAINED_RATIO * lost > 0:
-            return "throttle"
-        if excess["memory"] >= MEMORY_RATIO * lost > 0:
-            return "memory"
-        causes: tuple[Cause, ...] = ("input", "transfer", "compute")
-        for cause in causes:
-            if self.usual and excess[cause] >= EXPLAINED_RATIO * lost > 0:
-                return cause
-        return "unknown"
-
-    def take(self, row: StepTiming, ratio: float, step: int, *, is_usual: bool) -> None:
+    def take(self, loss: Loss, ratio: float, step: int, num_left_out: int) -> None:
         """Keep a row; a healthy one is learnt from, unless it only looks so beside slow others."""
-        self.ratios.append(ratio)
-        self.explained.append(self.is_held_back)
-        self.rows.append((row, ratio))
+        chance = self.best.chance_ratio(loss.row.local_batch_size, 1, loss.row.num_steps)
+        is_bad = ratio < VERDICT_RATIO * math.exp(-chance)
+        first_step = step - loss.row.num_steps + 1
+        self.rows.append(_Row(loss, first_step, ratio, is_bad, num_left_out))
         self.smooth += SMOOTHING * (ratio - self.smooth)
         self.num_told_rows += 1
-        if is_usual and ratio >= HEALTHY_RATIO:
-            self.learn(row)
+        self.num_rows_well += self.state == "healthy"
+        if min(ratio, loss.speed_ratio) >= HEALTHY_RATIO:
+            self.usual.learn(loss.row)
         if ratio >= VERDICT_RATIO and self.state != "slow":
             self.well_step = step
 
-    def tell(self, worker: WorkerId, step: int) -> StragglerReported:
+    def causes(self) -> dict[Cause, float]:
+        """What accounts for the time lost in the newest bad rows; nothing if that is not known."""
+        return causes_of(self._newest_losses())
+
+    def _newest_losses(self) -> list[Loss]:
+        if not self.usual.seconds:
+            return []
+        slow = [row.loss for row in self.rows if row.ratio < VERDICT_RATIO]
+        return (slow or [row.loss for row in self.rows])[-NOW_ROWS:]
+
+    def _lasting_causes(self) -> set[Cause]:
+        """Those that each of the newest bad rows tells of by itself."""
+        each = [set(causes_of([loss])) for loss in self._newest_losses()]
+        return set.intersection(*each) if each else set()
+
+    def tell(self, worker: WorkerId, step: int, ratio: float) -> StragglerReported:
         """That it is slow, how slow and why."""
-        cause, ratio = self.cause(), median(self.last(NOW_ROWS))
-        self.told, self.num_told_rows = (cause, ratio), 0
+        causes = self.causes()
+        self.told, self.num_told_rows = (tuple(causes), ratio), 0
         return StragglerReported(
             step=step,
             worker=worker,
             is_slow=True,
             speed_ratio=ratio,
-            cause=cause,
+            cause=next(iter(causes), "unknown"),
             since_step=self.well_step + 1,
+            causes={str(cause): part for cause, part in causes.items()},
         )
 
     def last(self, num_rows: int) -> list[float]:
         """The newest ratios."""
-        return list(self.ratios)[-num_rows:]
+        return [row.ratio for row in list(self.rows)[-num_rows:]]
 
-    def is_slow(self) -> bool:
-        """Whether the median of a window is bad, and too bad for chance.
+    def found_slow(self) -> float | None:
+        """Its speed ratio if it is slow now and that is no chance; None if it is not.
 
-        Rows whose lost time the kernel's account of a quota explains are no matter of chance.
+        Either the median of a window is bad, or bad rows come again and again and their cost is
+        large. Rows whose lost time the kernel's account of a quota explains are no chance.
         """
-        if len(self.ratios) < (NOW_ROWS if self.best.is_recalled else FEWEST_ROWS):
-            return False
-        row, _ = self.rows[-1]
+        if len(self.rows) < (NOW_ROWS if self.best.is_recalled else FEWEST_ROWS):
+            return None
+        now = median(self.last(NOW_ROWS))
+        latest = VERDICT_RATIO * math.exp(-self._chance(VERDICT_ROWS))
         for num_rows in WINDOWS:
             found = self.last(num_rows)
-            chance = self.best.chance_ratio(row.local_batch_size, len(found), row.num_steps)
-            chance *= 1 - sum(list(self.explained)[-num_rows:]) / len(found)
-            if median(found) < VERDICT_RATIO * math.exp(-chance):
-                return True
-        return False
+            worst = VERDICT_RATIO * math.exp(-self._chance(num_rows))
+            if now < VERDICT_RATIO and self.smooth < latest and median(found) < worst:
+                self.is_intermittent = False
+                return now
+        rows = self._intermittent_rows()
+        if _mean_ratio(rows, but_worst=True) >= VERDICT_RATIO * math.exp(-self._chance(len(rows))):
+            return None
+        first = next(index for index, row in enumerate(rows) if row.is_bad)
+        self.is_intermittent, self.well_step = True, rows[first].first_step - 1
+        return _mean_ratio(rows[first:])
+
+    def _chance(self, num_rows: int) -> float:
+        """By how much so many rows may be bad by chance, as log ratio."""
+        rows = list(self.rows)[-max(1, num_rows) :]
+        newest = rows[-1].loss.row
+        size, num_steps = newest.local_batch_size, newest.num_steps
+        chance = self.best.chance_ratio(size, len(rows), num_steps, spread=self._spread())
+        return chance * (1 - sum(row.loss.is_held_back for row in rows) / len(rows))
+
+    def _spread(self) -> float:
+        """Robust standard deviation of the newest rows, as log ratio."""
+        logs = [math.log(row.ratio) for row in self.rows]
+        centre = median(logs)
+        return MAD_TO_SIGMA * median(abs(log - centre) for log in logs)
+
+    def _intermittent_rows(self) -> list[_Row]:
+        """Rows since it was last found well, if bad ones come again and again; else none."""
+        rows = list(self.rows)[-self.num_rows_well :] if self.num_rows_well else []
+        spells = sum(after.is_bad and not before.is_bad for before, after in pairwise(rows))
+        return rows if spells >= FEWEST_SPELLS and len(rows) >= FEWEST_ROWS else []
+
+    def is_well_again(self) -> bool:
+        """Whether that it was slow is over."""
+        if self.is_intermittent and any(row.is_bad for row in list(self.rows)[-QUIET_ROWS:]):
+            return False
+        return median(self.last(VERDICT_ROWS)) >= HEALTHY_RATIO
 
     def has_changed(self) -> bool:
         """Whether, for a whole window, cause or speed are other than what was told."""
         if self.num_told_rows < VERDICT_ROWS:
             return False
-        cause, ratio = self.told
+        told, ratio = self.told
         recent = self.last(VERDICT_ROWS)
         if max(recent) >= HEALTHY_RATIO:
             return False  # it may be on its way to be well
+        if median(self.last(NOW_ROWS)) >= VERDICT_RATIO:
+            return False  # not as slow as to be named
         is_worse = max(recent) < (1 - CHANGED_RATIO) * ratio
         is_better = min(recent) > (1 + CHANGED_RATIO) * ratio
-        return is_worse or is_better or self.cause() not in (cause, "unknown")
+        return is_worse or is_better or bool(self._lasting_causes() - set(told))
 
 
 class StragglerWatch:
@@ -199,6 +249,7 @@ class StragglerWatch:
 
     def __init__(self) -> None:
         self._watched: dict[WorkerId, _Watched] = {}
+        self._step = -1
 
     def recall(self, worker: WorkerId, curve: StepTimeEstimator, local_batch_size: int) -> None:
         """What an earlier job has learnt of a worker around this share; first of all."""
@@ -220,41 +271,72 @@ class StragglerWatch:
             curves: What is known of them now; may lack some.
             step: Last step of the table.
         """
-        ratios = {}
+        losses: dict[WorkerId, Loss | None] = {}
         for worker, row in zip(workers, rows, strict=True):
             watched = self._watched.setdefault(worker, _Watched())
             watched.look(row)
-            ratios[worker] = watched.speed_ratio(row, curves.get(worker))
-        known = [ratio for ratio in ratios.values() if math.isfinite(ratio)]
-        common = median(known) if len(known) > 2 else 1.0  # noqa: PLR2004 - of two, one may be slow
+            losses[worker] = watched.measure(row, curves.get(worker))
+        common = _common(loss for loss in losses.values() if loss is not None)
+        num_steps, self._step = step - self._step, step
         found = []
         for worker, row in zip(workers, rows, strict=True):
-            verdict = self._judge(worker, row, ratios[worker], min(1.0, common), step)
+            loss = losses[worker]
+            if loss is not None:
+                num_left_out = min(MAX_LEFT_OUT, max(0, num_steps - row.num_steps))
+                self._watched[worker].take(
+                    loss, loss.speed_ratio * (1.0 + common), step, num_left_out
+                )
+                verdict = self._judge(worker, step)
+            else:
+                verdict = self._incomplete(worker, row, step)
             if verdict is not None:
                 found.append(verdict)
         return found
 
-    def _judge(
-        self, worker: WorkerId, row: StepTiming, raw: float, common: float, step: int
-    ) -> StragglerReported | None:
-        watched, ratio = self._watched[worker], raw / common
-        if not math.isfinite(ratio):
-            is_missing = row.local_batch_size > 0 and row.num_steps > 0 and watched.best.is_known
-            if is_missing and watched.state != "incomplete":
-                watched.state = "incomplete"
-                return _well(worker, step, math.nan)
-            return None
-        watched.take(row, ratio, step, is_usual=raw >= HEALTHY_RATIO)
-        usual = median(watched.last(VERDICT_ROWS))
-        if watched.state != "slow" and watched.smooth < ALARM_RATIO and watched.is_slow():
-            watched.state = "slow"
-            return watched.tell(worker, step)
-        if watched.state != "healthy" and usual >= HEALTHY_RATIO:
+    def _judge(self, worker: WorkerId, step: int) -> StragglerReported | None:
+        watched = self._watched[worker]
+        if watched.state != "slow" and (ratio := watched.found_slow()) is not None:
+            watched.state, watched.num_rows_well = "slow", 0
+            return watched.tell(worker, step, ratio)
+        if watched.state != "healthy" and watched.is_well_again():
             watched.state = "healthy"
-            return _well(worker, step, usual)
+            return _well(worker, step, median(watched.last(VERDICT_ROWS)))
         if watched.state == "slow" and watched.has_changed():
-            return watched.tell(worker, step)
+            return watched.tell(worker, step, median(watched.last(NOW_ROWS)))
         return None
+
+    def _incomplete(self, worker: WorkerId, row: StepTiming, step: int) -> StragglerReported | None:
+        """A worker that has work and whose timings are missing: that is said once."""
+        watched = self._watched[worker]
+        is_missing = row.local_batch_size > 0 and row.num_steps > 0 and watched.best.is_known
+        if not is_missing or watched.state == "incomplete":
+            return None
+        watched.state = "incomplete"
+        return _well(worker, step, math.nan)
+
+
+def _mean_ratio(rows: Sequence[_Row], *, but_worst: bool = False) -> float:
+    """Expected / measured time of some rows; 1 of none.
+
+    Args:
+        rows: In order; the steps between them were as they should be.
+        but_worst: Leave out the row in which most was lost: one accident is no habit.
+    """
+    taken = [row.loss.row.own_seconds * row.loss.row.num_steps for row in rows]
+    wanted = [seconds * row.ratio for seconds, row in zip(taken, rows, strict=True)]
+    between = sum(r.num_left_out * r.loss.row.own_seconds * r.ratio for r in rows)
+    worst = max((a - b for a, b in zip(taken, wanted, strict=True)), default=0.0)
+    measured = sum(taken) + between - (worst if but_worst else 0.0)
+    return (sum(wanted) + between) / measured if measured > 0 else 1.0
+
+
+def _common(losses: Iterable[Loss]) -> float:
+    """What all workers lose alike, part by part, as a ratio to the expected time."""
+    parts = [loss.parts for loss in losses]
+    if len(parts) < 2:  # noqa: PLR2004 - alone, nobody else suffers
+        return 0.0
+    which = len(parts) // COMMON_QUANTILE
+    return sum(sorted(max(0.0, found.get(p, 0.0)) for found in parts)[which] for p in PARTS)
 
 
 def _well(worker: WorkerId, step: int, speed_ratio: float) -> StragglerReported:
@@ -266,13 +348,3 @@ def _well(worker: WorkerId, step: int, speed_ratio: float) -> StragglerReported:
         cause=None,
         since_step=step,
     )
-
-
-def _parts(row: StepTiming) -> dict[str, float]:
-    """Seconds of what was measured, by cause."""
-    phases = {
-        cause: sum(getattr(row, phase) for phase in phases if math.isfinite(getattr(row, phase)))
-        for cause, phases in PHASES.items()
-    }
-    columns = {name: getattr(row, column) for name, column in COLUMNS.items()}
-    return phases | {name: value for name, value in columns.items() if math.isfinite(value)}

@@ -1,7 +1,8 @@
 """What ssh is for launcher ssh: `python -m hetero_hvd.discovery.dial ADDRESS PORT KEY_FILE`.
 
-Connects to a node's agent, has it start a worker's supervisor, and passes input, output and exit
-code through. When this process ends, so do the connection, the supervisor and the worker.
+Connects to a node's agent, has it start a worker's supervisor for the job that `--job` names, and
+passes input, output and exit code through. When this process ends, so do the connection, the
+supervisor and the worker.
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from typing import NamedTuple
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
+from hetero_hvd.config.paths import own_path
 from hetero_hvd.discovery import link
+from hetero_hvd.discovery.exit_codes import EXIT_NO_CONNECTION
 from hetero_hvd.discovery.key import read_key
 from hetero_hvd.discovery.tls import client_context, read_bundle
 from hetero_hvd.errors import ChannelError, UserError
-
-EXIT_NO_CONNECTION = 255
-"""As ssh has it."""
 
 CONNECT_SECONDS = 10.0
 PING_SECONDS = 5.0
@@ -44,14 +44,16 @@ class Tls(NamedTuple):
     name: str
 
 
-async def dial(address: str, port: int, key: bytes, *, gpus: bool, tls: Tls | None = None) -> int:
+async def dial(
+    address: str, port: int, key: bytes, start: link.Start, *, tls: Tls | None = None
+) -> int:
     """Run a supervisor on a node; for the main coroutine of a process of its own.
 
     Args:
         address: Of the node.
         port: Of its agent.
         key: The cluster key.
-        gpus: Ask for the number of GPUs instead of starting a worker.
+        start: What the agent should do.
         tls: None for a connection without TLS.
 
     Returns:
@@ -80,8 +82,10 @@ async def dial(address: str, port: int, key: bytes, *, gpus: bool, tls: Tls | No
                 raise ChannelError("not an agent of hetero_hvd")
             session = link.Link(key, "driver", theirs + own)
             await socket.send(own)
-            await socket.send(session.seal(link.Start(what="gpus" if gpus else "worker")))
-            feeder = None if gpus else asyncio.create_task(_feed(socket.send, session))
+            await socket.send(session.seal(start))
+            feeder = (
+                None if start.what == "gpus" else asyncio.create_task(_feed(socket.send, session))
+            )
             try:
                 return await _show(socket, session)
             finally:
@@ -128,13 +132,15 @@ def main() -> int:
     parser.add_argument("port", type=int)
     parser.add_argument("key_file", type=Path)
     parser.add_argument("--tls", nargs=2, metavar=("FILE", "NAME"))
+    parser.add_argument("--job", default="")
     parser.add_argument("--gpus", action="store_true")
     given = parser.parse_args()
     try:
-        key, tls = read_key(given.key_file.expanduser()), None
+        key, tls = read_key(own_path(given.key_file, "identity_file")), None
         if given.tls:
-            tls = Tls(client_context(read_bundle(Path(given.tls[0]).expanduser())), given.tls[1])
-        return asyncio.run(dial(given.address, given.port, key, gpus=given.gpus, tls=tls))
+            tls = Tls(client_context(read_bundle(own_path(given.tls[0], "tls_file"))), given.tls[1])
+        start = link.Start(what="gpus" if given.gpus else "worker", job=given.job)
+        return asyncio.run(dial(given.address, given.port, key, start, tls=tls))
     except (OSError, UserError, ChannelError) as error:  # ssl.SSLError is an OSError
         sys.stderr.write(f"agent at {given.address} port {given.port}: {error}\n")
         return EXIT_NO_CONNECTION

@@ -30,6 +30,12 @@ class Warnings(logging.LoggerAdapter[logging.Logger]):
         return level >= logging.WARNING and super().isEnabledFor(level)
 
 
+def plain_address(address: str) -> str:
+    """An IPv4 address as people write it, also where the kernel tells it as an IPv6 one."""
+    mapped = address.removeprefix("::ffff:")
+    return mapped if "." in mapped else address
+
+
 class Door:
     """Keeps the books of one server's connections. Used in the loop's thread only.
 
@@ -134,6 +140,7 @@ class _Listening(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         accepted, peer = super().accept()
+        peer = (plain_address(peer[0]), *peer[1:])
         connection = _Connection(self._door, accepted.detach(), peer)
         self._door.came(connection)
         return connection, peer

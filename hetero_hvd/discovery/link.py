@@ -29,9 +29,15 @@ Role = Literal["driver", "agent"]
 
 
 class Start(Message, frozen=True):
-    """Driver to agent, first: run the supervisor of a worker, or ask it for the GPUs."""
+    """Driver to agent, first: run the supervisor of a worker, or ask it for the GPUs.
+
+    Attributes:
+        what: Which of the two.
+        job: Whose worker it is, in words, for those who find no free slot because of it.
+    """
 
     what: Literal["worker", "gpus"]
+    job: str = ""
 
 
 class Data(Message, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,20 @@ import msgspec
 from hetero_hvd.errors import JobError
 
 FILE = "fingerprints.jsonl"
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """One result in a line.
+
+    Attributes:
+        step: Applied steps.
+        number: Which evaluation after that step, from 1.
+        metrics: Name to mean; None if it was not finite.
+    """
+
+    step: int
+    number: int
+    metrics: dict[str, float | None]
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +40,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
         loss: Of the last step; None if it was not finite.
         parts: Name of the part to its digest.
         numerics: What the bits depend on beside the script.
+        evaluations: Since the line before.
     """
 
     epoch: int
@@ -35,6 +50,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None
     parts: dict[str, str]
     numerics: str
+    evaluations: tuple[Evaluation, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,11 +80,15 @@ def compare(first: Path, second: Path) -> Comparison:
     common = sorted(one.keys() & other.keys())
     if not common:
         raise JobError(f"{first} and {second} have no step in common")
+    results = tuple(_different_results(one, other))
     before = None
     for key in common:
         if one[key].fingerprint != other[key].fingerprint:
-            return Comparison(False, tuple(_difference(before, one[key], other[key])))
+            lines = _difference(before, one[key], other[key])
+            return Comparison(False, (*lines, *(f"  {line}" for line in results)))
         before = key
+    if results:
+        return Comparison(False, results)
     last = one[common[-1]]
     line = f"equal: {len(common)} fingerprints, the last after {_place(last)}"
     return Comparison(True, (line,))
@@ -91,6 +111,24 @@ def _difference(
     changed = [(fact, also) for fact, also in zip(facts, others, strict=False) if fact != also]
     for fact, also in changed:
         yield f"  the first ran with {fact}, the second with {also}"
+
+
+def _different_results(
+    one: Mapping[tuple[int, bool], Fingerprint], other: Mapping[tuple[int, bool], Fingerprint]
+) -> Iterator[str]:
+    """The first evaluation whose result differs, in words."""
+    found, others = (
+        {(e.step, e.number): e.metrics for line in run.values() for e in line.evaluations}
+        for run in (one, other)
+    )
+    for step, number in sorted(found.keys() & others.keys()):
+        mine, theirs = found[step, number], others[step, number]
+        names = [name for name in mine if mine[name] != theirs.get(name)]
+        for name in names:
+            values = f"{_number(mine[name])} and {_number(theirs.get(name))}"
+            yield f"evaluation {number} after step {step} differs: {name} {values}"
+        if names:
+            return
 
 
 def _place(found: Fingerprint) -> str:

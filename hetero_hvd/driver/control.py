@@ -52,6 +52,7 @@ class Control:
         Raises:
             JobError: The socket cannot be made.
         """
+        remove_dead(self._folder.absolute().parent)
         end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         os.fchmod(end.fileno(), 0o600)  # before it has a name: nobody is ever faster
         try:
@@ -84,6 +85,8 @@ class Control:
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 def newest_run(runs: Path = Path("runs")) -> Path:
@@ -92,10 +95,32 @@ def newest_run(runs: Path = Path("runs")) -> Path:
     Raises:
         JobError: There is none.
     """
-    found = max(runs.glob(f"*/{NAME}"), key=lambda path: path.stat().st_mtime, default=None)
-    if found is None:
+    remove_dead(runs)
+    found = {path.parent: path.stat().st_mtime for path in runs.glob(f"*/{NAME}") if _lives(path)}
+    if not found:
         raise JobError(f"no running job in {runs.absolute()}: give its folder with --output")
-    return found.parent
+    return max(found, key=found.__getitem__)
+
+
+def remove_dead(runs: Path) -> None:
+    """Remove the sockets of drivers that were killed, from all runs in a folder."""
+    for path in runs.glob(f"*/{NAME}"):
+        if not _lives(path):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _lives(path: Path) -> bool:
+    """Whether a driver is behind this socket; only a refusal proves that there is none."""
+    try:
+        with _short_path(path.parent) as short, socket.socket(socket.AF_UNIX) as end:
+            end.settimeout(TIMEOUT_SECONDS)
+            end.connect(short)
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def order(folder: Path, name: str, value: object) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.core.known import Curve
 from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.driver.run_files import private, regular
 from hetero_hvd.messages import WorkerId, WorkersJoined
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,8 @@ class CurveStore:
         kept = dict(list(entries.items())[-MAX_ENTRIES:])
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+            with open(fresh, "wb", opener=private) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
             fresh.replace(self._path)
         except OSError as error:
             logger.warning("%s cannot be written: %s", self._path, error)
@@ -102,7 +104,8 @@ class CurveStore:
 
     def _entries(self) -> dict[str, _Entry]:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, _Entry])
+            with open(self._path, "rb", opener=regular) as file:
+                return msgspec.json.decode(file.read(), type=dict[str, _Entry])
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:

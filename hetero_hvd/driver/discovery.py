@@ -10,18 +10,29 @@ from functools import partial
 from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
+from hetero_hvd.discovery.exit_codes import EXIT_NO_PLACE
+from hetero_hvd.driver.gpu_counts import GpuCounts
 from hetero_hvd.driver.journal import Journal
-from hetero_hvd.driver.launcher import WorkerProcess
+from hetero_hvd.driver.launcher import GRACE_SECONDS, WorkerProcess
 from hetero_hvd.driver.log_lines import LogLines
 from hetero_hvd.driver.memory_cap import EXIT_OUT_OF_MEMORY, ONE_SAMPLE
 from hetero_hvd.driver.output import Console, WorkerOutput
 from hetero_hvd.driver.restarts import FIRST_DELAY_SECONDS, Restarts
 from hetero_hvd.driver.slot import Slot
-from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Ready, WorkerId, WorkerQuarantined, WorkerStarted
+
+NO_PLACE_SECONDS, MAX_NO_PLACE_SECONDS = 5.0, 60.0
+"""Between two tries to get a slot of an agent that others have; it doubles up to the second."""
+
+END_SECONDS, LOOK_SECONDS = 3.0, 0.5
+"""For processes to end once they are killed, and between two looks whether they have."""
 
 EXIT_NOT_STARTED = 127
 EXIT_KILLED = 137
+EXIT_LOST = 1
+"""Instead of 0, where that is not the truth: a launcher may report it when a node has failed."""
+
 EXIT_TERMINATED = 143
 """Of a worker that somebody has asked to go, by SIGTERM."""
 
@@ -32,7 +43,7 @@ class Slots:
     Args:
         console: For what people should know.
         logs: Folder of the workers' output.
-        launch: Starts the process of a slot; may raise OSError or JobError.
+        launch: Starts the process of a slot; may raise OSError or UserError.
         count_gpus: Asks a node for its GPUs, where nodes.yaml does not say how many slots it has.
         on_change: Called when a worker became ready or went.
         on_exit: Called with a slot and its exit code, before the slot forgets the process.
@@ -41,6 +52,8 @@ class Slots:
 
     Attributes:
         may_restart: Whether a worker that died is started again.
+        grace_seconds: From when a worker is asked to end until it is killed.
+        judged: Set unless it is still open whether what ended a worker ends the job.
         quarantined: Why a slot runs no worker although nodes.yaml has it.
     """
 
@@ -57,16 +70,19 @@ class Slots:
         log_lines: LogLines | None = None,
     ) -> None:
         self.may_restart = True
+        self.grace_seconds = GRACE_SECONDS
+        self.judged = asyncio.Event()
+        self.judged.set()
         self._log_lines = log_lines
         self._console = console
         self._logs = logs
         self._launch = launch
-        self._count_gpus = count_gpus
+        self._config: ClusterConfig | None = None
+        self._gpus = GpuCounts(count_gpus, say=console.say, on_answer=self._follow)
         self._on_change = on_change
         self._on_exit = on_exit
         self._journal = journal or Journal()
         self._tasks: dict[Slot, asyncio.Task[None]] = {}
-        self._num_gpus: dict[str, int] = {}
         self._incarnations: Counter[WorkerId] = Counter()
         self._restarts = Restarts(0)
         self.quarantined: dict[WorkerId, tuple[NodeConfig, str]] = {}
@@ -90,14 +106,29 @@ class Slots:
         slot.ready = ready
         self.changed()
 
-    async def follow(self, config: ClusterConfig) -> None:
-        """Start the workers of new slots, let those go that are not wanted any more."""
+    @property
+    def is_counting(self) -> bool:
+        """Whether there may soon be more slots: a node is asked for its GPUs for the first time."""
+        return self._gpus.is_waiting
+
+    def follow(self, config: ClusterConfig) -> None:
+        """Start the workers of new slots, let those go that are not wanted any more.
+
+        Where the node's GPUs decide about its slots, they are there when it has told of them.
+        """
+        self._config = config
+        self._gpus.ask(config.nodes)
+        self._follow()
+
+    def _follow(self) -> None:
+        config = self._config
+        if config is None or not self.may_restart:
+            return
         self._restarts.budget = config.job.max_restarts
-        await self._ask_for_gpus(config.nodes)
         wanted = {
             WorkerId(node.name, index): node
             for node in config.nodes
-            for index in range(node.resolved_slots(self._num_gpus.get(node.name, 0)))
+            for index in range(self._gpus.slots_of(node))
         }
         present = {slot.worker: slot for slot in self._tasks if slot.is_wanted}
         for worker, slot in present.items():
@@ -108,6 +139,7 @@ class Slots:
                 self._release(slot, f"is no longer {'in nodes.yaml' if listed else 'announced'}")
         for worker in self.quarantined.keys() - wanted.keys():
             del self.quarantined[worker]
+            self._restarts.forgive(worker)
         for worker, node in wanted.items():
             if worker not in present and not self._stays_away(worker, node):
                 path = self._logs / f"{worker.node}-{worker.slot}.log"
@@ -176,6 +208,7 @@ class Slots:
     def end(self) -> None:
         """Ask all workers to end, and start none again."""
         self.may_restart = False
+        self._gpus.close()
         for slot, task in list(self._tasks.items()):
             slot.is_wanted = False
             if slot.process is not None:
@@ -186,6 +219,7 @@ class Slots:
     def end_idle(self) -> None:
         """End those who are no members, and start none again: the job is over."""
         self.may_restart = False
+        self._gpus.close()
         for slot in self.all:
             self._end_if_idle(slot)
 
@@ -195,21 +229,28 @@ class Slots:
             if slot.process is not None:
                 slot.process.kill()
 
+    def allow(self, grace_seconds: float) -> None:
+        """Each worker has so long to end."""
+        self.grace_seconds = grace_seconds
+        for slot in self._tasks:
+            if slot.process is not None:
+                slot.process.allow(grace_seconds)
+
+    async def wait_for_grace(self) -> bool:
+        """Wait for all workers to end, who were asked to; False if some outlast their grace."""
+        began_at_seconds = time.monotonic()
+        while not await self.wait(LOOK_SECONDS):
+            longest = max((s.process.grace_seconds for s in self._tasks if s.process), default=0.0)
+            if time.monotonic() > began_at_seconds + longest + END_SECONDS:
+                return False
+        return True
+
     async def wait(self, timeout_seconds: float) -> bool:
         """Wait for all workers to end; False if some still run after the timeout."""
         if not self._tasks:
             return True
         _, running = await asyncio.wait(self._tasks.values(), timeout=timeout_seconds)
         return not running
-
-    async def _ask_for_gpus(self, nodes: tuple[NodeConfig, ...]) -> None:
-        unknown = [
-            node
-            for node in nodes
-            if node.declared_slots is None and node.name not in self._num_gpus
-        ]
-        counts = await asyncio.gather(*(self._count_gpus(node) for node in unknown))
-        self._num_gpus.update(zip((node.name for node in unknown), counts, strict=True))
 
     def _release(self, slot: Slot, why: str) -> None:
         """A member goes on until Horovod has excluded it; see `without`."""
@@ -226,11 +267,14 @@ class Slots:
     async def _live(self, slot: Slot) -> None:
         try:
             while (delay_seconds := await self._run_and_judge(slot)) is not None:
-                slot.num_restarts += 1
-                self._console.say(
-                    f"{slot.worker}: restart {slot.num_restarts} in {delay_seconds:.0f} s "
-                    f"({self._restarts.budget} may follow each other)"
-                )
+                if slot.num_refusals:
+                    what = f"is tried again in {delay_seconds:.0f} s, until a slot is free"
+                else:
+                    slot.num_restarts += 1
+                    what = f"restart {slot.num_restarts} in {delay_seconds:.0f} s "
+                    what += f"({self._restarts.budget} may follow each other)"
+                if slot.num_refusals <= 1:
+                    self._console.say(f"{slot.worker}: {what}")
                 await asyncio.sleep(delay_seconds)
         finally:
             del self._tasks[slot]
@@ -245,11 +289,15 @@ class Slots:
         """
         began_at_seconds = time.monotonic()
         code = await self._run(slot)
+        await self.judged.wait()
         if code == 0 or not self.may_restart or not slot.is_wanted:
             return None
         now_seconds = time.monotonic()
         verdict: float | str
-        if code == EXIT_TERMINATED:
+        if slot.num_refusals:  # its node is healthy, only busy
+            delay_seconds = NO_PLACE_SECONDS * 2.0 ** (slot.num_refusals - 1)
+            verdict = min(delay_seconds, MAX_NO_PLACE_SECONDS)
+        elif code == EXIT_TERMINATED:
             verdict = "it was asked to leave by SIGTERM"
         elif slot.memory.failed:  # that will not happen again
             verdict = FIRST_DELAY_SECONDS
@@ -269,26 +317,30 @@ class Slots:
         return None
 
     async def _run(self, slot: Slot) -> int:
-        """One process, from its start to its end."""
+        """One process, from its start to its end; 0 if that was in order."""
         incarnation = self._incarnations[slot.worker]
         self._incarnations[slot.worker] += 1
         suffix = f".r{incarnation}" if incarnation else ""
         slot.host = f"{slot.worker.node}-{slot.worker.slot}{suffix}"
         try:
             slot.process = await self._launch(slot)
+            slot.process.allow(self.grace_seconds)
             self._journal.publish(
                 WorkerStarted(worker=slot.worker, host=slot.host, num_restarts=slot.num_restarts)
             )
             code = await slot.process.exited
-        except (OSError, JobError) as error:
+        except (OSError, UserError) as error:
             slot.output.feed(f"cannot be started: {error}\n".encode())
             code = EXIT_NOT_STARTED
+        is_refused = code == EXIT_NO_PLACE and slot.node.launcher == "agent" and not slot.ready
+        slot.num_refusals = slot.num_refusals + 1 if is_refused else 0
         slot.memory.ended(was_killed=code == EXIT_OUT_OF_MEMORY)
         code = EXIT_KILLED if code == EXIT_OUT_OF_MEMORY else code
+        is_lost = slot.has_ended_silently
         self._on_exit(slot, code)
         slot.ended()
         self.changed()
-        return code
+        return code or EXIT_LOST * is_lost
 
     def _quarantine(self, slot: Slot, reason: str) -> None:
         self.quarantined[slot.worker] = (slot.node, reason)

@@ -5,7 +5,8 @@ What is changed, and why (Horovod 0.28.1, `horovod/runner/elastic/`):
   a message that comes while a worker resets is lost for ever. Here: five times a second, and again
   until the membership is as wanted.
 - `driver.py:189` takes new hosts in the order of a Python set; here in the order of nodes.yaml.
-- `registration.py:74-113` lets anybody count as a party of the barrier; here members only.
+- `registration.py:74-113` lets anybody count as a party of the barrier; here members only, and each
+  once: one whose process is recorded as dead may still live, and come.
 - `driver.py:111-115` leaves threads waiting for ever when a job is stopped; here `close` ends them.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 
 from horovod.runner.elastic.discovery import HostDiscovery
 from horovod.runner.elastic.driver import ElasticDriver
-from horovod.runner.elastic.registration import WorkerStateRegistry
+from horovod.runner.elastic.registration import FAILURE, READY, WorkerStateRegistry
 from horovod.runner.elastic.worker import HostUpdateResult
 
 from hetero_hvd.driver.rendezvous import Rendezvous
@@ -50,7 +51,7 @@ class LiveHosts(HostDiscovery):  # type: ignore[misc] # Horovod has no types
 
 
 class MembersOnly(WorkerStateRegistry):  # type: ignore[misc] # Horovod has no types
-    """Horovod's barrier, without strangers: a removed worker that asks again completed it early."""
+    """Horovod's barrier, without strangers and the dead: who asked again completed it early."""
 
     def _record_state(self, host: str, slot: int, state: str) -> int:
         self._action_event.wait()
@@ -58,6 +59,11 @@ class MembersOnly(WorkerStateRegistry):  # type: ignore[misc] # Horovod has no t
         if self._driver.has_rank_assignment(host, slot):
             rendezvous_id = super()._record_state(host, slot, state)
         return rendezvous_id
+
+    def _wait(self, key: tuple[str, int], state: str, rendezvous_id: int) -> int:
+        if state == READY and self._states.get(key) == FAILURE:  # its death is in the barrier
+            raise RuntimeError(f"{key[0]} is recorded as dead")
+        return int(super()._wait(key, state, rendezvous_id))
 
     def release(self) -> None:
         """End every wait at the barrier; the job is over."""

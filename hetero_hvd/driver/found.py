@@ -8,10 +8,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
+from hetero_hvd.config.paths import own_path
 from hetero_hvd.discovery.advert import Advert, Verifier
 from hetero_hvd.discovery.ear import Ear
 from hetero_hvd.discovery.key import read_key
@@ -24,6 +24,9 @@ from hetero_hvd.errors import JobError
 logger = logging.getLogger(__name__)
 
 COMPLAINT_SECONDS = 10.0
+MAX_SAID = 20
+"""Reasons that people are told, each once."""
+
 ASK_SECONDS = 5.0
 
 
@@ -73,12 +76,12 @@ class FoundNodes:
         self._tls_file = job.tls_file
         self._allowed = set(job.allow.split(",")) if job.allow else None
         self._ear = Ear() if job.discover else None
-        key = read_key(Path(self._key_file).expanduser()) if job.discover else b""
+        key = read_key(own_path(self._key_file, "job.cluster_key_file")) if job.discover else b""
         self._verifier = Verifier(key)
         self._roster = Roster()
         self._complained_at_seconds = self._asked_at_seconds = -1e9
         self._own_machine = machine_identity()
-        self._names, self._added = Names(), set[str]()
+        self._names, self._added, self._said = Names(), set[str](), set[str]()
         self._machines: dict[str, str] = {}
 
     @property
@@ -128,8 +131,7 @@ class FoundNodes:
             verdict = self._verifier.check(text, now_seconds=time.time())
             if isinstance(verdict, Advert):
                 has_news = True
-                if not self._roster.heard(verdict, now_seconds=now_seconds):
-                    why = f"another machine has the name or a GPU of {verdict.name}"
+                if why := self._roster.heard(verdict, now_seconds=now_seconds):
                     self._complain(sender, why, now_seconds)
             elif verdict != "replayed":  # zeroconf itself repeats what it says
                 self._complain(sender, verdict, now_seconds)
@@ -210,6 +212,9 @@ class FoundNodes:
         self._say(f"{advert.name} announces itself: {in_words(advert)}")
 
     def _complain(self, sender: str, why: str, now_seconds: float) -> None:
+        if why not in self._said and len(self._said) < MAX_SAID:
+            self._said.add(why)
+            self._say(f"an advert from {sender} is not used: {why}; more of these only in the log")
         if now_seconds - self._complained_at_seconds >= COMPLAINT_SECONDS:
             self._complained_at_seconds = now_seconds
             logger.warning(

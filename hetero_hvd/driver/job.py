@@ -8,30 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import shutil
 import signal
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from hetero_hvd.config import JOB_SETTINGS, NodesFile
+from hetero_hvd.driver import descriptors
 from hetero_hvd.driver.control import Control
 from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.found import FoundNodes
 from hetero_hvd.driver.identity import machines_of
 from hetero_hvd.driver.log_lines import LogLines, log_file
 from hetero_hvd.driver.output import Console
+from hetero_hvd.driver.pulse import ASK_SECONDS
 from hetero_hvd.driver.records.html import write_report
 from hetero_hvd.driver.records.writer import Recorder
 from hetero_hvd.driver.report import as_dict, as_text
+from hetero_hvd.driver.run_files import private
+from hetero_hvd.driver.run_folder import RunFolder, run_folder
 from hetero_hvd.driver.team import Team
 from hetero_hvd.driver.tracing import Tracing
 from hetero_hvd.driver.viewing import Viewing
 from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.messages import RunEnded, RunStarted
+
+logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
 TICKS_PER_LOOK = 4
@@ -39,9 +45,6 @@ TICKS_PER_LOOK = 4
 
 LEAVE_SECONDS = 10.0
 """For the workers to end by themselves when the training is done."""
-
-END_SECONDS = 8.0
-"""For all processes to end after SIGTERM, which becomes SIGKILL after 5 s, everywhere."""
 
 KILL_SECONDS = 3.0
 EXIT_USER_ERROR = 2
@@ -62,37 +65,35 @@ def run_job(nodes_file: NodesFile, command: tuple[str, ...], *, resume: Path | N
     Raises:
         UserError: The job cannot start or go on, for a reason that the user can remove.
     """
-    if resume is not None and not (resume / "checkpoints").is_dir():
-        raise JobError(f"--resume {resume}: there is no folder 'checkpoints' in it")
-    name = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
-    output = Path(nodes_file.current.job.output or Path("runs", name))
-    try:
-        (output / "logs").mkdir(parents=True, exist_ok=True)
-        _carry_over(resume, output)
-    except OSError as error:
-        raise JobError(f"job.output: {output} cannot be made: {error.strerror}") from error
-    log_lines = LogLines(output.name) if nodes_file.current.job.log_format == "json" else None
-    with log_file(output / "logs" / "driver.log", log_lines):
-        return asyncio.run(_run(nodes_file, command, output, resume, log_lines))
+    job = nodes_file.current.job
+    descriptors.raise_limit()
+    with run_folder(job.output, resume) as folder:
+        log_lines = LogLines(folder.run_id) if job.log_format == "json" else None
+        with log_file(folder.path / "logs" / "driver.log", log_lines):
+            _carry_over(resume, folder.path)
+            return asyncio.run(_run(nodes_file, command, folder, resume, log_lines))
 
 
 def _carry_over(resume: Path | None, output: Path) -> None:
     """What the earlier run had learnt about the workers is of use here too."""
     target = output.parent / "curves.json"
     if resume is not None and not target.exists() and (resume.parent / "curves.json").exists():
-        shutil.copyfile(resume.parent / "curves.json", target)
+        try:
+            shutil.copyfile(resume.parent / "curves.json", target)
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", target, error)
 
 
 async def _run(
     nodes_file: NodesFile,
     command: tuple[str, ...],
-    output: Path,
+    folder: RunFolder,
     resume: Path | None,
     log_lines: LogLines | None,
 ) -> int:
     console = Console()
     try:
-        return await Job(nodes_file, command, output, console, resume, log_lines=log_lines).run()
+        return await Job(nodes_file, command, folder, console, resume, log_lines=log_lines).run()
     finally:
         console.close()
 
@@ -103,7 +104,7 @@ class Job:
     Args:
         nodes_file: See `run_job`.
         command: See `run_job`.
-        output: Folder for logs and summary.
+        folder: For logs and summary, and the run's id.
         console: Where to tell people.
         resume: See `run_job`.
         log_lines: Makes JSON of the log files; None: they are text.
@@ -113,7 +114,7 @@ class Job:
         self,
         nodes_file: NodesFile,
         command: tuple[str, ...],
-        output: Path,
+        folder: RunFolder,
         console: Console,
         resume: Path | None = None,
         *,
@@ -121,11 +122,12 @@ class Job:
     ) -> None:
         self._nodes_file = nodes_file
         self._command = command
-        self._output = output
+        self._run_id = folder.run_id
+        self._output = output = folder.path
         self._console = console
         self._team = Team(nodes_file.current, command, output, console, resume, log_lines=log_lines)
         self._found = FoundNodes(nodes_file.current.job, console.say)
-        self._recorder = Recorder(output)
+        self._recorder = Recorder(output, console.say)
         self._team.journal.subscribe(self._recorder.observe)
         slots = self._team.slots
         self._tracing = Tracing(lambda: slots.all, self._team.send, console.say)
@@ -133,7 +135,7 @@ class Job:
         orders = {"drain": lambda target: slots.drain(str(target)), "trace": self._tracing.start}
         self._control = Control(output, orders)
         self._viewing = Viewing(
-            nodes_file.current.job, output, self._team, self._tracing, self._facts
+            nodes_file.current.job, folder, self._team, self._tracing, self._facts
         )
         self._is_interrupted = False
 
@@ -154,11 +156,11 @@ class Job:
         finally:
             work.cancel()
             await self._close(ending)
-            self._team.ledger.summary.findings = self._team.ledger.judge()
+            self._team.ledger.summary.findings = self._team.ledger.judge(of_whole_run=True)
             self._team.journal.publish(RunEnded(exit_code=ending.exit_code, reason=ending.reason))
             self._recorder.close()
-            await self._viewing.close()
             self._summarize(ending)
+            await self._viewing.close()
         return ending.exit_code
 
     async def _work(self) -> None:
@@ -166,7 +168,7 @@ class Job:
         self._followed = cluster = self._found.merge(self._nodes_file.current)
         self._team.journal.publish(
             RunStarted(
-                run_id=self._output.name,
+                run_id=self._run_id,
                 command=self._command,
                 nodes=tuple(node.name for node in cluster.nodes),
                 settings={s.name: str(getattr(cluster.job, s.name)) for s in JOB_SETTINGS},
@@ -178,7 +180,7 @@ class Job:
         await self._viewing.listen()
         url = self._viewing.url
         self._console.say(f"logs: {self._output / 'logs'}  page: {url}/  status: {url}/status")
-        await self._team.slots.follow(cluster)
+        self._team.slots.follow(cluster)
         await asyncio.gather(self._watch(), self._lead())
 
     async def _watch(self) -> None:
@@ -199,12 +201,16 @@ class Job:
         while await self._team.all_lost.wait():
             self._team.all_lost.clear()
             await self._team.membership.start_anew()
-            await self._wait_for_workers(job.elastic_timeout_seconds)
+            await self._wait_for_workers(job.elastic_timeout_seconds, is_first=False)
             self._team.reception.check_start()
             await self._team.membership.start()
 
-    async def _wait_for_workers(self, timeout_seconds: float) -> None:
-        """Until all workers are ready, or enough of them and the others have had their time."""
+    async def _wait_for_workers(self, timeout_seconds: float, *, is_first: bool = True) -> None:
+        """Until all workers are ready, or enough of them and the others have had their time.
+
+        At the start, the time for that begins when enough nodes have announced themselves. It does
+        not pass while too few are ready and others do something: they may prepare their data.
+        """
         job = self._nodes_file.current.job
         slots = self._team.slots
         deadline = time.monotonic() + timeout_seconds
@@ -212,22 +218,30 @@ class Job:
         while True:
             num_ready, num_wanted = len(slots.available()), len(slots.all)
             if job.discover and num_wanted < job.min_np:  # nothing was started that could be late
-                deadline = time.monotonic() + timeout_seconds
                 if not is_waiting_for_nodes:
-                    self._console.say(f"waiting for agents: {num_wanted} workers of {job.min_np}")
+                    limit = "" if is_first else f", at most {timeout_seconds:g} s"
+                    words = f"waiting for agents: {num_wanted} workers of {job.min_np}{limit}"
+                    self._console.say(words)
                 is_waiting_for_nodes = True
+                if is_first:
+                    deadline = time.monotonic() + timeout_seconds
             num_enough = max(job.min_np, min(num_wanted, job.max_np or num_wanted))
-            if num_ready >= num_enough:
+            if num_ready >= num_enough and not slots.is_counting:
                 return
-            left_seconds = deadline - time.monotonic()
+            now_seconds = time.monotonic()
+            is_missing = num_ready < job.min_np  # only then is it worth to wait for who is late
+            if is_missing and any(slot.is_starting(now_seconds) for slot in slots.all):
+                deadline = now_seconds + timeout_seconds
+            left_seconds = deadline - now_seconds
             if left_seconds <= 0:
                 break
-            await self._team.wait_for_change(left_seconds)
+            await self._team.wait_for_change(min(left_seconds, ASK_SECONDS))
         if num_ready < job.min_np:
+            setting = "start_timeout_seconds" if is_first else "elastic_timeout_seconds"
             raise JobError(
-                f"{num_ready} of {num_wanted} workers were ready after "
-                f"{timeout_seconds:g} s, min_np is {job.min_np}; look into "
-                f"{self._output / 'logs'}, or raise start_timeout_seconds"
+                f"{num_ready} of {num_wanted} workers were ready after {timeout_seconds:g} s in "
+                f"which the others did nothing, min_np is {job.min_np}; look into "
+                f"{self._output / 'logs'}, or raise {setting}"
             )
         self._console.say(
             f"starting with {num_ready} of {num_wanted} workers; others join when ready"
@@ -242,7 +256,7 @@ class Job:
         cluster = self._found.merge(self._nodes_file.current)
         if cluster != self._followed:
             self._followed = cluster
-            await self._team.slots.follow(cluster)
+            self._team.slots.follow(cluster)
 
     def _facts(self) -> dict[str, Any]:
         """What the status tells of discovery."""
@@ -256,6 +270,7 @@ class Job:
         if self._is_interrupted:
             self._console.say(f"{name} again: all workers are killed")
             self._team.slots.kill()
+            self._viewing.hurry()
             return
         self._is_interrupted = True
         self._console.say(f"{name}: all workers are asked to end; once more kills them")
@@ -270,7 +285,7 @@ class Job:
         await self._team.membership.close()
         if not (ending.is_orderly and await slots.wait(LEAVE_SECONDS)):
             slots.end()
-            if not await slots.wait(END_SECONDS):
+            if not await slots.wait_for_grace():
                 slots.kill()
                 await slots.wait(KILL_SECONDS)
         await self._team.close()
@@ -280,7 +295,8 @@ class Job:
         facts = as_dict(summary, exit_code=ending.exit_code, reason=ending.reason)
         content = msgspec.json.format(msgspec.json.encode(facts)) + b"\n"  # writes NaN as null
         try:
-            (self._output / "summary.json").write_bytes(content)
+            with open(self._output / "summary.json", "wb", opener=private) as file:
+                file.write(content)
         except OSError as error:
             self._console.say(f"summary.json cannot be written: {error}")
         for line in as_text(facts):

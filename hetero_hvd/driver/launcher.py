@@ -9,21 +9,36 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.config.node import AGENT_PORT
+from hetero_hvd.config.paths import own_path
+from hetero_hvd.discovery.exit_codes import EXIT_NO_CONNECTION, EXIT_NO_PLACE
+from hetero_hvd.driver.lines import LineSplitter
+from hetero_hvd.errors import JobError
 
 DIAL = ("-m", "hetero_hvd.discovery.dial")
 SUPERVISOR = ("-m", "hetero_hvd.worker")
-TERM_SECONDS = 6.0
-"""After an order to end: the supervisor's own 5 s, and one more before its handle is killed."""
+UNREACHABLE_CODES = frozenset({EXIT_NO_CONNECTION, EXIT_NO_PLACE})
+"""Exit codes that say something of the way to the node, nothing of the script."""
+
+GRACE_SECONDS = 5.0
+"""After an order to end, before the supervisor kills, unless it is told otherwise."""
+
+CUT_SECONDS = 1.0
+"""After that, before its handle is killed."""
 
 KILL_SECONDS = 1.0
 """After an order to kill: time for it to reach a remote node before the connection is cut."""
 
+COUNT_SECONDS = 30.0
+"""For a node to say how many GPUs it has: ssh's own 10 s to connect, and a slow file system."""
+
+MAX_WORDS_BYTES = 200
 LAST_OUTPUT_SECONDS = 0.3
 """After a process's end: how long a child of its may keep the output open."""
 
@@ -75,7 +90,7 @@ def supervisor_command(node: NodeConfig, *arguments: str) -> list[str]:
     if node.port is not None:
         vector += ["-p", str(node.port)]
     if node.identity_file is not None:
-        vector += ["-i", str(Path(node.identity_file).expanduser())]
+        vector += ["-i", str(own_path(node.identity_file, f"{node.name}: identity_file"))]
     target = f"{node.user}@{node.address}" if node.user else node.address
     return [*vector, target, "--", f"exec {shlex.join(command)}"]
 
@@ -129,33 +144,80 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._output = output
         self._code = 0
         self._transport: asyncio.SubprocessTransport | None = None
+        self.grace_seconds, self._least_seconds = GRACE_SECONDS, 0.0
+        self._term_at: float | None = None
+        self._cutting: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def start(cls, node: NodeConfig, order: LaunchOrder, output: Output) -> WorkerProcess:
+    async def start(
+        cls, node: NodeConfig, order: LaunchOrder, output: Output, *, job: str = ""
+    ) -> WorkerProcess:
         """Start it.
+
+        Args:
+            node: Where.
+            order: What to run there.
+            output: Takes what it writes.
+            job: Whose worker it is, in words, for an agent that has several to serve.
 
         Raises:
             OSError: The interpreter or ssh is not there.
         """
-        loop = asyncio.get_running_loop()
-        _, process = await loop.subprocess_exec(
-            lambda: cls(output),
-            *supervisor_command(node),
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C is for the driver, who ends the workers in order
-        )
+        words = ["--job", job] if node.launcher == "agent" else []
+        process = await cls.run(supervisor_command(node, *words), output)
         process.tell(json.dumps(asdict(order)))
         return process
 
+    @classmethod
+    async def run(cls, vector: Sequence[str], output: Output) -> WorkerProcess:
+        """Start what talks to a node.
+
+        Raises:
+            OSError: There is no such program.
+        """
+        _, process = await asyncio.get_running_loop().subprocess_exec(
+            lambda: cls(output),
+            *vector,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C is for the driver, who ends the workers in order
+        )
+        return process
+
     def terminate(self) -> None:
-        """Ask it to end; who does not within a few seconds is killed."""
+        """Ask it to end; who does not within its grace is killed."""
         self.tell("TERM")
-        asyncio.get_running_loop().call_later(TERM_SECONDS, self._kill_handle)
+        self._term_at = asyncio.get_running_loop().time()
+        self._cut_after_grace()
+
+    def allow(self, grace_seconds: float, *, whatever_follows: bool = False) -> None:
+        """Give it so long to end from when it is asked to, even if it was already.
+
+        Args:
+            grace_seconds: So long.
+            whatever_follows: Whether a shorter grace that is told later does not count.
+        """
+        if whatever_follows:
+            self._least_seconds = grace_seconds
+        self.grace_seconds = max(grace_seconds, self._least_seconds)
+        self.tell(f"GRACE {self.grace_seconds:.1f}")
+        if self._term_at is not None:
+            self._cut_after_grace()
+
+    def _cut_after_grace(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._cutting is not None:
+            self._cutting.cancel()
+        at_seconds = (self._term_at or loop.time()) + self.grace_seconds + CUT_SECONDS
+        self._cutting = loop.call_at(at_seconds, self.cut)
 
     def kill(self) -> None:
         """End it at once."""
         self.tell("KILL")
-        asyncio.get_running_loop().call_later(KILL_SECONDS, self._kill_handle)
+        asyncio.get_running_loop().call_later(KILL_SECONDS, self.cut)
+
+    def look(self) -> None:
+        """Ask its supervisor how it is; the answer comes with the output, see `driver.pulse`."""
+        self.tell("LOOK")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio: the process is there."""
@@ -189,22 +251,47 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         if isinstance(stdin, asyncio.WriteTransport) and not stdin.is_closing():
             stdin.write(f"{line}\n".encode())
 
-    def _kill_handle(self) -> None:
+    def cut(self) -> None:
+        """Kill the process here and what it has started, such as ssh's proxy; no more is told."""
         if not self.exited.done() and self._transport is not None:
-            self._transport.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(self._transport.get_pid(), signal.SIGKILL)
 
 
-async def count_gpus(node: NodeConfig) -> int:
-    """How many GPUs a node has, asked on the node itself; 0 if it does not answer."""
-    process = await asyncio.create_subprocess_exec(
-        *supervisor_command(node, "--gpus"),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    output, _ = await process.communicate()
-    return int(output) if output.strip().isdigit() else 0
+class _LastLine:
+    """Keeps the last line of what a process writes."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._lines = LineSplitter(self._take)
+        self.feed, self.flush = self._lines.feed, self._lines.flush
+
+    def _take(self, line: bytes) -> None:
+        self.text = line[:MAX_WORDS_BYTES].decode(errors="replace").strip() or self.text
+
+
+async def count_gpus(node: NodeConfig, *, timeout_seconds: float = COUNT_SECONDS) -> int:
+    """How many GPUs a node has, asked on the node itself.
+
+    Whatever comes of it, no process is left.
+
+    Raises:
+        JobError: It does not say, or not in time.
+        OSError: The interpreter or ssh is not there.
+    """
+    answer = _LastLine()
+    process = await WorkerProcess.run(supervisor_command(node, "--gpus"), answer)
+    try:
+        code = await asyncio.wait_for(asyncio.shield(process.exited), timeout_seconds)
+    except TimeoutError as error:
+        words = f"; its last line is {answer.text!r}" if answer.text else ""
+        raise JobError(f"no answer in {timeout_seconds:g} s{words}") from error
+    finally:
+        process.cut()
+        await asyncio.wait({process.exited}, timeout=KILL_SECONDS)
+    if code or not (answer.text.isascii() and answer.text.isdigit()):
+        raise JobError(answer.text or exit_in_words(code))
+    return int(answer.text)
 
 
 def exit_in_words(code: int) -> str:

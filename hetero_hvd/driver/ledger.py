@@ -16,6 +16,7 @@ from hetero_hvd.core.judge import Judge
 from hetero_hvd.core.known import Curve
 from hetero_hvd.core.policies import make_policy
 from hetero_hvd.core.settings import BalanceConfig, Rule
+from hetero_hvd.core.stall import StallWatch
 from hetero_hvd.core.straggler import StragglerWatch
 from hetero_hvd.driver.curves import CurveStore
 from hetero_hvd.driver.journal import Journal
@@ -23,6 +24,7 @@ from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.progress import Progress
 from hetero_hvd.driver.records.timings import TimingLog
 from hetero_hvd.driver.summary import Summary
+from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.messages import (
     BatchPlan,
     Decided,
@@ -30,6 +32,7 @@ from hetero_hvd.messages import (
     Finding,
     Finished,
     FromWorker,
+    Heartbeat,
     Judged,
     OutOfMemory,
     Recovered,
@@ -75,7 +78,7 @@ class Ledger:
         self._may_remember = job.remember
         self._saved_at_seconds = time.monotonic()
         self._stragglers = StragglerWatch()
-        self._judge = Judge()
+        self._judge, self._stall = Judge(), StallWatch()
         self._explain = console.say if job.explain else None
         self._cluster = make_policy(_balance_config(config), self._remembered)
         all_uniform = 2**63
@@ -83,8 +86,8 @@ class Ledger:
         prices = [node.price_per_hour for node in config.nodes if node.price_per_hour is not None]
         self.summary.price_per_hour = sum(prices) if prices else None
         self._progress = Progress(console.say, interval_seconds=job.progress_seconds)
-        self._decisions = decisions.open("ab", buffering=0)
-        self._timings = TimingLog(decisions.parent)
+        self._decisions = KeptFile(decisions, console.say).touch()
+        self._timings = TimingLog(decisions.parent, say=console.say)
         self.workers: tuple[WorkerId, ...] = ()
         self.rendezvous_id = 0
         self.resets_without_step = 0
@@ -133,6 +136,7 @@ class Ledger:
                 self._progress.evaluated(message)
             case Finished():
                 self.summary.workers[message.worker].finished = message
+                self.left(message.worker)
         return []
 
     def close(self) -> None:
@@ -148,14 +152,40 @@ class Ledger:
         self.resets_without_step = self.resets_without_step + 1 if is_stuck else 0
         self._applied_steps = event.applied_steps
         self._judge.observe(event)
+        self._stall.begin(event.workers, event.applied_steps, time.monotonic())
         self.summary.joined(event)
         self._progress.joined(event)
 
-    def judge(self) -> tuple[Finding, ...]:
+    def judge(self, *, of_whole_run: bool = False) -> tuple[Finding, ...]:
         """Tell the journal what limits the run as it stands, for the records."""
-        findings = self._judge.findings()
+        findings = self._judge.findings(of_whole_run=of_whole_run)
         self._journal.publish(Judged(step=self._judge.step, findings=findings))
         return findings
+
+    def beat(self, worker: WorkerId, message: Heartbeat) -> None:
+        """A worker's heart has beaten."""
+        self._stall.heard(worker, message, time.monotonic())
+
+    def entered(self, worker: WorkerId) -> None:
+        """A worker begins a loop over epochs: what it has finished before was not the last one."""
+        self.summary.workers[worker].finished = None
+        self._stall.returned(worker, time.monotonic())
+
+    def left(self, worker: WorkerId) -> None:
+        """A worker takes no more steps: nobody waits for it."""
+        self._stall.left(worker)
+
+    def look_for_stall(self, *, is_training: bool) -> None:
+        """Say that nobody steps any more, and that it is over; call it often.
+
+        Args:
+            is_training: Whether anybody should.
+        """
+        report = self._stall.look(time.monotonic(), is_training=is_training)
+        if report is not None:
+            self._judge.observe(report)
+            self._journal.publish(report)
+            self._progress.stalled(report)
 
     def _look_for_stragglers(self, event: StepsTimed) -> None:
         curves = self._cluster.estimators if isinstance(self._cluster, ClusterState) else {}
@@ -181,7 +211,7 @@ class Ledger:
         self._journal.publish(event)
         names = list(map(str, self.workers))
         line = msgspec.structs.asdict(event) | {"workers": names}
-        self._decisions.write(msgspec.json.encode(line) + b"\n")
+        self._decisions.append(msgspec.json.encode(line) + b"\n")
 
     def _balance(self, event: WorkersJoined | StepsTimed) -> list[BatchPlan]:
         plans = []

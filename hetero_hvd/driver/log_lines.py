@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from hetero_hvd.core.live_words import event_in_words
+from hetero_hvd.core.printable import printable
+from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.messages import LOG_MARK, Event, LogRecord, StepsTimed, WorkerId, WorkersJoined
 
 EVENTS = "hetero_hvd.events"
@@ -22,7 +25,7 @@ class LogLines:
     `observe` is an observer of the journal; what happens there is logged too.
 
     Args:
-        run_id: Name of the run.
+        run_id: See `RunStarted`.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -99,13 +102,43 @@ class LogFormatter(logging.Formatter):
         return self._lines.of_record(record, super().format(record)).decode().rstrip("\n")
 
 
+class _TextFormatter(logging.Formatter):
+    """What a peer has sent may be in a message: it stays one line. Tracebacks keep theirs."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return printable(super().formatMessage(record))
+
+
+class _Handler(logging.Handler):
+    """Keeps records in a file as long as the disk takes them."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = KeptFile(path, _say).touch()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by logging, for one record at a time."""
+        self._file.append(f"{self.format(record)}\n".encode(errors="backslashreplace"))
+
+    def close(self) -> None:
+        """Called at the end."""
+        self._file.close()
+        super().close()
+
+
+def _say(line: str) -> None:
+    """To people, without the log."""
+    with suppress(OSError, ValueError, AttributeError):  # full, closed, or none at all
+        sys.stderr.write(f"{line}\n")
+
+
 @contextmanager
 def log_file(path: Path, log_lines: LogLines | None = None) -> Iterator[None]:
     """Keep what we and Horovod log in a file, off the terminal; as JSON if lines are given."""
     root = logging.getLogger()
     level = root.level
-    handler = logging.FileHandler(path)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = _Handler(path)
+    text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(LogFormatter(log_lines) if log_lines else text)
     root.addHandler(handler)
     root.setLevel(logging.INFO)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hetero_hvd.config import JobConfig
-from hetero_hvd.driver.discovery import EXIT_TERMINATED, Slots
+from hetero_hvd.driver.discovery import EXIT_LOST, EXIT_TERMINATED, Slots
 from hetero_hvd.driver.elastic import AdoptingDriver, horovod_environment
 from hetero_hvd.driver.ledger import Ledger
 from hetero_hvd.driver.network import Endpoints
@@ -142,8 +142,27 @@ class Membership:
 
     def _returned(self, host: str) -> None:
         """A member enters the next rendezvous; if it has not met the others, they wait for it."""
+        self.release_ended()
         if not self._is_settled:
             self.lost(host)
+
+    def release_ended(self) -> None:
+        """Members still train: they do not wait for the process of one whose script has ended.
+
+        Nor for one that has finished the epochs which they are still in. Where the scripts of all
+        end nobody comes here, and each process has the time that it needs.
+        """
+        present = self.present
+        waiting = [slot for slot in present if slot.host in self.rendezvous.waiting]
+        ended = [
+            slot
+            for slot in present
+            if slot.last_word is not None or any(slot.is_through(other) for other in waiting)
+        ]
+        for slot in ended if waiting else ():
+            slot.left.set()
+            self._slots.changed()
+            self.lost(slot.host, is_orderly=True)
 
     def _change_wanted(self, joining: set[str], leaving: set[str]) -> None:
         """Called in a thread of Horovod's."""
@@ -162,9 +181,10 @@ class Membership:
         if slot is None or slot.process is None or slot.ready is None:
             return 1  # it died between its discovery and now
         endpoint = await self._endpoints.towards(slot.node)
+        port = await self.rendezvous.listen(endpoint.address, slot.host)
         environment = horovod_environment(
             place,
-            rendezvous=(endpoint.address, endpoint.rendezvous_port),
+            rendezvous=(endpoint.address, port),
             interface=slot.node.interface or slot.ready.interface,
             gloo_timeout_seconds=self._job.gloo_timeout_seconds,
         )
@@ -173,7 +193,12 @@ class Membership:
         exited, left = slot.process.exited, asyncio.create_task(slot.left.wait())
         await asyncio.wait((exited, left), return_when=asyncio.FIRST_COMPLETED)
         left.cancel()
-        return exited.result() if exited.done() else EXIT_TERMINATED
+        if not exited.done():
+            return EXIT_TERMINATED
+        # 0 would tell Horovod that the whole job is done (registration.py:142).
+        record = self._ledger.summary.workers[slot.worker]
+        is_done = record.finished is not None and record.script_ended is not None
+        return exited.result() or EXIT_LOST * (not is_done)
 
     def _changed(self, hosts: set[str]) -> None:
         """There is a new membership; the workers are not in it yet."""

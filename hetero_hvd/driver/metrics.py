@@ -22,50 +22,46 @@ from hetero_hvd.core.lateness import exposed_seconds, lateness_seconds
 from hetero_hvd.core.metric_names import PREFIX, RUN, WORKER
 from hetero_hvd.driver.summary import Exchange
 from hetero_hvd.messages import (
+    CAUSES,
+    PHASES,
     CollectivesTimed,
     Crashed,
     Decided,
     Event,
     OutOfMemory,
     Recovered,
+    RunEnded,
     RunStarted,
     StepsTimed,
     StepTiming,
     StragglerReported,
     WorkerId,
     WorkersJoined,
+    WorkerStarted,
 )
 
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper ends in seconds; with +Inf the 13 that 10,000 ranks can bear."""
 
-PHASES = {
-    "data_wait": "data_wait_seconds",
-    "h2d": "transfer_seconds",
-    "forward": "forward_seconds",
-    "backward": "backward_seconds",
-    "comm_wait": "comm_wait_seconds",
-    "optimizer": "optimizer_seconds",
-    "other": "other_seconds",
+PHASE_FIELDS = {
+    "h2d" if phase == "transfer" else phase: f"{phase}_seconds" for phase in (*PHASES, "other")
 }
+"""Label of a phase to its column."""
+
 STEP_BUCKETS = tuple(map(float, range(9)))
 """The staleness bound is 8 at most."""
 
-CAUSES = ("throttle", "memory", "input", "transfer", "compute", "unknown")
 RESETS = ("fault", "membership")
 OUT_OF_MEMORY = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
 
 
-def service_discovery(
-    status: Mapping[str, Any], *, target: str, run_id: str
-) -> list[dict[str, Any]]:
+def service_discovery(status: Mapping[str, Any], *, target: str) -> list[dict[str, Any]]:
     """What Prometheus should scrape, for its http_sd.
 
     Args:
         status: As GET /status tells it; `node_exporters`, if there, maps a node's name to
             `http[s]://ADDRESS:PORT` of its exporter. Only nodes that have a worker now are listed.
-        target: Address and port of the driver.
-        run_id: Name of the run.
+        target: Address and port of the driver, whose series have their `run_id` already.
     """
     present = {worker.rpartition(":")[0] for worker in status["workers"]}
     nodes = []
@@ -74,7 +70,7 @@ def service_discovery(
         if node in present:
             labels = {"node": node, "__scheme__": scheme}
             nodes.append({"targets": [address], "labels": labels})
-    return [{"targets": [target], "labels": {"run_id": run_id}}, *nodes]
+    return [{"targets": [target], "labels": {}}, *nodes]
 
 
 class Metrics:
@@ -84,7 +80,7 @@ class Metrics:
     O(workers), of a rendering: O(series).
 
     Args:
-        run_id: Name of the run, a label of every series.
+        run_id: See `RunStarted`; a label of every series.
     """
 
     def __init__(self, run_id: str) -> None:
@@ -123,7 +119,14 @@ class Metrics:
         """
         match event:
             case RunStarted():
-                self._set("run_info", 1.0)
+                self._set("run_info", 1.0, run=event.run_id.rpartition("-")[0])
+                self._set("run_active", 1.0)
+                self._add("restarts", 0.0)
+            case WorkerStarted() if event.num_restarts:
+                self._add("restarts", 1.0)
+            case RunEnded():
+                self._set("run_active", 0.0)
+                self._set("run_exit_code", event.exit_code)
             case WorkersJoined():
                 self._joined(event)
             case StepsTimed() if self._is_of_members(event):
@@ -185,7 +188,7 @@ class Metrics:
         hidden = [r.overlapped_comm_seconds for r in rows]
         self._add("overlapped_comm_seconds", num_steps * sum(hidden) / len(hidden))
         for row in rows:
-            for phase, field in PHASES.items():
+            for phase, field in PHASE_FIELDS.items():
                 self._see("phase_duration_seconds", getattr(row, field), phase=phase)
             self._see("staleness_steps", row.staleness_steps)
         self._workers(event.timings)

@@ -124,24 +124,19 @@ class Endpoint(NamedTuple):
 
     address: str
     channel_port: int
-    rendezvous_port: int
 
 
 class Endpoints:
-    """The driver's listening sockets: two on each address that some node needs, and on no other.
+    """Where the driver listens for channels: at each address that some node needs, at no other.
 
     Args:
         addresses: The driver's address for each node.
         channels: The server of the workers' channels.
-        rendezvous: The server where they meet.
     """
 
-    def __init__(
-        self, addresses: DriverAddresses, channels: Listener, rendezvous: Listener
-    ) -> None:
+    def __init__(self, addresses: DriverAddresses, channels: Listener) -> None:
         self._addresses = addresses
         self._channels = channels
-        self._rendezvous = rendezvous
         self._open: dict[str, Endpoint] = {}
         self._lock = asyncio.Lock()
 
@@ -155,11 +150,8 @@ class Endpoints:
         async with self._lock:
             if address not in self._open:
                 try:
-                    ports = (
-                        await self._channels.listen(address),
-                        await self._rendezvous.listen(address),
-                    )
+                    port = await self._channels.listen(address)
                 except OSError as error:
                     raise JobError(f"the driver cannot listen on {address}: {error}") from error
-                self._open[address] = Endpoint(address, *ports)
+                self._open[address] = Endpoint(address, port)
         return self._open[address]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from hetero_hvd.core.live_words import out_of_memory_in_words
+from hetero_hvd.core.live_words import out_of_memory_in_words, stall_in_words
 from hetero_hvd.driver.summary import Exchange, Phase
 from hetero_hvd.messages import (
     BatchPlan,
@@ -14,6 +14,7 @@ from hetero_hvd.messages import (
     OutOfMemory,
     Recovered,
     StalenessEnded,
+    StallReported,
     StepsTimed,
     WorkerId,
     WorkersJoined,
@@ -64,6 +65,10 @@ class Progress:
         """Something else limits the run than before."""
         for found in findings:
             self._say(f"step {step}: {found}")
+
+    def stalled(self, event: StallReported) -> None:
+        """Nobody steps any more, or all do again."""
+        self._say(stall_in_words(event))
 
     def recovered(self, event: Recovered) -> None:
         """A worker is back in training."""

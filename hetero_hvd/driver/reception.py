@@ -87,5 +87,6 @@ class Reception:
         self._membership.lost(slot.host)
 
     def gone(self, host: str) -> None:
-        """A worker's process has ended."""
+        """A worker's process has ended, or the way to it; if it still lives, it must not go on."""
         self._clocks.forget(host)
+        self._channels.cut(host)

@@ -12,23 +12,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Protocol
 
-from hetero_hvd.driver.wire import MAX_HEAD_BYTES, Request, RequestError, read_request, reply
+from hetero_hvd.driver.callers import Caller, Callers
+from hetero_hvd.driver.wire import (
+    MAX_HEAD_BYTES,
+    Request,
+    RequestError,
+    read_request,
+    reply,
+    send,
+)
 
 logger = logging.getLogger(__name__)
 
 MAX_STORED_BYTES = 256 * 2**20
 MAX_CONNECTIONS = 8192
+ACCEPTED_AT_ONCE, BACKLOG = 64, 1024
 READ_SECONDS = 10.0
 """For a request to arrive."""
 
 WAIT_SECONDS = 10.0
 """For a key to appear; then 404, and Horovod's client asks again until its own timeout."""
+
+FAREWELL_SECONDS = 60.0
+"""A worker that the driver regards as lost can still hear that it is no member."""
 
 REFUSAL_SECONDS = 0.2
 """Before a worker that is no member is told so: it may ask again and again."""
@@ -65,13 +79,16 @@ class Member(Protocol):
 class Rendezvous:
     """The server. Everything runs in the loop's thread, but `init` and `stop`, which Horovod calls.
 
+    Args:
+        max_descriptors: Of this process; half of them may be connections here.
+
     Attributes:
         refused: Requests answered with an error, and connections turned away.
         on_members: Called in the loop's thread with the hosts of each new membership.
         on_return: Called in the loop's thread with a member that asks for its next rank.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_descriptors: int = 2 * MAX_CONNECTIONS) -> None:
         self.refused = 0
         self.on_members: Callable[[set[str]], None] = lambda _: None
         self.on_return: Callable[[str], None] = lambda _: None
@@ -80,25 +97,37 @@ class Rendezvous:
         self._allowed: set[str] = set()
         self._known: set[str] = set()
         self._members: set[str] = set()
+        self._gone: set[str] = set()
         self._values: dict[tuple[str, str], asyncio.Future[bytes | None]] = {}
         self._stored_bytes = 0
         self._is_broken = False
         self._pending: dict[str, asyncio.Future[bytes]] = {}
         self._pending_since = 0.0
-        self._servers: list[asyncio.AbstractServer] = []
-        self._num_connections = 0
+        self._servers: dict[str, asyncio.Server] = {}
+        self._callers = Callers(min(MAX_CONNECTIONS, max_descriptors // 2))
 
-    async def listen(self, address: str) -> int:
-        """Accept connections on one of our addresses.
+    async def listen(self, address: str, host: str) -> int:
+        """Accept connections of one worker: Horovod's protocol does not say who asks.
+
+        Args:
+            address: One of ours.
+            host: The worker, as Horovod knows it.
 
         Returns:
             The port.
         """
+        if host in self._servers:  # admitted again: it knows its port
+            for known in self._servers[host].sockets:
+                if known.getsockname()[0] == address:
+                    return int(known.getsockname()[1])
+            self._servers[host].close()
+        end = socket.create_server((address, 0))
+        port: int = end.getsockname()[1]
         server = await asyncio.start_server(
-            self._serve, address, 0, limit=MAX_HEAD_BYTES, backlog=1024
+            partial(self._serve, host), sock=end, limit=MAX_HEAD_BYTES, backlog=ACCEPTED_AT_ONCE
         )
-        self._servers.append(server)
-        port: int = server.sockets[0].getsockname()[1]
+        end.listen(BACKLOG)  # asyncio has taken its own number for both
+        self._servers[host] = server
         return port
 
     def attach(self, barrier: Barrier) -> None:
@@ -111,7 +140,7 @@ class Rendezvous:
 
     def close(self) -> None:
         """Stop listening and end all waiting requests."""
-        for server in self._servers:
+        for server in self._servers.values():
             server.close()
         self._break()
 
@@ -131,6 +160,15 @@ class Rendezvous:
         """
         if host in self._members:
             self._break()
+
+    def gone(self, host: str) -> None:
+        """The driver has no process of this name any more: whoever has it gets no rank."""
+        self._gone.add(host)
+        self._loop.call_later(FAREWELL_SECONDS, self._close_port, host)
+
+    def _close_port(self, host: str) -> None:
+        if (server := self._servers.pop(host, None)) is not None:
+            server.close()
 
     @property
     def waiting(self) -> set[str]:
@@ -158,13 +196,14 @@ class Rendezvous:
             if not value.done():
                 value.set_result(None)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         peer = writer.get_extra_info("peername")[0]
-        self._num_connections += 1
+        caller = self._callers.came(peer)
         try:
-            self._check(peer)
-            request = await asyncio.wait_for(read_request(reader), READ_SECONDS)
-            await reply(writer, HTTPStatus.OK, await self._answer(request))
+            request = await self._read(caller, host, reader)
+            await reply(writer, HTTPStatus.OK, await self._answer(host, request))
         except RequestError as error:
             if error.status is not HTTPStatus.NOT_FOUND:
                 self.refused += 1
@@ -173,23 +212,38 @@ class Rendezvous:
                 await reply(writer, error.status, b"")
         except (ConnectionError, EOFError, TimeoutError) as error:
             logger.info("rendezvous: %s: %r", peer, error)
+        except asyncio.CancelledError:
+            if not caller.is_sent_away:
+                raise
+            self.refused += 1
+            if not caller.precious_for:  # without a rank nobody is told that there is none
+                send(writer, HTTPStatus.NOT_FOUND, b"")
         finally:
-            self._num_connections -= 1
+            self._callers.went(caller)
             writer.close()
 
-    def _check(self, peer: str) -> None:
-        if peer not in self._allowed or self._num_connections > MAX_CONNECTIONS:
+    async def _read(self, caller: Caller, host: str, reader: asyncio.StreamReader) -> Request:
+        """A request of somebody who may ask; raises RequestError."""
+        if caller.peer not in self._allowed:
             raise RequestError(HTTPStatus.FORBIDDEN)
+        request = await asyncio.wait_for(read_request(reader), READ_SECONDS)
+        if caller.is_sent_away:  # at the moment when its request came
+            raise RequestError(HTTPStatus.NOT_FOUND)
+        if request.scope == RANK_AND_SIZE and request.key == f"{host}:0":
+            self._callers.make_precious(caller, request.key)
+        return request
 
-    async def _answer(self, request: Request) -> bytes:
-        """The body of the answer; raises RequestError."""
+    async def _answer(self, host: str, request: Request) -> bytes:
+        """The body of the answer to a worker; raises RequestError."""
         name = (request.scope, request.key)
         if request.method == "GET" and request.scope == RANK_AND_SIZE:
-            return await self._rank_and_size(request.key)
+            return await self._rank_and_size(host, request.key)
+        is_member = host in self._members and host not in self._gone
         if request.method == "GET":
-            return await self._value(name)
+            return await self._value(name) if is_member else REFUSED
         if request.method == "PUT" and request.scope not in {RANK_AND_SIZE, "worker_addresses"}:
-            self._store(name, request.body)
+            if is_member:  # else late, of an earlier membership; an error would let it try again
+                self._store(name, request.body)
             return b""
         if request.method == "DELETE":
             return b""  # Horovod's client says that it is done; the next membership clears all
@@ -216,12 +270,12 @@ class Rendezvous:
             raise RequestError(HTTPStatus.NOT_FOUND) from error
         return REFUSED if body is None or self._is_broken else body
 
-    async def _rank_and_size(self, key: str) -> bytes:
-        host, _, slot = key.rpartition(":")
+    async def _rank_and_size(self, host: str, key: str) -> bytes:
         barrier = self._barrier
-        if barrier is None or host not in self._known or slot != "0":
+        if barrier is None or host not in self._known or key != f"{host}:0":
             raise RequestError(HTTPStatus.FORBIDDEN)
-        if barrier.finished() or not barrier.has_rank_assignment(host, 0):
+        is_member = host not in self._gone and barrier.has_rank_assignment(host, 0)
+        if barrier.finished() or not is_member:
             await asyncio.sleep(REFUSAL_SECONDS)
             return NOT_A_MEMBER
         pending = self._pending.get(host)

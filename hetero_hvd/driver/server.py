@@ -67,7 +67,7 @@ class Connection:
             self._unsent.put_nowait(message)
         except asyncio.QueueFull:
             logger.warning("channel: %s does not take its messages", self.hello.host)
-            self._socket.transport.abort()
+            self.cut()
 
     async def write(self) -> None:
         """Seal and send, in order, until cancelled."""
@@ -88,6 +88,10 @@ class Connection:
     async def close(self) -> None:
         """Say good-bye."""
         await self._socket.close()
+
+    def cut(self) -> None:
+        """End it at once."""
+        self._socket.transport.abort()
 
 
 class ChannelServer:
@@ -143,6 +147,11 @@ class ChannelServer:
         connection.send(message)
         return True
 
+    def cut(self, host: str) -> None:
+        """End a worker's channel, if it has one; it gets no other unless the desk expects it."""
+        if (connection := self._connections.get(host)) is not None:
+            connection.cut()
+
     async def close(self) -> None:
         """Close all channels."""
         for server in self._servers:
@@ -178,7 +187,10 @@ class ChannelServer:
         await socket.send(nonce)
         hello, proof, session = channel.accept(self._key, nonce, await socket.recv())
         if not self._desk.expects(hello):
-            raise ChannelError(f"{hello.host} is not expected")
+            self._door.refuse(socket.remote_address, why := f"{hello.host} is not expected")
+            await socket.send(proof)  # so that it believes us
+            await socket.close(channel.NOT_EXPECTED)
+            raise ChannelError(why)
         socket.protocol.max_message_size = channel.MAX_FRAME_BYTES
         await socket.send(proof)
         return Connection(socket, session, hello)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import secrets
+import socket
 from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig
@@ -38,6 +41,8 @@ class Starter:
     ) -> None:
         job = config.job
         self._command = command
+        user, machine = _user(), socket.gethostname()
+        self._job = f"{output.name[:40]} (process {os.getpid()} of {user[:20]}@{machine[:30]})"
         self._endpoints = endpoints
         checkpoints = {
             "folder": str(output.absolute() / "checkpoints"),
@@ -82,4 +87,12 @@ class Starter:
             identity["HETERO_HVD_MAX_MICRO_BATCH"] = str(slot.memory.limit)
         environment = self._environment | identity
         order = launch_order(slot.node, slot.worker.slot, self._command, environment)
-        return await WorkerProcess.start(slot.node, order, slot.output)
+        return await WorkerProcess.start(slot.node, order, slot.output, job=self._job)
+
+
+def _user() -> str:
+    """Who runs the driver; a number where the machine has no name for it."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

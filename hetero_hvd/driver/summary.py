@@ -12,6 +12,7 @@ from hetero_hvd.messages import (
     Finding,
     Finished,
     Recovered,
+    ScriptEnded,
     StepsTimed,
     WorkerId,
     WorkersJoined,
@@ -113,6 +114,13 @@ class WorkerRecord:
     shares: list[tuple[int, int]] = field(default_factory=list)
     recoveries: list[Recovered] = field(default_factory=list)
     finished: Finished | None = None
+    script_ended: ScriptEnded | None = None
+
+    @property
+    def end(self) -> Finished | ScriptEnded | None:
+        """How its script has ended in the newest membership, if it has."""
+        return self.finished or self.script_ended
+
     exit_codes: list[int] = field(default_factory=list)
 
 
@@ -146,7 +154,18 @@ class Summary:
         self.global_batch_size = event.global_batch_size
         self._members = event.workers
         self._is_first_exchange, self._is_planned = True, not event.wait_free
-        self.last_step = max(self.last_step, event.applied_steps - 1)
+        self.reached(event.applied_steps)
+        for worker in event.workers:
+            self.workers[worker].script_ended = None
+
+    def reached(self, applied_steps: int) -> None:
+        """A worker has applied so many steps."""
+        self.last_step = max(self.last_step, applied_steps - 1)
+
+    def script_ended(self, worker: WorkerId, event: ScriptEnded) -> None:
+        """A worker's script has ended before its last epoch."""
+        self.reached(event.applied_steps)
+        self.workers[worker].script_ended = event
 
     def planned(self, plan: BatchPlan) -> None:
         """A plan was made."""
@@ -189,7 +208,9 @@ class Summary:
     @property
     def is_consistent(self) -> bool | None:
         """Whether all workers ended with the same state; None if none said so."""
-        checksums = {r.finished.checksum for r in self.workers.values() if r.finished}
+        ends = [end for record in self.workers.values() if (end := record.end) and end.checksum]
+        last = max((end.applied_steps for end in ends), default=0)
+        checksums = {end.checksum for end in ends if end.applied_steps == last}
         return len(checksums) == 1 if checksums else None
 
     @property

@@ -12,11 +12,14 @@ from typing import Any
 
 from hetero_hvd import channel
 from hetero_hvd.config import ClusterConfig
+from hetero_hvd.driver import descriptors
+from hetero_hvd.driver.crashes import Crashes
 from hetero_hvd.driver.credentials import Credentials
-from hetero_hvd.driver.discovery import Slots
+from hetero_hvd.driver.discovery import EXIT_LOST, Slots
 from hetero_hvd.driver.ending import Ending
+from hetero_hvd.driver.grace import WRITE_SECONDS, Grace
 from hetero_hvd.driver.journal import Journal
-from hetero_hvd.driver.launcher import count_gpus, exit_in_words
+from hetero_hvd.driver.launcher import UNREACHABLE_CODES, count_gpus, exit_in_words
 from hetero_hvd.driver.ledger import MAX_RESETS_WITHOUT_STEP, Ledger
 from hetero_hvd.driver.log_lines import LogLines
 from hetero_hvd.driver.membership import Membership
@@ -27,24 +30,29 @@ from hetero_hvd.driver.rendezvous import Rendezvous
 from hetero_hvd.driver.server import ChannelServer
 from hetero_hvd.driver.shortage import Shortage
 from hetero_hvd.driver.slot import Slot
+from hetero_hvd.driver.standstill import Standstill
 from hetero_hvd.driver.starter import Starter
 from hetero_hvd.driver.status import status_of
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import (
     ClockTold,
     Crashed,
+    Entered,
+    Event,
     Finished,
     FromWorker,
     Heartbeat,
     Leaving,
-    MicroBatchRaised,
     Ready,
+    ScriptEnded,
     WorkerExited,
 )
 
 logger = logging.getLogger(__name__)
 
 EXIT_USER_ERROR = 2
+EXIT_REFUSED = 64
+"""Of a script that cannot be trained by us: EX_USAGE of sysexits.h, see `worker/site`."""
 
 
 class Team:
@@ -86,8 +94,8 @@ class Team:
         self._job, self._console, self._last_failure = config.job, console, 0
         secrets = Credentials.new(tls=config.job.channel_tls)
         self._channels = ChannelServer(secrets.key, self, secrets.tls)
-        self.send, self._rendezvous = self._channels.send, Rendezvous()
-        self.endpoints = Endpoints(DriverAddresses.of(config), self._channels, self._rendezvous)
+        self.send, self._rendezvous = self._channels.send, Rendezvous(descriptors.limit())
+        self.endpoints = Endpoints(DriverAddresses.of(config), self._channels)
         self._news, self.all_lost = asyncio.Event(), asyncio.Event()
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.journal = Journal()
@@ -106,7 +114,10 @@ class Team:
             log_lines=log_lines,
         )
         self.membership = self._new_membership()
-        self._shortage = Shortage(config.job, self.slots, self.membership, console)
+        self._shortage = Shortage(config.job, self.slots, self.membership, self.ledger, console)
+        self._standstill = Standstill()
+        self.journal.subscribe(Grace(self.slots).observe)
+        self._crashes = Crashes(self.slots, self.membership, console, self.end)
         self.reception = Reception(
             self.slots, self.membership, self._channels, self.journal, console
         )
@@ -127,6 +138,7 @@ class Team:
         if not self.ended.done():
             self.ended.set_result(ending)
             self.slots.may_restart = False
+            self.slots.judged.set()
 
     def give_up(self, task: asyncio.Task[None]) -> None:
         """Called when the job's main task has ended: it never does without a reason to give up."""
@@ -150,18 +162,34 @@ class Team:
         for slot in self.slots.all:
             slot.heard_at_seconds += max(0.0, slept_too_long_seconds)
             silent_seconds = now - slot.heard_at_seconds
-            is_done = slot.left.is_set() or self.ledger.summary.workers[slot.worker].finished
-            if slot.ready and not is_done and silent_seconds > self._job.heartbeat_timeout_seconds:
-                self._kill(slot, f"has been silent for {silent_seconds:.0f} s")
+            has_ended = slot.last_word is not None  # its process may take any time to end
+            if slot.ready and not has_ended:
+                self._check_silence(slot, silent_seconds, now)
         for host in self._rendezvous.overdue(self._job.elastic_timeout_seconds):
             if (late := self.slots.find(host)) is not None:
                 self._kill(late, "has let the others wait for too long")
+        self._crashes.look()
+        members = sorted(slot.worker for slot in self.membership.present)
+        if stuck := self._standstill.found(members, now):
+            self.end(Ending(EXIT_USER_ERROR, stuck))
         self._shortage.look(is_ended=self.ended.done())
+        is_training = bool(self.membership.hosts) and not self.ended.done()
+        self.ledger.look_for_stall(is_training=is_training)
         self.reception.look()
         if self.ledger.resets_without_step >= MAX_RESETS_WITHOUT_STEP:
             raise JobError(
                 f"{MAX_RESETS_WITHOUT_STEP} resets in a row without a step: see the workers' logs"
             )
+
+    def _check_silence(self, slot: Slot, silent_seconds: float, now_seconds: float) -> None:
+        """Stopped, stuck or out of reach it is lost; but a call may just hold its interpreter."""
+        limit_seconds = self._job.heartbeat_timeout_seconds
+        if silent_seconds < limit_seconds / 2:
+            return
+        is_busy = slot.is_busy(now_seconds)
+        if silent_seconds > max(limit_seconds, is_busy * self._job.hang_timeout_seconds):
+            though = ", though it computes," if is_busy else ""
+            self._kill(slot, f"has been silent for {silent_seconds:.0f} s{though}")
 
     async def close(self) -> None:
         """Close all sockets and files."""
@@ -199,35 +227,47 @@ class Team:
         return facts | {"refused": refused}
 
     def _handle(self, slot: Slot, message: FromWorker) -> None:
-        if not isinstance(message, Heartbeat | MicroBatchRaised | Leaving | ClockTold):
+        if isinstance(message, Event):
             self.journal.publish(message)
         match message:
             case Ready():
                 self.reception.ready(slot, message)
+            case Heartbeat():
+                self.ledger.beat(slot.worker, message)
+                self._standstill.told(slot.worker, message, time.monotonic())
             case Crashed():
                 self._crashed(slot, message)
-            case Finished():
-                self.slots.may_restart = False
-                self.ledger.take(message)
+            case Entered() | Finished():
+                self._loop_begins_or_ends(slot, message)
+            case ScriptEnded():
+                self._script_ended(slot, message)
             case Leaving():
-                self.reception.leaves(slot)
+                self._leaves(slot, message)
             case ClockTold():
                 self.reception.told_time(slot, message)
             case _:
                 for plan in self.ledger.take(message):
                     self._channels.send(slot.host, plan)
 
-    def _crashed(self, slot: Slot, crash: Crashed) -> None:
-        if not slot.is_wanted or self.ended.done():
+    def _loop_begins_or_ends(self, slot: Slot, message: Entered | Finished) -> None:
+        if isinstance(message, Entered):
+            self.ledger.entered(slot.worker)
             return
-        for other in self.slots.all:  # all fail in the same way: one traceback is enough
-            other.output.is_shown = False
-        for line in [] if crash.user_error else crash.traceback.rstrip().splitlines():
-            self._console.say(line)
-        self._console.say(f"{slot.worker}: {crash.error}")
-        self.end(
-            Ending(EXIT_USER_ERROR if crash.user_error else 1, f"{slot.worker}: {crash.error}")
-        )
+        self.slots.may_restart = False  # a new worker would begin with the first loop again
+        self.ledger.take(message)
+        self.membership.release_ended()
+
+    def _leaves(self, slot: Slot, word: Leaving) -> None:
+        self.ledger.summary.reached(word.applied_steps)
+        self.ledger.left(slot.worker)
+        if word.is_writing and slot.process is not None:
+            self._console.say(f"{slot.worker} keeps the state of step {word.applied_steps}")
+            slot.process.allow(WRITE_SECONDS, whatever_follows=True)
+        self.reception.leaves(slot)
+
+    def _crashed(self, slot: Slot, crash: Crashed) -> None:
+        if slot.is_wanted and not self.ended.done():
+            self._crashes.add(slot, crash, EXIT_USER_ERROR if crash.user_error else 1)
 
     def _kill(self, slot: Slot, fault: str) -> None:
         if slot.process is not None:
@@ -236,14 +276,19 @@ class Team:
             slot.process.kill()
             self.membership.lost(slot.host)
 
+    @property
+    def _may_go_on(self) -> bool:
+        """Whether there are, or will be, enough workers: nodes may still announce themselves."""
+        has_enough = self._job.discover or len(self.slots.all) >= self._job.min_np
+        return self.slots.may_restart and has_enough
+
     def _slots_changed(self) -> None:
         self._news.set()
         if not self.membership.has_started or self.ended.done():
             return
         self.membership.hosts_changed()
-        num_left = len(self.slots.all)
-        if num_left < self._job.min_np and self._last_failure and self.slots.may_restart:
-            reason = f"{num_left} workers are left, min_np is {self._job.min_np}"
+        if self._last_failure and self.slots.may_restart and not self._may_go_on:
+            reason = f"{len(self.slots.all)} workers are left, min_np is {self._job.min_np}"
             self.end(Ending(self._last_failure, reason))
 
     def _exited(self, slot: Slot, code: int) -> None:
@@ -253,8 +298,10 @@ class Team:
             WorkerExited(worker=slot.worker, host=slot.host, exit_code=code, words=words)
         )
         self.reception.gone(slot.host)
-        self.membership.lost(slot.host, is_orderly=code == 0)
-        self._last_failure = code or self._last_failure
+        self._rendezvous.gone(slot.host)
+        is_orderly = code == 0 and slot.last_word is not None
+        self.membership.lost(slot.host, is_orderly=is_orderly)
+        self._last_failure = code or EXIT_LOST * slot.has_ended_silently or self._last_failure
         if self.ended.done():
             return
         if slot.memory.failed:
@@ -263,38 +310,70 @@ class Team:
             self._console.say(f"{slot.worker} has left")
             return
         what = f"{slot.worker} {words}"
+        after = f"after {self.ledger.summary.num_steps} steps"
+        has_finished = self.ledger.summary.workers[slot.worker].finished is not None
         if slot.ready is None:
             self._not_started(slot, code, what)
-        elif code:
-            self._console.say(f"{what} after {self.ledger.summary.num_steps} steps")
+        elif code and isinstance(slot.last_word, ScriptEnded) and not has_finished:
+            error = f"the script has ended with exit code {code}"
+            told = Crashed(worker=slot.worker, error=error, traceback="", user_error=False)
+            self._crashes.add(slot, told, code)
+        elif code and not isinstance(slot.last_word, Crashed):
+            self._console.say(f"{what} {after}")
+        elif slot.has_ended_silently and not has_finished:
+            self._console.say(f"{what} {after}, but its script has not ended: it counts as lost")
+
+    def _script_ended(self, slot: Slot, event: ScriptEnded) -> None:
+        self.ledger.summary.script_ended(slot.worker, event)
+        self.ledger.left(slot.worker)
+        self.membership.release_ended()
+        if self.ledger.summary.workers[slot.worker].finished is None:
+            self._console.say(
+                f"the script of {slot.worker} has ended after {event.applied_steps} steps, before "
+                "its last epoch"
+            )
 
     def _not_started(self, slot: Slot, code: int, what: str) -> None:
         """A worker ended before it was ready; if none got further, the job cannot start."""
         last_line = next((line for line in reversed(slot.output.tail) if line.strip()), "")
-        self._console.say(f"{what} before it was ready: {last_line}")
+        if code == EXIT_REFUSED:  # the others run the same script: one line is enough
+            for other in self.slots.all:
+                other.output.is_shown = False
+            self.end(Ending(EXIT_USER_ERROR, f"{slot.worker}: {last_line}"))
+            return
+        if slot.num_refusals <= 1:  # else it would be said again and again
+            self._console.say(f"{what} before it was ready: {last_line}")
         is_hopeful = any(
             other.ready or other.num_restarts == 0 for other in self.slots.all if other is not slot
         )
-        if not self.membership.has_started and not is_hopeful:
-            what = what if code else "the script ended without calling hetero_hvd.init()"
-            self.end(Ending(code or 1, f"no worker became ready: {what}: {last_line}"))
+        is_away = self._job.discover and code in UNREACHABLE_CODES  # its agent may come back
+        if not self.membership.has_started and not is_hopeful and not is_away:
+            if not code:
+                what = "the script ended without a loop over the epochs() of a hetero_hvd.Trainer"
+            reason = f"no worker became ready: {what}: {last_line}"
+            self.end(Ending(code or EXIT_USER_ERROR, reason))
 
     def _over(self, reason: str | None) -> None:
         """All members have ended, or Horovod could not go on without those who did."""
-        records = self.ledger.summary.workers.values()
-        finished = [record.exit_codes[-1:] for record in records if record.finished]
-        can_go_on = self.slots.may_restart and len(self.slots.all) >= self._job.min_np
+        self._crashes.look()
+        summary = self.ledger.summary
+        finished = [record for record in summary.workers.values() if record.finished]
+        members = [summary.workers[w] for w in self.ledger.workers or summary.workers]
         are_all_lost = self._last_failure and not self.membership.present
         if finished:
-            code = next((codes[0] for codes in finished if any(codes)), 0)
+            ends = [record.exit_codes[-1:] for record in finished if record in members]
+            code = next((codes[0] for codes in ends if any(codes)), 0)
             self.end(Ending(code, "the training is finished", is_orderly=True))
-        elif are_all_lost and can_go_on and not self.ended.done():
+        elif members and all(record.script_ended for record in members):
+            code = 0 if summary.is_consistent in (True, None) else 1
+            reason = f"the script has ended on all workers after {summary.num_steps} steps"
+            self.end(Ending(code, reason, is_orderly=True))
+        elif are_all_lost and self._may_go_on and not self.ended.done():
             self._console.say(
                 f"all members are lost at step {self.ledger.summary.last_step}: the others go on "
                 "from the last checkpoint"
             )
             self.all_lost.set()
-        elif self._last_failure:
-            self.end(Ending(self._last_failure, reason or "no worker is left to go on with"))
         else:
-            self.end(Ending(0, reason or "all workers have ended", is_orderly=True))
+            code = self._last_failure or EXIT_LOST
+            self.end(Ending(code, reason or "no worker is left to go on with"))

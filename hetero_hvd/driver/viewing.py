@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.live import LiveView
 from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.metrics import Metrics, service_discovery
+from hetero_hvd.driver.run_folder import RunFolder
 from hetero_hvd.driver.team import Team
 from hetero_hvd.driver.tracing import Tracing
 from hetero_hvd.driver.web import Web
 from hetero_hvd.driver.web.app import Sources
 
 EXIT_STOPPED = 143
+MAX_SCRAPE_SECONDS = 30.0
+"""For a slower scraper no run's end is delayed."""
+
+PATIENCE = 1.5
+"""In intervals of the scraper."""
 
 
 class Viewing:
@@ -23,7 +32,7 @@ class Viewing:
 
     Args:
         job: The job's settings.
-        output: Folder of the run.
+        folder: Of the run.
         team: The workers.
         facts: What others know, in addition to the team's own status.
         tracing: Takes orders for traces.
@@ -32,18 +41,19 @@ class Viewing:
     def __init__(
         self,
         job: JobConfig,
-        output: Path,
+        folder: RunFolder,
         team: Team,
         tracing: Tracing,
         facts: Callable[[], dict[str, Any]],
     ) -> None:
         self._facts = facts
-        self._run_id = output.name
         self._team = team
         self._tracing = tracing
         self._view = LiveView()
-        self._web = Web(job, output)
-        self._metrics = Metrics(self._run_id)
+        self._web = Web(job, folder.path)
+        self._metrics = Metrics(folder.run_id)
+        self._scraped_at: deque[float] = deque(maxlen=2)
+        self._is_seen = asyncio.Event()
         team.journal.subscribe(self._view.observe)
         team.journal.subscribe(self._metrics.observe)
 
@@ -62,14 +72,27 @@ class Viewing:
                 targets=self._targets,
                 drain=self._team.slots.drain,
                 stop=self._stop,
-                metrics=lambda: self._metrics.render()[0],
+                metrics=self._scraped,
                 trace=self._tracing.start,
             )
         )
 
     async def close(self) -> None:
-        """Answer no more."""
+        """Let a regular scraper see how the run ended, then answer no more."""
+        seconds = _seconds_to_next(tuple(self._scraped_at), time.monotonic())
+        self._is_seen.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._is_seen.wait(), seconds)
         await self._web.close()
+
+    def hurry(self) -> None:
+        """Wait for no scraper any more."""
+        self._is_seen.set()
+
+    def _scraped(self) -> bytes:
+        self._scraped_at.append(time.monotonic())
+        self._is_seen.set()
+        return self._metrics.render()[0]
 
     def _status(self) -> dict[str, Any]:
         status = self._team.status() | self._facts()
@@ -77,8 +100,18 @@ class Viewing:
         return status
 
     def _targets(self) -> list[dict[str, Any]]:
-        return service_discovery(self._status(), target=self._web.target, run_id=self._run_id)
+        return service_discovery(self._status(), target=self._web.target)
 
     def _stop(self) -> str:
         self._team.end(Ending(EXIT_STOPPED, "ended by an order over HTTP"))
         return "all workers are asked to end"
+
+
+def _seconds_to_next(scraped_at: Sequence[float], now_seconds: float) -> float:
+    """How long to wait for the next of regular scrapes; 0 where there are none."""
+    if len(scraped_at) < 2:  # noqa: PLR2004 - an interval has two ends
+        return 0.0
+    interval_seconds = scraped_at[-1] - scraped_at[-2]
+    if interval_seconds > MAX_SCRAPE_SECONDS:
+        return 0.0
+    return max(0.0, scraped_at[-1] + PATIENCE * interval_seconds - now_seconds)

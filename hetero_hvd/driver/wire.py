@@ -59,9 +59,14 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
 
 async def reply(writer: asyncio.StreamWriter, status: HTTPStatus, body: bytes) -> None:
     """Answer and say that the connection ends."""
+    send(writer, status, body)
+    await writer.drain()
+
+
+def send(writer: asyncio.StreamWriter, status: HTTPStatus, body: bytes) -> None:
+    """The same without waiting for the client to take it."""
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     writer.write(head.encode("ascii") + body)
-    await writer.drain()

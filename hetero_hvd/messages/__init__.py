@@ -13,6 +13,7 @@ from hetero_hvd.messages.events import (
     Event,
     RunEnded,
     RunStarted,
+    StallReported,
     StragglerReported,
     WorkerExited,
     WorkerQuarantined,
@@ -30,6 +31,7 @@ from hetero_hvd.messages.from_driver import (
 from hetero_hvd.messages.from_worker import (
     ClockTold,
     Crashed,
+    Entered,
     Evaluated,
     Finished,
     FromWorker,
@@ -39,6 +41,7 @@ from hetero_hvd.messages.from_worker import (
     OutOfMemory,
     Ready,
     Recovered,
+    ScriptEnded,
     StalenessEnded,
     StepsTimed,
     WorkersJoined,
@@ -55,15 +58,19 @@ from hetero_hvd.messages.profile import (
     OperationTiming,
     PhasesTimed,
 )
-from hetero_hvd.messages.timing import StepTiming
+from hetero_hvd.messages.timing import OWN_PHASES, PHASES, Phase, StepTiming
 from hetero_hvd.messages.tracing import TraceRequested, TraceWritten
-from hetero_hvd.messages.verdicts import Finding, FindingKind, Judged
+from hetero_hvd.messages.verdicts import CAUSES, Cause, Finding, FindingKind, Judged
 
 __all__ = [
+    "CAUSES",
     "LOG_MARK",
     "NODE_NAME",
+    "OWN_PHASES",
+    "PHASES",
     "Admit",
     "BatchPlan",
+    "Cause",
     "ClockAsked",
     "ClockMeasured",
     "ClockTold",
@@ -73,6 +80,7 @@ __all__ = [
     "Decided",
     "DeviceUsed",
     "DriverEvent",
+    "Entered",
     "Evaluated",
     "Event",
     "Finding",
@@ -90,13 +98,16 @@ __all__ = [
     "OperationMeasured",
     "OperationTiming",
     "OutOfMemory",
+    "Phase",
     "PhasesTimed",
     "Ready",
     "Recovered",
     "ResetRequested",
     "RunEnded",
     "RunStarted",
+    "ScriptEnded",
     "StalenessEnded",
+    "StallReported",
     "StepTiming",
     "StepsTimed",
     "Stop",

@@ -33,7 +33,7 @@ class RunStarted(Message, frozen=True):
     """A job has begun.
 
     Attributes:
-        run_id: Name of the run, unique in its folder of runs: the start time in UTC.
+        run_id: Of this run and no other: the name of its folder and eight random digits.
         command: The user's command.
         nodes: Names of the nodes of nodes.yaml.
         settings: Setting of the job to its value in text; no secrets are among them.
@@ -109,9 +109,10 @@ class StragglerReported(Message, frozen=True):
         worker: Who.
         is_slow: Whether it is slow from now on.
         speed_ratio: Its speed / what it should be, relative to the median; NaN: unmeasured.
-        cause: `throttle`, `memory`, `input`, `transfer`, `compute`, `unknown`, or None where it is
-            not slow.
+        cause: One of `CAUSES`, or None where it is not slow.
         since_step: First step of this state; -1: not known.
+        causes: Cause to the part of the lost time that it accounts for, the largest first: one, or
+            two that account for nearly all together; empty: not known.
     """
 
     step: int
@@ -120,6 +121,25 @@ class StragglerReported(Message, frozen=True):
     speed_ratio: float
     cause: str | None
     since_step: int = -1
+    causes: dict[str, float] = msgspec.field(default_factory=dict)
+
+
+class StallReported(Message, frozen=True):
+    """Nobody takes a step any more, or the training goes on.
+
+    Attributes:
+        step: Steps applied.
+        is_stalled: Whether it stands from now on.
+        seconds: Since the last step; where it goes on: for how long it stood.
+        workers: Whom the others wait for; empty: all are in a reduction.
+        phases: Of each of them: as in `Heartbeat`, or `silent`.
+    """
+
+    step: int
+    is_stalled: bool
+    seconds: float
+    workers: tuple[WorkerId, ...] = ()
+    phases: tuple[str, ...] = ()
 
 
 class ClockMeasured(Message, frozen=True):
@@ -155,6 +175,7 @@ DriverEvent = (
     | WorkerQuarantined
     | Decided
     | StragglerReported
+    | StallReported
     | Judged
     | ClockMeasured
     | BatchPlan

@@ -166,8 +166,18 @@ class MicroBatchRaised(Message, frozen=True):
     micro_batch_size: int
 
 
+class Entered(Message, frozen=True):
+    """The worker's script begins a loop over epochs: the first one, or one more.
+
+    Attributes:
+        worker: Who.
+    """
+
+    worker: WorkerId
+
+
 class Finished(Message, frozen=True):
-    """The worker has run all epochs and is about to leave.
+    """The worker has run all epochs of a loop; its script goes on, perhaps with one more loop.
 
     Attributes:
         worker: Who.
@@ -180,8 +190,30 @@ class Finished(Message, frozen=True):
     checksum: str
 
 
+class ScriptEnded(Message, frozen=True):
+    """The script has ended without an error, whether it has run all its epochs or not.
+
+    The worker takes part in nothing any more; its process may still take long.
+
+    Attributes:
+        applied_steps: Optimizer steps applied.
+        checksum: Digest of parameters and optimizer state when the loop was left; empty: unknown.
+    """
+
+    applied_steps: int
+    checksum: str = ""
+
+
 class Leaving(Message, frozen=True):
-    """The worker was asked to leave and takes no part any more; its process may still take long."""
+    """The worker was asked to leave and takes no part any more; its process may still take long.
+
+    Attributes:
+        applied_steps: Optimizer steps applied.
+        is_writing: Whether it keeps the last state, which is worth waiting for.
+    """
+
+    applied_steps: int
+    is_writing: bool = False
 
 
 class Crashed(Message, frozen=True):
@@ -205,9 +237,16 @@ class Heartbeat(Message, frozen=True):
 
     Attributes:
         applied_steps: Its progress; -1 before admission.
+        phase: Of `PHASES`, which the training is in; `rendezvous`; empty: between two, in the
+            script's own code.
+        operation: What its training waits in together with the others; empty: it does not wait.
+        place: Where the script called that, file and line.
     """
 
     applied_steps: int
+    phase: str = ""
+    operation: str = ""
+    place: str = ""
 
 
 class ClockTold(Message, frozen=True):
@@ -238,7 +277,9 @@ FromWorker = (
     | OutOfMemory
     | MicroBatchRaised
     | StalenessEnded
+    | Entered
     | Finished
+    | ScriptEnded
     | Leaving
     | Crashed
     | Heartbeat

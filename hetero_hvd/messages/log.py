@@ -16,7 +16,7 @@ class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
         level: As in Python's logging, lower case.
         message: What was said.
         logger: Who said it; empty: the script printed it.
-        run_id: Name of the run.
+        run_id: See `RunStarted`.
         node: Where; None: the driver.
         slot: Process place on that node.
         rendezvous_id: Membership at that time; 0 before the first.

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import msgspec
+
+Phase = Literal[
+    "data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer", "evaluation"
+]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+"""What the trainer times, in the order in which a step goes through them; evaluations last."""
+
+OWN_PHASES: tuple[Phase, ...] = ("data_wait", "transfer", "forward", "backward", "optimizer")
+"""A worker's own work in a step: no wait for others, and nothing that only some steps contain."""
 
 
 class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +43,10 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
         overlapped_comm_seconds: With a reduction under way while the worker did something else.
         processor_seconds: Processor time of all its threads outside waits for reductions.
         memory_stall_seconds: In which its control group's processes waited for memory.
+        evaluation_seconds: This worker's part of `Trainer.evaluate` between the steps.
+        contention_seconds: In which its training thread could have run and had no processor: other
+            threads had it, or a quota held it back.
+        garbage_seconds: In Python's garbage collection, in whichever phase that happened.
     """
 
     num_steps: int
@@ -54,10 +68,13 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     overlapped_comm_seconds: float = math.nan
     processor_seconds: float = math.nan
     memory_stall_seconds: float = math.nan
+    evaluation_seconds: float = math.nan
+    contention_seconds: float = math.nan
+    garbage_seconds: float = math.nan
 
     @property
     def busy_seconds(self) -> float:
-        """The worker's own time in a step, before any wait for others."""
+        """The worker's own time in the phases of a step, before any wait for others."""
         return (
             self.data_wait_seconds
             + self.transfer_seconds
@@ -65,3 +82,8 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
             + self.backward_seconds
             + self.optimizer_seconds
         )
+
+    @property
+    def own_seconds(self) -> float:
+        """The same with what its script does between steps: what the others may wait for."""
+        return self.busy_seconds + self.other_seconds

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from hetero_hvd.messages.identity import Message, WorkerId
 
+Cause = Literal[
+    "throttle",
+    "memory",
+    "garbage",
+    "contention",
+    "input",
+    "transfer",
+    "compute",
+    "optimizer",
+    "script",
+    "unknown",
+]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+"""Why a worker is slower than it should be."""
+
 FindingKind = Literal[
-    "straggler", "input", "transfer", "compute", "communication", "imbalance", "memory"
+    "straggler",
+    "input",
+    "transfer",
+    "compute",
+    "optimizer",
+    "script",
+    "evaluation",
+    "contention",
+    "communication",
+    "imbalance",
+    "memory",
+    "stall",
 ]
 
 

@@ -15,6 +15,9 @@ from hetero_hvd.probes import horovod_notice
 from hetero_hvd.probes.hardware import Hardware, probe_hardware
 
 HOROVOD_VERSION = "0.28.1"
+
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
+"""What `python_requires` in setup.py says too."""
 """The release that hetero_hvd is made for: Horovod's last."""
 
 _PACKAGES = ("hetero_hvd", "horovod", "msgspec", "numpy", "torch", "websockets")
@@ -179,11 +182,11 @@ def _version_problems(versions: dict[str, str | None]) -> Iterator[Problem]:
                 remedy="run scripts/setup and use its .venv",
                 stops_training=True,
             )
-    if sys.version_info[:2] != (3, 11):
+    if not OLDEST_PYTHON <= sys.version_info[:2] <= NEWEST_PYTHON:
         yield Problem(
             what=f"Python is {versions['python']}",
-            consequence=f"Horovod {HOROVOD_VERSION} is tested with hetero_hvd on Python 3.11 only",
-            remedy="use Python 3.11: PYTHON=/path/to/python3.11 scripts/setup",
+            consequence=f"Horovod {HOROVOD_VERSION} is meant to work here on Python 3.11 to 3.13",
+            remedy="use one of these: PYTHON=/path/to/python3.11 scripts/setup",
         )
 
 

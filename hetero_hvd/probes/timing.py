@@ -6,11 +6,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
-Phase = Literal["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer"]
-STEP_PHASES: tuple[Phase, ...] = get_args(Phase)
+from hetero_hvd.messages import OWN_PHASES, Phase
+
 NO_PHASE = ("", 0.0)
+OF_HOST = ("data_wait", "comm_wait", "evaluation")
+"""Phases that the host's clock times, whatever the device."""
 
 
 class Event(Protocol):
@@ -86,12 +88,12 @@ class PhaseClock:
     def end(self, name: Phase, start: float, events: tuple[Event, Event] | None = None) -> None:
         """A phase ends that began at `start`; with its events where the device is measured.
 
-        What `comm_wait` has used of the processor is no work. Its clock is read inside of the phase
-        that ends: under a CPU quota a thread is stopped at its next system call, as this is one,
-        for what it has used before.
+        What waits and evaluations have used of the processor is no work of a step. Its clock is
+        read inside of the phase that ends: under a CPU quota a thread is stopped at its next system
+        call, as this is one, for what it has used before.
         """
         used = time.process_time()
-        if name == "comm_wait":
+        if name not in OWN_PHASES:
             self._used_waiting += used - self._used_at_end
         self._used_at_end = used
         if events is None:
@@ -102,7 +104,7 @@ class PhaseClock:
 
     def _new_events(self, name: Phase) -> tuple[Event, Event] | None:
         """To put around a phase that the device takes; None for one of the host."""
-        if self._device_clock is None or name in ("data_wait", "comm_wait"):
+        if self._device_clock is None or name in OF_HOST:
             return None
         return self._device_clock(), self._device_clock()
 
@@ -112,13 +114,18 @@ class PhaseClock:
 
     @property
     def busy_seconds(self) -> float | None:
-        """Time outside `comm_wait` since the last `take`; None where only the device knows."""
+        """Time in the own phases since the last `take`; None where only the device knows."""
         if self._device_clock is not None:
             return None
-        return sum(seconds for name, seconds in self._seconds.items() if name != "comm_wait")
+        return sum(seconds for name, seconds in self._seconds.items() if name in OWN_PHASES)
+
+    @property
+    def timed_seconds(self) -> float:
+        """Time in any phase since the last `take`, as far as the host knows."""
+        return sum(self._seconds.values())
 
     def take_processor_seconds(self) -> float:
-        """Processor time of all threads outside of `comm_wait`, since the last call."""
+        """Processor time of all threads outside of waits and evaluations, since the last call."""
         now = time.process_time()
         used = now - self._used_before - self._used_waiting
         self._used_before, self._used_waiting = now, 0.0

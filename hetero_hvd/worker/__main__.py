@@ -15,15 +15,17 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hetero_hvd.probes.control_groups import num_oom_kills
+from hetero_hvd.probes.processes import active_seconds, session_of, state_of
 
 TERM_GRACE_SECONDS = 5.0
-"""Between SIGTERM and SIGKILL; Horovod's own launcher waits as long."""
+"""Between SIGTERM and SIGKILL, unless the driver knows better; Horovod's launcher waits as long."""
 
 MAX_LINE_BYTES = 2**20
 PR_SET_PDEATHSIG = 1
@@ -32,6 +34,8 @@ EXIT_OUT_OF_MEMORY = 71
 """The kernel has killed the worker for want of memory; see `driver.memory_cap`."""
 
 GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
+SITE = Path(__file__).parent / "site"
+"""Refuses scripts that would train alone; see the module in it."""
 
 
 def lines(descriptor: int) -> Iterator[bytes]:
@@ -61,6 +65,8 @@ def worker_environment(order: dict[str, Any]) -> dict[str, str]:
     environment["PATH"] = os.pathsep.join(
         [str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]
     )
+    entries = [str(SITE), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, entries))
     gpus = visible_gpus(environment)
     if order["gpu"] is not None and order["gpu"] < len(gpus):
         environment["CUDA_VISIBLE_DEVICES"] = gpus[order["gpu"]]
@@ -80,11 +86,48 @@ def killed_with_parent() -> Callable[[], None]:
     return prepare
 
 
+def read_order(line: bytes) -> dict[str, Any]:
+    """The driver's first line.
+
+    Raises:
+        ValueError: It is no order; the text says which field is wrong.
+    """
+    try:
+        order = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("the order is no JSON") from error
+    if not isinstance(order, dict):
+        raise ValueError("the order is no JSON object")  # noqa: TRY004 - what was read is wrong
+    command, environment = order.get("command"), order.get("environment")
+    gpu = order.get("gpu", "")
+    fields = {
+        "command": _are_texts(command) and bool(command),
+        "directory": _are_texts([order.get("directory")]),
+        "environment": isinstance(environment, dict)
+        and _are_texts([*environment, *environment.values()])
+        and all(name and "=" not in name for name in environment),
+        "gpu": gpu is None or (type(gpu) is int and gpu >= 0),
+    }
+    for name, is_right in fields.items():
+        if not is_right:
+            raise ValueError(f"field {name!r} of the order is not as it must be")
+    return order
+
+
+def _are_texts(values: object) -> bool:
+    """Whether it is a list of texts, none of which ends early for the system."""
+    return isinstance(values, list) and all(
+        isinstance(value, str) and "\0" not in value for value in values
+    )
+
+
 def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
     """Run the command in a process group of its own; a script gets this interpreter.
 
     Raises:
         OSError: There is no such program or folder.
+        RuntimeError: The folder is in the home of a user that is not there.
+        ValueError: A text cannot be given to a program here.
     """
     command: list[str] = order["command"]
     if command[0].endswith(".py"):
@@ -106,24 +149,59 @@ def signal_group(child: subprocess.Popen[bytes], number: int) -> None:
         os.killpg(child.pid, number)
 
 
+def tell_pulse(pid: int) -> None:
+    """Tell how the worker is, in one piece, among what it writes; see `driver.pulse`."""
+    own, of_all = active_seconds(pid), sum(map(active_seconds, session_of(pid)))
+    sign = f"\x01hetero-hvd:{state_of(pid)} {own:.3f} {of_all:.3f}\x01"
+    with suppress(OSError):
+        os.write(sys.stdout.fileno(), sign.encode())
+
+
+class Grace:
+    """The time between SIGTERM and SIGKILL; may change while it passes."""
+
+    def __init__(self) -> None:
+        self._seconds, self._changed = TERM_GRACE_SECONDS, threading.Event()
+
+    def allow(self, seconds: bytes) -> None:
+        """Take a new one."""
+        with suppress(ValueError):
+            self._seconds = float(seconds)
+            self._changed.set()
+
+    def wait(self) -> None:
+        """Until it is over."""
+        began_at_seconds = time.monotonic()
+        while (left := began_at_seconds + self._seconds - time.monotonic()) > 0:
+            self._changed.wait(left)
+            self._changed.clear()
+
+
 def obey(
     child: subprocess.Popen[bytes],
     orders: Iterator[bytes],
     ending: threading.Event,
     killing: threading.Event,
+    grace: Grace,
 ) -> None:
     """Read the driver's further orders; the end of the input ends the worker."""
-    for line in orders:
-        if line == b"KILL":
-            killing.set()
-            signal_group(child, signal.SIGKILL)
-        elif line == b"TERM":
-            ending.set()
-    ending.set()
+    try:
+        for line in orders:
+            if line == b"KILL":
+                killing.set()
+                signal_group(child, signal.SIGKILL)
+            elif line == b"TERM":
+                ending.set()
+            elif line.startswith(b"GRACE "):
+                grace.allow(line.removeprefix(b"GRACE "))
+            elif line == b"LOOK":
+                tell_pulse(child.pid)
+    finally:  # also after an error of ours: nobody would hear the order to end any more
+        ending.set()
 
 
 def end_when_told(
-    child: subprocess.Popen[bytes], ending: threading.Event, *, is_script: bool
+    child: subprocess.Popen[bytes], ending: threading.Event, grace: Grace, *, is_script: bool
 ) -> None:
     """SIGTERM first; what is left after the grace gets SIGKILL.
 
@@ -136,7 +214,7 @@ def end_when_told(
             os.kill(child.pid, signal.SIGTERM)
     else:
         signal_group(child, signal.SIGTERM)
-    threading.Event().wait(TERM_GRACE_SECONDS)
+    grace.wait()
     signal_group(child, signal.SIGKILL)
 
 
@@ -154,20 +232,20 @@ def main() -> int:
     first = next(orders, None)
     if first is None:
         return EXIT_CANNOT_START
-    ending, killing = threading.Event(), threading.Event()
+    ending, killing, grace = threading.Event(), threading.Event(), Grace()
     num_kills = num_oom_kills()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
-    order = json.loads(first)
-    is_script = order["command"][0].endswith(".py")
     try:
+        order = read_order(first)
         child = start(order)
-    except OSError as error:
+    except (OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"cannot start the worker: {error}\n")
         return EXIT_CANNOT_START
+    is_script = order["command"][0].endswith(".py")
     tasks = (
-        lambda: obey(child, orders, ending, killing),
-        lambda: end_when_told(child, ending, is_script=is_script),
+        lambda: obey(child, orders, ending, killing, grace),
+        lambda: end_when_told(child, ending, grace, is_script=is_script),
     )
     for task in tasks:
         threading.Thread(target=task, daemon=True).start()

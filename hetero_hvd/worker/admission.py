@@ -7,11 +7,9 @@ import json
 import logging
 import os
 import signal
-import sys
 import threading
-import traceback
+import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -19,10 +17,11 @@ import torch
 from hetero_hvd.core.cluster import BalanceConfig
 from hetero_hvd.discovery.machine import machine_identity
 from hetero_hvd.errors import JobError, UserError, WorkerLostError
-from hetero_hvd.messages import Crashed, FromWorker, Leaving
+from hetero_hvd.messages import Finished, FromWorker, Leaving
 from hetero_hvd.worker.client import DriverClient
 from hetero_hvd.worker.collective import Collective, HostUpdates, open_collective
 from hetero_hvd.worker.description import describe_device
+from hetero_hvd.worker.farewell import Farewell
 from hetero_hvd.worker.log_lines import log_records
 from hetero_hvd.worker.node import Place, read_place
 from hetero_hvd.worker.planner import DriverPlanner, LocalPlanner, Planner
@@ -31,6 +30,7 @@ from hetero_hvd.worker.software import device_uuid, software
 logger = logging.getLogger(__name__)
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
+REUNION_POLL_SECONDS = 0.05
 EXIT_CUT_OFF = 75  # EX_TEMPFAIL of sysexits.h
 
 
@@ -40,40 +40,52 @@ class Seat:
     Attributes:
         place: Who and where it is.
         client: The channel to our driver; None without one.
+        farewell: How the driver hears of the end of the script; None without one.
         collective: The door to the other workers.
         planner: Where plans come from; used on rank 0.
         rendezvous_id: The last membership that this process was in; see `agreed`.
+        progress: Gives the number of applied steps of the training that was begun last.
     """
 
     def __init__(self, place: Place, *, progress: Callable[[], int]) -> None:
         self.place = place
         self.client: DriverClient | None = None
+        self.farewell: Farewell | None = None
         self.rendezvous_id = self._agreed_generation = 0
         self._updates: HostUpdates | None = None
-        self._is_terminated = False
-        log_records(step=lambda: progress() - 1, rendezvous_id=lambda: self.rendezvous_id)
+        self.progress, self._is_terminated = progress, False
+        self._parting = threading.Lock()
+        self._has_parted = False
+        log_records(step=lambda: self._done() - 1, rendezvous_id=lambda: self.rendezvous_id)
         if place.driver is not None:
             prove_health(device())
-            self.client = DriverClient(place, progress=progress, introduction=_introduction)
-            _report_crashes(self.client, place)
+            self.client = DriverClient(place, progress=self._done, introduction=_introduction)
+            self.farewell = Farewell(
+                self.client, place.worker, progress=self._done, part=self._end_collective
+            )
+            self.farewell.prepare()
             admission = self.client.wait_for_admission()
             os.environ.update(admission.environment)
             self.rendezvous_id = admission.rendezvous_id
-        self.collective: Collective = open_collective(
-            is_unwanted=lambda: self.stop_requested or self.leave_reason is not None
-        )
+        self.collective: Collective = open_collective(is_unwanted=self._is_unwanted)
         if self.client is not None:
             self.client.on_void = self.collective.cut
             self.client.on_member_lost = self._member_lost
             self._drain_on_sigterm()
         self.collective.start()
         atexit.register(self.leave)
+        if self.farewell is not None:
+            self.farewell.await_end()
         if self.client is not None:
             self.planner: Planner = DriverPlanner(self.client)
         else:
             self.planner = LocalPlanner(_balance_config(os.environ.get("HETERO_HVD_BALANCE")))
             if os.environ.get("HOROVOD_ELASTIC") == "1":
                 self._updates = HostUpdates()
+
+    def _done(self) -> int:
+        """Applied steps, of whichever training: another one may have begun meanwhile."""
+        return self.progress()
 
     @property
     def reset_requested(self) -> bool:
@@ -92,8 +104,22 @@ class Seat:
         """Why this worker should leave after the step under way, whatever the others do."""
         if self._is_terminated:
             return "SIGTERM"
-        is_cut_off = self.client is not None and self.client.is_cut_off
-        return "the driver is out of reach" if is_cut_off else None
+        is_given_up = self.client is not None and self.client.is_given_up
+        return "the driver is out of reach" if is_given_up else None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this worker must not train now: the driver may have replaced it."""
+        return self.client is not None and self.client.is_cut_off
+
+    def await_driver(self) -> None:
+        """Block as long as this worker is cut off and need not leave."""
+        while self.is_cut_off and self.leave_reason is None:
+            time.sleep(REUNION_POLL_SECONDS)
+
+    def _is_unwanted(self) -> bool:
+        self.await_driver()
+        return self.stop_requested or self.leave_reason is not None
 
     @property
     def leave_code(self) -> int:
@@ -114,8 +140,13 @@ class Seat:
 
     def tell(self, message: FromWorker) -> None:
         """Tell the driver, if there is one."""
-        if self.client is not None:
-            self.client.send(message)
+        if self.client is None or self.farewell is None:
+            return
+        if isinstance(message, Finished):
+            self.farewell.has_finished = True
+        if isinstance(message, Leaving):
+            self.farewell.is_said = True
+        self.client.send(message)
 
     def reset_done(self) -> None:
         """A new membership is entered: what was asked for has been done."""
@@ -126,17 +157,23 @@ class Seat:
 
     def part(self) -> None:
         """Let the others go on at once: what this process still has to do may take long."""
-        self.tell(Leaving())
         self.collective.cut()
 
     def leave(self) -> None:
         """Close everything, once."""
         atexit.unregister(self.leave)
-        if self.leave_reason is not None:
-            self.collective.cut()  # nobody may be there to agree on an orderly end
-        self.collective.stop()
+        self._end_collective()
         if self.client is not None:
             self.client.close()
+
+    def _end_collective(self) -> None:
+        with self._parting:
+            if self._has_parted:
+                return
+            self._has_parted = True
+            if self.leave_reason is not None or self.is_cut_off:
+                self.collective.cut()  # nobody may be there to agree on an orderly end
+            self.collective.stop()
 
     def _drain_on_sigterm(self) -> None:
         """SIGTERM: finish the step and leave; a second one ends at once. An own handler stays."""
@@ -218,25 +255,3 @@ def _introduction() -> dict[str, Any]:
         "device_uuid": device_uuid(own),
         "machine_id": machine_identity(),
     }
-
-
-def _report_crashes(client: DriverClient, place: Place) -> None:
-    """Tell the driver about an exception that ends the script, before the process ends."""
-    previous = sys.excepthook
-
-    def report(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        if not issubclass(kind, KeyboardInterrupt):
-            lines = traceback.format_exception(kind, error, trace)
-            client.send(
-                Crashed(
-                    worker=place.worker,
-                    error=lines[-1].strip(),
-                    traceback="".join(lines),
-                    user_error=issubclass(kind, UserError),
-                )
-            )
-        previous(kind, error, trace)
-
-    sys.excepthook = report

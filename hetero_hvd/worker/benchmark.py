@@ -195,15 +195,13 @@ class BenchmarkState(ElasticState):
         tell(result)
 
     def _read(self) -> float | None:
-        """Samples per second of the dataset, read in this process; None for a stream."""
-        num_steps, total = self._loader.steps_per_epoch, self._loader.global_batch_size
+        """Samples per second of the dataset, by one reader; None for a stream."""
         found: list[float] = []
-        began_at = time.perf_counter()
-        for step in range(min(num_steps or 0, MAX_READS)):
-            start = time.perf_counter()
-            if start - began_at > READ_RATIO * self._budget_seconds:
+        began_at = start = time.perf_counter()
+        for num_samples in self._loader.batches_alone(MAX_READS):
+            end = time.perf_counter()
+            found.append(num_samples / (end - start))
+            if end - began_at > READ_RATIO * self._budget_seconds:
                 break
-            part = self._loader.load(0, step, lambda _: ((total,), 0))
-            if part is not None:
-                found.append(part.num_samples / (time.perf_counter() - start))
+            start = end
         return median(found) if found else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch.nn import Parameter
@@ -20,7 +20,7 @@ class BucketSum:
         bucket: Whose.
         wire: What travels, and where the sum arrives; the bucket's own buffer, or a copy.
         own: What this worker adds, if that is kept.
-        residual_before: What rounding had lost before this step.
+        rounding: What rounding has lost in it, and what was owed before; None: that is not kept.
     """
 
     def __init__(
@@ -28,10 +28,10 @@ class BucketSum:
         bucket: Bucket,
         wire: torch.Tensor,
         own: torch.Tensor | None,
-        residual_before: torch.Tensor | None,
+        rounding: Rounding | None,
     ) -> None:
         self._bucket, self.wire, self.own = bucket, wire, own
-        self._residual_before = residual_before
+        self._rounding = rounding
         self.handle: Handle = None
 
     def publish(self, factor: float) -> None:
@@ -53,9 +53,31 @@ class BucketSum:
         if factor != 1.0:
             bucket.flat.mul_(factor)
 
-    def forget(self) -> None:
-        """It will not be applied."""
-        self._bucket.residual = self._residual_before
+    def settle(self, factor: float | None) -> None:
+        """It was applied, times `factor`; or not at all: None."""
+        if self._rounding is not None:
+            self._bucket.owe(self._rounding.owed(factor))
+            self._rounding = None
+
+
+class Rounding(NamedTuple):
+    """What one worker's rounding to fp16 leaves to be made up for.
+
+    Attributes:
+        lost: What the wire lacks, in units of the reduced sum.
+        before: What was owed, and added to the sum; in units of the gradient.
+        expected_factor: From the sum to the gradient, when it was added.
+    """
+
+    lost: torch.Tensor
+    before: torch.Tensor | None
+    expected_factor: float
+
+    def owed(self, factor: float | None) -> torch.Tensor | None:
+        """In units of the gradient, now that the true factor is known; None: it was not applied."""
+        if factor is None or self.before is None:
+            return self.before if factor is None else self.lost * factor
+        return self.lost * factor + self.before * (1.0 - factor / self.expected_factor)
 
 
 class Bucket:
@@ -73,7 +95,7 @@ class Bucket:
     def __init__(self, index: int, parameters: list[Parameter], compression: Compression) -> None:
         self.index = index
         self._compression = compression
-        self.residual: torch.Tensor | None = None
+        self._owed: torch.Tensor | None = None
         self.parameters = parameters
         first = parameters[0]
         elements = sum(parameter.numel() for parameter in parameters)
@@ -105,28 +127,35 @@ class Bucket:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def launch(self, collective: Collective, lane: int, *, copies: bool) -> None:
+    def owe(self, more: torch.Tensor | None) -> None:
+        """Make up for this in the next reduction."""
+        if more is not None:
+            self._owed = more if self._owed is None else self._owed + more
+
+    def launch(self, collective: Collective, lane: int, *, copies: bool, factor: float) -> None:
         """Start the reduction; see `Reducer`."""
         self.used.copy_(torch.tensor(self.seen))
-        before, own = self.residual, self.flat.clone() if copies else None
-        self.sum = BucketSum(self, self._on_the_wire(copies=copies), own, before)
+        own = self.flat.clone() if copies else None
+        wire, rounding = self._on_the_wire(copies=copies, factor=factor)
+        self.sum = BucketSum(self, wire, own, rounding)
         name = f"gradients.{self.index}.{lane}"
         self.sum.handle = collective.sum_async(self.sum.wire, name)
 
-    def _on_the_wire(self, *, copies: bool) -> torch.Tensor:
+    def _on_the_wire(self, *, copies: bool, factor: float) -> tuple[torch.Tensor, Rounding | None]:
         if self._compression == "none":
             # Horovod has no bfloat16, and half-precision sums lose bits: both travel as float32.
             if self.flat.dtype in (torch.float16, torch.bfloat16):
-                return self.flat.float()
-            return self.flat.clone() if copies else self.flat
-        if self.residual is not None:
-            self.flat.add_(self.residual)
+                return self.flat.float(), None
+            return self.flat.clone() if copies else self.flat, None
+        if self._compression == "fp16":
+            return self.flat.half(), None
+        before, self._owed = self._owed, None
+        if before is not None:
+            self.flat.add_(before / factor)
         wire = self.flat.half()
-        if self._compression == "fp16-feedback":
-            lost = torch.nan_to_num(self.flat - wire, nan=0.0, posinf=0.0, neginf=0.0)
-            lost[-len(self.parameters) :] = 0.0  # the flags are exact
-            self.residual = lost
-        return wire
+        lost = torch.nan_to_num(self.flat - wire, nan=0.0, posinf=0.0, neginf=0.0)
+        lost[-len(self.parameters) :] = 0.0  # the flags are exact
+        return wire, Rounding(lost, before, factor)
 
 
 class Gradients:
@@ -167,7 +196,7 @@ class Gradients:
             each.guess(factor)
         return True
 
-    def forget(self) -> None:
-        """They will not be applied: what rounding lost before them counts again."""
+    def settle(self, factor: float | None) -> None:
+        """They were applied with this factor, from the sum to the gradient; None: they were not."""
         for each in self._sums:
-            each.forget()
+            each.settle(factor)

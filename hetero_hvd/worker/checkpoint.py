@@ -2,7 +2,8 @@
 
 Only rank 0 writes. On the step path the state is copied to the host's memory, nothing more; a
 thread serialises and writes it: temporary folder, fsync, SHA-256 in a manifest, rename. A copy that
-is damaged, or half a copy, is never taken: the one before is.
+is damaged, half a copy, or one that holds more than tensors and plain data is never taken: the one
+before is.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import msgspec
 import numpy as np
 import torch
 
-from hetero_hvd.errors import JobError, first_line
-from hetero_hvd.worker.replica import Replica
+from hetero_hvd.errors import JobError, UserError, first_line
+from hetero_hvd.worker.replica import Replica, Unreadable, unpacked
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         run: Which run of the job wrote it.
+        run_number: Of that run among those that wrote into the folder; later ones have larger ones.
         applied_steps: Optimizer steps applied.
         sha256: Of the state's bytes.
         num_bytes: Of the state.
@@ -68,6 +70,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     num_bytes: int
     metrics: dict[str, float] = {}
+    run_number: int = 0
 
 
 class Checkpoints:
@@ -85,28 +88,57 @@ class Checkpoints:
         self._writer: threading.Thread | None = None
         self._next_at_seconds = time.monotonic() + settings.every_seconds
         self._best = float("-inf")
+        self._num_failed = 0
 
-    def load_newest(self) -> bool:
+    @property
+    def resume(self) -> str:
+        """Folder of the earlier run that was asked for; empty for none."""
+        return self._settings.resume
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a copy of the state is in memory."""
+        return self._writer is not None and self._writer.is_alive()
+
+    def load_newest(self) -> Path | None:
         """Take over the newest good checkpoint of this run, else of the one to resume.
 
         Returns:
-            Whether there was one.
+            Which one; None: there is none.
+
+        Raises:
+            UserError: It is good, but of another script; says what is different.
         """
+        self.wait()
         own = [m for m in _listed(self._folder) if m[1].run == self._settings.run]
         earlier = _listed(Path(self._settings.resume)) if self._settings.resume else []
         for path, manifest in own + earlier:
-            payload = _read(path, manifest)
-            if payload is not None:
-                state = self._replica.load(payload)
-                _restore_randomness(state.get("randomness", {}))
-                logger.warning("going on from %s: step %d", path, manifest.applied_steps)
-                return True
-        return False
+            state = _state(path, manifest)
+            if state is None:
+                continue
+            try:
+                words = self._replica.resume(state)
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from error
+            for line in words:
+                logger.warning("%s: %s", path, line)
+            _restore_randomness(state.get("randomness", {}))
+            logger.warning("going on from %s: step %d", path, manifest.applied_steps)
+            return path
+        return None
+
+    def kept(self) -> str:
+        """What is on disk of this run, in words."""
+        self.wait()
+        for path, manifest in _listed(self._folder):
+            if manifest.run == self._settings.run:
+                return f"the newest checkpoint is of step {manifest.applied_steps}: {path}"
+        return "no checkpoint was written yet"
 
     def is_due(self) -> bool:
         """Whether to call `save`; a writer that is still busy is not disturbed."""
         is_time = self._settings.every_seconds and time.monotonic() >= self._next_at_seconds
-        return bool(is_time) and (self._writer is None or not self._writer.is_alive())
+        return bool(is_time) and not self.is_writing
 
     def is_best(self, metrics: Mapping[str, float]) -> bool:
         """Whether these are the best metrics so far; remembers them."""
@@ -129,8 +161,9 @@ class Checkpoints:
             arguments = (state, applied_steps, dict(metrics or {}))
             writer = threading.Thread(target=self._write, args=arguments, name="checkpoint")
             writer.start()
-        except (MemoryError, RuntimeError) as error:  # the second from torch, and for the thread
-            _complain(applied_steps, error)
+        # RuntimeError comes from torch, and for the thread.
+        except (MemoryError, RuntimeError, UserError) as error:
+            self._complain(applied_steps, error)
         else:
             self._writer = writer
 
@@ -154,19 +187,38 @@ class Checkpoints:
                 sha256=_digest(partial / STATE),
                 num_bytes=(partial / STATE).stat().st_size,
                 metrics=metrics,
+                run_number=self._run_number(),
             )
-            with (partial / MANIFEST).open("wb") as file:
-                file.write(msgspec.json.encode(manifest))
-                file.flush()
-                os.fsync(file.fileno())
+            _write_manifest(partial, manifest)
             if not (self._folder / name).exists():
                 partial.rename(self._folder / name)
+            elif metrics:
+                _add_metrics(self._folder / name, metrics)
             _sync_folder(self._folder)
+            self._num_failed = 0
             self._prune()
-        except (OSError, MemoryError, RuntimeError) as error:  # torch: a full disk is the last one
-            _complain(applied_steps, error)
+        # torch calls a full disk a RuntimeError.
+        except (OSError, MemoryError, RuntimeError, msgspec.DecodeError) as error:
+            self._complain(applied_steps, error)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+    def _run_number(self) -> int:
+        found = [manifest for _, manifest in _listed(self._folder)]
+        own = [m.run_number for m in found if m.run == self._settings.run]
+        return own[0] if own else 1 + max((m.run_number for m in found), default=0)
+
+    def _complain(self, applied_steps: int, error: Exception) -> None:
+        self._num_failed += 1
+        again = self._settings.every_seconds
+        logger.error(
+            "the checkpoint of step %d cannot be written: %s (training goes on; %d failed in a "
+            "row, the next one is tried %s)",
+            applied_steps,
+            first_line(error),
+            self._num_failed,
+            f"in {again:g} s" if again else "when there is a better state, or at the end",
+        )
 
     def _prune(self) -> None:
         own = [item for item in _listed(self._folder) if item[1].run == self._settings.run]
@@ -179,14 +231,6 @@ class Checkpoints:
                 shutil.rmtree(item[0], ignore_errors=True)
         for partial in self._folder.glob(f".step-*-{self._settings.run}.*"):
             shutil.rmtree(partial, ignore_errors=True)  # of a writer that was killed
-
-
-def _complain(applied_steps: int, error: Exception) -> None:
-    logger.error(
-        "the checkpoint of step %d cannot be written: %s (training goes on)",
-        applied_steps,
-        first_line(error),
-    )
 
 
 def open_checkpoints(variables: Mapping[str, str], replica: Replica) -> Checkpoints | None:
@@ -205,8 +249,25 @@ def open_checkpoints(variables: Mapping[str, str], replica: Replica) -> Checkpoi
     return Checkpoints(settings, replica)
 
 
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Whole or not at all."""
+    partial = folder / f".{MANIFEST}.{os.getpid()}"
+    with partial.open("wb") as file:
+        file.write(msgspec.json.encode(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(folder / MANIFEST)
+    _sync_folder(folder)
+
+
+def _add_metrics(path: Path, metrics: dict[str, float]) -> None:
+    """The state of that step is there already: let it count as evaluated."""
+    manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
+    _write_manifest(path, msgspec.structs.replace(manifest, metrics=manifest.metrics | metrics))
+
+
 def _listed(folder: Path) -> list[tuple[Path, Manifest]]:
-    """Complete checkpoints, newest first."""
+    """Complete checkpoints, newest first: those of the last run that wrote into the folder."""
     found = []
     for path in folder.glob("step-*"):
         try:
@@ -215,7 +276,27 @@ def _listed(folder: Path) -> list[tuple[Path, Manifest]]:
             logger.warning("%s is not taken: %s", path, error)
             continue
         found.append((path, manifest))
-    return sorted(found, key=lambda item: (item[1].applied_steps, str(item[0])), reverse=True)
+    return sorted(
+        found,
+        key=lambda item: (item[1].run_number, item[1].applied_steps, str(item[0])),
+        reverse=True,
+    )
+
+
+def _state(path: Path, manifest: Manifest) -> dict[str, Any] | None:
+    """What a checkpoint holds, if it can be taken."""
+    payload = _read(path, manifest)
+    if payload is None:
+        return None
+    try:
+        found = unpacked(payload)
+    except Unreadable as error:
+        logger.warning("%s is not taken: %s: trying the one before", path, error)
+        return None
+    if not isinstance(found, dict):
+        logger.warning("%s is not taken: it holds no state: trying the one before", path)
+        return None
+    return found
 
 
 def _read(path: Path, manifest: Manifest) -> bytes | None:

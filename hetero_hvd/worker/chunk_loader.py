@@ -23,6 +23,8 @@ class ChunkLoader:
         self._source, self._epoch, self._size, self._queue = source, epoch, size, queue
         self._asked: deque[int] = deque()
         self._seen: set[int] = set()
+        self._urgent: deque[int] = deque()
+        self._ready: dict[int, Any] = {}
         self._batches = source.batches_of(self)
 
     def load(self, chunk: int) -> tuple[int, Any]:
@@ -30,16 +32,22 @@ class ChunkLoader:
 
         Args:
             chunk: Mostly the first of the queue that was not handed out; any other one, such as
-                one to be computed again, is loaded in this process.
+                one to be computed again, is asked for next.
         """
         num_samples = len(self._positions(chunk))
-        while chunk in self._asked or chunk not in self._seen:
+        if chunk not in self._ready and chunk not in self._asked:
+            self._urgent.append(chunk)
+        while chunk not in self._ready:
             batch = next(self._batches, self)
-            if batch is self:  # the queue was empty, and its loader has ended
-                break
-            if self._asked.popleft() == chunk:
-                return num_samples, batch
-        return num_samples, self._source.load_at(self._epoch, self._positions(chunk))
+            if batch is self:  # there was nothing to ask for, and its loader has ended
+                self._batches = self._source.batches_of(self)
+                continue
+            self._ready[self._asked.popleft()] = batch
+        batch = self._ready.pop(chunk)
+        for other in self._ready.keys() - set(self._queue):  # of another worker by now
+            del self._ready[other]
+            self._seen.discard(other)
+        return num_samples, batch
 
     def __iter__(self) -> Iterator[Sequence[Any]]:
         """What the loader asks; goes on after an end when the queue has grown."""
@@ -47,12 +55,11 @@ class ChunkLoader:
 
     def __next__(self) -> Sequence[Any]:
         """Indices of the samples of the next chunk that was not asked for yet."""
-        for chunk in self._queue:
-            if chunk not in self._seen:
-                self._seen.add(chunk)
-                self._asked.append(chunk)
-                return self._source.indices(self._epoch, self._positions(chunk))
-        raise StopIteration
+        unseen = (chunk for chunk in self._queue if chunk not in self._seen)
+        chunk = self._urgent.popleft() if self._urgent else next(unseen)
+        self._seen.add(chunk)
+        self._asked.append(chunk)
+        return self._source.indices(self._epoch, self._positions(chunk))
 
     def _positions(self, chunk: int) -> range:
         start = chunk * self._size

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import psutil
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from hetero_hvd import channel
@@ -42,6 +42,9 @@ LEASE_SECONDS = 7.0
 """A member that has not heard of its driver for so long is cut off, and must not train on: the
 driver may have replaced it. Longer than a busy driver ever needs to answer."""
 
+REUNION_SECONDS = 30.0
+"""So long a member whose lease is over waits for its driver, which may only have been paused."""
+
 LEASED_TIMEOUT_SECONDS = 2.0
 """For a member to connect anew: a longer wait would outlast the lease."""
 
@@ -49,8 +52,8 @@ LEASED_TIMEOUT_SECONDS = 2.0
 class DriverClient:
     """What the driver has told this worker, and the way to answer.
 
-    If the driver is out of reach, `send` drops and training goes on with the last plan; the thread
-    keeps trying to connect, until the lease is over.
+    If the driver is out of reach, `send` drops and training goes on with the last plan, until the
+    lease is over; the thread keeps trying to connect.
 
     Args:
         place: Where this worker is and where the driver listens.
@@ -60,10 +63,12 @@ class DriverClient:
 
     Attributes:
         reset_requested: Whether the driver wants another membership.
+        phase: Called for each heartbeat; gives the phase that the training is in.
         on_void: Called in the thread when this worker has lost the driver.
         on_member_lost: Called in the thread with the `rendezvous_id` of `MemberLost`.
         on_beat: Called in the thread before each heartbeat.
         on_trace: Called in the thread when the driver wants a trace.
+        waits_in: Called in the thread for each heartbeat; see `whereabouts.waits_in`.
     """
 
     def __init__(
@@ -86,12 +91,14 @@ class DriverClient:
         self._plan: BatchPlan | None = None
         self._stop: Stop | None = None
         self._heard_at_seconds = time.monotonic()
-        self._is_cut_off = False
+        self._is_cut_off = self._is_refused = False
         self.reset_requested = False
+        self.phase: Callable[[], str] = str
         self.on_void: Callable[[], None] = lambda: None
         self.on_member_lost: Callable[[int], None] = lambda _: None
         self.on_beat: Callable[[], None] = lambda: None
         self.on_trace: Callable[[TraceRequested], None] = lambda _: None
+        self.waits_in: Callable[[], tuple[str, str]] = lambda: ("", "")
         self._thread = threading.Thread(target=self._run, name="driver-channel", daemon=True)
         self._thread.start()
 
@@ -107,8 +114,18 @@ class DriverClient:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the lease is over."""
+        """Whether the lease is over, and the driver has not come back."""
         return self._is_cut_off
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether there is nothing to wait for any more: the driver is gone, or has replaced us."""
+        patience = LEASE_SECONDS + REUNION_SECONDS
+        return self._is_cut_off and (self._is_refused or self._silent_seconds > patience)
+
+    @property
+    def _silent_seconds(self) -> float:
+        return time.monotonic() - self._heard_at_seconds
 
     def wait_for_admission(self) -> Admit:
         """Block until the driver makes this worker a member.
@@ -163,6 +180,7 @@ class DriverClient:
             except (WebSocketException, OSError, ChannelError, TimeoutError) as error:
                 if not self._closed.is_set():
                     logger.warning("no channel to the driver: %s", error)
+                self._is_refused |= _is_farewell(error)
             with self._lock:
                 self._connection = self._session = None
             self._check_lease()
@@ -171,11 +189,15 @@ class DriverClient:
             backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
 
     def _check_lease(self) -> None:
-        silent_seconds = time.monotonic() - self._heard_at_seconds
-        if self._admission is not None and silent_seconds > LEASE_SECONDS and not self._is_cut_off:
-            logger.error("the driver is out of reach for %.0f s: leaving", silent_seconds)
-            self._is_cut_off = True
+        if self._admission is None:
+            return
+        silent_seconds, was_cut_off = self._silent_seconds, self._is_cut_off
+        self._is_cut_off = self._is_refused or silent_seconds > LEASE_SECONDS
+        if self._is_cut_off and not was_cut_off:
+            logger.error("the driver is out of reach for %.0f s", silent_seconds)
             self.on_void()
+        elif was_cut_off and not self._is_cut_off:
+            logger.warning("the driver is within reach again")
 
     def _timeout_seconds(self) -> float:
         return CONNECT_TIMEOUT_SECONDS if self._admission is None else LEASED_TIMEOUT_SECONDS
@@ -225,11 +247,13 @@ class DriverClient:
         pong: threading.Event | None = None
         while not self._closed.is_set():
             if time.monotonic() >= next_beat:
+                # While a call holds the interpreter, nothing is heard, nor is anything trained.
+                self._heard_at_seconds += max(0.0, time.monotonic() - next_beat)
                 if pong is None or pong.is_set():
                     self._heard_at_seconds, pong = time.monotonic(), connection.ping()
                 self._check_lease()
                 self.on_beat()
-                self.send(Heartbeat(applied_steps=self._progress()))
+                self.send(self._heartbeat())
                 next_beat = time.monotonic() + HEARTBEAT_SECONDS
             try:
                 frame = connection.recv(timeout=max(0.0, next_beat - time.monotonic()))
@@ -239,6 +263,12 @@ class DriverClient:
             session = self._session
             if session is not None:
                 self._take(session.open(frame))
+
+    def _heartbeat(self) -> Heartbeat:
+        operation, place = self.waits_in()
+        return Heartbeat(
+            applied_steps=self._progress(), phase=self.phase(), operation=operation, place=place
+        )
 
     def _take(self, message: FromDriver) -> None:
         with self._changed:
@@ -268,6 +298,12 @@ class DriverClient:
                 replied_at_seconds=now,
             )
         )
+
+
+def _is_farewell(error: Exception) -> bool:
+    """Whether the driver has said that this worker is none of the job any more."""
+    received = error.rcvd if isinstance(error, ConnectionClosed) else None
+    return received is not None and received.code == channel.NOT_EXPECTED
 
 
 def interface_of(address: str) -> str:

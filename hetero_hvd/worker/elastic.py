@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
+from functools import partial
 
-from hetero_hvd.errors import InvariantError, UserError, WorkerLostError
-from hetero_hvd.messages import Finished, Recovered, StepsTimed
-from hetero_hvd.probes.timing import PhaseClock
+from hetero_hvd.errors import InvariantError, JobError, UserError, WorkerLostError
+from hetero_hvd.messages import OWN_PHASES, Finished, Leaving, Recovered, StepsTimed
+from hetero_hvd.probes.timing import NO_PHASE, PhaseClock
 from hetero_hvd.worker.admission import Seat, init
-from hetero_hvd.worker.checkpoint import open_checkpoints
 from hetero_hvd.worker.collective import Interrupted
 from hetero_hvd.worker.description import Work
 from hetero_hvd.worker.exchange import RESET, STOP, Table
-from hetero_hvd.worker.integrity import heal
+from hetero_hvd.worker.integrity import Undecided, heal, is_check_due
+from hetero_hvd.worker.keeping import Keeping
+from hetero_hvd.worker.last_state import LastState
 from hetero_hvd.worker.loader import ShareLoader
 from hetero_hvd.worker.membership import (
     FRESH,
@@ -36,6 +39,7 @@ from hetero_hvd.worker.replica import Replica, Stateful
 from hetero_hvd.worker.sizing import Sizing
 from hetero_hvd.worker.step_times import StepTimes
 from hetero_hvd.worker.watchdog import Watchdog
+from hetero_hvd.worker.whereabouts import waits_in
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +57,7 @@ class ElasticState:
     Attributes:
         numerics: See `membership.Report`.
         work: What is trained.
+        last_state: What is kept when the script leaves its loop.
     """
 
     def __init__(
@@ -64,15 +69,20 @@ class ElasticState:
         sizing: Sizing,
     ) -> None:
         self._pipeline, self._sizing = pipeline, sizing
-        self.position = Position()
+        self.position = Position(order=loader.order)
         self._replica = Replica({**parts, "position": self.position})
-        self._checkpoints = open_checkpoints(os.environ, self._replica)
+        self._kept = Keeping(
+            self._replica, self.position, loader.order, sizing, lambda: self.is_leader
+        )
+        self.last_state = LastState(self._replica)
         floor_seconds = float(os.environ.get("HETERO_HVD_HANG_SECONDS", "inf"))
-        self._clock, self._watchdog = clock, Watchdog(clock, floor_seconds=floor_seconds)
+        self._clock = clock
+        self._watchdog = Watchdog(clock, lambda: sizing.shape, floor_seconds=floor_seconds)
         self._loader = loader
         self.numerics, self.work = "", Work()
         self._seat: Seat | None = None
         self._membership: Membership | None = None
+        self._agreed = (FRESH, "")
         self._times, self._profile = StepTimes(varies=pipeline.varies), StepProfile(clock)
 
     @property
@@ -91,22 +101,50 @@ class ElasticState:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this worker has rank 0 at the moment."""
-        return self._seat is None or self._seat.collective.rank == 0
+        """Whether this worker has rank 0 at the moment; waits for its admission."""
+        return self.seat.collective.rank == 0
 
     @property
     def num_workers(self) -> int:
-        """Members at the moment."""
-        return 1 if self._membership is None else len(self._membership.workers)
+        """Members at the moment; waits for this worker's admission."""
+        if self._membership is None:
+            return self.seat.collective.size
+        return len(self._membership.workers)
 
     def enter(self) -> None:
         """Be admitted and consistent with the others, if this has not happened yet."""
+        self.last_state.checksum = ""
+        self.seat.progress = lambda: self.position.applied_steps
+        if self.seat.farewell is not None:
+            self.seat.farewell.begin(self.loop_left)
+        if self.seat.client is not None:
+            self.seat.client.on_beat = self._watchdog.end_if_overdue
+            self.seat.client.phase = self._phase
+            self.seat.client.waits_in = partial(waits_in, threading.get_ident())
+        self.rejoin()
         if self._membership is None:
-            resumed = self._checkpoints is not None and self._checkpoints.load_newest()
-            if self.seat.client is not None:
-                self.seat.client.on_beat = self._watchdog.end_if_overdue
-            self._meet(is_new=True, has_state=resumed)
+            self._kept.prove()
+            resumed = self._kept.load()
+            self._meet(is_new=True, has_state=resumed is not None)
+            is_found = self.membership.consistency.num_fresh < self.num_workers
+            self._kept.check_found(is_found=is_found)
             self._times.ended_at = time.perf_counter()
+
+    def rejoin(self) -> None:
+        """Another trainer may have entered other memberships since this one has trained."""
+        is_old = self._membership and self._membership.rendezvous_id != self.seat.rendezvous_id
+        if is_old:
+            self._meet()
+
+    def check_epochs(self, num_epochs: int) -> None:
+        """Say so if the checkpoint has as many epochs behind it as are asked for, or more."""
+        done = self.position.epoch
+        if done > num_epochs and self.is_leader:
+            logger.warning(
+                "%d epochs are trained already, %d is asked for: nothing is left to do",
+                done,
+                num_epochs,
+            )
 
     def shares_in_epoch(self, step_in_epoch: int) -> tuple[tuple[int, ...], int]:
         """The plan for a step of the epoch under way, and this worker's rank."""
@@ -121,8 +159,9 @@ class ElasticState:
             reason: In words, for the log.
         """
         logger.info("entering a new rendezvous: %s", reason)
+        self._clock.current = ("rendezvous", time.perf_counter())
         self._pipeline.forget(self.seat.collective)
-        self._leave_if_due()
+        self.leave_if_due()
         self._restart()
         self._meet()
         self.seat.tell(
@@ -134,6 +173,8 @@ class ElasticState:
                 broadcast=self.membership.consistency.broadcast,
             )
         )
+        self._clock.current = NO_PHASE
+        self._times.ended_at = time.perf_counter()  # what it took is no part of the next step
 
     def is_urgent(self, share: int, busy_seconds: float | None) -> bool:
         """Whether the next exchange should not wait: this worker has changed, or has a new plan.
@@ -144,7 +185,9 @@ class ElasticState:
         """
         if busy_seconds is not None:
             step = self.position.applied_steps + self._pipeline.num_in_flight
-            self._times.look(share, busy_seconds, planned=self._planned(step))
+            in_script = time.perf_counter() - self._times.ended_at - self._clock.timed_seconds
+            own = busy_seconds + max(0.0, in_script)
+            self._times.look(share, own, planned=self._planned(step))
         if self._times.has_changed or not self.is_leader:
             return self._times.has_changed
         return self.membership.exchange.is_news(self.seat.planner.newest())
@@ -159,23 +202,24 @@ class ElasticState:
         """
         step = self.position.applied_steps + self._pipeline.num_in_flight - 1
         if "forward" in seconds and self._clock.busy_seconds is None:  # the device told it just now
-            busy = sum(value for phase, value in seconds.items() if phase != "comm_wait")
+            busy = sum(value for phase, value in seconds.items() if phase in OWN_PHASES)
             self._times.look(share, busy, planned=self._planned(step))
         more = self._profile.step_applied(self.seat, step)
         self._times.add(share, seconds, more | self._pipeline.state())
         self._watchdog.learn(seconds)
         self._sizing.timed(share, seconds)
-        if self._checkpoints is not None and self.is_leader and self._checkpoints.is_due():
-            self._checkpoints.save(self.position.applied_steps)
-        self._leave_if_due()
+        self._kept.step_done()
+        self.leave_if_due()
         exchange = self.membership.exchange
         if is_urgent:
             exchange.hurry(step)
         try:
-            num_applied, workers = self.position.applied_steps, self.membership.workers
-            if heal(self.seat.collective, self._replica, workers, num_applied):
-                self._times.forget()
-            table = exchange.read() if exchange.is_awaited(step) else None
+            if is_check_due(self.position):
+                self._compare(f"at step {self.position.applied_steps}")
+            table = None
+            if exchange.is_awaited(step):
+                with self._clock.phase("comm_wait"):
+                    table = exchange.read()
             if table is not None:
                 self._act_on(table)
             if exchange is self.membership.exchange and exchange.is_due(step):
@@ -185,16 +229,36 @@ class ElasticState:
         except Interrupted as fault:
             self.recover("fault", str(fault))
 
+    def loop_left(self) -> str:
+        """The script takes no more steps; gives the digest of the state, empty if none is kept."""
+        farewell = self.seat.farewell
+        is_kept = farewell is not None and (farewell.is_said or farewell.has_finished)
+        if self._membership is not None and not is_kept:
+            self.last_state.keep(self._drain, self._kept.begin)
+        return self.last_state.checksum
+
+    def _drain(self) -> None:
+        try:
+            with self.last_state.applying():
+                self._pipeline.drain(self.seat.collective)
+        except Interrupted:  # not all have left; who goes on takes these steps anew
+            self._pipeline.forget(self.seat.collective)
+
     def evaluated(self, metrics: dict[str, float]) -> None:
         """Keep the state that has the best result."""
-        if self._checkpoints is not None and self._checkpoints.is_best(metrics) and self.is_leader:
-            self._checkpoints.save(self.position.applied_steps, metrics)
+        self._kept.evaluated(metrics)
 
     @property
     def _capacity(self) -> int:
         return self.seat.place.capacity
 
-    def _leave_if_due(self) -> None:
+    def _phase(self) -> str:
+        """The phase that the training is in; in the channel's thread."""
+        return self._clock.current[0]
+
+    def leave_if_due(self) -> None:
+        """End this process if it should go whatever the others do: its state is whole just now."""
+        self.seat.await_driver()
         if (reason := self.seat.leave_reason) is not None:
             self.seat.part()
             self._leave(reason, self.seat.leave_code)
@@ -209,22 +273,60 @@ class ElasticState:
             Whether it is so; if the membership changed under way, a member may not be as far.
 
         Raises:
-            InvariantError: The replicas differ.
+            JobError: The replicas differ, and nobody can tell which is right.
         """
-        checksum = self._replica.checksum()
         try:
             self._tell_timings(self.membership.exchange.read())
-            found = set(gather_bytes(self.seat.collective, checksum.encode(), "finish"))
+            checksum = self._compare(f"after {self.position.applied_steps} steps", "finish")
         except Interrupted as fault:
             self.recover("fault", str(fault))
             return False
-        if len(found) != 1:
-            raise InvariantError(f"the replicas differ after {self.position.applied_steps} steps")
-        self._keep_state()
+        self._kept.keep()
         worker, applied_steps = self.seat.place.worker, self.position.applied_steps
         self._profile.finish(self.seat, applied_steps - 1)
         self.seat.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
         return True
+
+    def _compare(self, when: str, name: str = "checksums") -> str:
+        """See that the replicas are equal, or make them so; gives the checksum of all."""
+        collective, workers = self.seat.collective, self.membership.workers
+        try:
+            checksum, is_healed = heal(collective, self._replica, workers, when, name)
+        except Undecided as why:
+            self.last_state.is_trusted = False
+            if name == "finish":
+                self._kept.keep()
+            words = self._kept.in_words().encode()
+            kept = gather_bytes(collective, words, "kept")[0].decode()
+            raise JobError(
+                f"{why}, and no state is held by most: a script must change them on all workers "
+                f"alike; {kept}"
+            ) from why
+        self._agreed = (self.position.applied_steps, checksum)
+        if is_healed:
+            self._times.forget()
+        return checksum
+
+    def _fall_back(self, why: Undecided) -> bool:
+        """Nobody can tell which state is right: go back to the newest checkpoint.
+
+        Returns:
+            Whether this worker has one.
+
+        Raises:
+            JobError: Nobody has.
+        """
+        self.last_state.is_trusted = False
+        step, path = self.position.applied_steps, self._kept.load()
+        found = gather_bytes(self.seat.collective, str(path or "").encode(), "fallback")
+        if not any(found):
+            raise JobError(
+                f"after step {step} {why}, no state is held by most, and there is no checkpoint: "
+                "start the job again"
+            )
+        if self.is_leader:
+            logger.error("after step %d %s: all go back to the newest checkpoint", step, why)
+        return path is not None
 
     def _tell_timings(self, table: Table | None) -> None:
         if table is not None and self.is_leader:
@@ -253,20 +355,18 @@ class ElasticState:
         try:
             self.seat.collective.restart()
         except WorkerLostError as error:
-            self._leave_if_due()
+            self.leave_if_due()
             self._leave(str(error))
 
     def _leave(self, reason: str, code: int = 0) -> None:
         """End this process quietly, as it was asked to; `finally` blocks of the script run."""
         logger.info("leaving: %s", reason)
-        self._keep_state()
+        applied_steps, is_trusted = self.position.applied_steps, self.last_state.is_trusted
+        is_writing = is_trusted and self._kept.will_keep
+        self.seat.tell(Leaving(applied_steps=applied_steps, is_writing=is_writing))
+        if is_trusted:
+            self._kept.keep()
         raise SystemExit(code)
-
-    def _keep_state(self) -> None:
-        """The last one who could: rank 0 keeps what it has."""
-        if self._checkpoints is not None and self.is_leader and self.position.applied_steps:
-            self._checkpoints.save(self.position.applied_steps)
-            self._checkpoints.wait()
 
     def _meet(self, *, is_new: bool = False, has_state: bool = True) -> None:
         seat = self.seat
@@ -282,6 +382,9 @@ class ElasticState:
                 global_batch_size=self._loader.global_batch_size,
                 capacity=self._capacity,
                 prefetch_steps=self._loader.prefetch_steps,
+                agreed=self._agreed[1] if self._agreed[0] == self.position.applied_steps else "",
+                order=self._loader.order,
+                parts=self._replica.names,
                 staleness_bound=self._pipeline.bound,
                 numerics=self.numerics,
                 work=self.work,
@@ -291,10 +394,18 @@ class ElasticState:
                 reports = exchange_reports(seat.collective, report)
                 # Stored at once: should this rendezvous break, its id must not be used again.
                 seat.agreed(next_rendezvous_id(reports))
-                self._membership = meet(seat.collective, self._replica, reports, seat.planner)
-                break
+                try:
+                    self._membership = meet(seat.collective, self._replica, reports, seat.planner)
+                    self.last_state.is_trusted = True
+                    break
+                except Undecided as why:
+                    has_state = self._fall_back(why)
+            except InvariantError:
+                self.last_state.is_trusted = False
+                raise
             except Interrupted as fault:
                 logger.info("the rendezvous broke: %s", fault)
                 self._restart()
+        self._agreed = self.position.applied_steps, self.membership.consistency.checksum
         seat.reset_done()
         self._times.forget()

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 import torch
 from torch.utils.data import DataLoader
 
+from hetero_hvd.core.grains import Stream
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Evaluated
+from hetero_hvd.probes.timing import PhaseClock
 from hetero_hvd.worker.admission import device
+from hetero_hvd.worker.buffers import Kept
 from hetero_hvd.worker.collective import Interrupted
 from hetero_hvd.worker.elastic import ElasticState
-from hetero_hvd.worker.loader import contiguous_batches
-from hetero_hvd.worker.micro_batch import to_device
+from hetero_hvd.worker.loader import contiguous_batches, try_reading
+from hetero_hvd.worker.micro_batch import is_scalar, kind_of, to_device
 from hetero_hvd.worker.payloads import gather_bytes
+from hetero_hvd.worker.randomness import Seeds
+from hetero_hvd.worker.registered import Registered
+from hetero_hvd.worker.repeatable import Repeatable
+from hetero_hvd.worker.reproducible import Reproducible
 
 Means = Mapping[str, torch.Tensor | float]
 Sums = dict[str, list[tuple[float, float]]]
@@ -34,41 +45,87 @@ def evaluate_part(
     shares: Sequence[int],
     rank: int,
     device: torch.device,
-    whole: bool = False,
+    repeated: tuple[Repeatable, Seeds] | None = None,
+    before_each: Callable[[], object] = lambda: None,
 ) -> bytes:
     """One worker's weighted means, batch by batch, for `merge`.
 
     Args:
-        model: Put into evaluation mode meanwhile.
+        model: Put into evaluation mode meanwhile; afterwards it is as it was.
         metrics: The user's function.
         loader: The set.
         shares: Relative shares in rank order.
         rank: Which part.
         device: Where the model is.
-        whole: Whole batches only, so that the result does not depend on the shares.
+        repeated: What calls the metrics, and the seeds of this evaluation: then whole batches only,
+            each with generators seeded for it, so that the result does not depend on the shares.
+        before_each: Called before each batch; the metrics are not wrapped, as they are looked into.
     """
     sums: Sums = {}
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            for num_samples, batch in contiguous_batches(loader, shares, rank, whole=whole):
-                moved = to_device(batch, device)
-                found = metrics(*moved) if isinstance(moved, tuple | list) else metrics(moved)
-                means, weight = found if isinstance(found, tuple) else (found, num_samples)
-                _add(sums, means, float(weight))
-    finally:
-        model.train(was_training)
+    seeds = repeated[1] if repeated else None
+    with torch.no_grad(), _evaluating(model):
+        for number, num_samples, batch in contiguous_batches(loader, shares, rank, seeds=seeds):
+            before_each()
+            moved = to_device(batch, device)
+            arguments = moved if isinstance(moved, tuple | list) else (moved,)
+            if repeated is None:
+                found = metrics(*arguments)
+            else:
+                use = partial(repeated[1].use, Stream.METRICS, number)
+                use()
+                found = repeated[0].call(metrics, arguments, put_back=use)
+            _add(sums, *_means_and_weight(found, num_samples))
     return msgspec.msgpack.encode(sums)
 
 
-def _add(sums: Sums, means: Means, weight: float) -> None:
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode; then each module's own mode again, and the buffers of the model's state.
+
+    What a forward pass writes into them here would be something else on each worker.
+    """
+    registered = Registered(model)
+    registered.look()
+    kept = [Kept.of(place) for place in registered.places if place.is_persistent]
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():  # outer ones first: they set the mode of what is inside
+            if module.training != mode:
+                module.train(mode)
+                module.training = mode
+        for each in kept:
+            each.restore()
+
+
+def _means_and_weight(found: Any, num_samples: int) -> tuple[dict[str, float], float]:  # noqa: ANN401
+    """What the user's function gave, as numbers.
+
+    Raises:
+        UserError: It is something else.
+    """
+    means, weight = found if isinstance(found, tuple) and len(found) == 2 else (found, num_samples)  # noqa: PLR2004
+    rule = "must return a dict of name to mean (a number or a scalar tensor), or (that, weight)"
     if not isinstance(means, Mapping):
-        raise UserError(f"metrics returned {type(means).__name__}: must be a dict of name to mean")
+        raise UserError(f"metrics returned {kind_of(found)}: {rule}")
+    for name, mean in means.items():
+        if not isinstance(name, str):
+            raise UserError(f"metrics returned the name {name!r}: {rule}, names being strings")
+        if not is_scalar(mean):
+            raise UserError(f"metrics returned {kind_of(mean)} for {name!r}: {rule}")
+    if not is_scalar(weight) or not 0 <= float(weight) < math.inf:
+        found = weight if is_scalar(weight) else kind_of(weight)
+        raise UserError(f"metrics returned the weight {found}: must be a number >= 0")
+    return {name: float(mean) for name, mean in means.items()}, float(weight)
+
+
+def _add(sums: Sums, means: Mapping[str, float], weight: float) -> None:
     if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
         return
     for name, mean in means.items():
-        sums.setdefault(name, []).append((float(mean) * weight, weight))
+        sums.setdefault(name, []).append((mean * weight, weight))
 
 
 def merge(parts: Sequence[bytes]) -> dict[str, float]:
@@ -89,15 +146,33 @@ class Evaluations:
     Args:
         model: Of this worker.
         state: Its position holds the results since the last applied step.
-        whole: See `evaluate_part`.
+        clock: Of the step's phases: an evaluation is one, and so is its wait for the others.
+        mode: Of the reproducible mode; None: another one.
 
     Attributes:
-        num_done: By this worker since the last applied step.
+        num_done: By this worker since the last applied step, without those that were run apart.
     """
 
-    def __init__(self, model: torch.nn.Module, state: ElasticState, *, whole: bool) -> None:
-        self._model, self._state, self._whole = model, state, whole
-        self.num_done = 0
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        state: ElasticState,
+        clock: PhaseClock,
+        mode: Reproducible | None,
+    ) -> None:
+        self._model, self._state, self._clock, self._mode = model, state, clock, mode
+        self._metrics = Repeatable("the metrics function", model)
+        self._tried: WeakSet[DataLoader[Any]] = WeakSet()
+        self.num_done = self._num_apart = 0
+
+    @property
+    def number(self) -> int:
+        """Which evaluation since the last applied step this is, from 1."""
+        return self.num_done + self._num_apart
+
+    def step_begins(self) -> None:
+        """A step is applied, or an epoch begins: no evaluation is done yet."""
+        self.num_done = self._num_apart = 0
 
     def run(
         self, metrics: Callable[..., Metrics], loader: DataLoader[Any], *, is_epoch_done: bool
@@ -109,6 +184,14 @@ class Evaluations:
             loader: The set.
             is_epoch_done: Whether this worker has taken all steps of the epoch.
         """
+        result = self._run(metrics, loader, is_epoch_done=is_epoch_done)
+        if self._mode is not None:  # the script goes on with the same numbers on every worker
+            self._seeds(self._mode).use(Stream.SCRIPT, self.num_done)
+        return result
+
+    def _run(
+        self, metrics: Callable[..., Metrics], loader: DataLoader[Any], *, is_epoch_done: bool
+    ) -> dict[str, float]:
         position = self._state.position
         self.num_done += 1
         if self.num_done <= len(position.evaluations):  # a joiner: the others have done it
@@ -118,6 +201,30 @@ class Evaluations:
             return position.evaluations[self.num_done - 1]
         result = merge(parts)
         position.evaluations.append(result)
+        return self._told(result)
+
+    def run_apart(
+        self, metrics: Callable[..., Metrics], loader: DataLoader[Any]
+    ) -> dict[str, float]:
+        """The same in the midst of a step's application, when nobody can be let in.
+
+        If the rendezvous breaks, each worker goes over the whole set by itself.
+        """
+        self._num_apart += 1
+        shares, collective = (
+            self._state.membership.plan.local_batch_sizes,
+            self._state.seat.collective,
+        )
+        part = self._part(metrics, loader, shares=shares, rank=collective.rank)
+        try:
+            with self._clock.phase("comm_wait"):
+                parts = gather_bytes(collective, part, "metrics")
+        except Interrupted:
+            parts = [self._part(metrics, loader, shares=[1], rank=0)]
+        return self._told(merge(parts))
+
+    def _told(self, result: dict[str, float]) -> dict[str, float]:
+        position = self._state.position
         self._state.evaluated(result)
         if self._state.is_leader:
             self._state.seat.planner.evaluated(
@@ -128,21 +235,51 @@ class Evaluations:
     def _together(
         self, metrics: Callable[..., Metrics], loader: DataLoader[Any], *, is_epoch_done: bool
     ) -> list[bytes] | None:
+        leave_if_due = self._state.leave_if_due  # an evaluation may last longer than anybody waits
+        self._state.rejoin()
         while self.num_done > len(self._state.position.evaluations):
             membership, collective = self._state.membership, self._state.seat.collective
             shares = membership.plan.local_batch_sizes
-            part = self._part(metrics, loader, shares=shares, rank=collective.rank)
+            part = self._part(
+                metrics, loader, shares=shares, rank=collective.rank, before_each=leave_if_due
+            )
             try:
-                return gather_bytes(collective, part, "metrics")
+                with self._clock.phase("comm_wait"):
+                    return gather_bytes(collective, part, "metrics")
             except Interrupted as fault:
                 self._state.recover("fault", str(fault))
             # In mid-epoch a fresh worker goes straight on to the next step: it will not help here.
             if not is_epoch_done and self._state.membership.consistency.num_new:
-                return [self._part(metrics, loader, shares=[1], rank=0)]
+                return [self._part(metrics, loader, shares=[1], rank=0, before_each=leave_if_due)]
         return None  # the others were through with it when the membership changed
 
-    def _part(self, *task: Any, shares: Sequence[int], rank: int) -> bytes:  # noqa: ANN401
-        whole, place = self._whole, device()
-        return evaluate_part(
-            self._model, *task, shares=shares, rank=rank, device=place, whole=whole
-        )
+    def _part(
+        self,
+        metrics: Callable[..., Metrics],
+        loader: DataLoader[Any],
+        *,
+        shares: Sequence[int],
+        rank: int,
+        before_each: Callable[[], object] = lambda: None,
+    ) -> bytes:
+        repeated = None
+        if self._mode is not None:
+            if loader not in self._tried:
+                try_reading(loader, loader.batch_size or 1)
+                self._tried.add(loader)
+            repeated = self._metrics, self._seeds(self._mode)
+        with self._clock.phase("evaluation"):
+            return evaluate_part(
+                self._model,
+                metrics,
+                loader,
+                shares=shares,
+                rank=rank,
+                device=device(),
+                repeated=repeated,
+                before_each=before_each,
+            )
+
+    def _seeds(self, mode: Reproducible) -> Seeds:
+        position = self._state.position
+        return Seeds(mode.seed, position.epoch, position.step_in_epoch)

@@ -16,15 +16,14 @@ from typing import Any
 import torch
 
 from hetero_hvd.core.pace import HURRIED_STEPS
-from hetero_hvd.messages import BatchPlan, StepTiming, WorkerId
-from hetero_hvd.probes.timing import STEP_PHASES
+from hetero_hvd.messages import PHASES, BatchPlan, StepTiming, WorkerId
 from hetero_hvd.worker.collective import Collective, Handle
 
 FIELDS = StepTiming.__struct_fields__
 COUNTS = ("num_steps", "local_batch_size", "micro_batch_size")
 RESET = 1
 STOP = 2
-TIMED = (*STEP_PHASES, "step", "throttled", "processor", "memory_stall")
+TIMED = (*PHASES, "step", "throttled", "processor", "memory_stall", "contention", "garbage")
 COUNTED = ("staleness", "lag")
 """Columns of `StepTiming` that are means over steps, without their unit."""
 
@@ -212,7 +211,7 @@ class TimingWindow:
         seconds = {f"{name}_seconds": means.get(name, 0.0 if count else math.nan) for name in TIMED}
         # On a device's own clock phases may lie beside each other: then there is no rest. (`max`
         # gives its first argument, if that is NaN.)
-        in_phases = sum(seconds[f"{phase}_seconds"] for phase in STEP_PHASES)
+        in_phases = sum(seconds[f"{phase}_seconds"] for phase in PHASES)
         seconds["other_seconds"] = max(seconds["step_seconds"] - in_phases, 0.0)
         hidden = means.get("reducing", math.nan) - seconds["comm_wait_seconds"]
         seconds["overlapped_comm_seconds"] = max(hidden, 0.0)

@@ -22,6 +22,23 @@ def fetching(dataset: Any, collate: Collate) -> tuple[Any, Collate]:  # noqa: AN
     return dataset, CollateOrNone(collate)
 
 
+class InitialiseWith:
+    """The user's `worker_init_fn`; `get_worker_info().dataset` is the user's as well.
+
+    Args:
+        dataset: The user's.
+        initialise: The user's.
+    """
+
+    def __init__(self, dataset: Any, initialise: Callable[[int], object]) -> None:  # noqa: ANN401
+        self._dataset, self._initialise = dataset, initialise
+
+    def __call__(self, number: int) -> None:
+        """Called by torch in each loader process."""
+        object.__setattr__(torch_data.get_worker_info(), "dataset", self._dataset)
+        self._initialise(number)
+
+
 class CollateOrNone:
     """The user's `collate_fn`, except that nothing gives None."""
 

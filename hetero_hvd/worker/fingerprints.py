@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 
 import msgspec
 
+from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.worker.position import Position
 from hetero_hvd.worker.replica import Replica, Stateful
 from hetero_hvd.worker.reproducible import Reproducible
+
+logger = logging.getLogger(__name__)
 
 FILE_VARIABLE = "HETERO_HVD_FINGERPRINTS"
 """File that rank 0 appends to; set by the driver to fingerprints.jsonl in the run's output."""
@@ -39,28 +43,47 @@ class Fingerprints:
         found = os.environ if variables is None else variables
         self._parts = {name: Replica({name: part}) for name, part in parts.items()}
         file = found.get(FILE_VARIABLE)
-        self._file = Path(file) if file and mode is not None else None
+        self._file = KeptFile(Path(file), logger.error) if file and mode is not None else None
         self._every = int(found.get(STEPS_VARIABLE) or 0)
+        self._results: list[dict[str, Any]] = []
         self._numerics = "" if mode is None else mode.numerics
 
     def take(self) -> str:
         """The digest of all parts; 32 hexadecimal digits."""
         return _joined(self._digests())
 
-    def step_done(self, position: Position) -> None:
-        """Record if it is time."""
-        if self._every and position.applied_steps % self._every == 0:
-            self._record(position, is_epoch=False)
+    def evaluated(self, position: Position, number: int, result: Mapping[str, float]) -> None:
+        """Keep a result for the next line.
 
-    def epoch_done(self, position: Position) -> None:
-        """Record."""
-        self._record(position, is_epoch=True)
+        Args:
+            position: Where training stands.
+            number: Which evaluation since the last applied step, from 1.
+            result: Name to mean.
+        """
+        if self._file is not None:
+            step = position.applied_steps
+            self._results.append({"step": step, "number": number, "metrics": dict(result)})
+
+    def step_done(self, position: Position, *, is_leader: bool) -> None:
+        """Record if it is time; the leader writes."""
+        if self._every and position.applied_steps % self._every == 0:
+            self._record(position, is_epoch=False, is_leader=is_leader)
+
+    def epoch_done(self, position: Position, *, is_leader: bool) -> None:
+        """Record; the leader writes."""
+        self._record(position, is_epoch=True, is_leader=is_leader)
+
+    def close(self) -> None:
+        """That was all for now."""
+        if self._file is not None:
+            self._file.close()
 
     def _digests(self) -> dict[str, str]:
         return {name: replica.checksum() for name, replica in self._parts.items()}
 
-    def _record(self, position: Position, *, is_epoch: bool) -> None:
-        if self._file is None:
+    def _record(self, position: Position, *, is_epoch: bool, is_leader: bool) -> None:
+        results, self._results = self._results, []
+        if self._file is None or not is_leader:
             return
         parts = self._digests()
         facts: dict[str, Any] = {
@@ -70,10 +93,10 @@ class Fingerprints:
             "fingerprint": _joined(parts),
             "loss": position.loss,
             "parts": parts,
+            "evaluations": results,
             "numerics": self._numerics,
         }
-        with self._file.open("ab") as file:
-            file.write(msgspec.json.encode(facts) + b"\n")
+        self._file.append(msgspec.json.encode(facts) + b"\n")
 
 
 def _joined(parts: Mapping[str, str]) -> str:

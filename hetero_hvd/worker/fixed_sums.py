@@ -24,7 +24,7 @@ class FixedPointSums:
     the sums back in `views`. Memory: 4 bytes for each element and `bits / 8` more.
 
     Args:
-        sizes: Elements of each tensor, > 0.
+        sizes: Elements of each tensor.
         device: Where they are.
         fixed_point: Width and room of the integers.
 
@@ -36,7 +36,7 @@ class FixedPointSums:
         self, sizes: Sequence[int], *, device: torch.device, fixed_point: FixedPoint
     ) -> None:
         self._fixed_point = fixed_point
-        self._num_blocks = [-(-size // BLOCK) for size in sizes]
+        self._num_blocks = [max(1, -(-size // BLOCK)) for size in sizes]  # one also for nothing
         total = sum(self._num_blocks) * BLOCK
         dtype = torch.int64 if fixed_point.bits == 64 else torch.int32  # noqa: PLR2004
         self._values = torch.zeros(total, device=device)

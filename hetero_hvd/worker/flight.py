@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -35,11 +35,13 @@ class Flight:
         gradients: Of the parameters.
         buffers: Of the model; None: it has none that are averaged.
         totals: Sum of weights, sum of weighted losses, how many workers are in a hurry; what
-            `Step._own_counts` adds.
+            `Step._own_counts` adds; two sums of the digests of the workers' models.
         totals_handle: Of their reduction.
         own_weight: Sum of this worker's weights.
         own_loss_is_finite: This worker's.
         loss_scale: Factor of the gradients, of a `GradScaler`; 1 without.
+        check: Called with the rendezvous and the sums of the digests, before anything else is
+            waited for: with different models the workers do not reduce the same.
     """
 
     part: Slice
@@ -50,12 +52,14 @@ class Flight:
     own_weight: float
     own_loss_is_finite: bool
     loss_scale: float
+    check: Callable[[Collective, Sequence[float]], None]
     _waiting: list[Handle] = field(init=False)
+    _is_checked: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        """Collect the handles; the totals come last, as they were submitted last."""
+        """Collect the handles; the totals come first, as they tell whether the rest fits."""
         buffers = [] if self.buffers is None else [self.buffers.handle]
-        self._waiting = [*self.gradients.handles, *buffers, self.totals_handle]
+        self._waiting = [self.totals_handle, *self.gradients.handles, *buffers]
 
     def is_done(self, collective: Collective) -> bool:
         """Whether `wait` would return, or fail, at once."""
@@ -66,7 +70,11 @@ class Flight:
 
         Raises:
             Interrupted: A reduction broke; the gradients are undefined, nothing else was changed.
+            JobError: The workers' models differ.
         """
         while self._waiting:
             collective.wait(self._waiting[0])
             del self._waiting[0]
+            if not self._is_checked:
+                self._is_checked = True
+                self.check(collective, self.totals[-2:].tolist())

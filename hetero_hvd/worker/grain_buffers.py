@@ -7,31 +7,30 @@ running variance towards the mean of the grains' variances, once a step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.worker.buffers import Kept
+from hetero_hvd.worker.registered import Place
 
 
 class GrainBuffers:
     """The buffers of a model during a step.
 
-    Args:
-        model: Its floating-point buffers and counts of batches are summed up; no other buffer may
-            change.
+    Floating-point buffers of the model's state and counts of batches are summed up; no other buffer
+    may change, but for caches, which are no part of that state and get another shape.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-        self._summed = _summed(model)
-        self._before: list[torch.Tensor] = []
-        self._others: dict[str, tuple[int, int]] = {}
+    def __init__(self) -> None:
+        self._summed: list[Kept] = []
+        self._others: list[Kept] = []
 
     @property
     def names(self) -> list[str]:
         """Of the buffers that are summed up."""
-        return list(self._summed)
+        return [kept.place.name for kept in self._summed]
 
     @property
     def number(self) -> int:
@@ -41,19 +40,23 @@ class GrainBuffers:
     @property
     def sizes(self) -> list[int]:
         """Elements of each."""
-        return [buffer.numel() for buffer in self._summed.values()]
+        return [kept.before.numel() for kept in self._summed if kept.before is not None]
 
-    def remember(self) -> None:
+    def remember(self, places: Iterable[Place]) -> None:
         """A step begins: keep the buffers."""
-        self._summed = _summed(self._model)
-        self._before = [buffer.detach().clone() for buffer in self._summed.values()]
-        self._others = self._versions()
+        self._summed, self._others = [], []
+        for kept in map(Kept.of, places):
+            (self._summed if _is_summed(kept) else self._others).append(kept)
 
-    @torch.no_grad()
     def restore(self) -> None:
         """Every grain starts from the step's buffers."""
-        for buffer, before in zip(self._summed.values(), self._before, strict=False):
-            buffer.copy_(before)
+        for kept in (*self._summed, *self._others):
+            kept.restore()
+
+    def drop(self) -> None:
+        """The step is not applied: the same, and what the script writes from now on stays."""
+        self.restore()
+        self._summed, self._others = [], []
 
     @torch.no_grad()
     def write_changes(self, views: Sequence[torch.Tensor], weight: float) -> None:
@@ -62,36 +65,40 @@ class GrainBuffers:
         Raises:
             UserError: It changed a buffer that cannot be summed up.
         """
-        found = self._versions() if self._others else {}
-        for name, version in self._others.items():
-            if found.get(name) != version:
+        for kept in self._others:
+            if kept.has_changed():
+                kind = "no floating-point" if kept.place.is_persistent else "no persistent"
                 raise UserError(
-                    f"reproducible: the forward pass changes the buffer {name}, which is no "
-                    "floating-point statistic: what it holds would depend on the division"
+                    f"reproducible: the forward pass changes the buffer {kept.place.name}, which "
+                    f"is {kind} statistic: what it holds would depend on the division"
                 )
-        for view, buffer, before in zip(views, self._summed.values(), self._before, strict=True):
-            view.view_as(buffer).copy_(buffer.double() - before.double()).mul_(weight)
+        for view, kept in zip(views, self._summed, strict=True):
+            now, before = kept.place.get(), kept.before
+            if now is None or before is None or not kept.has_changed():
+                view.zero_()
+                continue
+            if not bool(before.isfinite().all()):
+                raise UserError(
+                    f"reproducible: the buffer {kept.place.name} holds infinities or NaN, and the "
+                    "forward pass changes it: give it numbers to start from"
+                )
+            view.view_as(before).copy_(now.double() - before.double()).mul_(weight)
 
     @torch.no_grad()
     def publish(self, views: Sequence[torch.Tensor]) -> None:
         """Write what all grains together make of the buffers."""
-        for view, buffer, before in zip(views, self._summed.values(), self._before, strict=True):
-            after = before.double() + view.view_as(buffer).double()
-            buffer.copy_(after if buffer.is_floating_point() else after.round())
-        self._before = []
-
-    def _versions(self) -> dict[str, tuple[int, int]]:
-        """Identity and count of changes of all other buffers."""
-        return {
-            name: (id(buffer), buffer._version)  # noqa: SLF001 - documented for custom functions
-            for name, buffer in self._model.named_buffers()
-            if name not in self._summed
-        }
+        self.restore()
+        for view, kept in zip(views, self._summed, strict=True):
+            tensor, before = kept.tensor, kept.before
+            if tensor is None or before is None or not bool(view.any()):
+                continue
+            after = before.double() + view.view_as(before).double()
+            tensor.copy_(after if tensor.is_floating_point() else after.round())
+        self._summed, self._others = [], []
 
 
-def _summed(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {
-        name: buffer
-        for name, buffer in model.named_buffers()
-        if buffer.numel() and (buffer.is_floating_point() or name.endswith("num_batches_tracked"))
-    }
+def _is_summed(kept: Kept) -> bool:
+    before = kept.before
+    if before is None or not before.numel() or not kept.place.is_persistent:
+        return False
+    return before.is_floating_point() or kept.place.name.endswith("num_batches_tracked")

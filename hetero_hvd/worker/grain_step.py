@@ -9,7 +9,7 @@ scaler, optimizer) sees sums only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,10 +23,11 @@ from hetero_hvd.worker.fixed_sums import FixedPointSums
 from hetero_hvd.worker.flight import TakeAgain, Urgency, never
 from hetero_hvd.worker.grain_buffers import GrainBuffers
 from hetero_hvd.worker.loader import Slice
-from hetero_hvd.worker.micro_batch import own_memory, split, to_device
+from hetero_hvd.worker.micro_batch import Loss, own_memory, to_device
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.randomness import Seeds
-from hetero_hvd.worker.reproducible import Reproducible
+from hetero_hvd.worker.repeatable import Repeatable
+from hetero_hvd.worker.reproducible import Reproducible, refuse_model
 from hetero_hvd.worker.sizing import Sizing
 from hetero_hvd.worker.step import Step
 
@@ -66,9 +67,8 @@ class GrainStep(Step):
         mode: Reproducible,
     ) -> None:
         super().__init__(model, optimizer, options, device)
-        self._mode = mode
-        self._named = dict(model.named_parameters())
-        self._grain_buffers = GrainBuffers(model)
+        self._mode, self._model = mode, model
+        self._grain_buffers = GrainBuffers()
         self.scales = self._scales = Scales()
         self._parameters: dict[str, Parameter] = {}
         self._sums: FixedPointSums | None = None
@@ -76,25 +76,39 @@ class GrainStep(Step):
         self._weights: list[float] = []
         self._used: list[bool] = []
         self._is_second_try = self._has_failed = False
+        self._loss_functions = Repeatable("the loss function", model)
+        self._grain = 0
         self.sizing = Sizing(mode.grain, device, is_fixed=True)
 
     def begin(self, collective: Collective, part: Slice) -> None:  # noqa: ARG002 - see `Step`
         """Start a step on this worker's grains."""
         self._start(part)
         self._is_second_try, self._has_failed = self.again, False
-        with self.clock.phase("optimizer"):
-            self._grain_buffers.remember()
-            self._begin_sums()
+        self._is_prepared = False
+        self._seeds.use(Stream.SCRIPT)
 
-    def _begin_sums(self) -> None:
+    def _ask_model(self) -> None:
+        """Follow what the script has changed since the last step."""
+        is_new = self._registered.look()
+        self._grain_buffers.remember(self._registered.places)
+        if is_new:
+            self._check.run()
+            refuse_model(self._model)
+            named = self._registered.parameters
+            self._parameters = {name: p for name, p in named.items() if p.requires_grad}
+            sizes = [p.numel() for p in self._parameters.values()] + self._grain_buffers.sizes
+            self._sums = FixedPointSums(
+                sizes, device=self._device, fixed_point=self._mode.fixed_point
+            )
+
+    def _make_ready(self) -> None:
         sums = self._prepared()
-        for parameter in self._named.values():
+        for parameter in self._registered.parameters.values():
             parameter.grad = None
         assumed = [self._scales.exponents.setdefault(name, 0) for name in self._names()]
         sums.begin(assumed, num_grains=self._mode.num_grains)
         self._losses, self._weights = [], []
         self._used = [False] * len(self._parameters)
-        self._seeds.use(Stream.SCRIPT)
 
     def try_smaller(self) -> bool:
         """A grain is never cut: the step begins anew, once, with what memory was given back."""
@@ -103,7 +117,7 @@ class GrainStep(Step):
         self._has_failed = True
         self._grain_buffers.restore()
         self._start(self._current())
-        self._begin_sums()
+        self._make_ready()
         self.clock.take()
         return True
 
@@ -112,17 +126,31 @@ class GrainStep(Step):
         part = self._current()
         if not part.num_samples:
             return
-        grain = part.first_sample // self._mode.grain
-        size = self._mode.grain
+        self._prepare()
+        if part.grains is None:
+            raise InvariantError("a part of a step has no grains")
+        first = part.first_sample // self._mode.grain
         self.sizing.choose(part.num_samples)
-        for num_samples, piece in split(batch, num_samples=part.num_samples, size=size):
+        pieces = zip(part.grains.sizes, part.grains.pieces(batch), strict=True)
+        for self._grain, (num_samples, piece) in enumerate(pieces, first):
             with self.clock.phase("transfer"):
                 moved = [own_memory(to_device(item, self._device)) for item in piece]
                 self._micro = (num_samples, False)
-                self._grain_buffers.restore()
-                self._seeds.use(Stream.MODEL, grain)
+                self._put_back()
             yield moved
-            grain += 1
+
+    def compute(self, loss_function: Callable[..., Loss], micro_batch: Sequence[Any]) -> Loss:
+        """See `Step.compute`; what cannot be reproduced is refused."""
+        with self.forward():
+            loss: Loss = self._loss_functions.call(
+                loss_function, micro_batch, put_back=self._put_back
+            )
+        return loss
+
+    def _put_back(self) -> None:
+        """Every grain starts from the step's buffers, with its own random numbers."""
+        self._grain_buffers.restore()
+        self._seeds.use(Stream.MODEL, self._grain)
 
     def _contribute(self, mean: torch.Tensor, weight: float) -> None:
         """Backward of a grain, and its contribution to the sums."""
@@ -152,6 +180,7 @@ class GrainStep(Step):
 
     def launch(self, collective: Collective, urgency: Urgency = never) -> int:
         """Submit this worker's grains; see `Step.launch`."""
+        self._prepare()
         part, sums = self._current(), self._prepared()
         self._hold(part)
         used = [*self._used, *[bool(self._weights)] * self._grain_buffers.number]
@@ -171,14 +200,14 @@ class GrainStep(Step):
         """
         part, sums = self._current(), self._prepared()
         with self.clock.phase("comm_wait"):
-            sums.wait(collective)
             gathered = collective.wait(self.in_flight[0])
-        losses, weights, observed = self._read(gathered.tolist())
+            losses, weights, observed = self._read(collective, gathered.tolist())
+            sums.wait(collective)
         if self._options.scaler is None and not _are_finite(losses, observed):
             is_mine = not all(map(math.isfinite, self._own_losses()))
             guilty = self._bad_numbers.guilty(collective, is_mine=is_mine)
             self._bad_numbers.step_is_bad(collective, guilty)
-            self._grain_buffers.restore()
+            self._grain_buffers.drop()
             self.in_flight.popleft()
             return math.nan
         self._bad_numbers.step_is_good()
@@ -188,19 +217,22 @@ class GrainStep(Step):
         with self.clock.phase("optimizer"):
             factor = part.global_samples / weight if weight else 0.0
             number = self._grain_buffers.number
+            self._update.clear()
             sums.decode([factor] * len(self._parameters) + [1.0] * number)
             self._publish(observed)
+            self._seeds.use(Stream.UPDATE)
             self._update.apply(list(self._parameters.values()))
             Seeds(self._mode.seed, part.epoch, part.step_in_epoch + 1).use(Stream.SCRIPT)
         return sum(losses) / weight if weight else 0.0
 
     def put_back(self) -> None:
-        """Nothing is taken on trial, and each grain begins with the buffers of the last update."""
+        """The buffers are again as after the last update; the step begun is dropped."""
+        self._grain_buffers.restore()
 
     def undo(self) -> None:
         """Forget a step that was not applied."""
         self.in_flight.clear()
-        self._grain_buffers.restore()
+        self._grain_buffers.drop()
 
     @property
     def _seeds(self) -> Seeds:
@@ -211,14 +243,8 @@ class GrainStep(Step):
         return [*self._parameters, *self._grain_buffers.names]
 
     def _prepared(self) -> FixedPointSums:
-        """The sums; new ones when parameters were frozen or unfrozen."""
-        trained = {name: p for name, p in self._named.items() if p.requires_grad}
-        if self._sums is None or list(trained) != list(self._parameters):
-            self._parameters = trained
-            sizes = [p.numel() for p in trained.values()] + self._grain_buffers.sizes
-            self._sums = FixedPointSums(
-                sizes, device=self._device, fixed_point=self._mode.fixed_point
-            )
+        """The sums of the step."""
+        assert self._sums is not None  # noqa: S101 - made before
         return self._sums
 
     def _own_losses(self) -> list[float]:
@@ -227,25 +253,33 @@ class GrainStep(Step):
     def _rows(self, observed: list[int], is_urgent: bool) -> torch.Tensor:
         """What is gathered: a head, then loss and weight of each grain, then the exponents."""
         losses = self._own_losses()
-        rows = [[float(len(losses)), float(is_urgent)]]
+        rows = [[float(len(losses)), float(is_urgent)], list(self._registered.digest)]
         rows += [[loss, weight] for loss, weight in zip(losses, self._weights, strict=True)]
         rows += [[float(exponent), 0.0] for exponent in observed]
         return torch.tensor(rows, dtype=torch.float64)
 
-    def _read(self, rows: list[list[float]]) -> tuple[list[float], list[float], list[int]]:
-        """Losses and weights in the order of the grains, and the largest exponents."""
+    def _read(
+        self, collective: Collective, rows: list[list[float]]
+    ) -> tuple[list[float], list[float], list[int]]:
+        """Losses and weights in the order of the grains, and the largest exponents.
+
+        Raises:
+            JobError: The workers' models differ.
+        """
         losses, weights = [], []
         num_tensors, at = len(self._names()), 0
         observed = [UNUSED] * num_tensors
         self.is_urgent = False
         while at < len(rows):
-            num_grains, is_urgent = rows[at]
+            (num_grains, is_urgent), theirs = rows[at : at + 2]
+            own = self._registered.digest
+            self._registered.check_alike(collective, theirs, digest=own, num_workers=1)
             self.is_urgent |= is_urgent > 0
-            at += 1 + int(num_grains)
+            at += 2 + int(num_grains)
             losses += [loss for loss, _ in rows[at - int(num_grains) : at]]
             weights += [weight for _, weight in rows[at - int(num_grains) : at]]
-            theirs = [int(exponent) for exponent, _ in rows[at : at + num_tensors]]
-            observed = [max(pair) for pair in zip(observed, theirs, strict=True)]
+            exponents = [int(exponent) for exponent, _ in rows[at : at + num_tensors]]
+            observed = [max(pair) for pair in zip(observed, exponents, strict=True)]
             at += num_tensors
         return losses, weights, observed
 

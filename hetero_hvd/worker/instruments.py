@@ -22,7 +22,7 @@ class Instruments:
         """What moves this tensor: `gloo` or `nccl`."""
         return "nccl" if tensor.is_cuda and self._hvd.nccl_built() else "gloo"
 
-    def operate(self, op: str, tensor: torch.Tensor, name: str, options: dict[str, Any]) -> Any:  # noqa: ANN401
+    def operate(self, op: str, tensor: torch.Tensor, name: str, options: dict[str, Any]) -> int:
         """Start an operation by its name in Horovod; reductions are sums.
 
         Args:
@@ -32,14 +32,15 @@ class Instruments:
             options: Further arguments of Horovod's function.
 
         Returns:
-            A handle for `Collective.wait`.
+            Horovod's number of it.
 
         Raises:
-            RuntimeError: Horovod's; the rendezvous is over.
+            HorovodInternalError: Horovod's; the rendezvous is over.
         """
         if op in {"allreduce", "reducescatter"}:
             options = options | {"op": self._hvd.Sum}
-        return getattr(self._hvd, f"{op}_async")(tensor, name=name, **options)
+        number: int = getattr(self._hvd, f"{op}_async")(tensor, name=name, **options)
+        return number
 
     def start_timeline(self, path: Path) -> None:
         """Let Horovod write what it does to a file, in Chrome's format, from now on."""

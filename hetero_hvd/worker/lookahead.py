@@ -14,7 +14,9 @@ Distributed Deep Net Training: Computation and Communication Decoupled SGD, IJCA
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,11 +25,16 @@ from torch.nn import Parameter
 from hetero_hvd.worker.flight import Flight
 from hetero_hvd.worker.update import Update
 
+STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+"""Where `torch.optim.Optimizer` keeps what a script has registered to be called with each step."""
+
 
 class Lookahead:
     """Keeps parameters and optimizer while trial updates are taken.
 
-    Costs the memory of both once more, and a copy there and back in each step.
+    Costs the memory of both once more, and a copy there and back in each step. All counts that is
+    in the optimizer's state, in its groups, or a plain number or flag of its own. Its step hooks
+    are not called by trial updates: nobody could undo what they do elsewhere.
 
     Args:
         optimizer: The user's.
@@ -41,7 +48,8 @@ class Lookahead:
         self._optimizer, self._update = optimizer, update
         self._live: list[torch.Tensor] = []
         self._kept: list[torch.Tensor] = []
-        self._plain: dict[torch.Tensor, dict[str, Any]] = {}
+        self._state: dict[Any, Any] = {}
+        self._plain: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.is_ahead = False
 
     def advance(self, flights: Sequence[Flight], parameters: Sequence[Parameter]) -> None:
@@ -54,33 +62,45 @@ class Lookahead:
         if not flights:
             return
         self._keep()
-        for flight in flights:
-            scale = flight.own_weight * flight.loss_scale
-            factor = flight.part.global_samples / scale if scale else 0.0
-            if factor and flight.own_loss_is_finite and flight.gradients.guess(factor):
-                self._update.try_out(parameters)
+        with self._without_hooks():
+            for flight in flights:
+                scale = flight.own_weight * flight.loss_scale
+                factor = flight.part.global_samples / scale if scale else 0.0
+                self._update.clear()
+                if factor and flight.own_loss_is_finite and flight.gradients.guess(factor):
+                    self._update.try_out(parameters)
 
     @torch.no_grad()
     def _keep(self) -> None:
-        state = self._optimizer.state
-        live = [p.detach() for group in self._optimizer.param_groups for p in group["params"]]
-        self._plain = {}
-        for parameter, values in state.items():
-            live += [value for value in values.values() if isinstance(value, torch.Tensor)]
-            self._plain[parameter] = {
-                name: value if isinstance(value, torch.Tensor) else copy.deepcopy(value)
-                for name, value in values.items()
-            }
-        alike = len(live) == len(self._kept) and all(
+        optimizer = self._optimizer
+        self._live = [p.detach() for group in optimizer.param_groups for p in group["params"]]
+        self._state = dict(optimizer.state)
+        own = {name: value for name, value in vars(optimizer).items() if _is_plain(value)}
+        holders = [
+            *optimizer.param_groups,
+            *(v for v in self._state.values() if isinstance(v, dict)),
+        ]
+        self._plain = [(holder, self._copied(holder)) for holder in holders]
+        self._plain.append((vars(optimizer), own))
+        alike = len(self._live) == len(self._kept) and all(
             a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
-            for a, b in zip(live, self._kept, strict=True)
+            for a, b in zip(self._live, self._kept, strict=True)
         )
         if not alike:
-            self._kept = [torch.empty_like(tensor) for tensor in live]
-        for kept, tensor in zip(self._kept, live, strict=True):
+            self._kept = [torch.empty_like(tensor) for tensor in self._live]
+        for kept, tensor in zip(self._kept, self._live, strict=True):
             kept.copy_(tensor)
-        self._live = live
         self.is_ahead = True
+
+    def _copied(self, holder: dict[str, Any]) -> dict[str, Any]:
+        """The entries, of which tensors are kept apart, and those of `params` by their values."""
+        entries = {}
+        for name, value in holder.items():
+            if isinstance(value, torch.Tensor):
+                self._live.append(value.detach())
+            is_kept = name == "params" or isinstance(value, torch.Tensor)
+            entries[name] = value if is_kept else copy.deepcopy(value)
+        return entries
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -90,10 +110,25 @@ class Lookahead:
         for tensor, kept in zip(self._live, self._kept, strict=True):
             tensor.copy_(kept)
         state = self._optimizer.state
-        for parameter in list(state):
-            if parameter in self._plain:
-                state[parameter].clear()
-                state[parameter].update(self._plain[parameter])
-            else:
-                del state[parameter]
+        state.clear()
+        state.update(self._state)
+        *holders, (attributes, own) = self._plain
+        for holder, entries in holders:
+            holder.clear()
+            holder.update(entries)
+        attributes.update(own)
         self.is_ahead = False
+
+    @contextmanager
+    def _without_hooks(self) -> Iterator[None]:
+        attributes = vars(self._optimizer)
+        hooks = {name: attributes[name] for name in STEP_HOOKS if name in attributes}
+        attributes.update({name: OrderedDict() for name in hooks})
+        try:
+            yield
+        finally:
+            attributes.update(hooks)
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, bool | int | float | str | None)

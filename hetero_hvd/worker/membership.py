@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections import deque
+import logging
+from collections import Counter, deque
 from dataclasses import dataclass
 
 import msgspec
 
+from hetero_hvd.core.planner import stretched
 from hetero_hvd.errors import InvariantError, JobError
 from hetero_hvd.messages import BatchPlan, WorkerId, WorkersJoined
 from hetero_hvd.worker.collective import Collective
 from hetero_hvd.worker.description import Work
 from hetero_hvd.worker.exchange import Exchange
-from hetero_hvd.worker.payloads import broadcast_bytes, gather_bytes
+from hetero_hvd.worker.integrity import Undecided, differences, majority
+from hetero_hvd.worker.payloads import gather_bytes
 from hetero_hvd.worker.planner import Planner
+from hetero_hvd.worker.position import Order
 from hetero_hvd.worker.replica import Replica
+from hetero_hvd.worker.transfer import copy_state
+
+logger = logging.getLogger(__name__)
 
 FRESH = -1
 """Applied steps of a worker that has no state worth keeping."""
@@ -38,6 +45,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         micro_batch_size: Samples in one of its forward passes at most; 0 = not limited.
         work: What it trains, and on what.
         is_new: Whether its script has not begun its loop yet, whatever it has from a checkpoint.
+        agreed: Checksum of its replica when all were last known to be equal, if no step was applied
+            since then; else empty.
+        order: What decides which samples a step consumes.
+        parts: Names of what its replica holds.
     """
 
     worker: WorkerId
@@ -54,6 +65,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch_size: int = 0
     work: Work = Work()
     is_new: bool = False
+    agreed: str = ""
+    order: Order = Order()
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +76,13 @@ class Consistency:
 
     Attributes:
         broadcast: Whether state was copied.
+        checksum: Of all replicas now.
         num_fresh: Members that came without state.
         num_new: Members whose scripts have not begun their loops yet.
     """
 
     broadcast: bool
+    checksum: str
     num_fresh: int
     num_new: int
 
@@ -131,21 +147,25 @@ def exchange_reports(collective: Collective, report: Report) -> list[Report]:
     """
     payloads = gather_bytes(collective, msgspec.msgpack.encode(report), "reports")
     reports = [msgspec.msgpack.decode(payload, type=Report) for payload in payloads]
-    sizes = {r.global_batch_size: r.worker for r in reports}
-    if len(sizes) > 1:
-        found = ", ".join(f"{worker}: {size}" for size, worker in sizes.items())
-        raise JobError(f"the workers' scripts differ: global batch sizes {found}")
-    bounds = {(r.staleness_bound, r.work.wait_free): r.worker for r in reports}
-    if len(bounds) > 1:
-        found = ", ".join(
-            f"{worker}: {bound}" + ", wait_free" * wait_free
-            for (bound, wait_free), worker in bounds.items()
-        )
-        raise JobError(f"the workers' scripts differ: staleness bounds {found}")
+    for name in _facts(report):
+        found: dict[object, WorkerId] = {_facts(other)[name]: other.worker for other in reports}
+        if len(found) > 1:
+            told = ", ".join(f"{worker}: {fact}" for fact, worker in found.items())
+            raise JobError(f"the workers' scripts differ: {name}: {told}")
     for other in reports[1:]:
         if other.numerics != reports[0].numerics:
             raise JobError(_unequal(reports[0], other))
     return reports
+
+
+def _facts(report: Report) -> dict[str, object]:
+    """What must be the same on all workers, in words."""
+    bound = f"{report.staleness_bound}" + ", wait_free" * report.work.wait_free
+    return {
+        **report.order.facts,
+        "staleness bound": bound,
+        "parts of the state": ", ".join(report.parts),
+    }
 
 
 def _unequal(one: Report, other: Report) -> str:
@@ -168,26 +188,24 @@ def meet(
 ) -> Membership:
     """Make all replicas of a new rendezvous equal, and get its first plan.
 
-    If all have applied the same number of steps and hold the same bits, nothing is copied. Else the
-    most advanced member's state goes to all the others, and all prove that they hold it. Of those
-    with as many steps, one that has not left the epoch yet counts: another's evaluations may be
-    missing.
+    If all have applied the same number of steps and hold the same bits, nothing is copied. Else one
+    member's state goes to all the others, and all prove that they hold it; see `_rightful`.
 
     Raises:
         Interrupted: The rendezvous broke; enter the next one and call again.
+        Undecided: Nobody can tell which state is right.
         InvariantError: The replicas differ after copying.
     """
-    source = max(range(len(reports)), key=lambda rank: (*_progress(reports[rank]), -rank))
+    own = reports[collective.rank]
+    source = _rightful(collective, replica, reports)
     best = reports[source]
     stale = [
         r for r in reports if (r.applied_steps, r.checksum) != (best.applied_steps, best.checksum)
     ]
     if stale:
-        mine = collective.rank == source
-        payload = broadcast_bytes(collective, replica.dump() if mine else b"", source, "replica")
-        if reports[collective.rank] in stale:
-            replica.load(payload)
-        proofs = gather_bytes(collective, replica.checksum().encode(), "proofs")
+        copy_state(collective, replica, source, "replica", is_taken=own in stale)
+        proof = replica.checksum() if own in stale else own.checksum
+        proofs = gather_bytes(collective, proof.encode(), "proofs")
         if len(set(proofs)) != 1:
             raise InvariantError(
                 f"replicas differ after copying: {dict(zip(reports, proofs, strict=True))}"
@@ -195,14 +213,64 @@ def meet(
     plan = _first_plan(collective, reports, planner)
     consistency = Consistency(
         broadcast=bool(stale),
+        checksum=best.checksum,
         num_fresh=sum(r.applied_steps == FRESH for r in reports),
         num_new=sum(r.is_new for r in reports),
     )
     return Membership(collective, reports, consistency, plan)
 
 
+def _rightful(collective: Collective, replica: Replica, reports: list[Report]) -> int:
+    """Whose state all are to have.
+
+    It is that of the most advanced; of those with as many steps, one that has not left the epoch
+    yet, as another's evaluations may be missing. Where theirs differ, one was changed by something
+    else than training: what most of them hold is right; else what is still as it was when all were
+    last compared.
+    """
+    best = max(map(_progress, reports))
+    ahead = [rank for rank, report in enumerate(reports) if _progress(report) == best]
+    found = Counter(reports[rank].checksum for rank in ahead)
+    if len(found) == 1 or all(reports[rank].is_new for rank in ahead):
+        return ahead[0]
+    right, how = majority(found.elements()), "most hold another one"
+    if right is None:
+        how = "another one is as it was when all were last compared"
+        known = {reports[rank].checksum for rank in ahead if _is_unchanged(reports[rank])}
+        right = known.pop() if len(known) == 1 else None
+    digests = [report.checksum for report in reports]
+    workers = [report.worker for report in reports]
+    words = differences(collective, replica, workers, digests, right, among=ahead)
+    if right is None:
+        raise Undecided(words)
+    source = next(rank for rank in ahead if reports[rank].checksum == right)
+    if collective.rank == source:
+        logger.error("after step %d %s: replaced, as %s", best[0], words, how)
+    return source
+
+
+def _is_unchanged(report: Report) -> bool:
+    return report.checksum == report.agreed
+
+
 def _progress(report: Report) -> tuple[int, int, int]:
     return report.applied_steps, -report.epoch, report.num_evaluations
+
+
+def _capacities(reports: list[Report]) -> tuple[int, ...]:
+    """Of the members; at the start as nodes.yaml says, after a loss so that the batch fits."""
+    given = tuple(report.capacity for report in reports)
+    if next_rendezvous_id(reports) == 1:
+        return given
+    found = stretched(given, reports[0].global_batch_size)
+    if found != given:
+        logger.warning(
+            "the workers that are left take %d samples at a time (max_local_batch_size) of the %d "
+            "of a step: each takes its part in several passes",
+            sum(given),
+            reports[0].global_batch_size,
+        )
+    return found
 
 
 def _first_plan(collective: Collective, reports: list[Report], planner: Planner) -> BatchPlan:
@@ -214,7 +282,7 @@ def _first_plan(collective: Collective, reports: list[Report], planner: Planner)
             workers=tuple(report.worker for report in reports),
             applied_steps=max(0, *(report.applied_steps for report in reports)),
             global_batch_size=reports[0].global_batch_size,
-            capacities=tuple(report.capacity for report in reports),
+            capacities=_capacities(reports),
             prefetch_steps=max(report.prefetch_steps for report in reports),
             undivided=reports[0].work.undivided,
             micro_batch_sizes=tuple(report.micro_batch_size for report in reports),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from hetero_hvd.errors import UserError
@@ -62,7 +64,11 @@ def _cut(item: Any, start: int, stop: int, num_samples: int) -> Any:  # noqa: AN
         return {key: _cut(value, start, stop, num_samples) for key, value in item.items()}
     if isinstance(item, tuple) and hasattr(item, "_fields"):
         return type(item)(*(_cut(value, start, stop, num_samples) for value in item))
-    if isinstance(item, list) and len(item) == num_samples and not _is_fields(item, num_samples):
+    if (
+        isinstance(item, list)
+        and len(item) == num_samples
+        and not batched_fields(item, num_samples)
+    ):
         return item[start:stop]
     if isinstance(item, tuple | list):
         return type(item)(_cut(value, start, stop, num_samples) for value in item)
@@ -75,11 +81,15 @@ def _cut(item: Any, start: int, stop: int, num_samples: int) -> Any:  # noqa: AN
     )
 
 
-def _is_fields(item: list[Any], num_samples: int) -> bool:
-    """Whether the list holds one batched tensor per field, as opposed to one entry per sample."""
-    return all(
-        isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0] == num_samples
-        for value in item
+def batched_fields(item: Sequence[Any], num_samples: int) -> bool:
+    """Whether the list holds one batch per field, as opposed to one entry per sample."""
+    tensors = [value for value in item if isinstance(value, torch.Tensor)]
+    sized = [value for value in item if isinstance(value, list | tuple)]
+    return (
+        bool(tensors)
+        and len(tensors) + len(sized) == len(item)
+        and all(value.dim() > 0 for value in tensors)
+        and all(len(value) == num_samples for value in (*tensors, *sized))
     )
 
 
@@ -111,16 +121,59 @@ def own_memory(item: Any) -> Any:  # noqa: ANN401 - whatever the loader yields
     return item
 
 
-def mean_and_weight(loss: Loss, *, num_samples: int) -> tuple[torch.Tensor, float]:
+def kind_of(value: Any) -> str:  # noqa: ANN401 - what a user's function gave
+    """A value in words, for messages."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def is_scalar(value: Any) -> bool:  # noqa: ANN401 - what a user's function gave
+    """Whether it is one real number, in whatever form."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    if isinstance(value, np.ndarray | np.generic):
+        return value.size == 1 and value.dtype.kind in "bfiu"
+    return isinstance(value, int | float)
+
+
+def mean_and_weight(loss: Any, *, num_samples: int) -> tuple[torch.Tensor, float]:  # noqa: ANN401
     """A loss as its mean and the weight of that.
 
     Raises:
-        UserError: It is not a scalar, or the weight is negative.
+        UserError: The loss function gave something else; says what to do.
     """
-    mean, weight = loss if isinstance(loss, tuple) else (loss, num_samples)
+    is_pair = isinstance(loss, tuple) and len(loss) == 2 and not hasattr(loss, "_fields")  # noqa: PLR2004
+    mean, weight = loss if is_pair else (loss, num_samples)
+    if not isinstance(mean, torch.Tensor):
+        raise UserError(f"the loss function returned {kind_of(mean)}: {_instead_of(mean)}")
     if mean.dim():
-        raise UserError(f"the loss has shape {tuple(mean.shape)}: must be a scalar, the mean")
-    weight = float(weight)
-    if weight < 0:
-        raise UserError(f"the weight of a loss is {weight}: must be >= 0")
-    return mean, weight
+        raise UserError(
+            f"the loss has shape {tuple(mean.shape)}: must be a scalar, the mean over the samples "
+            "(reduction='mean', or loss.mean())"
+        )
+    if not is_scalar(weight) or not 0 <= float(weight) < math.inf:
+        found = weight if is_scalar(weight) else kind_of(weight)
+        raise UserError(f"the weight of a loss is {found}: must be >= 0, one number")
+    if weight and not mean.requires_grad:
+        raise UserError(
+            "the loss has no gradient: compute it from the model's output, without torch.no_grad, "
+            "detach, item or a model whose parameters are all frozen"
+        )
+    return mean, float(weight)
+
+
+def _instead_of(found: Any) -> str:  # noqa: ANN401 - what the loss function gave
+    """What to return where this was returned."""
+    if isinstance(getattr(found, "loss", None), torch.Tensor):  # as Hugging Face's models give
+        return "return its .loss"
+    if found is None:
+        return "return the mean loss (is there a `return`?)"
+    if isinstance(found, int | float | np.generic):
+        return "return the tensor itself, not its .item()"
+    if isinstance(found, Mapping):
+        return "return the one tensor of it that is to be minimised"
+    return "must be a scalar tensor, the mean over the samples, or (that, weight)"

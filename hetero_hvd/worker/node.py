@@ -13,6 +13,9 @@ import msgspec
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import WorkerId
 
+SECRETS = frozenset({"HETERO_HVD_KEY", "HETERO_HVD_TLS"})
+_secrets: dict[str, str] = {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -44,10 +47,16 @@ class Place:
 def read_place(environment: Mapping[str, str] | None = None) -> Place:
     """The place that the environment describes; alone, it is `localhost:0`.
 
+    Once read, the job's secrets are taken out of this process's environment: what a script starts
+    and what it logs has them no more.
+
+    Args:
+        environment: None: this process's own.
+
     Raises:
         JobError: A variable is malformed.
     """
-    variables = os.environ if environment is None else environment
+    variables = _own_environment() if environment is None else environment
     driver = variables.get("HETERO_HVD_DRIVER")
     if driver is None:
         name = re.sub(r"[^A-Za-z0-9.-]", "-", variables.get("HOROVOD_HOSTNAME", "localhost"))
@@ -73,6 +82,13 @@ def read_place(environment: Mapping[str, str] | None = None) -> Place:
         raise JobError(
             f"HETERO_HVD_DRIVER is set, but the rest is not as expected: {error}"
         ) from error
+
+
+def _own_environment() -> Mapping[str, str]:
+    """This process's variables; the secrets among them are no longer there for its children."""
+    for name in SECRETS & os.environ.keys():
+        _secrets[name] = os.environ.pop(name)
+    return {**os.environ, **_secrets}
 
 
 def _settings(variables: Mapping[str, str]) -> Mapping[str, Any]:

@@ -70,9 +70,6 @@ def contribute(
             if not is_out_of_memory(error):
                 raise
             words = first_line(error)
-        except Interrupted as fault:  # in a layer that meets the other workers
-            step.rounds.fault = fault
-            return
         else:
             return
         # Only here, where the error is gone, are the frames that held the tensors.
@@ -91,9 +88,7 @@ def contribute(
 
 def _pass(step: Step, loss_function: Callable[..., Loss], batch: Sequence[Any]) -> None:
     for micro_batch in step.micro_batches(batch):
-        with step.forward():
-            loss = loss_function(*micro_batch)
-        step.backward(loss)
+        step.backward(step.compute(loss_function, micro_batch))
 
 
 def _tell(state: ElasticState, failed: int, largest: int, words: str) -> None:

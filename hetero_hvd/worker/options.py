@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 import torch
 from torch.nn import Parameter
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.bucket import Compression
@@ -16,6 +17,9 @@ from hetero_hvd.worker.reducer import DEFAULT_BUCKET_BYTES
 
 MAX_STALENESS_BOUND = 8
 """Beyond it gradients are too old for any learning rate that is worth using."""
+
+OTHER_ARGUMENTS = ("scheduler", "scheduler_interval", "extra_state", "after_step", "seed")
+"""Of the trainer, beside the options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,17 +102,24 @@ class StepOptions:
             raise UserError(f"sum_bits={self.sum_bits!r}: must be 64 or 32")
 
 
+def reproducible_of(options: StepOptions) -> bool:
+    """Whether the script asks for the reproducible mode; what it leaves open, the job decides."""
+    if options.reproducible is None:
+        of_job = os.environ.get("HETERO_HVD_REPRODUCIBLE", "")
+        return of_job.lower() in {"1", "true", "yes", "on"}
+    return options.reproducible
+
+
 def step_options(given: dict[str, Any], *, loader_batch_size: int | None) -> StepOptions:
     """The options that a script gives; micro-batches bound the memory where batches accumulate.
 
     Raises:
         UserError: There is no such option, or its value cannot be.
     """
-    try:
-        options = StepOptions(**given)
-    except TypeError as error:
-        raise UserError(f"Trainer: {error}") from error
-    if options.accumulation_steps > 1 and not options.micro_batch_size and not options.grain:
+    _refuse_unknown(given)
+    options = StepOptions(**given)
+    bounds_itself = options.micro_batch_size or reproducible_of(options)
+    if options.accumulation_steps > 1 and not bounds_itself:
         options = replace(options, micro_batch_size=loader_batch_size)
     global_batch_size = (loader_batch_size or 0) * options.accumulation_steps
     if options.equal_micro_batches and global_batch_size % options.undivided:
@@ -119,40 +130,10 @@ def step_options(given: dict[str, Any], *, loader_batch_size: int | None) -> Ste
     return options
 
 
-def check_scheduler(scheduler: object, interval: str) -> None:
-    """Refuse a scheduler that the trainer cannot advance.
-
-    Raises:
-        UserError: It is one, or the interval is none.
-    """
-    if interval not in ("epoch", "step"):
-        raise UserError(f"scheduler_interval={interval!r}: must be 'epoch' or 'step'")
-    if isinstance(scheduler, ReduceLROnPlateau):
-        raise UserError(
-            "ReduceLROnPlateau needs a metric: give it as extra_state and call its step yourself"
-        )
-
-
-def check_model(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse what would let the workers drift apart, or could not be reduced.
-
-    Raises:
-        UserError: There is such a thing.
-    """
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise UserError("optimizer LBFGS evaluates the loss several times a step: not supported")
-    known = {id(parameter) for parameter in model.parameters()}
-    groups = optimizer.param_groups
-    if any(id(parameter) not in known for group in groups for parameter in group["params"]):
-        raise UserError(
-            "the optimizer has parameters that are not the model's: give a model that holds them "
-            "all, for example torch.nn.ModuleList([model, criterion])"
-        )
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.SyncBatchNorm):
-            raise UserError(
-                f"model.{name}: torch's SyncBatchNorm needs torch.distributed: use "
-                "hetero_hvd.convert_sync_batch_norm(model)"
-            )
-        if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
-            raise UserError(f"model.{name}: sparse gradients are not reduced: use sparse=False")
+def _refuse_unknown(given: Iterable[str]) -> None:
+    known = [*OTHER_ARGUMENTS, *(field.name for field in fields(StepOptions))]
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise UserError(f"Trainer has no option {name}: {advice}")

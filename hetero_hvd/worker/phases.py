@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.probes.timing import STEP_PHASES
+from hetero_hvd.messages import PHASES
 
 MAX_NAMES = 32
 """Each is carried in every message and record of the run."""
@@ -39,10 +39,10 @@ class NamedTimes:
                 f"phase {name!r}: a name has 1 to 40 of letters, digits, '_', '.' and '-' and "
                 "begins with a letter"
             )
-        if name in STEP_PHASES:
+        if name in PHASES:
             raise UserError(
                 f"phase {name!r}: the trainer times that itself; choose another name than "
-                f"{', '.join(STEP_PHASES)}"
+                f"{', '.join(PHASES)}"
             )
         with self._lock:
             if len(self._names) >= MAX_NAMES:

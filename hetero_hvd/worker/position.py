@@ -6,6 +6,39 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hetero_hvd.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What decides which samples a step consumes; the same on all workers.
+
+    Attributes:
+        global_batch_size: Samples in a step: the loader's `batch_size` times `accumulation_steps`.
+        num_samples: Of the dataset; -1 for a stream.
+        is_shuffled: Whether the order is drawn anew for each epoch.
+        seed: Of that order.
+        drop_last: Whether a last, smaller batch is left out.
+    """
+
+    global_batch_size: int = 0
+    num_samples: int = -1
+    is_shuffled: bool = False
+    seed: int = 0
+    drop_last: bool = False
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What a script gives, in its words."""
+        num_samples = "a stream" if self.num_samples < 0 else self.num_samples
+        return {
+            "global batch size": self.global_batch_size,
+            "dataset length": num_samples,
+            "shuffle": self.is_shuffled,
+            "seed": self.seed,
+            "drop_last": self.drop_last,
+        }
+
 
 @dataclass(kw_only=True)
 class Position:
@@ -18,6 +51,9 @@ class Position:
         loss: Mean loss over the global batch of the last applied step; NaN before the first.
         chunks: Which chunks of the epoch are done, with wait-free rounds; empty without.
         evaluations: Results of the evaluations since the last applied step, in order.
+        skipped_samples: Samples at the beginning of the epoch's order that were consumed in steps
+            of another size; those of `step_in_epoch` come after them.
+        order: Of the samples.
     """
 
     epoch: int = 0
@@ -26,6 +62,14 @@ class Position:
     loss: float = math.nan
     chunks: dict[str, Any] = field(default_factory=dict)
     evaluations: list[dict[str, float]] = field(default_factory=list)
+    skipped_samples: int = 0
+    order: Order = field(default_factory=Order)
+
+    @property
+    def used_samples(self) -> int:
+        """Samples of the epoch that its steps have consumed; not with wait-free rounds."""
+        used = self.skipped_samples + self.step_in_epoch * self.order.global_batch_size
+        return used if self.order.num_samples < 0 else min(used, self.order.num_samples)
 
     def advance(self, loss: float) -> None:
         """One more step is applied."""
@@ -37,7 +81,7 @@ class Position:
     def next_epoch(self) -> None:
         """The epoch is over."""
         self.epoch += 1
-        self.step_in_epoch = 0
+        self.step_in_epoch = self.skipped_samples = 0
         self.chunks = {}
         self.evaluations = []
 
@@ -46,6 +90,40 @@ class Position:
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take over another worker's position."""
+        """Take over another worker's position, or an earlier one."""
+        order = state.get("order")
         for name, value in state.items():
             setattr(self, name, value)
+        if order is not None:
+            self.order = Order(**order)
+
+    def go_on_with(self, own: Order) -> None:
+        """Go on from here with the data order of this script, which may have changed.
+
+        Each sample of the epoch under way is still used once: steps of another size begin where the
+        last one ended.
+
+        Raises:
+            UserError: The samples that are left cannot be told; says what to set back.
+        """
+        was, used = self.order, self.used_samples
+        if used or self.chunks:
+            self._check(was, own)
+        if used and not self.chunks and was != own:
+            self.skipped_samples, self.step_in_epoch = used, 0
+        self.order = own
+
+    def _check(self, was: Order, own: Order) -> None:
+        deciding = {"shuffle"}
+        if was.is_shuffled or self.chunks or own.num_samples < self.used_samples:
+            deciding.add("dataset length")
+        if was.is_shuffled:
+            deciding.add("seed")
+        before, now = was.facts, own.facts
+        changed = [name for name in before if name in deciding and before[name] != now[name]]
+        if changed:
+            told = ", ".join(f"{name} was {before[name]} and is {now[name]}" for name in changed)
+            raise UserError(
+                f"{told}: epoch {self.epoch} is under way, and which of its samples are left cannot"
+                " be told; set it back until that epoch has ended, or resume from its end"
+            )

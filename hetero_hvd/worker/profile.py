@@ -6,6 +6,8 @@ import os
 import time
 
 from hetero_hvd.messages import CollectivesTimed, DeviceUsed, PhasesTimed
+from hetero_hvd.probes.contention import ContentionMeter
+from hetero_hvd.probes.garbage import GarbageMeter
 from hetero_hvd.probes.memory_stalls import MemoryStallMeter
 from hetero_hvd.probes.throttling import ThrottleMeter
 from hetero_hvd.probes.timing import PhaseClock
@@ -32,10 +34,12 @@ class StepProfile:
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock, self._tracing = clock, open_tracing(os.environ, clock)
-        self._meters: dict[str, ThrottleMeter | MemoryStallMeter] = {
+        self._meters: dict[str, ThrottleMeter | MemoryStallMeter | ContentionMeter] = {
             "throttled": ThrottleMeter(),
             "memory_stall": MemoryStallMeter(),
+            "contention": ContentionMeter(),
         }
+        self._garbage = GarbageMeter()
         self._nothing = {name: 0.0 * meter.take() for name, meter in self._meters.items()}
         self._use: DeviceUse | None = None
         self._reducing_before = 0.0
@@ -49,8 +53,8 @@ class StepProfile:
             step: Index of the step.
 
         Returns:
-            Seconds in this step: `throttled`, `memory_stall`, `processor`, and `reducing`, with a
-            reduction under way. NaN is not known here.
+            Seconds in this step: `throttled`, `memory_stall`, `contention`, `garbage`, `processor`,
+            and `reducing`, with a reduction under way. NaN is not known here.
         """
         reducing = seat.collective.operations.reducing_seconds
         in_step, self._reducing_before = reducing - self._reducing_before, reducing
@@ -62,7 +66,8 @@ class StepProfile:
             self._tell(seat, step)
         if self._tracing is not None:
             self._tracing.step_applied(seat, step)
-        return {**lost, "reducing": in_step, "processor": self._clock.take_processor_seconds()}
+        used = self._clock.take_processor_seconds()
+        return {**lost, "garbage": self._garbage.take(), "reducing": in_step, "processor": used}
 
     def finish(self, seat: Seat, step: int) -> None:
         """Nothing more will come: send what is left.
@@ -72,6 +77,7 @@ class StepProfile:
             step: Index of the last step.
         """
         self._tell(seat, step)
+        self._garbage.close()
         if self._use is not None:
             self._use.close()
         if self._tracing is not None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from hetero_hvd.core.grains import Stream, seed_of
-from hetero_hvd.errors import UserError
 
 
 def seed_all(seed: int) -> None:
@@ -26,6 +26,27 @@ def seed_all(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(seed)
+
+
+@contextmanager
+def own_course(seed: int | None = None) -> Iterator[None]:
+    """Inside, the global generators go their own way; afterwards they are as they were before.
+
+    Args:
+        seed: Where they start; None: where they are.
+    """
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    if seed is not None:
+        seed_all(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(states[2])
+        if on_devices:
+            torch.cuda.set_rng_state_all(on_devices)
 
 
 @dataclass(frozen=True)
@@ -47,72 +68,24 @@ class Seeds:
         seed_all(seed_of(self.seed, self.epoch, self.step, grain, stream))
 
 
-@dataclass(frozen=True)
-class GrainRequest:
-    """What the sampler asks the dataset for, also through the queue of a loader process.
-
-    Attributes:
-        seeds: Of the step.
-        grain: Which grain of the step.
-        indices: Its samples.
-    """
-
-    seeds: Seeds
-    grain: int
-    indices: Sequence[int]
-
-
-class GrainDataset:
-    """A user's dataset, read grain by grain, each with generators seeded for it.
-
-    Args:
-        dataset: The user's, with a length.
-    """
-
-    def __init__(self, dataset: Any) -> None:  # noqa: ANN401 - whatever torch accepts
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: int) -> Any:  # noqa: ANN401
-        return self._dataset[index]
-
-    def __getitems__(self, requests: Sequence[GrainRequest]) -> list[Any]:
-        """Called by torch's loader with what the batch sampler gave."""
-        samples: list[Any] = []
-        for request in requests:
-            request.seeds.use(Stream.DATA, request.grain)
-            if hasattr(self._dataset, "__getitems__"):
-                samples += self._dataset.__getitems__(list(request.indices))
-            else:
-                samples += [self._dataset[index] for index in request.indices]
-        return samples
-
-    def check(self) -> None:
-        """Read one sample twice from equal generators.
-
-        Raises:
-            UserError: It is not the same: the dataset has random numbers of its own.
-        """
-        if not len(self):
-            return
-        request = GrainRequest(Seeds(0, 0, 0), 0, [0])
-        if not _equal(self.__getitems__([request]), self.__getitems__([request])):
-            raise UserError(
-                f"reproducible: {type(self._dataset).__name__}[0] differs when read twice: draw "
-                "from the global generators (random, numpy.random, torch) in __getitem__, they are "
-                "seeded for each grain, and keep no state there"
-            )
-
-
-def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401 - samples of any kind
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one.nan_to_num(), other.nan_to_num())
-    if isinstance(one, np.ndarray):
-        return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
+def equal(one: Any, other: Any) -> bool:  # noqa: ANN401 - samples of any kind
+    """Whether two samples, batches or results are the same, as far as they can be looked into."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor | np.ndarray) or hasattr(type(one), "__array_interface__"):
+        return _equal_arrays(one, other)
     if isinstance(one, Mapping):
-        return all(_equal(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(map(_equal, one, other))
+        return len(one) == len(other) and all(map(equal, one, other))
+    if is_dataclass(one):
+        return equal(vars(one), vars(other))
     return not isinstance(one, int | float | str | bytes) or one == other or one != one  # noqa: PLR0124
+
+
+def _equal_arrays(one: Any, other: Any) -> bool:  # noqa: ANN401 - tensors, arrays, images
+    if isinstance(one, torch.Tensor):
+        is_dense = one.layout is torch.strided and other.layout is torch.strided
+        return not is_dense or torch.equal(one.nan_to_num(), other.nan_to_num())
+    one, other = np.asarray(one), np.asarray(other)
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))

@@ -26,11 +26,11 @@ reduction begin early in the backward pass."""
 class Reducer:
     """The gradients of one model, reduced over all workers.
 
-    Order of calls in a step: `prepare`, then backward passes with `last_backward` set before the
-    last, then `take`. After a backward pass that failed: `prepare_again`, and all passes once more.
+    Order of calls: `build` with the model's parameters, and again when they change. In a step:
+    `prepare`, then backward passes with `last_backward` set before the last, then `take`. After a
+    backward pass that failed: `prepare_again`, and all passes once more.
 
     Args:
-        parameters: All parameters; those without `requires_grad` are left out.
         bucket_bytes: Size at which a bucket is closed.
         compression: What travels: `none`, the gradients as they are; `fp16`, half the bytes;
             `fp16-feedback`, and what rounding loses is added to the worker's next gradient
@@ -41,23 +41,19 @@ class Reducer:
         overlap: Whether a bucket is submitted as soon as the last backward has completed it.
         copies: Whether what travels is a copy, so that the next step can begin before it is back.
         inspects: Whether `Gradients.own_are_finite` is found out; that is a pass over them.
-
-    Raises:
-        UserError: A parameter is of a kind that cannot be reduced.
+        expected_factor: From a reduced sum to the gradient of the mean loss, as far as is known
+            while it is submitted, > 0.
     """
 
     def __init__(
         self,
-        parameters: Iterable[Parameter],
         *,
         bucket_bytes: int = DEFAULT_BUCKET_BYTES,
         compression: Compression = "none",
     ) -> None:
         self._compression = compression
-        self._parameters = list(parameters)
         self._bucket_bytes = bucket_bytes
         self._first_bucket_bytes = min(bucket_bytes, FIRST_BUCKET_BYTES)
-        self._trainable: tuple[bool, ...] = ()
         self._buckets: list[Bucket] = []
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._collective: Collective | None = None
@@ -66,6 +62,7 @@ class Reducer:
         self.last_backward = False
         self.copies = False
         self.inspects = False
+        self.expected_factor = 1.0
         self._lane = 0
         self._own_are_finite = True
 
@@ -84,19 +81,51 @@ class Reducer:
         is_double = bool(self._buckets) and self._buckets[0].flat.dtype == torch.float64
         return torch.float64 if is_double else torch.float32
 
+    def build(self, parameters: Iterable[Parameter]) -> None:
+        """Reduce these from now on; those without `requires_grad` are left out.
+
+        Raises:
+            UserError: A parameter is of a kind that cannot be reduced.
+        """
+        self.release()
+        group: list[Parameter] = []
+        group_bytes = 0
+        # Backward produces gradients in about the reverse order of the parameters.
+        for parameter in reversed(list(parameters)):
+            if not parameter.requires_grad:
+                parameter.grad = None
+                continue
+            if not parameter.dtype.is_floating_point:
+                raise UserError(
+                    f"a parameter is of {parameter.dtype}: must be a real floating-point type"
+                )
+            alike = group and (group[0].dtype, group[0].device) == (
+                parameter.dtype,
+                parameter.device,
+            )
+            limit = self._bucket_bytes if self._buckets else self._first_bucket_bytes
+            if group and (not alike or group_bytes >= limit):
+                self._add_bucket(group)
+                group, group_bytes = [], 0
+            group.append(parameter)
+            group_bytes += parameter.numel() * parameter.element_size()
+        if group:
+            self._add_bucket(group)
+
+    def release(self) -> None:
+        """Let go of the parameters; what they have as gradients stays."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._buckets = [], []
+
     def prepare(self, collective: Collective, lane: int = 0) -> None:
         """Zero the gradients and get ready for a step's backward passes.
-
-        Rebuilds the buckets when parameters were frozen or unfrozen since the last step.
 
         Args:
             collective: The rendezvous.
             lane: Another one than those of the steps under way, the same on all workers: it
                 becomes part of the reductions' names.
         """
-        trainable = tuple(parameter.requires_grad for parameter in self._parameters)
-        if trainable != self._trainable:
-            self._build(trainable)
         self._collective, self._lane = collective, lane
         self._fault = None
         self.last_backward = False
@@ -126,34 +155,6 @@ class Reducer:
             raise self._fault
         sums = [bucket.sum for bucket in self._buckets if bucket.sum is not None]
         return Gradients(sums, self._own_are_finite if self.inspects else None)
-
-    def _build(self, trainable: tuple[bool, ...]) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks, self._buckets, self._trainable = [], [], trainable
-        group: list[Parameter] = []
-        group_bytes = 0
-        # Backward produces gradients in about the reverse order of the parameters.
-        for parameter in reversed(self._parameters):
-            if not parameter.requires_grad:
-                parameter.grad = None  # the optimizer would go on applying the last one
-                continue
-            if not parameter.dtype.is_floating_point:
-                raise UserError(
-                    f"a parameter is of {parameter.dtype}: must be a real floating-point type"
-                )
-            alike = group and (group[0].dtype, group[0].device) == (
-                parameter.dtype,
-                parameter.device,
-            )
-            limit = self._bucket_bytes if self._buckets else self._first_bucket_bytes
-            if group and (not alike or group_bytes >= limit):
-                self._add_bucket(group)
-                group, group_bytes = [], 0
-            group.append(parameter)
-            group_bytes += parameter.numel() * parameter.element_size()
-        if group:
-            self._add_bucket(group)
 
     def _add_bucket(self, group: list[Parameter]) -> None:
         bucket = Bucket(len(self._buckets), group, self._compression)
@@ -197,6 +198,8 @@ class Reducer:
         if self.inspects:
             self._own_are_finite &= bool(bucket.flat.isfinite().all())
         try:
-            bucket.launch(self._collective, self._lane, copies=self.copies)
+            bucket.launch(
+                self._collective, self._lane, copies=self.copies, factor=self.expected_factor
+            )
         except Interrupted as fault:  # not through autograd: `take` raises it
             self._fault = fault

@@ -14,9 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from hetero_hvd.core.fixed_point import MAX_NARROW_GRAINS, NARROW, WIDE, FixedPoint
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.worker.elastic import ElasticState
-from hetero_hvd.worker.options import StepOptions
+from hetero_hvd.worker.options import StepOptions, reproducible_of
 from hetero_hvd.worker.planner import LocalPlanner
-from hetero_hvd.worker.randomness import GrainDataset
 from hetero_hvd.worker.staleness import staleness_of, wait_free_of
 
 DEFAULT_GRAIN = 16
@@ -70,10 +69,9 @@ def decide(
     Raises:
         UserError: Something asked for cannot be reproducible.
     """
-    of_job = os.environ.get("HETERO_HVD_REPRODUCIBLE", "").lower() in {"1", "true", "yes", "on"}
+    of_job = reproducible_of(StepOptions())
     job_grain = os.environ.get("HETERO_HVD_GRAIN") if of_job else None
-    is_on = of_job if options.reproducible is None else options.reproducible
-    if not is_on:
+    if not reproducible_of(options):
         if options.grain is not None:
             raise UserError(f"grain={options.grain}: only with reproducible=True")
         return None
@@ -97,7 +95,6 @@ def decide(
     )
     _refuse(model, loader, options, mode)
     _be_deterministic(model)
-    GrainDataset(loader.dataset).check()
     return mode
 
 
@@ -179,16 +176,21 @@ def _refuse(
             "reproducible: an IterableDataset cannot be read from any position: use a dataset "
             "with a length"
         )
-    _refuse_model(model)
+    refuse_model(model)
 
 
-def _refuse_model(model: torch.nn.Module) -> None:
+def refuse_model(model: torch.nn.Module) -> None:
+    """Refuse what cannot be reproducible in a model.
+
+    Raises:
+        UserError: There is such a thing.
+    """
     for name, module in model.named_modules():
         why = UNFIT_MODULES.get(type(module).__name__)
         if why is not None:
             raise UserError(f"reproducible: model{'.' * bool(name)}{name}: {why}")
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.element_size() > 4:  # noqa: PLR2004 - float32's
+        if parameter.requires_grad and parameter.dtype.itemsize > 4:  # noqa: PLR2004 - float32's
             raise UserError(
                 f"reproducible: {name} is of {parameter.dtype}: gradients are summed with the "
                 "precision of float32, use that"

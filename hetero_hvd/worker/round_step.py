@@ -110,7 +110,7 @@ class RoundStep(Step):
         """
         flight: Flight = self.in_flight[0]
         loss = super().land(collective)
-        samples, *counts = (round(value) for value in flight.totals[3:].tolist())
+        samples, *counts = (round(value) for value in flight.totals[3:-2].tolist())
         self.round_samples, self.counts = samples, tuple(counts)
         return loss
 
@@ -139,11 +139,10 @@ class RoundStep(Step):
     def _apply(self, flight: Flight, weight: float) -> None:
         samples = float(flight.totals[3])
         if not samples:
-            flight.gradients.forget()
             return
         size_ratio = samples / flight.part.global_samples
         flight.gradients.publish(self._factor(flight, weight))
-        self._buffers.publish(flight.buffers, 1.0 / size_ratio)
+        self._buffers.publish(flight.buffers, samples)
         self._update.apply(self._reducer.parameters, size_ratio**self._exponent)
 
 

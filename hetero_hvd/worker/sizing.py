@@ -38,6 +38,7 @@ class Sizing:
 
     Attributes:
         size: Of the micro-batches of the step under way, samples; 0 before the first.
+        shape: Of the passes of that step: this worker's samples in it, and `size`.
     """
 
     def __init__(
@@ -49,14 +50,15 @@ class Sizing:
         self._is_fixed = is_fixed
         self._limit = MicroBatchLimit(int(os.environ.get(LIMIT_VARIABLE, "0")))
         self._model = MemoryModel()
-        self._cap = 0
+        self._cap = self._capacity = 0
         self._meter: MemoryMeter | None = None
         self._members: frozenset[WorkerId] = frozenset()
         self._largest_done = 0
         self._is_done = False
         self._tell: Callable[[MicroBatchRaised], object] = lambda _: None
         self._told = 0
-        self.size = 0
+        self._reserved_bytes = 0
+        self.size, self.shape = 0, (0, 0)
 
     @classmethod
     def of(cls, options: StepOptions, device: torch.device) -> Sizing:
@@ -86,7 +88,7 @@ class Sizing:
     @property
     def _held(self) -> int:
         """Samples that the memory holds; 0 = not limited, as far as known."""
-        return smaller(self._cap, self._limit.at(time.monotonic()))
+        return smaller(self._cap, self._capacity, self._limit.at(time.monotonic()))
 
     @property
     def is_proven(self) -> bool:
@@ -98,6 +100,8 @@ class Sizing:
         workers: Collection[WorkerId],
         node_limit_bytes: int | None,
         tell: Callable[[MicroBatchRaised], object],
+        *,
+        capacity: int = -1,
     ) -> None:
         """Take note of the members: when others train together, what failed may be tried again.
 
@@ -105,8 +109,9 @@ class Sizing:
             workers: All members.
             node_limit_bytes: The most memory that the user allows; None = no such limit.
             tell: Tells the driver, at once.
+            capacity: Samples that the user allows at a time; -1 = not limited.
         """
-        self._tell = tell
+        self._tell, self._capacity = tell, max(0, capacity)
         members = frozenset(workers)
         if self._members and members != self._members:
             self._limit.forgive()
@@ -115,6 +120,11 @@ class Sizing:
             self._meter = MemoryMeter(self._device, node_limit_bytes)
             self._meter.restart()
             self._model.start(self._meter.read().used_bytes)
+
+    def reserve(self, num_bytes: int) -> None:
+        """Leave room in the host's memory for something that comes and goes beside the steps."""
+        if self._device.type == "cpu":
+            self._reserved_bytes = num_bytes
 
     def choose(self, share: int) -> int:
         """The size for a step, >= 1, <= share. What the script asked for is taken as it is.
@@ -128,6 +138,7 @@ class Sizing:
         size = min(share, limit) if limit == self._wanted and limit else evenly(share, limit)
         if size != self.size:
             self._switch(size)
+        self.shape = share, size
         return size
 
     def fail(self) -> bool:
@@ -189,5 +200,5 @@ class Sizing:
         use = meter.read()
         if self._is_done and self.size:
             self._model.observe(self.size, use.peak_bytes)
-            self._cap = self._model.cap(use.limit_bytes)
+            self._cap = self._model.cap(use.limit_bytes - self._reserved_bytes)
         return use

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -21,14 +22,19 @@ from hetero_hvd.worker.flight import Flight, TakeAgain, Urgency, never
 from hetero_hvd.worker.loader import Slice
 from hetero_hvd.worker.lookahead import Lookahead
 from hetero_hvd.worker.micro_batch import Loss, mean_and_weight, split, to_device
-from hetero_hvd.worker.options import StepOptions, check_model
+from hetero_hvd.worker.model_check import ModelCheck
+from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.reducer import Reducer
+from hetero_hvd.worker.registered import Registered
 from hetero_hvd.worker.replica import Stateful
 from hetero_hvd.worker.sizing import Sizing
 from hetero_hvd.worker.solo import SoloCollective
 from hetero_hvd.worker.staleness import Staleness
 from hetero_hvd.worker.sync_batch_norm import find_rounds
 from hetero_hvd.worker.update import Update
+
+GUESS_DECAY = 0.99
+"""Of the guessed factor in a step: it follows the largest of the last hundred or so."""
 
 
 class Step:
@@ -65,16 +71,16 @@ class Step:
         device: torch.device,
         staleness: Staleness | None = None,
     ) -> None:
-        check_model(model, optimizer)
         self._options = options
         self._device = device
-        self._reducer = Reducer(
-            model.parameters(), bucket_bytes=options.bucket_bytes, compression=options.compression
-        )
+        self._registered = Registered(model)
+        self._check = ModelCheck(model, optimizer)
+        self._check.run()
+        self._reducer = Reducer(bucket_bytes=options.bucket_bytes, compression=options.compression)
         self._staleness = staleness or Staleness(0)
         self._update = Update(optimizer, options, device)
         self._lookahead = Lookahead(optimizer, self._update)
-        self._buffers = BufferAverage(model, as_changes=self._staleness.bound > 0)
+        self._buffers = BufferAverage(is_late=self._staleness.bound > 0)
         self._bad_numbers = BadNumbers()
         self.in_flight: deque[Any] = deque()
         self._slice: Slice | None = None
@@ -83,6 +89,8 @@ class Step:
         self._began_at = 0.0
         self._weight = 0.0
         self._weighted_loss = torch.zeros((), dtype=torch.float64)
+        self._is_prepared = False
+        self._loss_scale = self._samples_per_weight = 1.0
         self.sizing = Sizing.of(options, device)
         self.rounds = find_rounds(model)
         self.emulation: Emulation | None = None
@@ -95,19 +103,40 @@ class Step:
         self._start(part)
         self._collective = collective
         self.rounds.begin_step()
+        self._is_prepared = False
+
+    def _prepare(self) -> None:
+        """Once in a step, as late as can be: the script may change the model until it computes."""
+        if self._is_prepared:
+            return
+        self._is_prepared = True
         with self.clock.phase("optimizer"):  # what `zero_grad` would be
-            self._buffers.remember()
-            if self._options.lookahead:
-                self._lookahead.advance(self.in_flight, self._reducer.parameters)
-            self._reducer.copies = self._staleness.bound > 0
-            self._reducer.prepare(collective, self._lane(part))
+            self._ask_model()
+            self._make_ready()
+            self._registered.mark()
+
+    def _ask_model(self) -> None:
+        """Follow what the script has changed since the last step."""
+        if self._registered.look():
+            self._check.run()
+            self._reducer.build(self._registered.parameters.values())
+
+    def _make_ready(self) -> None:
+        self._buffers.remember(self._registered.places)
+        if self._options.lookahead:
+            self._lookahead.advance(self.in_flight, self._reducer.parameters)
+        is_late = self._staleness.bound > 0
+        needs_scale = is_late or self._options.compression == "fp16-feedback"
+        self._loss_scale = self._update.loss_scale if needs_scale else 1.0
+        self._reducer.copies = is_late
+        self._reducer.expected_factor = self._samples_per_weight / self._loss_scale
+        self._reducer.prepare(self._collective, self._lane(self._current()))
 
     def try_smaller(self) -> bool:
         """Begin the step anew with smaller micro-batches, if any; gradients under way stay."""
         if not self.sizing.fail():
             return False
         self._buffers.restore()
-        self._buffers.remember()
         self._start(self._current())
         self._reducer.prepare_again()
         self.clock.take()  # what was in vain is not the time that the step takes
@@ -124,6 +153,7 @@ class Step:
         part = self._current()
         if not part.num_samples:
             return
+        self._prepare()
         size = self.sizing.choose(part.num_samples)
         self._reducer.overlap = self.emulation is None and self.sizing.is_proven
         self.rounds.agree(self._collective, -(-part.num_samples // size), self.clock)
@@ -145,8 +175,14 @@ class Step:
             if self.emulation is not None:
                 self.emulation.stretch(start)
 
+    def compute(self, loss_function: Callable[..., Loss], micro_batch: Sequence[Any]) -> Loss:
+        """The loss of one of `micro_batches`, as the user's function gives it."""
+        with self.forward():
+            return loss_function(*micro_batch)
+
     def backward(self, loss: Loss) -> None:
         """Add one micro-batch's contribution to the gradients."""
+        self._registered.check_unwritten()
         mean, weight = mean_and_weight(loss, num_samples=self._micro[0])
         if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
             self.rounds.help_backward()
@@ -184,17 +220,19 @@ class Step:
             Interrupted: The rendezvous broke; call `undo`.
         """
         part, lane = self._current(), self._lane(self._current())
+        self._prepare()
         self._hold(part)
         self.sizing.done()
         self.rounds.finish(collective, self.clock)
         self.is_urgent = False
         is_urgent = urgency(part.num_samples, self.clock.busy_seconds)
         loss = float(self._weighted_loss)
-        facts = [self._weight, loss, is_urgent, *self._own_counts()]
+        digest = self._registered.digest
+        facts = [self._weight, loss, is_urgent, *self._own_counts(), *digest]
         totals = torch.tensor(facts, dtype=self._reducer.wire_dtype)
         totals_handle = collective.sum_async(totals, f"totals.{lane}")  # one cycle with the next
         gradients = self._reducer.take()
-        buffers = self._buffers.launch(collective, part.num_samples / part.global_samples, lane)
+        buffers = self._buffers.launch(collective, part.num_samples, lane)
         flight = Flight(
             part=part,
             gradients=gradients,
@@ -203,7 +241,8 @@ class Step:
             totals_handle=totals_handle,
             own_weight=self._weight,
             own_loss_is_finite=math.isfinite(loss),
-            loss_scale=self._update.loss_scale if self._staleness.bound else 1.0,
+            loss_scale=self._loss_scale,
+            check=partial(self._registered.check_alike, digest=digest, num_workers=collective.size),
         )
         self.in_flight.append(flight)
         self._lookahead.restore()
@@ -232,14 +271,29 @@ class Step:
         if flight.gradients.own_are_finite is not None:
             self._reducer.inspects = False
         with self.clock.phase("optimizer"):
+            self._update.clear()
             self._apply(flight, weight)
+            self._settle(flight, weight if is_finite else 0.0)
         self.in_flight.popleft()
         return weighted_loss / weight if weight else 0.0
 
     def _apply(self, flight: Flight, weight: float) -> None:
         flight.gradients.publish(self._factor(flight, weight))
-        self._buffers.publish(flight.buffers)
+        self._buffers.publish(flight.buffers, flight.part.global_samples)
         self._update.apply(self._reducer.parameters)
+
+    def _settle(self, flight: Flight, weight: float) -> None:
+        """What rounding has lost is known now that the sum of all weights is; 0: nothing applied.
+
+        The next factor from a sum to a gradient is guessed: more than the last ones were, as what
+        is owed would grow without end if it were added at less than half the true factor.
+        """
+        if not weight:
+            flight.gradients.settle(None)
+            return
+        ratio = flight.part.global_samples / weight
+        flight.gradients.settle(ratio / flight.loss_scale)
+        self._samples_per_weight = max(ratio, GUESS_DECAY * self._samples_per_weight)
 
     def _own_counts(self) -> Sequence[float]:
         """What else is summed over the workers."""
@@ -263,8 +317,8 @@ class Step:
             self._reducer.inspects = False
         self._bad_numbers.step_is_bad(collective, guilty)
         self.in_flight.popleft()
-        flight.gradients.forget()
-        self._buffers.restore()
+        flight.gradients.settle(None)
+        self._buffers.drop()
 
     @property
     def _may_take_again(self) -> bool:
@@ -277,10 +331,16 @@ class Step:
 
     def undo(self) -> None:
         """Forget all steps that were not applied."""
-        if self.in_flight:
-            self.in_flight[0].gradients.forget()
+        for flight in self.in_flight:
+            flight.gradients.settle(None)
         self.in_flight.clear()
         self.put_back()
+        self._buffers.drop()
+
+    def release(self) -> None:
+        """Training is over: let go of the model."""
+        self._reducer.release()
+        self._registered.forget()
 
     def _lane(self, part: Slice) -> int:
         return part.step_in_epoch % (self._staleness.bound + 1)

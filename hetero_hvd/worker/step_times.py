@@ -30,15 +30,15 @@ class StepTimes:
         """What was before says nothing any more."""
         self._window = TimingWindow(varies=self._varies)
 
-    def look(self, share: int, busy_seconds: float, *, planned: int) -> None:
+    def look(self, share: int, own_seconds: float, *, planned: int) -> None:
         """Look for a change of speed.
 
         Args:
             share: Samples of this worker in the step.
-            busy_seconds: Its own time in it.
+            own_seconds: Its own time in it.
             planned: Its samples by the plan; the rest of an epoch has fewer, and says nothing.
         """
-        self.has_changed = share == planned and self._hurry.observe(share, busy_seconds)
+        self.has_changed = share == planned and self._hurry.observe(share, own_seconds)
 
     def add(self, share: int, seconds: dict[str, float], more: dict[str, float]) -> None:
         """Account for a step that has just ended.

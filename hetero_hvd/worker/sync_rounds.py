@@ -44,7 +44,8 @@ class Rounds:
         layers: Name to layer; each meets the others once in every forward pass.
 
     Attributes:
-        fault: What broke on the way, until the step has ended.
+        fault: What broke on the way. It is no error in the script's passes, which go on with this
+            worker's own numbers; `finish` raises it, and the step is dropped.
     """
 
     def __init__(self, layers: Mapping[str, RoundLayer]) -> None:
@@ -74,15 +75,16 @@ class Rounds:
             collective: The rendezvous.
             num_own: Micro-batches of this worker in the step, >= 0.
             clock: Of the step.
-
-        Raises:
-            Interrupted: The rendezvous broke.
         """
         if not self._layers or collective.size == 1:
             return
         mine = torch.tensor([[float(num_own)]], dtype=torch.float64)
-        with clock.phase("comm_wait"):
-            numbers = collective.wait(collective.gather_rows_async(mine, "rounds"))
+        try:
+            with clock.phase("comm_wait"):
+                numbers = collective.wait(collective.gather_rows_async(mine, "rounds"))
+        except Interrupted as fault:
+            self.fault = fault
+            return
         self._collective, self._last = collective, int(numbers.max()) - 1
         _current.rounds = self
 
@@ -108,7 +110,6 @@ class Rounds:
 
         Raises:
             UserError: The layer was met twice in this round.
-            Interrupted: The rendezvous broke.
         """
         if name in self._waiting:
             raise UserError(
@@ -124,8 +125,12 @@ class Rounds:
 
     def help_backward(self) -> None:
         """This worker's micro-batch has no backward pass: its weight is zero."""
-        if self._collective is not None:
+        if self._collective is None or self.fault is not None:
+            return
+        try:
             self._help_backward({n for n in self._waiting if self._layers[n].is_asked_for})
+        except Interrupted as fault:
+            self.fault = fault
 
     def finish(self, collective: Collective, clock: PhaseClock) -> None:
         """Help in the rounds that others have beyond one's own.
@@ -135,12 +140,12 @@ class Rounds:
             clock: Of the step: waiting for others inside of a pass is no work of this worker's.
 
         Raises:
-            Interrupted: The rendezvous broke.
+            Interrupted: The rendezvous broke, now or before.
         """
+        if self._collective is None and self.fault is None:
+            self.agree(collective, 0, clock)
         if self.fault is not None:
             raise self.fault
-        if self._collective is None:
-            self.agree(collective, 0, clock)
         while self._round < self._last:
             self.next()
             with clock.phase("comm_wait"):
@@ -176,11 +181,16 @@ class Rounds:
             self._wait(handle)
 
     def _sum(self, own: torch.Tensor, name: str, number: int, way: Way) -> torch.Tensor:
-        handle = self._start(own, name, number, way)
+        if self.fault is not None:
+            return own
         began = time.perf_counter()
-        sums = self._wait(handle)
-        self._waited[way] += time.perf_counter() - began
-        return sums
+        try:
+            return self._wait(self._start(own, name, number, way))
+        except Interrupted as fault:
+            self.fault = fault
+            return own
+        finally:
+            self._waited[way] += time.perf_counter() - began
 
     def _start(self, own: torch.Tensor, name: str, number: int, way: Way) -> Handle:
         assert self._collective is not None  # noqa: S101 - only called in between

@@ -9,9 +9,11 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from hetero_hvd.core.grains import Stream, seed_of
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import StalenessEnded
 from hetero_hvd.worker.admission import device
+from hetero_hvd.worker.arguments import check_function, check_loader, check_parts, check_scheduler
 from hetero_hvd.worker.benchmark import open_state
 from hetero_hvd.worker.collective import Interrupted
 from hetero_hvd.worker.description import describe_work
@@ -19,14 +21,17 @@ from hetero_hvd.worker.emulation import Emulation
 from hetero_hvd.worker.evaluation import Evaluations, Metrics
 from hetero_hvd.worker.fingerprints import Fingerprints
 from hetero_hvd.worker.flight import TakeAgain
-from hetero_hvd.worker.loader import ShareLoader, Slice
+from hetero_hvd.worker.loader import ShareLoader, SharesAt, Slice
+from hetero_hvd.worker.membership import Membership
 from hetero_hvd.worker.micro_batch import Loss, is_unpacked
 from hetero_hvd.worker.modes import make_pipeline, make_rounds, make_step
 from hetero_hvd.worker.oom import contribute
-from hetero_hvd.worker.options import check_scheduler, step_options
+from hetero_hvd.worker.options import step_options
+from hetero_hvd.worker.randomness import Seeds, own_course
 from hetero_hvd.worker.replica import Stateful, Trainable, all_parts
 from hetero_hvd.worker.reproducible import decide, join
 from hetero_hvd.worker.staleness import staleness_of
+from hetero_hvd.worker.turns import check_turn, turn_of
 
 
 class Trainer:
@@ -49,6 +54,9 @@ class Trainer:
         scheduler: Advanced by the trainer, so that every worker's stands at the same place.
         scheduler_interval: `epoch` (after each) or `step` (after each optimizer step).
         extra_state: Name to whatever else must be equal on all workers and has a state dict.
+        after_step: Called without arguments on every worker each time an optimizer step is applied,
+            also where this worker had no part of it: the place for what changes `extra_state`, such
+            as a moving average of the model. See docs/trainer.md.
         seed: Seed of the data order.
         options: The fields of `worker.options.StepOptions`, such as scaler, clip, micro_batch_size,
             accumulation_steps, reproducible and grain.
@@ -66,10 +74,12 @@ class Trainer:
         scheduler: LRScheduler | None = None,
         scheduler_interval: Literal["epoch", "step"] = "epoch",
         extra_state: Mapping[str, Stateful] | None = None,
+        after_step: Callable[[], object] | None = None,
         seed: int = 0,
         **options: Any,  # noqa: ANN401 - the fields of StepOptions
     ) -> None:
-        check_scheduler(scheduler, scheduler_interval)
+        check_parts(model, optimizer, loader, after_step)
+        check_scheduler(scheduler, scheduler_interval, optimizer)
         own = step_options(options, loader_batch_size=loader.batch_size)
         self._model = model.to(device())
         self._scheduler, self._scheduler_interval = scheduler, scheduler_interval
@@ -92,8 +102,12 @@ class Trainer:
         self._state.work = describe_work(model, own, device())
         self._fingerprints = Fingerprints({**state, "position": self._state.position}, mode)
         self._slice: Slice | None = None
-        self._evaluations = Evaluations(self._model, self._state, whole=mode is not None)
-        self._epoch_exhausted = False
+        self._last: Slice | None = None
+        self._parts: Iterator[Slice] = iter(())
+        self._parts_of: Membership | None = None
+        self._evaluations = Evaluations(self._model, self._state, self._step.clock, mode)
+        self._after_step, self._is_after_step, self._seed = after_step, False, seed
+        self._epoch_exhausted = self._has_batches = False
 
     @property
     def is_leader(self) -> bool:
@@ -110,6 +124,14 @@ class Trainer:
         """Optimizer steps applied since the start of training, by all workers alike."""
         return self._state.position.applied_steps
 
+    @property
+    def loss(self) -> float:
+        """Mean loss over the last applied step's global batch, the same number on every worker.
+
+        NaN before the first step, and after one that was skipped for its numbers.
+        """
+        return self._state.position.loss
+
     def fingerprint(self) -> str:
         """A digest of all training state; equal in two reproducible runs as long as they agree."""
         return self._fingerprints.take()
@@ -119,23 +141,42 @@ class Trainer:
 
         The first comes once this worker is admitted and its model is equal to the others'. The
         scheduler advances when the next one is asked for.
+
+        Raises:
+            UserError: Another trainer is in the middle of its epochs.
         """
+        with turn_of(self, self._step.release):
+            yield from self._epochs(num_epochs)
+
+    def _epochs(self, num_epochs: int) -> Iterator[int]:
         position = self._state.position
         place = self._state.seat.place
         self._step.emulation = Emulation.of(place.settings.get("emulate"), place.worker)
         join(self._state, self._mode)
+        self._state.check_epochs(num_epochs)
         while position.epoch < num_epochs or not self._state.finish():
             if position.epoch >= num_epochs:  # a new membership, and nobody has anything left to do
                 continue
-            self._epoch_exhausted = False
-            yield position.epoch
+            self._epoch_exhausted = self._has_batches = False
+            self._last = None
+            if self._mode is not None:
+                Seeds(self._mode.seed, position.epoch, 0).use(Stream.EPOCH)
+            try:
+                yield position.epoch
+            except GeneratorExit:
+                self._state.loop_left()
+                raise
+            epoch = position.epoch
             self._drain()  # the script may have left `batches` before its end
-            if self.is_leader:
-                self._fingerprints.epoch_done(position)
+            if position.epoch != epoch:  # after a fault: another worker is in the next one already
+                continue
+            self._check_epoch()
+            self._fingerprints.epoch_done(position, is_leader=self.is_leader)
             position.next_epoch()
-            self._evaluations.num_done = 0
+            self._evaluations.step_begins()
             if self._scheduler is not None and self._scheduler_interval == "epoch":
                 self._scheduler.step()
+        self._fingerprints.close()
 
     def batches(self) -> Iterator[Any]:
         """This worker's part of each global batch of this epoch, as the loader collates it.
@@ -147,27 +188,34 @@ class Trainer:
         Raises:
             UserError: `step` (or `apply`) was not called for the batch before.
         """
+        check_turn(self)
+        self._has_batches = True
+        self._parts_of = None
         while True:
             membership = self._state.membership
-            slices = self._slices()
-            while membership is self._state.membership:
-                with self._step.clock.phase("data_wait"):
-                    part = next(slices, None)
-                if part is None:
-                    if self._drain():
-                        self._epoch_exhausted = True
-                        return
-                    break
-                is_due = True
-                while is_due:
-                    self._begin(part)
-                    if part.num_samples:
-                        yield part.batch
-                    else:
-                        self.apply()
-                    is_due = self._step.again
-                if self._slice is not None and membership is self._state.membership:
-                    raise UserError("trainer.step (or apply) was not called for the last batch")
+            part = self._next_part()
+            if part is None:
+                if self._drain():
+                    self._epoch_exhausted = True
+                    return
+                continue
+            is_due = True
+            while is_due:
+                self._begin(part)
+                if part.num_samples:
+                    yield part.batch
+                else:
+                    self.apply()
+                is_due = self._step.again
+            if self._slice is not None and membership is self._state.membership:
+                raise UserError("trainer.step (or apply) was not called for the last batch")
+
+    def _next_part(self) -> Slice | None:
+        """This worker's next part of the epoch in this membership; None at its end."""
+        if self._parts_of is not self._state.membership:
+            self._parts_of, self._parts = self._state.membership, self._slices()
+        with self._step.clock.phase("data_wait"):
+            return next(self._parts, None)
 
     def step(self, loss_function: Callable[..., Loss], *batch: Any) -> float:  # noqa: ANN401
         """One optimizer step on the global batch of which `batch` is this worker's part.
@@ -185,6 +233,9 @@ class Trainer:
         Returns:
             The mean loss over the global batch, the same number on every worker.
         """
+        check_turn(self)
+        check_function(loss_function, "trainer.step(loss_function, *batch)")
+        self._refuse_in_after_step("trainer.step")
         position = self._state.position
         step = position.applied_steps
         unpacked = is_unpacked(batch, self._slice and self._slice.batch)
@@ -193,8 +244,7 @@ class Trainer:
             is_taken = self.apply() or position.applied_steps > step
             if is_taken or unpacked is None or self._staleness.now or self._rounds:
                 return position.loss
-            place = position.epoch, position.step_in_epoch, self._state.shares_in_epoch
-            part = self._slice if self._step.again else self._loader.load(*place)
+            part = self._slice if self._step.again else self._next_part()
             if part is None:  # another worker has not left the epoch before: `batches` goes on
                 return position.loss
             self._begin(part)
@@ -213,11 +263,18 @@ class Trainer:
         Returns:
             Name to weighted mean, the same numbers on every worker.
         """
+        check_function(metrics, "trainer.evaluate(metrics, loader)")
+        check_loader(loader)
         if self._rounds is not None:
             self._rounds.check_evaluation()
-        self._drain()
-        result = self._evaluations.run(metrics, loader, is_epoch_done=self._epoch_exhausted)
+        if self._is_after_step:
+            result = self._evaluations.run_apart(metrics, loader)
+        else:
+            self._refuse_idle("evaluate in mid-epoch", "call it from after_step")
+            self._drain()
+            result = self._evaluations.run(metrics, loader, is_epoch_done=self._epoch_exhausted)
         self._step.sizing.forget_peak()
+        self._fingerprints.evaluated(self._state.position, self._evaluations.number, result)
         return result
 
     def micro_batches(self, *batch: Any) -> Iterator[Any]:  # noqa: ANN401
@@ -238,11 +295,15 @@ class Trainer:
             Whether the step was taken. If not, the membership has changed: `batches` hands out this
             worker's new part.
         """
+        self._refuse_in_after_step("trainer.apply")
         if self._slice is None:
             raise UserError("no step is under way: take the batch from trainer.batches()")
         self._step.again = False
         try:
-            num_samples = self._pipeline.take(self._state.seat.collective, self._state.is_urgent)
+            with self._state.last_state.applying():
+                num_samples = self._pipeline.take(
+                    self._state.seat.collective, self._state.is_urgent
+                )
         except TakeAgain:
             self._step.undo()
             self._step.again = True
@@ -261,34 +322,80 @@ class Trainer:
             return self._rounds.slices(self._state)
         if position.chunks:
             raise UserError("the epoch was begun with wait_free: resume with it until it has ended")
-        return self._loader.slices(
-            position.epoch, position.step_in_epoch, self._state.shares_in_epoch
-        )
+        return self._loader.slices(*self._place)
+
+    @property
+    def _place(self) -> tuple[int, int, SharesAt, int]:
+        """Of the next step, for the loader."""
+        position, shares_at = self._state.position, self._state.shares_in_epoch
+        return position.epoch, position.step_in_epoch, shares_at, position.skipped_samples
 
     def _applied(self, loss: float) -> None:
         self._state.position.advance(loss)
-        self._evaluations.num_done = 0
+        self._evaluations.step_begins()
         if self._scheduler is not None and self._scheduler_interval == "step":
             self._scheduler.step()
-        if self.is_leader:
-            self._fingerprints.step_done(self._state.position)
         if self._staleness.applied(loss) and self.is_leader:
             worker, step = self._state.seat.place.worker, self._state.position.applied_steps
             reason = self._staleness.reason
             self._state.seat.tell(StalenessEnded(worker=worker, step=step, reason=reason))
+        self._call_after_step()
+        self._fingerprints.step_done(self._state.position, is_leader=self.is_leader)
+
+    def _call_after_step(self) -> None:
+        """With random numbers of its own, which are the same on every worker."""
+        if self._after_step is None:
+            return
+        position = self._state.position
+        place = position.epoch, position.applied_steps
+        self._is_after_step = True
+        try:
+            with own_course(seed_of(self._seed, *place, 0, Stream.AFTER_STEP)):
+                self._after_step()
+        finally:
+            self._is_after_step = False
+
+    def _refuse_in_after_step(self, what: str) -> None:
+        if self._is_after_step:
+            raise UserError(f"{what} was called in after_step: a step is being applied already")
+
+    def _refuse_idle(self, what: str, advice: str) -> None:
+        """Refuse what workers without a part of the step under way, or the last one, do not see."""
+        if self._last is not None and self._last.num_idle and not self._epoch_exhausted:
+            raise UserError(
+                f"{what}: {self._last.num_idle} of {self.num_workers} workers have no part of this "
+                f"step and do not run the body of the loop over trainer.batches(): {advice}"
+            )
+
+    def _check_epoch(self) -> None:
+        """The script has left an epoch: all workers must have done so at the same step."""
+        position = self._state.position
+        total = self._loader.steps_per_epoch(position.skipped_samples)
+        if total is not None and position.step_in_epoch >= total:
+            return
+        if not self._has_batches:
+            raise UserError(
+                f"epoch {position.epoch} ended without a step: take the batches from "
+                "trainer.batches() and give each to trainer.step (to evaluate only, leave the loop "
+                "over trainer.epochs() with break)"
+            )
+        self._refuse_idle("the epoch was left early", "leave it where all have a part")
 
     def _drain(self) -> bool:
         """Apply all that is under way; False: the membership changed, some is lost."""
         try:
-            self._pipeline.drain(self._state.seat.collective)
+            with self._state.last_state.applying():
+                self._pipeline.drain(self._state.seat.collective)
         except Interrupted as fault:
             self._state.recover("fault", str(fault))
             return False
         return True
 
     def _begin(self, part: Slice) -> None:
-        self._slice = part
+        self._slice = self._last = part
         state, seat = self._state, self._state.seat
         node_limit_bytes = seat.place.settings.get("memory_limit_bytes")
-        self._step.sizing.enter(state.membership.workers, node_limit_bytes, seat.tell)
+        self._step.sizing.enter(
+            state.membership.workers, node_limit_bytes, seat.tell, capacity=seat.place.capacity
+        )
         self._step.begin(seat.collective, part)

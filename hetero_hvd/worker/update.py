@@ -31,6 +31,12 @@ class Update:
         """Factor of the gradients at this moment; 1 without a scaler."""
         return 1.0 if self._scaler is None else float(self._scaler.get_scale())
 
+    def clear(self) -> None:
+        """No gradients at all: only what was reduced may be applied."""
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
     def apply(self, parameters: Sequence[Parameter], lr_factor: float = 1.0) -> None:
         """One update.
 

@@ -122,13 +122,13 @@ class Rounds:
 
     def _progress(self, position: Position) -> Progress:
         if not position.chunks:
-            done = position.step_in_epoch * self._loader.global_batch_size
-            if done % self._size:
+            done = position.used_samples
+            if done % self._size and done < self._loader.num_samples:
                 raise UserError(
                     f"wait_free: the epoch stands at sample {done}, between chunks of {self._size}:"
                     " resume without wait_free until the epoch has ended"
                 )
-            return Progress(frontier=done // self._size)
+            return Progress(frontier=-(-done // self._size))
         known = dict(position.chunks)
         if (size := known.pop("size")) != self._size:
             raise UserError(

@@ -12,8 +12,10 @@ import logging
 import os
 import time
 from collections import deque
+from collections.abc import Callable, Hashable
 from statistics import median
 
+from hetero_hvd.messages import OWN_PHASES
 from hetero_hvd.probes.timing import PhaseClock
 
 logger = logging.getLogger(__name__)
@@ -22,7 +24,9 @@ EXIT_HUNG = 124  # as `timeout` of coreutils
 DEADLINE_RATIO = 20.0
 """So many times the median of a phase: a cold cache or a page-in is not a hang."""
 
-OWN_PHASES = ("data_wait", "transfer", "forward", "backward", "optimizer")
+PASSES = frozenset({"forward", "backward"})
+"""Their first time with tensors of a new size may compile or try out kernels for minutes."""
+
 LEARNED_STEPS, FEWEST_STEPS = 50, 5
 
 
@@ -33,16 +37,21 @@ class Watchdog:
 
     Args:
         clock: Tells the phase under way.
+        shape: Gives what the sizes of the tensors in the step under way depend on.
         floor_seconds: No phase is overdue earlier.
     """
 
-    def __init__(self, clock: PhaseClock, *, floor_seconds: float) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: PhaseClock, shape: Callable[[], Hashable], *, floor_seconds: float
+    ) -> None:
+        self._clock, self._shape = clock, shape
+        self._passed: set[Hashable] = set()
         self._floor_seconds = floor_seconds
-        self._seconds = {phase: deque[float](maxlen=LEARNED_STEPS) for phase in OWN_PHASES}
+        self._seconds = {str(phase): deque[float](maxlen=LEARNED_STEPS) for phase in OWN_PHASES}
 
     def learn(self, seconds: dict[str, float]) -> None:
         """Take in the phases of one step."""
+        self._passed.add(self._shape())
         for phase, known in self._seconds.items():
             known.append(seconds.get(phase, 0.0))
 
@@ -55,7 +64,8 @@ class Watchdog:
         phase, since_seconds = self._clock.current
         lasted_seconds = now_seconds - since_seconds
         known = list(self._seconds.get(phase, ()))
-        if len(known) < FEWEST_STEPS:
+        is_first = phase in PASSES and self._shape() not in self._passed
+        if len(known) < FEWEST_STEPS or is_first:
             return None
         limit_seconds = max(self._floor_seconds, DEADLINE_RATIO * median(known))
         if lasted_seconds < limit_seconds:

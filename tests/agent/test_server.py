@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed
 
 from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.discovery import link
+from hetero_hvd.discovery.exit_codes import EXIT_NO_PLACE
 from hetero_hvd.discovery.key import make_key, read_key
 from hetero_hvd.errors import ChannelError
 
@@ -81,8 +82,90 @@ def test_who_does_not_gets_nothing(frames):
 def test_an_agent_of_a_node_without_slots_starts_nothing():
     """The key opens nothing there."""
     start = sealed(KEY, link.Start(what="worker"))
-    agent, answers = asyncio.run(converse(OWN, start, starts_workers=False))
+    agent, answers = asyncio.run(converse(OWN, start, num_slots=0))
     assert (agent.started, agent.refused, answers) == (0, 1, [])
+
+
+class Caller:
+    """A driver that asks an agent for a worker, and holds on to it."""
+
+    def __init__(self, port, job, what="worker"):
+        self._url, self._start = f"ws://127.0.0.1:{port}{link.PATH}", link.Start(what=what, job=job)
+
+    async def call(self):
+        """Ask."""
+        self.socket = await connect(self._url, proxy=None)
+        theirs = await self.socket.recv()
+        self._session = link.Link(KEY, "driver", theirs + OWN)
+        await self.socket.send(OWN)
+        await self.socket.send(self._session.seal(self._start))
+        return self
+
+    async def answer(self):
+        """Output and exit code."""
+        said, ended = [self._session.open(await self.socket.recv()) for _ in range(2)]
+        return said.data.decode(), ended.code
+
+
+def on_an_agent(scenario, **more):
+    """Run a scenario with an agent that starts real supervisors, which wait for their orders."""
+
+    async def run():
+        server = AgentServer(KEY, **more)
+        port = await server.listen("127.0.0.1", 0)
+        try:
+            await asyncio.wait_for(scenario(server, port), 30)
+        finally:
+            await server.close()
+
+    asyncio.run(run())
+
+
+async def until(condition):
+    """Wait for what no event tells about."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("num_slots", [1, 2])
+def test_an_agent_starts_no_more_workers_than_it_has_slots(num_slots):
+    """Of many starts at once, as of a second job, all above its slots hear who has them."""
+
+    async def scenario(server, port):
+        first = [await Caller(port, "first run").call() for _ in range(num_slots)]
+        await until(lambda: server.started == num_slots)
+        others = [await Caller(port, "\x1b[31mother").call() for _ in range(20)]
+        slots = "its only slot" if num_slots == 1 else "all 2 slots"
+        for other in others:
+            text, code = await other.answer()
+            assert code == EXIT_NO_PLACE
+            assert text.startswith(f"no free slot: job first run from 127.0.0.1 has {slots}; ")
+        assert server.started == num_slots
+        asked = await Caller(port, "other", what="gpus").call()
+        assert (await asked.answer())[1] == 0  # a question takes no slot
+        for caller in first:
+            await caller.socket.close()
+
+    on_an_agent(scenario, num_slots=num_slots)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("job", ["first run", "other"])
+def test_a_slot_whose_worker_ends_is_waited_for(job):
+    """A job that restarts its worker, or one that comes after it, gets the slot when it is free."""
+
+    async def scenario(server, port):
+        first = await Caller(port, "first run").call()
+        await until(lambda: server.started == 1)
+        if job == "other":
+            await first.socket.close()
+        second = await Caller(port, job).call()
+        await first.socket.close()
+        await until(lambda: server.started == 2)
+        await second.socket.close()
+
+    on_an_agent(scenario)
 
 
 @settings(max_examples=200, deadline=None)

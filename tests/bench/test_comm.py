@@ -10,6 +10,7 @@ import pytest
 from hetero_hvd.bench.comm import in_words, show
 from hetero_hvd.bench.curves import plot
 from hetero_hvd.cli import main
+from hetero_hvd.cli.bench_comm import _unused
 from hetero_hvd.core.bandwidth import OPERATIONS
 from hetero_hvd.messages import CommMeasured, OperationMeasured, WorkerId
 
@@ -111,3 +112,12 @@ def test_wrong_input_is_one_line(words, says, capsys):
     """Before anything is started."""
     assert main(["bench-comm", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_each_measurement_gets_a_folder_of_its_own(tmp_path, monkeypatch):
+    """A second one is a run of its own, as any other."""
+    monkeypatch.chdir(tmp_path)
+    assert _unused("bench-comm") == "bench-comm"
+    for name in ("bench-comm", "bench-comm-2"):
+        (tmp_path / name).mkdir()
+    assert _unused("bench-comm") == "bench-comm-3"

@@ -97,6 +97,7 @@ def test_the_ideal_is_the_sum_of_the_devices_own_speeds():
     assert min(MIXED.best_shares) >= 41
 
 
+@pytest.mark.timeout(240)
 def test_the_simulated_numbers_to_beat_are_reached():
     """All rows, with 20 seeds."""
     missed = [row for row in simulated(num_seeds=20) if not row.is_reached]

@@ -27,9 +27,11 @@ MAX_JOIN_SECONDS = 30.0
 SHORT_LIVES = """
 import sys
 from hetero_hvd.discovery import advert
-advert.LIFETIME_SECONDS = 6.0  # instead of 45: what follows from it is shorter too
+advert.LIFETIME_SECONDS = %.1f  # instead of 45: what follows from it is shorter too
 from hetero_hvd.discovery import roster
 roster.HOLD_DOWN_SECONDS = 2.0  # instead of 15
+from hetero_hvd.agent import service
+service.LEAVE_SECONDS = %.1f  # 10, or less where nobody will let the workers go
 from hetero_hvd.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -40,6 +42,7 @@ class Scene:
 
     def __init__(self, folder, cluster):
         self.folder = folder
+        self.lifetime_seconds, self.leave_seconds = 6.0, 10.0
         self.key = folder / "cluster.key"
         make_key(self.key)
         authority = Authority.new()
@@ -57,7 +60,7 @@ class Scene:
 
     def agent(self, name, *more):
         """Start an agent, and give its process."""
-        vector = [sys.executable, "-c", SHORT_LIVES, "agent", "--key-file", str(self.key)]
+        vector = [sys.executable, "-c", self._program, "agent", "--key-file", str(self.key)]
         vector += ["--tls-file", f"{name}.pem", "--name", name, "--slots", "1", *more]
         return self._start([*self._cluster[name].enter(), *vector], self.folder / f"{name}.txt")
 
@@ -66,15 +69,20 @@ class Scene:
         content = {"job": self._job, "nodes": nodes}
         (self.folder / "nodes.yaml").write_text(json.dumps(content))
 
-    def drive(self, *nodes, **job):
+    def drive(self, *nodes, output="out", **job):
         """Start a job that discovers nodes."""
         self._job = {"discover": True, "cluster_key_file": str(self.key), "max_restarts": 100}
         self._job |= {"driver_address": self._cluster.gateway, "checkpoint_seconds": 0}
         self._job |= {"channel_tls": True, "tls_file": "driver.pem"}
         self._job |= {"balance": False, "remember": False} | job
         self.list_nodes(*nodes)
-        vector = [sys.executable, "-c", SHORT_LIVES, "run", "--output", "out"]
-        return self._start([*vector, "--", str(SCRIPT)], self.log)
+        vector = [sys.executable, "-c", self._program, "run", "--output", output]
+        log = self.log if output == "out" else self.folder / f"{output}.txt"
+        return self._start([*vector, "--", str(SCRIPT)], log)
+
+    @property
+    def _program(self):
+        return SHORT_LIVES % (self.lifetime_seconds, self.leave_seconds)
 
     def _start(self, vector, log):
         with log.open("ab") as output:
@@ -109,6 +117,19 @@ class Scene:
         context = client_context((self.folder / "driver.pem").read_bytes())
         with urllib.request.urlopen(request, timeout=10, context=context) as answer:  # noqa: S310
             return answer.read().decode()
+
+    def step(self):
+        """How many steps the job has applied."""
+        url = re.search(r"status: (http://\S+)", self.log.read_text())[1]
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own
+            return json.load(answer)["step"]
+
+    def wait_for_steps(self, number, *, seconds=30):
+        """Until the job has applied so many more, by those who are left."""
+        goal, deadline = self.step() + number, time.monotonic() + seconds
+        while self.step() < goal:
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.1)
 
     def first_step(self, name):
         """When its newest worker took part in a step first, on this machine's monotonic clock."""
@@ -168,3 +189,39 @@ def test_the_life_of_a_node_that_announces_itself(scene, capsys):
     assert driver.wait(40) == 143
     summary = json.loads((scene.folder / "out" / "summary.json").read_text())
     assert set(summary["workers"]) == {"alpha:0", "beta:0"}
+
+
+def test_agents_that_stop_end_and_come_back_cost_the_job_nothing_but_time(scene):
+    """One that does not answer costs its own worker only; the job outlives the restart of the last.
+
+    A second job on the same slot is told whose it is, and gets it afterwards.
+    """
+    scene.lifetime_seconds = 12.0  # the driver notices first that an agent does not answer
+    scene.leave_seconds = 1.0
+    driver = scene.drive()
+    agents = {name: scene.agent(name) for name in ("alpha", "beta")}
+    for name in agents:
+        scene.wait_for(f"[{name}:0] takes part")
+
+    agents["alpha"].send_signal(signal.SIGSTOP)  # its worker lives
+    scene.wait_for("alpha:0 exited with code 255 after")
+    scene.wait_for_steps(20)
+    agents["alpha"].kill()
+    scene.wait_for("alpha:0 is no longer announced and leaves")
+
+    for number, kind in enumerate((signal.SIGKILL, signal.SIGTERM), start=2):
+        agents["beta"].send_signal(kind)
+        agents["beta"].wait(30)
+        scene.wait_for("all members are lost at step", times=number - 1)
+        agents["beta"] = scene.agent("beta")
+        scene.wait_for("[beta:0] takes part", times=number)
+    scene.wait_for("waiting for agents: 0 workers of 1, at most 600 s")
+
+    other, second = scene.drive(output="second"), scene.folder / "second.txt"
+    scene.wait_for("no free slot: job out (process ", log=second)
+    scene.wait_for("beta:0: is tried again in 5 s, until a slot is free", log=second)
+    driver.send_signal(signal.SIGTERM)
+    assert driver.wait(40) == 143
+    scene.wait_for("[beta:0] takes part", log=second)
+    other.send_signal(signal.SIGTERM)
+    assert other.wait(40) == 143

@@ -49,7 +49,7 @@ def test_a_host_that_is_cut_off_is_replaced_and_ends_itself(virtual_cluster, tmp
         times = [line[0] for line in job.trace(("beta:0",)) if line[0] > cut_at + 1]
         assert times[0] - cut_at < 12, job.console
         while is_running(pid):
-            assert time.monotonic() - cut_at < 30, "the worker that is cut off trains on"
+            assert time.monotonic() - cut_at < 60, "the worker that is cut off trains on"
             time.sleep(0.1)
         results = job.results()
         assert sorted(result["worker"] for result in results) == ["alpha:0", "local:0"]

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hetero_hvd.core.balancer import balance, slowest_seconds
+from hetero_hvd.core.planner import stretched
 from hetero_hvd.core.step_time import StepTimeModel
 from hetero_hvd.errors import InfeasiblePlanError
 from hetero_hvd.messages import WorkerId
@@ -148,3 +149,21 @@ def test_ten_thousand_workers_are_planned_in_few_lines_per_worker(batch, spread)
     work = lines_run(lambda: plans.append(balance(cluster, global_batch_size=batch)))
     assert sum(plans[0]) == batch
     assert work < 15 * len(cluster)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(1, 500))
+def test_stretched_capacities_hold_the_batch_in_the_fewest_passes(capacities, total):
+    """All by the same factor, no larger than it must be; untouched where the batch fits."""
+    found = stretched(capacities, total)
+    factors = {after // before for after, before in zip(found, capacities, strict=True)}
+    assert len(factors) == 1
+    (factor,) = factors
+    assert found == tuple(factor * capacity for capacity in capacities)
+    assert sum(found) >= total
+    assert factor == 1 or sum(found) - sum(capacities) < total
+
+
+def test_a_worker_without_a_limit_takes_what_the_others_cannot():
+    """Nothing is stretched then, nor where nobody may hold anything."""
+    assert stretched((16, -1), 1000) == (16, -1)
+    assert stretched((0, 0), 8) == (0, 0)

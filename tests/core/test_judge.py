@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetero_hvd.core.judge import LOOK_EXCHANGES, Judge
+from hetero_hvd.core.judge import RECENT_EXCHANGES, Judge
 from hetero_hvd.messages import StepsTimed, StragglerReported, WorkersJoined
 from tests.core.test_verdicts import ALPHA, BETA, row
 
@@ -71,11 +71,11 @@ def test_the_first_exchange_is_not_judged(run):
 
 def test_a_change_is_told_once_and_only_if_it_lasts(run):
     """Two looks in a row must see it; numbers that move are no news."""
-    news = run.exchanges(4 * LOOK_EXCHANGES, row(), row())
+    news = run.exchanges(4 * RECENT_EXCHANGES, row(), row())
     assert [found.kind for found in news] == ["compute", "imbalance"]
-    assert run.exchanges(LOOK_EXCHANGES // 2, INPUT, INPUT) == []
-    assert run.exchanges(10 * LOOK_EXCHANGES, row(), row()) == []
-    (news,) = run.exchanges(10 * LOOK_EXCHANGES, INPUT, INPUT)
+    assert run.exchanges(RECENT_EXCHANGES // 2, INPUT, INPUT) == []
+    assert run.exchanges(10 * RECENT_EXCHANGES, row(), row()) == []
+    (news,) = run.exchanges(10 * RECENT_EXCHANGES, INPUT, INPUT)
     assert news.kind == "input"
 
 

@@ -35,6 +35,7 @@ def timing(samples, backward, *, comm=0.0, num_steps=4, data_wait=0.0):
         comm_wait_seconds=comm,
         optimizer_seconds=0.0,
         step_seconds=data_wait + 0.01 + backward + comm,
+        other_seconds=0.0,
     )
 
 

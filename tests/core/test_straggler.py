@@ -85,10 +85,24 @@ def test_a_slow_disk_is_called_input(watched):
     assert said.endswith("(input)")
 
 
-def test_two_causes_alike_are_not_guessed_at(watched):
-    """Neither accounts for 80 % of the lost time."""
+def test_two_causes_on_one_worker_are_both_named(watched):
+    """Neither accounts for 80 % of the lost time, both together do."""
     watched.run(20)
     (said,) = watched.run(20, slower(1, compute=1.5, wait=0.05))
+    assert said.endswith("(input and compute)")
+    (report,) = watched.reports
+    assert report.causes == {"input": pytest.approx(0.5), "compute": pytest.approx(0.5)}
+
+
+def test_three_causes_alike_are_not_guessed_at(watched):
+    """No two of them account for 80 % of the lost time."""
+    watched.run(20)
+
+    def change(index, row):
+        row = slower(1, compute=1.5, wait=0.05)(index, row)
+        return msgspec.structs.replace(row, other_seconds=0.05 if index == 1 else 0.0)
+
+    (said,) = watched.run(20, change)
     assert said.endswith("(unknown)")
 
 

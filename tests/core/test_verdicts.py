@@ -26,6 +26,7 @@ def row(share=8, *, data=0.01, transfer=0.0, compute=0.08, comm=0.01, num_steps=
         comm_wait_seconds=comm,
         optimizer_seconds=0.0,
         step_seconds=data + transfer + compute + comm,
+        other_seconds=0.0,
     )
 
 
@@ -80,11 +81,16 @@ def test_unmeasured_is_not_judged(name):
     assert str(bound).startswith("INCOMPLETE")
 
 
-def test_a_step_spent_outside_of_the_phases_is_not_judged():
-    """Where most of a step is in no measured phase, the largest phase does not bind the run."""
-    bound, *_ = judged(msgspec.structs.replace(row(), step_seconds=0.5), row())
-    assert not bound.is_complete
-    assert "80% of a step on alpha:0 is in no phase" in str(bound)
+def test_a_step_spent_outside_of_the_phases_is_the_scripts():
+    """Where most of the slowest worker's step is in no phase, its script binds the run."""
+    slow = msgspec.structs.replace(row(), step_seconds=0.5, other_seconds=0.4)
+    bound, imbalance, _ = judged(slow, row(comm=0.41))
+    assert bound.kind == "script"
+    assert "80% of a step is spent between steps" in bound.words
+    assert "alpha:0, which sets the pace" in bound.words
+    assert bound.max_gain_ratio == pytest.approx(0.5 / 0.1 - 1)
+    assert (imbalance.worker, imbalance.is_problem) == (ALPHA, True)
+    assert "script does on alpha:0" in imbalance.next_step
 
 
 def test_nothing_measured_is_incomplete():
@@ -128,6 +134,7 @@ def test_a_straggler_is_told_with_its_price():
         speed_ratio=0.5,
         cause="throttle",
         cost_seconds_per_step=0.09,
+        gain_ratio=0.9,
         cost_seconds=1.8,
     )
     found, *_ = judge(rows, [slow])
@@ -136,7 +143,7 @@ def test_a_straggler_is_told_with_its_price():
         "back); it costs 90 ms a step, 1.8 s in all"
     )
     assert found.next_step == "raise the CPU quota of alpha"
-    assert found.max_gain_ratio == pytest.approx(0.09 / 0.1)
+    assert found.max_gain_ratio == pytest.approx(0.9)
     slow.until_step = 50
     found, *_ = judge(rows, [slow])
     assert found.words.startswith("alpha:0 was slow from step 30 to 50: 0.50")

@@ -26,7 +26,7 @@ def test_a_second_machine_with_the_name_or_the_gpu_of_another_is_not_used():
     """The first stays: two workers never land on one GPU."""
     roster = Roster()
     roster.heard(make(devices=("GPU-1", "GPU-2")), now_seconds=0.0)
-    roster.heard(make(machine="1" * 32), now_seconds=0.0)
+    roster.heard(make(machine="1" * 32, addresses=("10.0.0.9",)), now_seconds=0.0)
     roster.heard(make(machine="2" * 32, name="beta", devices=("GPU-2",)), now_seconds=0.0)
     roster.heard(make(machine="3" * 32, name="gamma", devices=("GPU-3",)), now_seconds=0.0)
     assert names(roster) == ["alpha", "gamma"]
@@ -52,3 +52,30 @@ def test_an_agent_that_was_started_anew_is_away_for_a_moment():
     assert names(roster, 10.0) == []
     roster.heard(make(instance=b"newstart"), now_seconds=11.0)
     assert names(roster, 10.0 + ABSENT_SECONDS) == ["alpha"]
+
+
+def test_two_agents_with_one_identity_do_not_take_turns():
+    """Copies of a machine, or two agents on one: the last one started stays."""
+    roster = Roster()
+    assert roster.heard(make(name="alpha", instance=b"1" * 8), now_seconds=0.0) is None
+    assert roster.heard(make(name="beta", instance=b"2" * 8), now_seconds=1.0) is None
+    for second in range(2, 60, 2):
+        why = roster.heard(make(name="alpha", instance=b"1" * 8), now_seconds=second)
+        assert why == "another agent has the identity of the machine of alpha"
+        assert roster.heard(make(name="beta", instance=b"2" * 8), now_seconds=second) is None
+        if second > 1 + ABSENT_SECONDS:
+            assert names(roster, second) == ["beta"]
+    roster.heard(make(name="alpha", instance=b"1" * 8, leaves=True), now_seconds=60.0)
+    assert names(roster, 60.0) == ["beta"]  # the good-bye of one is not that of the other
+    roster.heard(make(name="beta", instance=b"2" * 8, leaves=True), now_seconds=61.0)
+    assert roster.heard(make(name="alpha", instance=b"1" * 8), now_seconds=62.0) is None
+    assert names(roster, 62.0) == ["alpha"]
+
+
+def test_a_machine_that_was_booted_anew_is_no_other_machine():
+    """It has another identity, but the name and the address of before."""
+    roster = Roster()
+    roster.heard(make(instance=b"1" * 8), now_seconds=0.0)
+    assert roster.heard(make(machine="1" * 32, instance=b"2" * 8), now_seconds=30.0) is None
+    assert names(roster, 30.0 + ABSENT_SECONDS) == ["alpha"]
+    assert roster.conflicts == 0

@@ -62,7 +62,7 @@ class Job:
             self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 
-    def wait_for(self, pattern, seconds=20.0):
+    def wait_for(self, pattern, seconds=40.0):
         """The first new line of output that matches."""
         deadline = time.monotonic() + seconds
         while True:
@@ -75,7 +75,7 @@ class Job:
             if match := re.search(pattern, line):
                 return match
 
-    def wait(self, seconds=25.0):
+    def wait(self, seconds=50.0):
         """The exit code."""
         code = self.process.wait(timeout=seconds)
         self._reader.join()

@@ -71,3 +71,16 @@ def test_the_command_line(tmp_path, capsys):
     captured = capsys.readouterr()
     assert "different after step 3 (epoch 0): model" in captured.out
     assert "No such file" in captured.err
+
+
+def test_results_of_evaluations_are_compared(tmp_path):
+    """The first one that differs is named, also where all training state is the same."""
+    for name, found in (("a", 0.25), ("b", 0.5), ("c", None)):
+        result = {"step": 3, "number": 1, "metrics": {"accuracy": found, "same": 1.0}}
+        write(tmp_path / name, "ab", evaluations=[result])
+    assert compare(tmp_path / "a", tmp_path / "a").are_equal
+    line = "evaluation 1 after step 3 differs: accuracy 0.25 and 0.5"
+    assert compare(tmp_path / "a", tmp_path / "b").lines == (line,)
+    assert compare(tmp_path / "c", tmp_path / "b").lines[0].endswith("accuracy nan and 0.5")
+    write(tmp_path / "d", "ax", evaluations=[result | {"metrics": {"accuracy": 0.5}}])
+    assert f"  {line}" in compare(tmp_path / "a", tmp_path / "d").lines

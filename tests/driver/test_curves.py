@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from hetero_hvd.config import NodeConfig
@@ -81,3 +83,13 @@ def test_senseless_curves_are_ignored(tmp_path):
     made.load(joined())
     made.save({ALPHA: wrong})
     assert loaded(tmp_path) == {}
+
+
+def test_what_others_put_beside_the_run_does_no_harm(tmp_path):
+    """The folder above may be everybody's: nobody waits at a pipe, no link is followed."""
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / f".curves.json.{os.getpid()}").symlink_to(tmp_path / "victim")
+    os.mkfifo(tmp_path / "curves.json")
+    saved(tmp_path)
+    assert loaded(tmp_path) == {}
+    assert (tmp_path / "victim").read_text() == "precious"

@@ -3,12 +3,13 @@
 import asyncio
 import io
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
-from hetero_hvd.driver import restarts
+from hetero_hvd.driver import gpu_counts, restarts
 from hetero_hvd.driver.discovery import Slots
 from hetero_hvd.driver.launcher import WorkerProcess, launch_order
 from hetero_hvd.driver.output import Console
@@ -36,6 +37,7 @@ class Bench:
         self.console = Console(self.stream)
         self.starts = []
         self.exits = []
+        self.answers, self.num_questions = [], 0
         self._script = script
         self.slots = Slots(
             self.console,
@@ -55,6 +57,9 @@ class Bench:
         return await WorkerProcess.start(slot.node, order, slot.output)
 
     async def _count_gpus(self, node):  # noqa: ARG002
+        self.num_questions += 1
+        if self.answers:
+            return await self.answers.pop(0)()
         return 2
 
     def ready(self, slot):
@@ -86,7 +91,7 @@ def test_a_slot_that_keeps_dying_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.01)
 
     async def scenario(bench):
-        await bench.slots.follow(cluster("alpha", max_restarts=2))
+        bench.slots.follow(cluster("alpha", max_restarts=2))
         assert await bench.slots.wait(10)
 
     bench = run(tmp_path, "exit 3", scenario)
@@ -100,7 +105,7 @@ def test_a_slot_that_cannot_be_started_is_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.01)
 
     async def scenario(bench):
-        await bench.slots.follow(cluster("alpha", max_restarts=1))
+        bench.slots.follow(cluster("alpha", max_restarts=1))
         assert await bench.slots.wait(10)
 
     bench = run(tmp_path, None, scenario)
@@ -112,7 +117,7 @@ def test_who_ends_well_is_not_restarted(tmp_path):
     """Exit code 0 means done."""
 
     async def scenario(bench):
-        await bench.slots.follow(cluster("alpha"))
+        bench.slots.follow(cluster("alpha"))
         assert await bench.slots.wait(10)
 
     assert run(tmp_path, "exit 0", scenario).starts == ["alpha-0"]
@@ -122,7 +127,7 @@ def test_only_ready_workers_are_available_and_in_file_order(tmp_path):
     """Horovod hears of a worker when it is warm, in the order of nodes.yaml."""
 
     async def scenario(bench):
-        await bench.slots.follow(cluster("beta", "alpha", slots=2))
+        bench.slots.follow(cluster("beta", "alpha", slots=2))
         assert bench.slots.available() == ()
         await until(lambda: all(slot.process for slot in bench.slots.all))
         for slot in reversed(bench.slots.all):
@@ -137,13 +142,13 @@ def test_a_removed_member_runs_until_it_is_excluded(tmp_path):
     """One that was not admitted ends at once; a member stays until the membership is without it."""
 
     async def scenario(bench):
-        await bench.slots.follow(cluster("alpha", "beta", "gamma"))
+        bench.slots.follow(cluster("alpha", "beta", "gamma"))
         await until(lambda: all(slot.process for slot in bench.slots.all))
         alpha, beta, gamma = bench.slots.all
         for slot in bench.slots.all:
             bench.ready(slot)
         beta.admission = Admit(environment={}, rendezvous_id=0)
-        await bench.slots.follow(cluster("alpha"))
+        bench.slots.follow(cluster("alpha"))
         assert bench.slots.available() == ("alpha-0",)
         await asyncio.wait_for(gamma.process.exited, 10)
         assert alpha.process is not None
@@ -159,7 +164,7 @@ def test_a_node_that_comes_back_has_a_new_host_name(tmp_path):
 
     async def scenario(bench):
         for names in (("alpha",), (), ("alpha",)):
-            await bench.slots.follow(cluster("omega", *names))
+            bench.slots.follow(cluster("omega", *names))
             await until(lambda: all(slot.process for slot in bench.slots.all))
         assert Counter(bench.starts) == Counter(["omega-0", "alpha-0", "alpha-0.r1"])
 
@@ -172,17 +177,60 @@ def test_slots_follow_the_gpus_where_the_file_says_nothing(tmp_path):
     async def scenario(bench):
         nodes = (NodeConfig(name="gpubox"),)
         config = ClusterConfig(path=Path("nodes.yaml"), job=JobConfig(), nodes=nodes)
-        await bench.slots.follow(config)
+        bench.slots.follow(config)
+        await until(lambda: bench.slots.all)
         assert [str(slot.worker) for slot in bench.slots.all] == ["gpubox:0", "gpubox:1"]
+        bench.slots.follow(config)
+        assert bench.num_questions == 1
 
     run(tmp_path, "sleep 100", scenario)
+
+
+def test_a_node_that_does_not_tell_its_gpus_holds_up_nobody(tmp_path, monkeypatch):
+    """Others start, it is asked again until it answers, and no question outlives the job."""
+    monkeypatch.setattr(gpu_counts, "FIRST_DELAY_SECONDS", 0.01)
+    hung = asyncio.Event()
+
+    async def refuse():
+        raise JobError("Permission denied (publickey).")
+
+    async def hang():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            hung.set()
+
+    async def scenario(bench):
+        bench.answers = [refuse, refuse, hang]
+        nodes = (*cluster("alpha").nodes, NodeConfig(name="gpubox"))
+        config = ClusterConfig(path=Path("nodes.yaml"), job=JobConfig(), nodes=nodes)
+        bench.slots.follow(config)
+        assert [str(slot.worker) for slot in bench.slots.all] == ["alpha:0"]
+        assert bench.slots.is_counting
+        await until(lambda: bench.num_questions == 3)
+        assert not bench.slots.is_counting  # nobody waits for it any more
+        bench.slots.follow(cluster("alpha"))
+        await asyncio.wait_for(hung.wait(), 5)
+        bench.answers = [refuse]
+        bench.slots.follow(config)
+        await until(lambda: len(bench.slots.all) == 3)  # with the two that it has at last
+        bench.answers = [hang]
+        hung.clear()
+        bench.slots.follow(replace(config, nodes=(*nodes, NodeConfig(name="other"))))
+        await until(lambda: not bench.answers)
+        bench.slots.end()
+        await asyncio.wait_for(hung.wait(), 5)
+
+    text = run(tmp_path, "sleep 100", scenario).stream.getvalue()
+    why = "gpubox: cannot be asked for its GPUs: Permission denied (publickey).; asked again\n"
+    assert text.count(why) == 2  # once for each of its two lives in nodes.yaml
 
 
 def test_at_the_end_nobody_waits_for_those_who_are_no_members(tmp_path):
     """A worker that was not admitted ends, a slot between two restarts starts none."""
 
     async def scenario(bench):
-        await bench.slots.follow(cluster("alpha", "beta"))
+        bench.slots.follow(cluster("alpha", "beta"))
         await until(lambda: bench.exits)
         await until(lambda: "restart 1" in bench.stream.getvalue())
         bench.slots.end_idle()

@@ -169,6 +169,37 @@ def test_a_stranger_does_not_count_in_the_barrier(cluster):
     assert answers == {"a-0": "0,2,0,1,0,2"}
 
 
+@pytest.mark.parametrize("is_recorded_first", [True, False], ids=["dead-first", "ready-first"])
+def test_a_worker_whose_process_is_lost_counts_once(cluster, is_recorded_first):
+    """One that still lives, behind an agent that does not answer, does not stand for another."""
+    one = cluster("a-0", "b-0")
+    one.start()
+    registry = one.driver._worker_registry
+    recorded = threading.Event()
+    wait = registry._wait
+
+    def note(key, state, rendezvous_id):
+        recorded.set()
+        return wait(key, state, rendezvous_id)
+
+    registry._wait = note
+    if is_recorded_first:
+        one.end("b-0", 255)
+        assert recorded.wait(5)
+        zombie, told = one.meet("b-0")
+    else:
+        zombie, told = one.meet("b-0")
+        assert recorded.wait(5)
+        one.end("b-0", 255)
+    zombie[0].join(5)
+    assert isinstance(told["b-0"], RuntimeError)
+    assert not one.stopped.is_set()
+    healthy, answers = one.meet("a-0")
+    healthy[0].join(5)
+    assert answers == {"a-0": "0,1,0,1,0,1"}
+    assert not one.stopped.is_set()
+
+
 def test_the_job_is_over_when_all_have_ended(cluster):
     """One that ends well stops the job, once every other has been recorded."""
     one = cluster("a-0", "b-0")

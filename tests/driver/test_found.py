@@ -145,3 +145,18 @@ def test_who_sends_what_is_not_believed_is_named(network, caplog):
     hear(found, b"\x05hello", b"\x05$(id)", sender="10.0.0.66")
     assert len(caplog.records) == 1
     assert "from 10.0.0.66 was ignored: malformed" in caplog.text
+
+
+def test_what_is_not_used_is_said_once_where_people_look(network):
+    """For each reason; the log has how often."""
+    view, hear = network
+    said = []
+    found, _ = view()
+    found._say = said.append
+    hear(found, announced(1))
+    for _ in range(3):
+        hear(found, announced(2, name="n1"), announced(3, issued_at_seconds=1e9), b"noise")
+    assert said == [
+        f"an advert from 10.0.0.99 is not used: {why}; more of these only in the log"
+        for why in ("another machine has the name or a GPU of n1", "stale", "malformed")
+    ]

@@ -69,7 +69,8 @@ def test_nodes_yaml_is_followed(start_job):
     job.process.send_signal(signal.SIGTERM)
     assert job.wait() == 143
     assert job.summary()["workers"]["alpha:0"]["exit_codes"] == [0]
-    assert list((job.folder / "out" / "checkpoints").glob("step-*"))
+    kept = (job.folder / "out" / "checkpoints").glob("step-*")
+    assert max(int(folder.name.split("-")[1]) for folder in kept) == job.summary()["steps"]
 
 
 def test_a_second_ctrl_c_kills(start_job):
@@ -91,11 +92,53 @@ def test_an_import_error_is_reported_and_ends_the_job(start_job):
     assert "exited with code 1: ImportError: no such library" in job.output[-1]
 
 
-def test_a_script_without_init_fails(start_job):
+def test_a_script_without_a_trainer_fails(start_job):
     """Copies that ran side by side without knowing of each other are no training."""
     job = start_job(command=("true",))
-    assert job.wait() == 1
-    assert "without calling hetero_hvd.init()" in job.output[-1]
+    assert job.wait() == 2
+    assert "without a loop over the epochs() of a hetero_hvd.Trainer" in job.output[-1]
+
+
+HOROVOD_SCRIPT = """
+import horovod.torch as hvd
+hvd.init()
+print("trains as", hvd.rank(), "of", hvd.size())
+"""
+ELASTIC_SCRIPT = """
+import horovod.torch as hvd
+try:
+    hvd.init()
+except Exception:
+    pass
+hvd.elastic.run(lambda state: print("trains"))(hvd.elastic.ObjectState(step=0))
+"""
+TORCH_SCRIPT = """
+import torch
+torch.distributed.init_process_group("gloo")
+print("trains as", torch.distributed.get_rank())
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "command", "call"),
+    [
+        (HOROVOD_SCRIPT, ("script.py",), "hvd.init()"),
+        (ELASTIC_SCRIPT, ("sh", "-c", "exec python script.py"), "hvd.init()"),
+        (TORCH_SCRIPT, ("python", "script.py"), "torch.distributed.init_process_group()"),
+    ],
+    ids=["horovod", "elastic", "torch"],
+)
+def test_scripts_that_would_train_alone_are_refused(start_job, tmp_path, script, command, call):
+    """What starts its own collectives finds nobody: one line at that call, before any training."""
+    (tmp_path / "script.py").write_text(script)
+    job = start_job(names=("alpha", "beta"), command=command)
+    assert job.wait() == 2
+    output = "\n".join(job.output)
+    assert f"script.py calls {call} itself" in job.summary()["reason"]
+    assert "Train with hetero_hvd.Trainer (docs/trainer.md), or start the script with" in output
+    assert "Traceback" not in output
+    assert "trains" not in output
+    assert "restart" not in output
 
 
 def test_wrong_input_is_one_line(start_job):
@@ -107,12 +150,15 @@ def test_wrong_input_is_one_line(start_job):
 
 
 def test_too_few_workers_is_a_clear_error(start_job):
-    """After the start timeout the job gives up in one line if there are fewer than min_np."""
+    """If fewer than min_np are ready and the others do nothing for the start timeout."""
     job = start_job(
         "--start-timeout-seconds", "1", names=("alpha", "beta"), command=("sleep", "100"), min_np=2
     )
     assert job.wait() == 2
-    assert any("0 of 2 workers were ready after 1 s, min_np is 2" in line for line in job.output)
+    assert any(
+        "0 of 2 workers were ready after 1 s in which the others did nothing" in line
+        for line in job.output
+    )
 
 
 def test_out_of_memory_between_layers_that_meet_the_others(start_job):

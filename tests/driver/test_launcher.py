@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from hetero_hvd.config import EmulateConfig, NodeConfig
+from hetero_hvd.driver import launcher
 from hetero_hvd.driver.launcher import (
     WorkerProcess,
     count_gpus,
@@ -21,6 +23,8 @@ from hetero_hvd.driver.launcher import (
     supervisor_command,
 )
 from hetero_hvd.driver.output import Console, WorkerOutput
+from hetero_hvd.errors import JobError
+from hetero_hvd.worker import __main__ as supervisor
 
 from .conftest import processes_of, until, wait_until
 
@@ -164,6 +168,29 @@ def test_terminate_is_gentle_and_kill_is_not(tmp_path):
 
 
 @pytest.mark.process
+def test_the_grace_may_change_while_it_passes(tmp_path):
+    """Who finishes a long step and keeps its state is waited for, who hangs is not."""
+    script = "trap 'sleep 1; exit 5' TERM; echo up; while :; do sleep 0.1; done"
+
+    async def hurry(process, log):
+        process.allow(0.2)
+        await wait_for_text(log, "up")
+        process.terminate()
+
+    async def wait(process, log):
+        await hurry(process, log)
+        process.allow(60.0)
+
+    async def write(process, log):
+        process.allow(60.0, whatever_follows=True)  # it keeps its state
+        await hurry(process, log)  # while the others' steps get shorter
+
+    for number, (tell, expected) in enumerate([(hurry, 137), (wait, 5), (write, 5)]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert run(("sh", "-c", script), folder, tell)[0] == expected
+
+
 def test_output_of_any_size_and_shape_arrives(tmp_path):
     """Long lines, no end of line, bytes that are no text: nothing blocks, the file is complete."""
     script = "import sys; w = sys.stdout.buffer.write; w(b'x' * 300_000 + b'\\n\\xff\\xfeend')"
@@ -213,6 +240,116 @@ def test_a_node_counts_its_own_gpus(monkeypatch):
     assert asyncio.run(count_gpus(HERE)) == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert asyncio.run(count_gpus(HERE)) == 0
+
+
+ORDER = {"command": ["true"], "directory": "/", "environment": {}, "gpu": None}
+ORDERS = {
+    "no JSON": "{",
+    "no text": b"\xff\xfe\n",
+    "deep": "[" * 100_000,
+    "a list": [],
+    "null": None,
+    "empty": {},
+    "no command": ORDER | {"command": []},
+    "command a text": ORDER | {"command": "true"},
+    "command of numbers": ORDER | {"command": [1]},
+    "command with NUL": ORDER | {"command": ["a\0b"]},
+    "command that is not there": ORDER | {"command": ["no-such-program"]},
+    "command half a character": ORDER | {"command": ["\ud800"]},
+    "no directory": {**ORDER, "directory": None},
+    "directory a number": ORDER | {"directory": 1},
+    "directory with NUL": ORDER | {"directory": "a\0b"},
+    "directory of nobody": ORDER | {"directory": "~no-such-user/x"},
+    "directory that is not there": ORDER | {"directory": "/no/such/folder"},
+    "directory a file": ORDER | {"directory": "/etc/passwd"},
+    "environment a list": ORDER | {"environment": []},
+    "environment of numbers": ORDER | {"environment": {"A": 1}},
+    "environment with NUL": ORDER | {"environment": {"A": "a\0b"}},
+    "environment with a bad name": ORDER | {"environment": {"A=B": "1"}},
+    "environment without a name": ORDER | {"environment": {"": "1"}},
+    "gpu missing": {name: ORDER[name] for name in ("command", "directory", "environment")},
+    "gpu a text": ORDER | {"gpu": "0"},
+    "gpu true": ORDER | {"gpu": True},
+    "gpu below 0": ORDER | {"gpu": -1},
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS.keys())
+def test_an_order_that_cannot_be_carried_out_is_one_sentence(order, monkeypatch, capfd):
+    """Whatever field is wrong, and also if only this machine cannot do it: no traceback."""
+    text = order if isinstance(order, bytes | str) else json.dumps(order)
+    line = text if isinstance(text, bytes) else f"{text}\n".encode()
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stdin, os.fdopen(writing, "wb") as driver:
+        threading.Thread(target=lambda: driver.write(line) and driver.flush()).start()
+        monkeypatch.setattr(supervisor.sys, "stdin", stdin)
+        monkeypatch.setattr(supervisor.sys, "argv", ["hetero_hvd.worker"])
+        monkeypatch.setattr(supervisor.signal, "signal", lambda *_: None)
+        assert supervisor.main() == supervisor.EXIT_CANNOT_START
+    (said,) = capfd.readouterr().err.splitlines()
+    assert said.startswith("cannot start the worker: ")
+
+
+SSH = {
+    "sleeps": ("sleep 100 & sleep 100", "no answer in 0.3 s"),
+    "is deaf": ("trap '' TERM HUP INT; while :; do sleep 0.1; done", "no answer in 0.3 s"),
+    "prints slowly for ever": ("while :; do printf x; sleep 0.05; done", "no answer in 0.3 s"),
+    "prints lines for ever": ("while :; do echo 7; sleep 0.05; done", "no answer in 0.3 s"),
+    "exits 255": ("echo 'ssh: connect: No route to host' >&2; exit 255", "No route to host"),
+    "prints garbage": ("head -c 100000 /dev/urandom; echo; echo Welcome", "Welcome"),
+    "prints a number and fails": ("echo 2; exit 1", "2"),
+    "closes at once": ("exec 1>&- 2>&-; exit 0", "exited with code 0"),
+    "closes and stays": ("exec 0<&- 1>&- 2>&-; sleep 100", "no answer in 0.3 s"),
+    "leaves a daemon": ("sleep 1 & echo none", "none"),
+}
+
+
+@pytest.fixture
+def fake_ssh(tmp_path, monkeypatch):
+    """Puts a script in ssh's place; at the end none of its processes may be left."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def put(script):
+        (folder / "ssh").write_text(f"#!/bin/sh\ncd {tmp_path}\n{script}\n")
+        (folder / "ssh").chmod(0o755)
+        return NodeConfig(name="gpubox", address="10.0.0.2", launcher="ssh")
+
+    yield put
+    wait_until(lambda: not processes_of(tmp_path), 2, "the end of ssh and of what it started")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("script", "why"), SSH.values(), ids=SSH.keys())
+def test_whatever_ssh_does_a_count_fails_in_time_and_says_why(fake_ssh, script, why):
+    """A number is believed of a command that has ended well only."""
+    node = fake_ssh(script)
+    with pytest.raises(JobError) as error:
+        asyncio.run(count_gpus(node, timeout_seconds=0.3 if "no answer" in why else 20))
+    assert why in str(error.value)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("script", [script for script, _ in SSH.values()], ids=SSH.keys())
+def test_whatever_ssh_does_a_start_can_be_taken_back(fake_ssh, script, tmp_path, monkeypatch):
+    """A worker's ssh that hangs ends when it is killed, and neither blocks nor outlives us."""
+    monkeypatch.setattr(launcher, "KILL_SECONDS", 0.1)
+    node = fake_ssh(script)
+
+    async def main():
+        console = Console(io.StringIO())
+        output = WorkerOutput(console, tmp_path / "gpubox-0.log", "")
+        order = launch_order(node, 0, ("train.py",), {"X": "x" * 100_000})
+        process = await WorkerProcess.start(node, order, output)
+        await asyncio.wait({process.exited}, timeout=0.2)
+        process.kill()
+        await asyncio.wait_for(process.exited, 5)
+        output.close()
+        console.close()
+
+    asyncio.run(main())
 
 
 def test_each_slot_has_its_own_gpu():

@@ -17,12 +17,14 @@ from hetero_hvd.messages import (
     OperationTiming,
     OutOfMemory,
     Recovered,
+    RunEnded,
     RunStarted,
     StepsTimed,
     StepTiming,
     StragglerReported,
     WorkerId,
     WorkersJoined,
+    WorkerStarted,
 )
 
 A, B = WorkerId("alpha", 0), WorkerId("beta", 0)
@@ -82,7 +84,8 @@ OPERATIONS = CollectivesTimed(
 )
 TABLE = timed(1, timing(0.04, 0.09, 8), timing(0.01, 0.12, 4))
 HISTORY = (
-    RunStarted(run_id="r", command=("x",), nodes=("alpha", "beta"), settings={}),
+    RunStarted(run_id="out-1a2b3c4d", command=("x",), nodes=("alpha", "beta"), settings={}),
+    WorkerStarted(worker=B, host="beta-0.r1", num_restarts=1),
     joined(1, A, B),
     TABLE,
     Decided(
@@ -100,6 +103,7 @@ HISTORY = (
     OutOfMemory(worker=A, step=3, micro_batch_size=8, next_micro_batch_size=4, error="no"),
     Recovered(worker=A, rendezvous_id=2, cause="fault", seconds=1.0, broadcast=False),
     Recovered(worker=B, rendezvous_id=2, cause="fault", seconds=1.0, broadcast=False),
+    RunEnded(exit_code=3, reason="no more"),
 )
 
 
@@ -146,16 +150,21 @@ def test_the_numbers_are_those_of_the_events():
     assert found["resets_total", "fault"] == 1
     assert found["worker_memory_headroom_ratio", "beta:0"] == pytest.approx(0.25)
     assert found["oom_total",] == 2
+    assert found["restarts_total",] == 1
+    assert found["run_info", "out"] == 1
+    assert (found["run_active",], found["run_exit_code",]) == (0, 3)
     assert found["last_step_timestamp_seconds",] == 1000
 
 
 def test_what_can_be_counted_begins_at_zero():
     """Or Prometheus, which knows a counter from its first sample on, would miss the first event."""
-    found = values(replayed(*HISTORY[:2]))
+    found = values(replayed(HISTORY[0], HISTORY[2]))
     for name in ("move", "roll_back", "try_again"):
         assert found["balancer_decisions_total", name] == 0
     assert [found["resets_total", reason] for reason in ("fault", "membership")] == [0, 0]
-    assert found["oom_total",] == 0
+    assert found["oom_total",] == found["restarts_total",] == 0
+    assert found["run_active",] == 1
+    assert ("run_exit_code",) not in found
 
 
 def test_operations_are_counted_by_kind_and_size():
@@ -175,9 +184,9 @@ def test_what_is_unknown_is_absent():
     """Before any step there is no speed; NaN and a lost worker take their series away."""
     assert not any(
         name.startswith(("worker_busy", "load_", "goodput", "last_step"))
-        for name, *_ in values(replayed(*HISTORY[:2]))
+        for name, *_ in values(replayed(*HISTORY[:3]))
     )
-    metrics = replayed(*HISTORY[:3], timed(1, timing(0.04, 0.09, 8), timing(0.0, math.nan, 4)))
+    metrics = replayed(*HISTORY[:4], timed(1, timing(0.04, 0.09, 8), timing(0.0, math.nan, 4)))
     assert ("worker_busy_seconds", "beta:0") not in values(metrics)
     assert ("worker_busy_seconds", "alpha:0") in values(metrics)
     metrics.observe(1001.0, joined(2, A))
@@ -186,7 +195,7 @@ def test_what_is_unknown_is_absent():
 
 def test_the_table_of_another_rendezvous_says_nothing():
     """A late table is not put down to the present members."""
-    found = values(replayed(*HISTORY[:2], joined(2, A), TABLE))
+    found = values(replayed(*HISTORY[:3], joined(2, A), TABLE))
     assert ("steps_total",) not in found
 
 
@@ -196,8 +205,8 @@ EXPORTERS = {"alpha": "https://a:1", "beta": "http://b:1"}
 def test_discovery_follows_the_membership():
     """The driver is always a target, a node's exporter while the node has a worker."""
     status = {"workers": {"alpha:0": {}}, "node_exporters": EXPORTERS}
-    assert service_discovery(status, target="d:2", run_id="r") == [
-        {"targets": ["d:2"], "labels": {"run_id": "r"}},
+    assert service_discovery(status, target="d:2") == [
+        {"targets": ["d:2"], "labels": {}},
         {"targets": ["a:1"], "labels": {"node": "alpha", "__scheme__": "https"}},
     ]
 

@@ -63,15 +63,15 @@ class Listener:
 
 
 def test_each_address_is_opened_once():
-    """Two ports for each address that some node needs, however many ask at the same time."""
+    """A port for each address that some node needs, however many ask at the same time."""
 
     async def scenario():
-        channels, rendezvous = Listener(), Listener()
-        endpoints = Endpoints(DriverAddresses((LOCAL,), None), channels, rendezvous)
+        channels = Listener()
+        endpoints = Endpoints(DriverAddresses((LOCAL,), None), channels)
         found = await asyncio.gather(*(endpoints.towards(LOCAL) for _ in range(5)))
         assert len(set(found)) == 1
-        assert channels.opened == rendezvous.opened == ["127.0.0.1"]
-        foreign = Endpoints(DriverAddresses((LOCAL,), "192.0.2.1"), channels, rendezvous)
+        assert channels.opened == ["127.0.0.1"]
+        foreign = Endpoints(DriverAddresses((LOCAL,), "192.0.2.1"), channels)
         with pytest.raises(JobError, match=r"cannot listen on 192\.0\.2\.1"):
             await foreign.towards(LOCAL)
 

@@ -1,7 +1,11 @@
 """What people see of the workers' output."""
 
 import io
+import subprocess
+import sys
 import threading
+
+import pytest
 
 from hetero_hvd.driver.output import Console, WorkerOutput
 
@@ -68,3 +72,25 @@ def test_a_closed_output_does_not_stop_the_training():
     for number in range(10):
         console.say(str(number))
     console.close()
+
+
+STREAMS = {
+    "is closed": "exec {python} -c '{script}' 1>&-",
+    "is closed, as all are": "exec {python} -c '{script}' 0<&- 1>&- 2>&-",
+    "is a pipe that nobody reads": "{python} -c '{script}' | true; exit ${{PIPESTATUS[0]}}",
+    "is full": "exec {python} -c '{script}' > /dev/full",
+}
+
+
+@pytest.mark.parametrize("shell", STREAMS.values(), ids=STREAMS.keys())
+def test_standard_output_may_be_nowhere(tmp_path, shell):
+    """No thread dies of it, and the exit code is that of the training."""
+    script = (
+        "import sys, time; from hetero_hvd.driver.output import Console; "
+        "console = Console(); [console.say(str(n)) or time.sleep(0.001) for n in range(200)]; "
+        f'console.close(); open("{tmp_path}/done", "w").close(); sys.exit(3)'
+    )
+    line = shell.format(python=sys.executable, script=script)
+    done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, check=False, text=True)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert (tmp_path / "done").exists()

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -75,8 +76,31 @@ def prometheus(tmp_path, node_port):
         process.wait()
 
 
+ONLY_AT_THE_END = ("hetero_hvd_run_active", "hetero_hvd_run_exit_code")
+"""Alerts on these have no data while a run goes on."""
+
+
+def run_id(port):
+    """Of the only run, as soon as it was scraped."""
+    found = []
+
+    def is_known():
+        try:
+            found[:] = asked(port, "query", query="hetero_hvd_run_info")["result"]
+        except urllib.error.URLError:
+            return False  # it is starting
+        return bool(found)
+
+    wait_until(is_known, 45, "the first scrape")
+    assert found[0]["metric"]["run"] == "out"
+    return found[0]["metric"]["run_id"]
+
+
 def test_every_query_finds_data(start_job, prometheus):
-    """Panels, variables, annotations and rules; alerts without their threshold."""
+    """Panels, variables, annotations and rules; alerts without their threshold.
+
+    The last scrape sees how the run has ended.
+    """
     job = start_job("--progress-seconds", "0.2", names=("alpha", "beta"), script=("1000",))
     port = prometheus(re.match(r"https?://[^/]+", job._url)[0])
     job.wait_for(r"step [1-9]\d*  epoch", 60)
@@ -85,15 +109,13 @@ def test_every_query_finds_data(start_job, prometheus):
     queries += [query.rpartition(" > ")[0] for query in ANNOTATIONS.values()]
     rules = (job.folder / "stack" / "rules.yml").read_text()
     shipped = re.findall(r"expr: (.*)", rules)
+    shipped = [q for q in shipped if not any(name in q for name in ONLY_AT_THE_END)]
     queries += [re.sub(r" > [\d.]+$", "", q) for q in shipped]
-    own = {"$run": "out", "$worker": "beta:0", "$node": ".*"}
+    own = {"$run": run_id(port), "$worker": "beta:0", "$node": ".*"}
     left = {re.sub(r"\$\w+", lambda found: own[found[0]], query) for query in queries}
 
     def all_found():
-        try:
-            found = {q for q in left if asked(port, "query", query=q)["result"]}
-        except urllib.error.URLError:
-            return False  # it is starting
+        found = {q for q in left if asked(port, "query", query=q)["result"]}
         left.difference_update(found)
         return not left
 
@@ -104,3 +126,9 @@ def test_every_query_finds_data(start_job, prometheus):
     groups = asked(port, "rules")["groups"]
     health = {rule["health"] for group in groups for rule in group["rules"]}
     assert health == {"ok"}
+    assert not asked(port, "query", query='{exported_run_id!=""}')["result"]
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 143
+    for name, last in zip(ONLY_AT_THE_END, ("0", "143"), strict=True):
+        (found,) = asked(port, "query", query=f"last_over_time({name}[5m])")["result"]
+        assert (found["metric"]["run_id"], found["value"][1]) == (own["$run"], last)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from hetero_hvd.driver import rendezvous
+from hetero_hvd.driver import descriptors, rendezvous
 from hetero_hvd.driver.rendezvous import NOT_A_MEMBER, Rendezvous
 
 
@@ -69,14 +69,14 @@ def put(path, body):
     return f"PUT /{path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def serve(scenario, hosts=("alpha-0", "beta-0"), *, is_trusted=True):
+def serve(scenario, hosts=("alpha-0", "beta-0"), *, is_trusted=True, **more):
     """Run a scenario against a server with these members."""
 
     async def run():
-        server = Rendezvous()
+        server = Rendezvous(**more)
         gate = Gate(list(hosts))
         server.attach(gate)
-        port = await server.listen("127.0.0.1")
+        port = await server.listen("127.0.0.1", "alpha-0")
         if is_trusted:
             server.allow("127.0.0.1")
         server.init([Place(host) for host in hosts])
@@ -127,6 +127,31 @@ def test_a_new_membership_empties_the_store(monkeypatch):
     serve(scenario)
 
 
+LATE = {
+    "removed": lambda server: server.init([Place("alpha-0")]),
+    "its process is gone": lambda server: server.gone("beta-0"),
+}
+
+
+@pytest.mark.parametrize("end", LATE.values(), ids=LATE.keys())
+def test_what_comes_late_from_a_former_member_reaches_nobody(end):
+    """It hears no addresses, and what it puts is dropped: an error would let it try again."""
+
+    async def scenario(server, gate, port):  # noqa: ARG001
+        beta = await server.listen("127.0.0.1", "beta-0")
+        assert await ask(beta, put("global0/1", b"first")) == (200, b"")
+        assert await ask(port, get("global0/1")) == (200, b"first")
+        end(server)
+        await asyncio.sleep(0)
+        assert await ask(beta, put("global0/2", b"late")) == (200, b"")
+        assert await ask(beta, get("global0/2")) == (200, b"")
+        waiting = asyncio.create_task(ask(port, get("global0/2")))
+        assert await ask(port, put("global0/2", b"right")) == (200, b"")
+        assert await waiting == (200, b"right")
+
+    serve(scenario)
+
+
 def test_the_death_of_a_member_refuses_the_rendezvous_under_way():
     """Waiting and later requests are refused; a stranger's death changes nothing."""
 
@@ -146,13 +171,14 @@ def test_ranks_are_given_when_all_members_are_there():
     """The barrier is the driver's; a worker that asks twice is counted once."""
 
     async def scenario(server, gate, port):
+        beta = await server.listen("127.0.0.1", "beta-0")
         first = asyncio.create_task(ask(port, get("rank_and_size/alpha-0:0")))
         again = asyncio.create_task(ask(port, get("rank_and_size/alpha-0:0")))
         await asyncio.sleep(0.05)
         assert gate.counted == ["alpha-0"]
         assert server.overdue(0.01) == {"beta-0"}
         assert server.overdue(60) == set()
-        assert await ask(port, get("rank_and_size/beta-0:0")) == (200, b"1,2,0,1,0,1")
+        assert await ask(beta, get("rank_and_size/beta-0:0")) == (200, b"1,2,0,1,0,1")
         assert await first == await again == (200, b"0,2,0,1,0,1")
         assert sorted(gate.counted) == ["alpha-0", "beta-0"]
 
@@ -163,9 +189,10 @@ def test_a_removed_worker_is_told_so_and_not_counted():
     """Horovod's own format for it; an empty answer would make its client believe it has rank 0."""
 
     async def scenario(server, gate, port):
+        gamma = await server.listen("127.0.0.1", "gamma-0")
         server.init([Place("alpha-0"), Place("beta-0"), Place("gamma-0")])
         await asyncio.sleep(0)
-        assert await ask(port, get("rank_and_size/gamma-0:0")) == (200, NOT_A_MEMBER)
+        assert await ask(gamma, get("rank_and_size/gamma-0:0")) == (200, NOT_A_MEMBER)
         gate.is_finished = True
         assert await ask(port, get("rank_and_size/alpha-0:0")) == (200, NOT_A_MEMBER)
         assert gate.counted == []
@@ -173,7 +200,20 @@ def test_a_removed_worker_is_told_so_and_not_counted():
     serve(scenario)
 
 
+def test_a_member_whose_process_is_gone_gets_no_rank():
+    """It may still live where the driver does not reach it; the others do not wait for it."""
+
+    async def scenario(server, gate, port):  # noqa: ARG001
+        beta = await server.listen("127.0.0.1", "beta-0")
+        server.gone("beta-0")
+        assert await ask(beta, get("rank_and_size/beta-0:0")) == (200, NOT_A_MEMBER)
+        assert gate.counted == []
+
+    serve(scenario)
+
+
 HOSTILE = {
+    "another member's rank": (get("rank_and_size/beta-0:0"), 403),
     "unknown host in the barrier": (get("rank_and_size/mallory-0:0"), 403),
     "other slot in the barrier": (get("rank_and_size/alpha-0:1"), 403),
     "malformed slot": (get("rank_and_size/alpha-0:x"), 403),
@@ -243,5 +283,93 @@ def test_the_store_is_bounded(monkeypatch):
     async def scenario(server, gate, port):  # noqa: ARG001
         assert (await ask(port, put("global0/0", b"x" * 900)))[0] == 200
         assert (await ask(port, put("global0/0", b"x" * 900)))[0] == 507
+
+    serve(scenario)
+
+
+PARKED = {
+    "keys that never come": lambda number: get(f"global/never{number}"),
+    "half a request": lambda _: b"GET /global/0 HT",
+    "nothing at all": lambda _: b"",
+    "ranks of a member": lambda _: get("rank_and_size/alpha-0:0"),
+}
+
+
+@pytest.mark.parametrize("request_of", PARKED.values(), ids=PARKED.keys())
+def test_who_parks_connections_takes_no_descriptors_and_keeps_nobody_out(request_of):
+    """The newest takes the place of the oldest; who waits for a rank goes last."""
+
+    async def scenario(server, gate, port):
+        beta_port = await server.listen("127.0.0.1", "beta-0")
+        beta = asyncio.create_task(ask(beta_port, get("rank_and_size/beta-0:0")))
+        while gate.counted != ["beta-0"]:  # noqa: ASYNC110 - told by nobody
+            await asyncio.sleep(0.01)
+        parked = []
+        for number in range(200):
+            parked.append(await asyncio.open_connection("127.0.0.1", port))
+            parked[-1][1].write(request_of(number))
+            if number % 20 == 0:
+                await ask(port, put(f"global0/{number}", b"fine"))
+                assert await ask(port, get(f"global0/{number}")) == (200, b"fine")
+                assert len(server._callers) <= 20
+        assert server.refused >= 150
+        assert not beta.done()
+        gamma = await server.listen("127.0.0.1", "gamma-0")
+        others = [
+            ask(at, get(f"rank_and_size/{h}-0:0")) for h, at in (("alpha", port), ("gamma", gamma))
+        ]
+        assert [status for status, _ in await asyncio.gather(*others)] == [200, 200]
+        assert await beta == (200, b"1,3,0,1,0,1")
+        for _, writer in parked:
+            writer.close()
+
+    serve(scenario, ("alpha-0", "beta-0", "gamma-0"), max_descriptors=80)
+
+
+def test_connections_leave_room_for_everything_else(monkeypatch):
+    """Half of the descriptors at most, however few there are; half of these for one address."""
+    monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (256, 256))
+
+    async def scenario():
+        callers = Rendezvous(descriptors.limit())._callers
+        tasks = [asyncio.current_task()]
+
+        async def come(peer):
+            tasks.append(asyncio.current_task())
+            callers.came(peer)
+            await asyncio.Event().wait()
+
+        for number in range(300):
+            asyncio.create_task(come(f"10.0.0.{number % 3}"))  # noqa: RUF006
+        await asyncio.sleep(0.1)
+        assert len(callers) == 128
+        for _ in range(300):
+            asyncio.create_task(come("10.0.0.9"))  # noqa: RUF006
+        await asyncio.sleep(0.1)
+        assert len(callers) <= 128
+        assert callers._num_of["10.0.0.9"] <= 64
+        for task in tasks[1:]:
+            task.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_the_driver_takes_as_many_descriptors_as_it_may(monkeypatch):
+    """Without asking; never more than is of use, and a refusal is no fault."""
+    wishes = []
+    monkeypatch.setattr(descriptors.resource, "setrlimit", lambda _, wish: wishes.append(wish))
+    endless = descriptors.resource.RLIM_INFINITY
+    for limits in ((1024, 4096), (1024, endless), (4096, 4096), (endless, endless)):
+        monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _, now=limits: now)
+        descriptors.raise_limit()
+    assert wishes == [(4096, 4096), (descriptors.WANTED, endless)]
+
+
+def test_a_worker_that_is_admitted_again_keeps_its_port():
+    """It knows that one; another would be left open for ever."""
+
+    async def scenario(server, _gate, port):
+        assert await server.listen("127.0.0.1", "alpha-0") == port
+        assert len(server._servers) == 1
 
     serve(scenario)

@@ -101,8 +101,12 @@ def test_an_impostor_is_refused(impostor):
     """It is counted and closed, and neither message nor address is taken from it."""
 
     async def scenario(server, desk, port):
+        async def come():
+            socket, _ = await open_channel(port, **impostor)
+            await socket.recv()
+
         with pytest.raises(ConnectionClosed):
-            await open_channel(port, **impostor)
+            await come()
         assert server.refused == 1
         assert desk.addresses == desk.heard == []
 
@@ -181,5 +185,32 @@ def test_the_port_of_the_channels_serves_nothing_else():
         assert refusal.value.code == 404
         assert server.refused == 1
         refusal.value.close()
+
+    serve(scenario)
+
+
+def test_a_worker_whose_process_is_lost_is_cut_off():
+    """Its channel ends at once."""
+
+    async def scenario(server, desk, port):
+        socket, session = await open_channel(port)
+        await socket.send(session.seal(Heartbeat(applied_steps=1)))
+        await desk.news.wait()
+        server.cut("alpha-0")
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
+
+    serve(scenario)
+
+
+def test_a_worker_that_was_replaced_is_told_so():
+    """By a driver that has proved itself; one that does not hold the key hears nothing."""
+
+    async def scenario(server, desk, port):  # noqa: ARG001
+        socket, _ = await open_channel(port, host="alpha-0.r1")
+        with pytest.raises(ConnectionClosed) as error:
+            await socket.recv()
+        assert error.value.rcvd.code == channel.NOT_EXPECTED
+        assert server.refused == 1
 
     serve(scenario)

@@ -3,6 +3,8 @@
 import io
 import json
 import math
+import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -16,6 +18,7 @@ from hetero_hvd.messages import (
     BatchPlan,
     Evaluated,
     Finished,
+    Heartbeat,
     Recovered,
     StepsTimed,
     StepTiming,
@@ -207,3 +210,24 @@ def test_resets_without_a_step_are_counted(tmp_path):
     assert books.resets_without_step == 0
     books.close()
     console.close()
+
+
+def test_that_nobody_steps_is_said_while_it_lasts(tmp_path, monkeypatch):
+    """On the terminal and in the judgement, from the workers' heartbeats; and its end."""
+    now = SimpleNamespace(seconds=100.0)
+    clock = SimpleNamespace(monotonic=lambda: now.seconds, time=time.time)
+    monkeypatch.setattr("hetero_hvd.driver.ledger.time", clock)
+    books, console, stream = ledger(tmp_path)
+    books.take(joined())
+    for second in range(16):
+        now.seconds += 1.0
+        steps = 1 + second // 14
+        books.beat(WorkerId("alpha", 0), Heartbeat(applied_steps=steps, phase="comm_wait"))
+        books.beat(WorkerId("beta", 0), Heartbeat(applied_steps=steps, phase="data_wait"))
+        books.look_for_stall(is_training=True)
+        assert (books.judge()[0].kind == "stall") == (10 <= second < 14)
+    books.close()
+    console.close()
+    said = stream.getvalue()
+    assert said.count("nobody has stepped for 10 s: waiting for beta:0 in data wait") == 1
+    assert said.count("step 2: training goes on after 14 s without a step") == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .conftest import assert_exact
+from .conftest import BATCH, assert_exact
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -118,3 +118,15 @@ def test_too_few_workers_pause_the_job_until_others_come(start):
     assert job.wait() == 0, job.console
     assert "paused: 2 workers are left, min_np is 3" in job.console
     assert_exact(job, epochs=8, workers=("alpha:0", "beta:0", "gamma:0"))
+
+
+def test_a_loss_that_leaves_too_little_room_costs_time_only(start):
+    """Two that may hold half a batch at a time: the one that is left takes it in two passes."""
+    nodes = [
+        {"name": name, "slots": 1, "devices": [], "max_local_batch_size": BATCH // 2}
+        for name in ("alpha", "beta")
+    ]
+    job = start({"worker": "beta:0", "step": 10, "kind": "kill"}, nodes=nodes)
+    assert job.wait() == 0, job.console
+    assert_exact(job, epochs=8, workers=("alpha:0",))
+    assert "take 32 samples at a time (max_local_batch_size) of the 64 of a step" in job.console

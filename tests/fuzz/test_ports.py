@@ -157,7 +157,7 @@ def test_the_rendezvous(loop, monkeypatch):
         server.attach(gate)
         server.allow("127.0.0.1")
         server.init([Place("alpha-0"), Place("beta-0")])
-        return server, await server.listen("127.0.0.1")
+        return server, await server.listen("127.0.0.1", "alpha-0")
 
     server, port = loop.run_until_complete(open_rendezvous())
     gate.opened.set()  # nobody waits in the barrier

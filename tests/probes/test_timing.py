@@ -120,3 +120,16 @@ def test_processor_time_outside_waits_for_reductions_is_counted():
         spin(0.05)
     assert 0.02 <= clock.take_processor_seconds() < 0.04
     assert clock.take_processor_seconds() < 0.005
+
+
+def test_an_evaluation_is_no_work_of_a_step():
+    """It is timed by the host, and neither busy time nor a step's processor time has it in."""
+    clock = PhaseClock()
+    with clock.phase("evaluation"):
+        time.sleep(0.02)
+        deadline = time.process_time() + 0.02
+        while time.process_time() < deadline:
+            pass
+    assert clock.busy_seconds == 0
+    assert clock.take_processor_seconds() < 0.02
+    assert clock.take()["evaluation"] >= 0.04

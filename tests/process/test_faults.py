@@ -23,4 +23,4 @@ def test_workers_that_train_different_parameters_are_told(run_workers):
     """Freezing parameters on some workers only is refused instead of waited for for ever."""
     for rank in run_workers("faults", 2, codes=[1, 1], kind="other_parameters"):
         assert rank["error"] == "JobError"
-        assert "do not agree on what to reduce" in rank["message"]
+        assert "the workers' models differ: rank 0 has 0.weight" in rank["message"]

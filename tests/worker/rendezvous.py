@@ -1,20 +1,30 @@
-"""Workers as threads: the collective operations with faults at named points, and nothing else."""
+"""Workers as threads on a Horovod as unkind as the real one, with faults where they are wanted."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter, defaultdict
 from types import SimpleNamespace
 
+import msgspec
 import torch
 
 from hetero_hvd.core.cluster import BalanceConfig
-from hetero_hvd.messages import WorkerId
-from hetero_hvd.worker.collective import Interrupted
-from hetero_hvd.worker.operations import OperationLog
+from hetero_hvd.messages import BatchPlan, WorkerId
+from hetero_hvd.worker.collective import HorovodCollective
+from hetero_hvd.worker.membership import Report
 from hetero_hvd.worker.planner import LocalPlanner
 
-PATIENCE_SECONDS = 10
+for kind in (Report, BatchPlan):  # msgspec learns a type at its first use: no two threads at once
+    msgspec.msgpack.Decoder(kind)
+
+PATIENCE_SECONDS = 50
+"""Nobody waits for so long, however busy the machine is."""
+
+
+class Killed(BaseException):
+    """The end of a worker, in the middle of its script."""
 
 
 class Hub:
@@ -22,7 +32,9 @@ class Hub:
 
     Args:
         size: Workers.
-        faults: (rank, operation, which time, before or after it is complete): what breaks.
+        faults: (worker, operation, which time, when): what goes wrong. `before` or `after`: its
+            wait fails before or after the operation is complete. `unsent` or `sent`: it dies, and
+            does not or does contribute to the operation.
     """
 
     def __init__(self, size, faults=()):
@@ -32,103 +44,162 @@ class Hub:
         self.posts = defaultdict(dict)
         self.broken = set()
         self.left = set()
+        self.memberships = []
+        self.entering = set()
         self.changed = threading.Condition()
 
+    def enter(self, name):
+        """Wait until all who have not left are here; gives the number of the rendezvous."""
+        with self.changed:
+            number = len(self.memberships)
+            self.entering.add(name)
+            self.changed.notify_all()
+            assert self.changed.wait_for(lambda: self._is_formed(number), PATIENCE_SECONDS)
+            return number
 
-class ThreadCollective:
-    """One worker's end; a broken rendezvous is broken for all, but only from their next wait on."""
+    def _is_formed(self, number):
+        if len(self.memberships) == number and len(self.entering | self.left) == self.size:
+            self.memberships.append(sorted(self.entering))
+            self.entering = set()
+            self.changed.notify_all()
+        return len(self.memberships) > number
 
-    def __init__(self, hub, rank):
-        self.hub, self.name = hub, rank
-        self.operations = OperationLog()
-        self.members = range(hub.size)
-        self.generation, self.counts, self.total = 0, Counter(), Counter()
+    def is_due(self, place, when):
+        """Whether this fault is scheduled here; it fires once."""
+        if (*place, when) not in self.faults - self.fired:
+            return False
+        self.fired.add((*place, when))
+        self.changed.notify_all()
+        return True
 
-    @property
+
+class ThreadHorovod:
+    """One worker's `horovod.torch`, with the ways of 0.28.1 (`mpi_ops.py`, `handle_manager.cc`).
+
+    A failed wait voids its handle: a look at it raises ValueError, and a second wait returns None.
+    Each rendezvous counts its handles from 1. A broken sum leaves garbage. Whoever has noticed a
+    fault cannot submit anything; the others notice it at their next incomplete wait.
+    """
+
+    HorovodInternalError = type("HorovodInternalError", (RuntimeError,), {})
+    Sum = "sum"
+
+    def __init__(self, hub, name):
+        self.hub, self.name = hub, name
+        self.total = Counter()
+
+    def init(self):
+        """Meet the others."""
+        self.number = self.hub.enter(self.name)
+        self.members = self.hub.memberships[self.number]
+        self.counts, self.handles, self.pending = Counter(), itertools.count(1), {}
+        self.has_noticed = False
+
+    def shutdown(self):
+        """Its connections end, so whoever waits for it notices."""
+        self.pending.clear()
+        with self.hub.changed:
+            self.hub.broken.add(self.number)
+            self.hub.changed.notify_all()
+
     def rank(self):
         """Place among the members."""
         return self.members.index(self.name)
 
-    @property
     def size(self):
         """Members."""
         return len(self.members)
 
-    def restart(self):
-        """Whoever has not left comes to the next rendezvous sooner or later."""
-        self.generation += 1
-        self.members = [name for name in range(self.hub.size) if name not in self.hub.left]
-        self.counts.clear()
+    def nccl_built(self):
+        """It is not."""
+        return 0
 
-    def _post(self, kind, tensor, name):
+    def allreduce_async_(self, tensor, name, op):
+        """Post a tensor."""
+        assert op == self.Sum
+        return self._post(tensor, name, lambda posts: tensor.copy_(sum(posts)))
+
+    def grouped_allreduce_async_(self, tensors, name, op):
+        """Post several; their sums are not looked at."""
+        return self.allreduce_async_(torch.cat(tensors), name, op)
+
+    def allgather_async(self, rows, name):
+        """Post rows."""
+        return self._post(rows, name, torch.cat)
+
+    def broadcast_async_(self, tensor, root, name):
+        """Post a tensor that only the root's counts of."""
+        return self._post(tensor, name, lambda posts: tensor.copy_(posts[root]))
+
+    def poll(self, handle):
+        """Whether all have posted, or will not."""
+        if handle not in self.pending:
+            raise ValueError(f"Handle {handle} was not created or has been cleared.")
+        with self.hub.changed:
+            return self._is_over(self.hub.posts[self.pending[handle][2]])
+
+    def synchronize(self, handle):
+        """Complete, broken, or made to break."""
+        if handle not in self.pending:
+            return None
+        tensor, finish, key, place = self.pending.pop(handle)
+        posts = self.hub.posts[key]
+        with self.hub.changed:
+            if self.hub.is_due(place, "before"):
+                self._break(tensor)
+            is_over = self.hub.changed.wait_for(lambda: self._is_over(posts), PATIENCE_SECONDS)
+            assert is_over, "a worker waits for ever"
+            if self.hub.is_due(place, "sent"):
+                raise Killed
+            if len(posts) < len(self.members) or self.hub.is_due(place, "after"):
+                self._break(tensor)
+        return finish([posts[name] for name in self.members])
+
+    def _post(self, tensor, name, finish):
         self.counts[name] += 1
         self.total[name] += 1
-        key = (self.generation, name, self.counts[name])
+        key, place = (self.number, name, self.counts[name]), (self.name, name, self.total[name])
+        handle = next(self.handles)
         with self.hub.changed:
+            if self.has_noticed:
+                raise self.HorovodInternalError("Horovod has been shut down")
+            if self.hub.is_due(place, "unsent"):
+                raise Killed
             self.hub.posts[key][self.name] = tensor.clone()
             self.hub.changed.notify_all()
-        return kind, tensor, key, (self.name, name, self.total[name])
+        self.pending[handle] = tensor, finish, key, place
+        return handle
 
-    def sum_async(self, tensor, name):
-        """Post a tensor."""
-        return self._post("sum", tensor, name)
+    def _is_over(self, posts):
+        is_broken = self.has_noticed or self.number in self.hub.broken
+        is_deserted = self.hub.left.intersection(self.members)
+        return len(posts) == len(self.members) or is_broken or is_deserted
 
-    def gather_rows_async(self, rows, name):
-        """Post rows."""
-        return self._post("rows", rows, name)
-
-    def wait(self, handle):
-        """Complete, broken, or made to break."""
-        kind, tensor, key, place = handle
-        posts = self.hub.posts[key]
-        for when in ("before", "after"):
-            with self.hub.changed:
-                if (*place, when) in self.hub.faults - self.hub.fired:
-                    self.hub.fired.add((*place, when))
-                    self.hub.broken.add(self.generation)
-                    self.hub.changed.notify_all()
-                    raise Interrupted("as the test wants it")
-                if when == "before":
-                    self._await(posts)
-        in_order = [posts[name] for name in self.members]
-        return tensor.copy_(sum(in_order)) if kind == "sum" else torch.cat(in_order)
-
-    def is_done(self, handle):
-        """Whether all have posted, or will not."""
-        with self.hub.changed:
-            return len(self.hub.posts[handle[2]]) == self.size or bool(self.hub.broken)
-
-    def _await(self, posts):
-        done = self.hub.changed.wait_for(
-            lambda: (
-                len(posts) == self.size
-                or self.generation in self.hub.broken
-                or self.hub.left.intersection(self.members)
-            ),
-            PATIENCE_SECONDS,
-        )
-        assert done, "a worker waits for ever"
-        if len(posts) < self.size:
-            raise Interrupted("another worker is gone")
-
-    def broadcast(self, tensor, root, name):
-        """By way of a sum."""
-        source = tensor if self.rank == root else torch.zeros_like(tensor)
-        tensor.copy_(self.wait(self.sum_async(source.clone(), name)))
+    def _break(self, tensor):
+        self.has_noticed = True
+        self.hub.broken.add(self.number)
+        self.hub.changed.notify_all()
+        tensor.add_(7)
+        raise self.HorovodInternalError("as the test wants it, or another worker is gone")
 
 
 def seat(hub, rank):
     """What a worker needs to know about its job."""
+    horovod = ThreadHorovod(hub, rank)
+    collective = HorovodCollective(elastic=True, is_unwanted=lambda: False, hvd=horovod)
+    collective.start()
     seat = SimpleNamespace(
         place=SimpleNamespace(worker=WorkerId("node", rank), capacity=-1, settings={}),
-        collective=ThreadCollective(hub, rank),
+        collective=collective,
         planner=LocalPlanner(BalanceConfig(balance=False)),
         rendezvous_id=0,
         client=None,
+        farewell=None,
         tell=lambda _: None,
         reset_requested=False,
         stop_requested=False,
         leave_reason=None,
+        await_driver=lambda: None,
         reset_done=lambda: None,
     )
     seat.agreed = lambda rendezvous_id: setattr(seat, "rendezvous_id", rendezvous_id)
@@ -136,12 +207,14 @@ def seat(hub, rank):
 
 
 def run_together(hub, work):
-    """Run `work(seat)` for each worker; what they returned, in rank order."""
+    """Run `work(seat)` for each worker; what they returned, in order, but of those that died."""
     results, errors = {}, []
 
     def one(rank):
         try:
             results[rank] = work(seat(hub, rank))
+        except Killed:
+            pass
         except BaseException as error:  # noqa: BLE001 - raised again below
             errors.append(error)
         with hub.changed:
@@ -152,7 +225,8 @@ def run_together(hub, work):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(2 * PATIENCE_SECONDS)
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive(), "a worker trains for ever"
     if errors:
         raise errors[0]
-    return [results[rank] for rank in range(hub.size)]
+    return [results[rank] for rank in sorted(results)]

@@ -1,19 +1,28 @@
 """Checkpoints on disk: whole, checked, bounded in number, and never in the way."""
 
+import hashlib
+import json
 import os
 import random
 import subprocess
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from hetero_hvd.errors import JobError
+from hetero_hvd.messages import WorkerId
+from hetero_hvd.probes.memory import MemoryUse
 from hetero_hvd.worker import checkpoint
 from hetero_hvd.worker.checkpoint import Checkpoints, CheckpointSettings, open_checkpoints
-from hetero_hvd.worker.replica import Replica
+from hetero_hvd.worker.keeping import Keeping
+from hetero_hvd.worker.memory import MemoryMeter
+from hetero_hvd.worker.position import Order, Position
+from hetero_hvd.worker.replica import Replica, packed
+from hetero_hvd.worker.sizing import Sizing
 
 
 def training(seed=0):
@@ -68,9 +77,28 @@ def test_training_goes_on_while_it_is_written(tmp_path, monkeypatch):
     assert fresh.checksum() == before
 
 
-@pytest.mark.parametrize("damage", ["torn", "flipped", "no manifest", "no state", "bad manifest"])
+class Evil:
+    """Would end the test if it were unpickled."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("unpickled",))
+
+
+def signed(path, content):
+    """Put something else into a checkpoint, with a manifest that says that it belongs there."""
+    (path / "state.pt").write_bytes(content)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest |= {"sha256": hashlib.sha256(content).hexdigest(), "num_bytes": len(content)}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+DAMAGES = ["torn", "flipped", "no manifest", "no state", "bad manifest"]
+DAMAGES += ["poisoned", "unreadable", "empty", "no dict", "unknown kind"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_is_passed_over(tmp_path, caplog, damage):
-    """The one before is taken, and it is said."""
+    """The one before is taken, and it is said which one is not, without torch's advice."""
     replica = training()
     checkpoints = keeper(tmp_path, replica)
     save(checkpoints, 1)
@@ -87,11 +115,18 @@ def test_a_damaged_one_is_passed_over(tmp_path, caplog, damage):
         "no manifest": manifest.unlink,
         "no state": state.unlink,
         "bad manifest": lambda: manifest.write_text("{"),
+        "poisoned": lambda: signed(newest, packed({"model": Evil()})),
+        "unreadable": lambda: signed(newest, b"no state at all"),
+        "empty": lambda: signed(newest, b""),
+        "no dict": lambda: signed(newest, packed([1, 2])),
+        "unknown kind": lambda: signed(newest, packed({"hetero_hvd.kind": "x", "parts": 1})),
     }[damage]()
     fresh = training(1)
     assert keeper(tmp_path, fresh).load_newest()
     assert fresh.checksum() == first
     assert newest.name in caplog.text
+    assert "weights_only" not in caplog.text
+    assert "another worker" not in caplog.text
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):
@@ -102,6 +137,47 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
             save(checkpoints, step, {"loss": loss})
     kept = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("step-*"))
     assert kept == [2, 3, 4]
+
+
+@pytest.mark.parametrize("periodic_first", [True, False])
+def test_the_best_is_kept_where_a_periodic_one_is_of_the_same_step(tmp_path, periodic_first):
+    """Its metrics are not lost, whichever is written first."""
+    checkpoints = keeper(tmp_path, keep=1, best="accuracy")
+    saves = [(5,), (5, {"accuracy": 0.9})]
+    for arguments in saves if periodic_first else reversed(saves):
+        save(checkpoints, *arguments)
+    save(checkpoints, 6)
+    assert sorted(path.name for path in tmp_path.glob("*")) == [
+        "step-000000000005-one",
+        "step-000000000006-one",
+    ]
+
+
+def test_the_last_run_in_a_folder_is_taken_not_the_longest(tmp_path):
+    """Whoever began anew in a folder goes on with that."""
+    replica = training()
+    save(keeper(tmp_path, replica), 900)
+    with torch.no_grad():
+        replica._parts["model"].weight += 1
+    wanted = replica.checksum()
+    second = keeper(tmp_path, replica, run="0")
+    for step in (7, 8):
+        save(second, step)
+    fresh = training(1)
+    assert keeper(tmp_path / "new", fresh, run="3", resume=str(tmp_path)).load_newest()
+    assert fresh.checksum() == wanted
+    assert second.kept() == f"the newest checkpoint is of step 8: {tmp_path}/step-{8:012d}-0"
+
+
+def test_what_cannot_be_kept_costs_no_training(tmp_path, caplog):
+    """A state that cannot be loaded back is not written, and it is said where it is."""
+
+    class Held:
+        def state_dict(self):
+            return {"best": lambda: 1}
+
+    save(keeper(tmp_path, Replica({"held": Held()})), 4)
+    assert "the checkpoint of step 4 cannot be written: extra_state['held']: best: " in caplog.text
 
 
 def test_half_a_checkpoint_of_a_killed_writer_is_cleared_away(tmp_path):
@@ -174,3 +250,30 @@ def test_malformed_settings_are_one_line():
     with pytest.raises(JobError, match="HETERO_HVD_CHECKPOINTS: "):
         open_checkpoints({"HETERO_HVD_CHECKPOINTS": "{}"}, training())
     assert checkpoint.STATE == "state.pt"
+
+
+@pytest.mark.parametrize(("reserved", "expected"), [(0, 16), (200, 12)])
+def test_the_memory_model_leaves_room_for_the_copy(monkeypatch, reserved, expected):
+    """Of what a micro-batch may use, the copy of the state that a checkpoint takes is left out."""
+    peaks = iter([100, 300])
+    uses = (MemoryUse(used_bytes=100, peak_bytes=peak, limit_bytes=1000) for peak in peaks)
+    monkeypatch.setattr(MemoryMeter, "restart", lambda _: None)
+    monkeypatch.setattr(MemoryMeter, "read", lambda _: next(uses))
+    sizing = Sizing()
+    sizing.reserve(reserved)
+    sizing.enter([WorkerId("alpha", 0)], None, lambda _: None)
+    sizing.size = 4
+    sizing.done()
+    sizing.choose(5)  # another size: what the one before has needed is learnt
+    assert sizing.largest == expected
+
+
+def test_a_training_reserves_what_its_checkpoint_copies(tmp_path, monkeypatch):
+    """All tensors of model, optimizer and the rest; nothing without checkpoints."""
+    found = []
+    sizing = SimpleNamespace(reserve=found.append, forget_peak=lambda: None)
+    replica = training()
+    for text in ("", json.dumps({"folder": str(tmp_path), "run": "one"})):
+        monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", text)
+        Keeping(replica, Position(), Order(), sizing, lambda: True).prove()
+    assert found == [2 * (12 + 3) * 4]

@@ -36,8 +36,8 @@ PATIENCE_SECONDS = 20
 class Driver:
     """The driver's end: keeps what arrives, sends what it is told."""
 
-    def __init__(self, key, port=0):
-        self.key = key
+    def __init__(self, key, port=0, close_code=0):
+        self.key, self._close_code = key, close_code
         self.sessions = queue.Queue()
         self.received = queue.Queue()
         self._server = serve(self._talk, "127.0.0.1", port)
@@ -51,6 +51,8 @@ class Driver:
         try:
             _, proof, session = channel.accept(self.key, nonce, connection.recv())
             connection.send(proof)
+            if self._close_code:
+                connection.close(self._close_code)
             self.sessions.put((connection, session))
             for frame in connection:
                 self.received.put(session.open(frame))

@@ -19,6 +19,7 @@ OPERATIONS = {
     "buffers.0": 9,
     "timings": 4,
     "metrics": 6,
+    "checksums": 2,
     "finish": 1,
 }
 """Each operation of a training, and how many times a worker waits for it without a fault."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
+import numpy as np
 import pytest
 import torch
+from rendezvous import Hub, run_together
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
@@ -11,11 +15,13 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
 
 from hetero_hvd import Trainer, UserError
+from hetero_hvd.worker import elastic
 from hetero_hvd.worker.collective import open_collective
 
 DATA = TensorDataset(torch.randn(12, 3))
@@ -51,7 +57,26 @@ REFUSED = {
     "closure": ({"optimizer": torch.optim.LBFGS(LINEAR.parameters())}, "optimizer LBFGS evaluates"),
     "plateau": ({"scheduler": PLATEAU}, "ReduceLROnPlateau needs a metric: give it as extra_state"),
     "interval": ({"scheduler_interval": "batch"}, "scheduler_interval='batch': must be 'epoch' or"),
-    "option": ({"clipping": 1}, "unexpected keyword argument 'clipping'"),
+    "option": ({"clipping": 1}, "Trainer has no option clipping: did you mean clip?"),
+    "argument": ({"schedular": None}, "no option schedular: did you mean scheduler?"),
+    "no option": ({"xyzzy": 1}, "no option xyzzy: there are scheduler, "),
+    "swapped": (
+        {"model": sgd(LINEAR), "optimizer": LINEAR},
+        "the model is a SGD: must be a torch.nn.Module",
+    ),
+    "wrapped": ({"model": nn.DataParallel(LINEAR)}, "a DataParallel: give what it wraps"),
+    "class": (
+        {"optimizer": torch.optim.SGD},
+        "the optimizer is the class SGD: must be a torch.optim.Optimizer",
+    ),
+    "rows": ({"loader": [[1.0]]}, "the loader is a list: must be a torch.utils.data.DataLoader"),
+    "dataset": ({"loader": DATA}, "the loader is a TensorDataset: must be a torch.utils.data"),
+    "no function": ({"after_step": 3}, "after_step is an int: must be a function"),
+    "no scheduler": ({"scheduler": 0.9}, "the scheduler is a float: must be of torch.optim"),
+    "other's scheduler": (
+        {"scheduler": torch.optim.lr_scheduler.StepLR(sgd(LINEAR), 1)},
+        "the scheduler belongs to another optimizer: build it from the one",
+    ),
     "micro_batch_size": (
         {"micro_batch_size": 0},
         "micro_batch_size=0: must be a whole number >= 1",
@@ -62,7 +87,14 @@ REFUSED = {
         "the global batch of 4 samples must be a multiple of micro_batch_size=3",
     ),
     "accumulation": ({"accumulation_steps": 1.5}, "accumulation_steps=1.5: must be a whole number"),
-    "foreign": ({"optimizer": sgd(OTHER), "model": LINEAR}, "parameters that are not the model's"),
+    "foreign": (
+        {"optimizer": sgd(OTHER), "model": LINEAR},
+        "none of the model's parameters: build it from this model, SGD(model.parameters()",
+    ),
+    "partly foreign": (
+        {"optimizer": sgd(nn.ModuleList([LINEAR, OTHER])), "model": LINEAR},
+        "parameters that are not the model's: give a model that holds them all",
+    ),
     "taken": ({"extra_state": {"model": OTHER}}, "extra_state: model: kept already"),
     "sparse": (
         {"model": nn.Sequential(nn.Embedding(3, 3, sparse=True))},
@@ -78,7 +110,7 @@ REFUSED = {
     ),
     "weighted": (
         {"loader": loader_with(WeightedRandomSampler([1.0] * 12, 12))},
-        "sampler is a WeightedRandomSampler: must be none",
+        "WeightedRandomSampler, which is not supported: leave it out and weigh the loss instead",
     ),
     "replacement": ({"loader": loader_with(RandomSampler(DATA, replacement=True))}, "must be none"),
     "part": ({"loader": loader_with(RandomSampler(DATA, num_samples=5))}, "must be none"),
@@ -106,19 +138,96 @@ def first_step(trainer, model, loss):
             trainer.step(lambda x: loss(model, x), x)
 
 
-@pytest.mark.parametrize(
-    ("loss", "message"),
-    [
-        (lambda model, x: model(x), "the loss has shape (4, 1): must be a scalar"),
-        (lambda model, x: (model(x).mean(), -1.0), "the weight of a loss is -1.0: must be >= 0"),
-    ],
-)
+class Output(dict):
+    """As Hugging Face's models give."""
+
+    loss = torch.zeros((), requires_grad=True)
+
+
+LOSSES = {
+    "output": (lambda *_: Output(), "returned an Output: return its .loss"),
+    "None": (lambda *_: None, "returned None: return the mean loss (is there a `return`?)"),
+    "float": (lambda model, x: model(x).mean().item(), "a float: return the tensor itself, not"),
+    "dict": (lambda model, x: {"loss": model(x).mean()}, "a dict: return the one tensor of it"),
+    "list": (lambda model, x: [model(x).mean()], "a list: must be a scalar tensor, the mean"),
+    "three": (lambda model, x: (model(x).mean(), 1, 2), "a tuple: must be a scalar tensor"),
+    "vector": (lambda model, x: model(x), "the loss has shape (4, 1): must be a scalar"),
+    "constant": (lambda _, x: x.mean(), "the loss has no gradient: compute it from the model"),
+    "negative": (lambda model, x: (model(x).mean(), -1.0), "weight of a loss is -1.0: must be >="),
+    "weights": (lambda model, x: (model(x).mean(), x), "weight of a loss is a tensor of shape"),
+    "infinite": (lambda model, x: (model(x).mean(), torch.inf), "weight of a loss is inf: must"),
+}
+METRICS = {
+    "pairs": (
+        lambda *_: {"a": (1.0, 2)},
+        "metrics returned a tuple for 'a': must return",
+    ),
+    "vector": (lambda x: {"a": x}, "metrics returned a tensor of shape (4, 3) for 'a': must"),
+    "None": (lambda *_: {"a": None}, "metrics returned None for 'a': must return a dict"),
+    "text": (lambda *_: {"a": "0.5"}, "metrics returned a str for 'a'"),
+    "number": (lambda *_: 0.5, "metrics returned a float: must return a dict of name to mean"),
+    "nothing": (lambda *_: None, "metrics returned None: must return a dict"),
+    "names": (lambda *_: {1: 0.5}, "metrics returned the name 1: must return a dict"),
+    "weight": (
+        lambda *_: ({"a": 0.5}, -1),
+        "metrics returned the weight -1: must be a number",
+    ),
+    "weights": (lambda x: ({"a": 0.5}, x), "the weight a tensor of shape (4, 3): must be a number"),
+    "no function": (DATA[0][0], "is a tensor of shape (3,): must be a function: trainer.evaluate("),
+}
+SETS = {
+    "list": ([1], "the loader is a list: must be a torch.utils.data.DataLoader"),
+    "stream": (DataLoader(Stream(), 4), "evaluation needs a dataset with a length"),
+    "part": (loader_with(SubsetRandomSampler([1, 2])), "put what it selects into the dataset"),
+    "batches": (
+        DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False)),
+        "has a batch_sampler, whose batches cannot be divided among workers",
+    ),
+}
+
+
+@pytest.mark.parametrize(("loss", "message"), LOSSES.values(), ids=LOSSES.keys())
 def test_a_loss_that_cannot_be_averaged_is_refused(loss, message):
     """What the loss function gives must be a scalar mean and a weight that is not negative."""
     model = nn.Linear(3, 1)
     with pytest.raises(UserError) as caught:
         first_step(new_trainer(model), model, loss)
     assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "loader", "message"),
+    [(metrics, DataLoader(DATA, 4), message) for metrics, message in METRICS.values()]
+    + [(lambda *_: {"a": 1.0}, loader, message) for loader, message in SETS.values()],
+    ids=[*METRICS, *SETS],
+)
+def test_an_evaluation_that_cannot_be_averaged_is_refused(metrics, loader, message):
+    """Metrics must be numbers by name, and the set one that every worker can take a part of."""
+    trainer = new_trainer()
+    next(trainer.epochs(1))
+    with pytest.raises(UserError) as caught:
+        trainer.evaluate(metrics, loader)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_all_kinds_are_metrics():
+    """Python's, NumPy's and tensors of one element, of any type."""
+    trainer = new_trainer()
+    next(trainer.epochs(1))
+    values = {"a": 1, "b": np.float32(2), "c": torch.tensor(3), "d": torch.tensor([4.0]), "e": True}
+    found = trainer.evaluate(lambda x: (values, torch.tensor(len(x))), DataLoader(DATA, 5))
+    assert found == {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0, "e": 1.0}
+
+
+def test_the_loss_function_comes_first():
+    """A batch alone is no function."""
+    trainer = new_trainer()
+    with pytest.raises(UserError, match=r"first argument is a tensor of shape \(4, 3\): must be a"):  # noqa: PT012
+        for _ in trainer.epochs(1):
+            for (x,) in trainer.batches():
+                trainer.step(x)
 
 
 def test_a_forgotten_step_is_noticed():
@@ -128,6 +237,37 @@ def test_a_forgotten_step_is_noticed():
         for _ in trainer.epochs(1):
             for _ in trainer.batches():
                 pass
+
+
+def test_forgotten_batches_are_noticed():
+    """An epoch that ends without its batches would leave each worker with a model of its own."""
+    trainer, model = new_trainer(), nn.Linear(3, 1)
+    with pytest.raises(UserError, match=r"epoch 0 ended without a step: take the batches from"):  # noqa: PT012
+        for _ in trainer.epochs(2):
+            model(DATA[0][0]).sum().backward()
+
+
+EPOCHS_WITHOUT_STEPS = {
+    "evaluation only": lambda _: "break",
+    "left at once": lambda trainer: next(trainer.batches(), None),
+    "nothing left": lambda trainer: setattr(trainer._state.position, "step_in_epoch", 3),
+}
+
+
+@pytest.mark.parametrize("kind", EPOCHS_WITHOUT_STEPS)
+def test_an_epoch_may_be_without_steps(kind):
+    """Where the script leaves the loops itself, or the epoch was over before."""
+    trainer = new_trainer()
+    for _ in trainer.epochs(2):
+        if EPOCHS_WITHOUT_STEPS[kind](trainer) == "break":
+            break
+    assert trainer.applied_steps == 0
+
+
+def test_an_empty_dataset_has_no_steps():
+    """Nothing was forgotten where there is nothing to take."""
+    for _ in new_trainer(loader=DataLoader(DATA, 16, drop_last=True)).epochs(2):
+        pass
 
 
 def test_batches_are_taken_inside_an_epoch():
@@ -192,3 +332,18 @@ def test_processes_of_another_launcher_do_not_each_train_alone(monkeypatch, vari
     monkeypatch.setenv(variable, "2")
     with pytest.raises(UserError, match=f"{variable} is set: start the script with hetero-hvd run"):
         open_collective(is_unwanted=lambda: False)
+
+
+def test_before_the_loop_there_is_one_leader(monkeypatch):
+    """Asking for the leader admits the worker: what is to be done once is done once there too."""
+    admitted = {}
+    monkeypatch.setattr(elastic, "init", lambda **_: admitted[threading.get_ident()])
+
+    def ask(seat):
+        admitted[threading.get_ident()] = seat
+        trainer = new_trainer()
+        found = trainer.is_leader, trainer.num_workers
+        assert [len(*next(trainer.batches())) for _ in trainer.epochs(1)] != [0]
+        return found
+
+    assert run_together(Hub(3), ask) == [(True, 3), (False, 3), (False, 3)]

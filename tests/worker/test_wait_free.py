@@ -51,7 +51,7 @@ def counting(slow=0.0, bound=1, failing=(), **options):
 
         def loss(rows):
             calls["all"] += 1
-            if seat.collective.name == 0:
+            if seat.place.worker.slot == 0:
                 time.sleep(slow)
                 if calls["all"] in failing:
                     calls["failed"] += 1

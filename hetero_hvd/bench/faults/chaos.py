@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hetero_hvd.bench.faults import matrix
 from hetero_hvd.bench.faults.job import NODE_NAMES, FaultJob, write_nodes
 
 POLL_SECONDS = 0.1
@@ -144,7 +145,10 @@ def main() -> int:
     parser.add_argument("--mean-seconds", type=float, default=20.0, help="between two faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-least", type=float, default=0.0, help="ratio of goodput to keep")
+    matrix.add_options(parser)
     options = parser.parse_args()
+    if options.matrix:
+        return matrix.run(options)
     with tempfile.TemporaryDirectory(prefix="hetero-hvd-chaos-") as folder:
         names = list(NODE_NAMES[: options.workers])
         job = _start(Path(folder), names)

@@ -53,6 +53,7 @@ class FaultJob:
         nodes: See `write_nodes`.
         arguments: Further arguments of `hetero-hvd run`.
         settings: Of the job, for nodes.yaml.
+        command: Another script and its arguments.
         script: Fields of `script.Script`.
     """
 
@@ -63,6 +64,7 @@ class FaultJob:
         *,
         arguments: Sequence[str] = ("--output", "out"),
         settings: dict[str, object] | None = None,
+        command: Sequence[str] = (),
         **script: Any,  # noqa: ANN401 - plain data
     ) -> None:
         self.folder = folder
@@ -70,10 +72,10 @@ class FaultJob:
         self.script, self.settings = script, settings or {}
         self.nodes_file = folder / "nodes.yaml"
         write_nodes(self.nodes_file, nodes, **self.settings)
-        words = json.dumps({"folder": str(folder), **script})
+        words = command or [str(SCRIPT), json.dumps({"folder": str(folder), **script})]
         self._output = (folder / "console.txt").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "hetero_hvd", "run", *arguments, "--", str(SCRIPT), words],
+            [sys.executable, "-m", "hetero_hvd", "run", *arguments, "--", *words],
             cwd=folder,
             stdout=self._output,
             stderr=subprocess.STDOUT,

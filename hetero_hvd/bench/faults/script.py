@@ -40,7 +40,8 @@ class Script:
         epochs: Passes over the data.
         num_samples: In the data; a multiple of `batch_size` makes the counts exact.
         batch_size: Global; a power of two.
-        step_seconds: Each worker's compute in each step.
+        step_seconds: Each worker's compute in each call of its loss function.
+        slow: Worker to how many times as long it takes; others take the time once.
         num_workers: From `patient_from` on a step takes `MISSING_SECONDS` longer as long as fewer
             train, so that the training does not end before they are back.
         patient_from: A step; 0: the middle.
@@ -55,6 +56,7 @@ class Script:
     num_samples: int = 512
     batch_size: int = 64
     step_seconds: float = 0.02
+    slow: dict[str, float] = field(default_factory=dict)
     num_workers: int = 0
     patient_from: int = 0
     ballast: int = 0
@@ -81,7 +83,10 @@ class Faults:
         """Let happen what is due here; gives a factor for the loss."""
         factor = 1.0
         for index, fault in list(self._mine):
-            is_due = (fault.get("step"), fault.get("place", "loss")) == (step, place)
+            is_due = (
+                "step" in fault and step >= fault["step"]
+            )  # late gradients come several at once
+            is_due &= fault.get("place", "loss") == place
             if is_due and ("once_fired" not in fault or self._mark(fault["once_fired"]).exists()):
                 self._mine.remove((index, fault))
                 factor *= self._happen(index, fault, model)
@@ -162,8 +167,16 @@ def _sleep(fault: dict[str, Any], _: Model | None) -> float:
     return 1.0
 
 
-def _hold_the_interpreter(*_: object) -> float:
-    re.match(r"(a+)+$", "a" * 64 + "b")  # takes for ever, and never lets another thread run
+def _hold_the_interpreter(fault: dict[str, Any], _: Model | None) -> float:
+    """Compute in one call that never lets another thread run; for ever without `seconds`."""
+    seconds = fault.get("seconds")
+    if seconds is None:
+        re.match(r"(a+)+$", "a" * 64 + "b")
+        return 1.0
+    began_at, size = time.perf_counter(), 2_000_000
+    sum(range(size))
+    rate = size / (time.perf_counter() - began_at)
+    sum(range(int(seconds * rate)))
     return 1.0
 
 
@@ -228,11 +241,12 @@ def main() -> None:
     trainer = hetero_hvd.Trainer(model, optimizer, loader, **script.options)
     patient_from = script.patient_from or script.epochs * len(loader) / 2
     name = f"{worker.replace(':', '-')}.{os.getpid()}"
+    slowness = script.slow.get(worker, 1.0)
 
     def loss(index: torch.Tensor) -> torch.Tensor:
         is_late = trainer.applied_steps > patient_from
         is_missing = is_late and trainer.num_workers < script.num_workers
-        time.sleep(script.step_seconds + is_missing * MISSING_SECONDS)
+        time.sleep(script.step_seconds * slowness + is_missing * MISSING_SECONDS)
         mean: torch.Tensor = model(index)
         return mean * faults.fire("loss", trainer.applied_steps, model)
 
@@ -246,7 +260,8 @@ def main() -> None:
                 trace.write(json.dumps(line) + "\n")
                 faults.fire("after", trainer.applied_steps, model)
     state = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-    counts = (model.counts.detach() * script.batch_size).tolist()
+    # Rounds of any size are scaled by that: their counts are exact but for the last bits.
+    counts = (model.counts.detach() * script.batch_size).round(decimals=3).tolist()
     result = {
         "worker": worker,
         "applied_steps": trainer.applied_steps,

@@ -83,7 +83,7 @@ def to_openmetrics(run: Path) -> str:
         if labels is None:
             lines.append(f"# TYPE {PREFIX}{name} gauge")
             continue
-        pairs = ",".join(f'{key}="{value}"' for key, value in labels.items())
+        pairs = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items())
         known = zip(series.at_unix_seconds, values, strict=True)
         lines += [f"{PREFIX}{name}{{{pairs}}} {v:.9g} {at:.3f}" for at, v in known if v is not None]
     return "\n".join([*lines, "# EOF"]) + "\n"
@@ -104,3 +104,8 @@ def _families(
     for worker, phases in series.phases.items():
         for phase, values in phases.items():
             yield "worker_phase_seconds", run | {"worker": worker, "phase": phase}, values
+
+
+def _escaped(value: str) -> str:
+    """A label's value as OpenMetrics writes it: a folder may have any name."""
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

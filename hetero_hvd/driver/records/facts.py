@@ -21,7 +21,7 @@ class RunFacts:
     """A run as `report` and `runs` show it.
 
     Attributes:
-        run_id: Its name; empty if its start was not recorded.
+        run_id: See `RunStarted`; empty if its start was not recorded.
         state: The reason of its end, or `no end recorded`: it runs, or was killed.
         num_memberships: So many times the workers came together.
         samples_per_second: Mean over the run; NaN: not measured.
@@ -38,10 +38,12 @@ class RunFacts:
 def facts_of(record: Record) -> RunFacts:
     """A run as far as it was recorded; its verdict is the last one that the driver gave."""
     events = [event for _, event in record.events]
+    starts = [index for index, event in enumerate(events) if isinstance(event, RunStarted)]
+    newest = events[starts[-1] :] if starts else events  # it may have been gone on with there
     judged = [event.findings for event in events if isinstance(event, Judged)]
     return RunFacts(
-        run_id=next((e.run_id for e in events if isinstance(e, RunStarted)), ""),
-        state=next((e.reason for e in events if isinstance(e, RunEnded)), "no end recorded"),
+        run_id=next((e.run_id for e in newest if isinstance(e, RunStarted)), ""),
+        state=next((e.reason for e in newest if isinstance(e, RunEnded)), "no end recorded"),
         num_memberships=sum(isinstance(event, WorkersJoined) for event in events),
         samples_per_second=throughput(record.rollups),
         findings=judged[-1] if judged else (UNJUDGED,),

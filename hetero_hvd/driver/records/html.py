@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from hetero_hvd.driver.records.series import Series, series_of
+from hetero_hvd.driver.run_files import private
 from hetero_hvd.errors import JobError
 
 FILE = "report.html"
@@ -19,7 +20,11 @@ def write_report(run: Path) -> None:
     Raises:
         JobError: The run cannot be read, or the page not written.
     """
-    write_page(series_of(run), run / FILE)
+    try:
+        with open(run / FILE, "w", encoding="utf-8", opener=private) as file:
+            file.write(page_of(series_of(run)))
+    except OSError as error:
+        raise JobError(f"{run / FILE}: {error.strerror}") from error
 
 
 def write_page(series: Series, path: Path) -> None:

@@ -18,6 +18,7 @@ COLUMNS = {
     "forward": "fwd",
     "backward": "bwd",
     "optimizer": "opt",
+    "evaluation": "eval",
     "other": "other",
     "comm_wait": "comm",
     "overlapped_comm": "hidden",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from hetero_hvd.core.live_words import PHASES
 from hetero_hvd.driver.records.series import Series
 from hetero_hvd.errors import JobError
+from hetero_hvd.messages import PHASES
 
 COLOURS = {"reset": "#b91c1c", "plan": "#9ca3af", "straggler": "#d97706"}
 WIDTH_INCHES, PLOT_INCHES = 10.0, 2.4

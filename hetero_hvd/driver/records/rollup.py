@@ -6,16 +6,12 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from hetero_hvd import messages
 from hetero_hvd.messages import StepsTimed, StepTiming, WorkerId, WorkersJoined
 
 INTERVAL_SECONDS = 10.0
 PHASES = (
-    "data_wait_seconds",
-    "transfer_seconds",
-    "forward_seconds",
-    "backward_seconds",
-    "comm_wait_seconds",
-    "optimizer_seconds",
+    *(f"{phase}_seconds" for phase in messages.PHASES),
     "step_seconds",
     "other_seconds",
     "overlapped_comm_seconds",

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from hetero_hvd.core.live_words import PHASES, event_in_words
+from hetero_hvd.core.live_words import event_in_words
 from hetero_hvd.driver.records.facts import RunFacts, facts_of
 from hetero_hvd.driver.records.reader import history, read_record
 from hetero_hvd.messages import (
+    PHASES,
     BatchPlan,
     Event,
     StepsTimed,
@@ -43,7 +44,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """The run over its steps; all lists are as long as `steps`, unmeasured is None.
 
     Attributes:
-        run_id: Name of the run.
+        run_id: See `RunStarted`.
         state: As in `RunFacts`.
         verdict: In sentences.
         samples_per_second: Mean over the run; None: not measured.
@@ -96,6 +97,8 @@ def series_of(folder: Path, *, max_points: int = MAX_POINTS) -> Series:
             continue
         if isinstance(event, WorkersJoined):
             members, is_first = tuple(map(str, event.workers)), True
+            # What was lost with its workers is done again from a checkpoint.
+            tables = [table for table in tables if table[1].step < event.applied_steps]
         if isinstance(event, BatchPlan):
             before, shares = shares, event.local_batch_sizes
             if shares == before:  # it changes the pace of the exchange only

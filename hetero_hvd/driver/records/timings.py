@@ -6,8 +6,9 @@ its timings belong to, so it can be read without the ones before.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import chain, takewhile
 from pathlib import Path
@@ -15,8 +16,12 @@ from typing import BinaryIO
 
 import msgspec
 
+from hetero_hvd.driver.run_files import regular
 from hetero_hvd.errors import JobError
+from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.messages import StepsTimed, WorkersJoined, event_from_json, event_to_json
+
+logger = logging.getLogger(__name__)
 
 FILE = "timings.jsonl"
 SEGMENT_BYTES = 16 * 2**20
@@ -33,12 +38,19 @@ class TimingLog:
     Args:
         folder: Of the run.
         segment_bytes: A segment that has reached this size is closed.
+        say: Tells people of what cannot be written.
     """
 
-    def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        say: Callable[[str], None] = logger.warning,
+    ) -> None:
         self._folder = folder
         self._segment_bytes = segment_bytes
-        self._file = (folder / FILE).open("ab", buffering=0)
+        self._file = KeptFile(folder / FILE, say).touch()
         self._joined: tuple[float, WorkersJoined] | None = None
 
     def write(self, at_unix_seconds: float, event: Timing) -> None:
@@ -47,30 +59,29 @@ class TimingLog:
         Args:
             at_unix_seconds: When it was heard of, seconds since 1970.
             event: What was measured.
-
-        Raises:
-            OSError: The disk does not take it.
         """
         if isinstance(event, WorkersJoined):
             self._joined = at_unix_seconds, event
-        elif self._file.tell() >= self._segment_bytes:
+        elif self._file.size_bytes >= self._segment_bytes:
             self._rotate()
-        self._file.write(_line(at_unix_seconds, event))
+        self._file.append(_line(at_unix_seconds, event))
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
     def _rotate(self) -> None:
-        self._file.close()
         closed = _closed(self._folder)
         number = int(closed[-1].stem.rpartition("-")[2]) + 1 if closed else 1
-        (self._folder / FILE).rename(self._folder / f"timings-{number:06}.jsonl")
-        for path in closed[: len(closed) + 2 - MAX_SEGMENTS]:
-            path.unlink()
-        self._file = (self._folder / FILE).open("ab", buffering=0)
+        try:
+            (self._folder / FILE).rename(self._folder / f"timings-{number:06}.jsonl")
+            for path in closed[: len(closed) + 2 - MAX_SEGMENTS]:
+                path.unlink()
+        except OSError as error:  # the segment becomes longer, or there are more
+            logger.warning("%s: cannot be put aside: %s", self._folder / FILE, error)
+        self._file.reopen()
         if self._joined is not None:
-            self._file.write(_line(*self._joined))
+            self._file.append(_line(*self._joined))
 
 
 def read_timings(run: Path) -> Iterator[tuple[float, Timing]]:
@@ -86,7 +97,8 @@ def read_timings(run: Path) -> Iterator[tuple[float, Timing]]:
     """
     with ExitStack() as stack:
         try:  # opened before the others are listed: what is closed meanwhile is not missed
-            newest = stack.enter_context((run / FILE if run.is_dir() else run).open("rb"))
+            path = run / FILE if run.is_dir() else run
+            newest = stack.enter_context(open(path, "rb", opener=regular))
         except OSError as error:
             newest = None  # its writer is between two segments, or was killed there
             why = f"{run}: no run is recorded there ({FILE}: {error.strerror})"
@@ -119,7 +131,7 @@ def _is_same(path: Path, file: BinaryIO | None) -> bool:
 
 def _closed_segment(path: Path) -> Iterator[tuple[float, Timing]]:
     try:
-        file = path.open("rb")
+        file = open(path, "rb", opener=regular)  # noqa: SIM115
     except OSError:  # its writer has just removed it
         return
     with file:

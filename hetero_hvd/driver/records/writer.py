@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import sqlite3
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from hetero_hvd.driver.records.rollup import COLUMNS, Rollups
+from hetero_hvd.driver.run_files import private
 from hetero_hvd.messages import Event, StepsTimed, WorkersJoined, event_to_json
 
 logger = logging.getLogger(__name__)
@@ -38,13 +42,15 @@ class Recorder:
 
     Args:
         folder: Of the run.
+        say: Tells people, from its thread, that the disk does not take the events.
 
     Attributes:
-        num_lost: Events left out because the disk did not keep up.
+        num_lost: Events left out because the disk did not take them, or did not keep up.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None] = logger.warning) -> None:
         self._path = folder / FILE
+        self._say, self._is_failing = say, False
         self._queue: queue.Queue[_Item] = queue.Queue(MAX_WAITING)
         self._thread: threading.Thread | None = None
         self.num_lost = 0
@@ -75,21 +81,39 @@ class Recorder:
             self.num_lost += self._queue.qsize()
         self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive() or self.num_lost:
-            logger.warning("records of the run are not complete: %d lost", self.num_lost)
+            self._say(f"{self._path}: {self.num_lost} events are missing")
         self._thread = None
 
     def _write(self) -> None:
         try:
-            connection = sqlite3.connect(self._path, isolation_level=None)
-            try:
-                connection.execute("PRAGMA journal_mode=WAL")
-                connection.execute("PRAGMA synchronous=NORMAL")
-                connection.executescript(SCHEMA)
-                self._write_until_closed(connection)
-            finally:
-                connection.close()
-        except sqlite3.Error as error:
-            logger.warning("the run is not recorded any more: %s: %s", self._path, error)
+            connection = self._connect()
+        except (sqlite3.Error, OSError) as error:
+            self._complain(error, 0)
+            while (unwritten := self._queue.get()) is not None:
+                self.num_lost += isinstance(unwritten, tuple)
+            return
+        self._write_until_closed(connection)
+        with suppress(sqlite3.Error):
+            connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        descriptor = private(str(self._path), os.O_RDWR | os.O_CREAT)
+        os.close(descriptor)  # its mode is that of -wal, too
+        connection = sqlite3.connect(self._path, isolation_level=None)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.executescript(SCHEMA)
+        _add_new_columns(connection)
+        return connection
+
+    def _complain(self, error: Exception, num_lost: int) -> None:
+        if not self._is_failing:
+            self._say(
+                f"{self._path} cannot be written: {error}; the training goes on, what is missing "
+                "there is counted"
+            )
+        self._is_failing = True
+        self.num_lost += num_lost
 
     def _write_until_closed(self, connection: sqlite3.Connection) -> None:
         rollups = Rollups()
@@ -98,15 +122,27 @@ class Recorder:
             items = [self._queue.get()]
             while not self._queue.empty():
                 items.append(self._queue.get_nowait())
-            connection.execute("BEGIN IMMEDIATE")
-            for item in items:
-                if isinstance(item, tuple):
-                    _insert(connection, rollups, *item)
-            connection.execute("COMMIT")
+            events = [item for item in items if isinstance(item, tuple)]
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                for event in events:
+                    _insert(connection, rollups, *event)
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:  # a full disk may have room for the next ones
+                self._complain(error, len(events))
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
             for item in items:
                 if isinstance(item, threading.Event):
                     item.set()
             is_open = None not in items
+
+
+def _add_new_columns(connection: sqlite3.Connection) -> None:
+    """A run that is resumed may have been recorded by an earlier version."""
+    there = {row[1] for row in connection.execute("PRAGMA table_info(rollups)")}
+    for column in (name for name in COLUMNS if name not in there):
+        connection.execute(f"ALTER TABLE rollups ADD COLUMN {column}")
 
 
 def _insert(
@@ -115,7 +151,9 @@ def _insert(
     if isinstance(event, StepsTimed):
         marks = ", ".join("?" * len(COLUMNS))
         rows = list(rollups.timed(at_unix_seconds, event))
-        connection.executemany(f"INSERT OR REPLACE INTO rollups VALUES ({marks})", rows)  # noqa: S608 - marks only
+        names = ", ".join(COLUMNS)
+        order = f"INSERT OR REPLACE INTO rollups ({names}) VALUES ({marks})"  # noqa: S608 - no data
+        connection.executemany(order, rows)
         return
     if isinstance(event, WorkersJoined):
         rollups.joined(event)

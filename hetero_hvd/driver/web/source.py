@@ -19,6 +19,7 @@ from hetero_hvd.config.token import read_token
 from hetero_hvd.core.live import LiveState, LiveView
 from hetero_hvd.driver.records.reader import history
 from hetero_hvd.driver.records.timings import FILE
+from hetero_hvd.driver.run_files import regular
 from hetero_hvd.driver.web.server import NAME
 from hetero_hvd.errors import JobError
 
@@ -45,7 +46,8 @@ def source_of(run: str | None, *, token_file: str | None, ca: str | None) -> Sou
         return _driver(run, token_file, ca)
     folder = _newest() if run is None else Path(run)
     try:
-        facts = json.loads((folder / NAME).read_bytes())
+        with open(folder / NAME, "rb", opener=regular) as file:
+            facts = json.loads(file.read())
         live = _driver(facts["url"], token_file or facts["token_file"], ca)
         live()
     except FileNotFoundError:
@@ -67,7 +69,7 @@ def recorded(folder: Path) -> LiveState:
     for at_seconds, event in history(folder):
         view.observe(at_seconds, event)
     state = view.state()
-    state.run_id, state.state = folder.absolute().name, "ended"
+    state.run_id, state.state = state.run_id or folder.absolute().name, "ended"
     return state
 
 

@@ -56,6 +56,7 @@ def timing(share, *, data=0.01, memory=1e9):
         optimizer_seconds=0.0,
         step_seconds=0.09 + data,
         other_seconds=0.002,
+        evaluation_seconds=0.004,
         overlapped_comm_seconds=0.02,
     )
 
@@ -205,7 +206,9 @@ def test_report_tells_where_the_time_went(tmp_path, capsys):
     )
     assert main(["report", str(folder)]) == 0
     report = capsys.readouterr().out
-    words = " 100.00   10.00    0.00   30.00   50.00    0.00    2.00   10.00   20.00    0.00"
+    words = (
+        " 100.00   10.00    0.00   30.00   50.00    0.00    4.00    2.00   10.00   20.00    0.00"
+    )
     assert f"alpha:0 {words}" in report
     assert "   4.00   20.00    6.00\n" in report
     assert "beta:0   phase augment: 30.00 ms x 20" in report
@@ -225,3 +228,15 @@ def test_a_catalogue_with_fewer_columns_is_read(tmp_path):
     row = read_record(tmp_path).rollups[0]
     assert row["other_seconds"] is None
     assert row["step_seconds"] == pytest.approx(1.0)
+
+
+def test_a_catalogue_with_fewer_columns_is_written_on(tmp_path):
+    """A run of an earlier version is resumed: what is new is measured from then on."""
+    write(tmp_path, JOINED, timed(9, timing(8), timing(4)), timed(19, timing(8), timing(4)))
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute("ALTER TABLE rollups DROP COLUMN evaluation_seconds")
+        connection.execute("DELETE FROM rollups")
+    connection.close()
+    write(tmp_path, JOINED, timed(29, timing(8), timing(4)), timed(39, timing(8), timing(4)))
+    row = read_record(tmp_path).rollups[0]
+    assert row["evaluation_seconds"] == pytest.approx(0.04)

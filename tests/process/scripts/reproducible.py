@@ -49,6 +49,22 @@ class Texts(Dataset):
         return self.x[index, :-1], target
 
 
+class Ragged(Texts):
+    """The same, without what is behind the end."""
+
+    def __getitem__(self, index):
+        x, target = super().__getitem__(index)
+        return x[: self.lengths[index]], target[: self.lengths[index]]
+
+
+def padded(samples):
+    """As long as the longest of the batch, some tokens masked at random."""
+    x, target = (
+        nn.utils.rnn.pad_sequence(list(column), True) for column in zip(*samples, strict=True)
+    )
+    return x * (torch.rand(x.shape) > 0.2), target.where(x > 0, -100)
+
+
 def new_cnn():
     """With normalisation over the batch, and dropout."""
     return nn.Sequential(
@@ -142,11 +158,14 @@ def planner_of(kind):
 def new_training(model, options):
     """Network, its loss function, data and trainer."""
     torch.manual_seed(3)
+    is_ragged = options.pop("ragged", False)
+    texts = Ragged if is_ragged else Texts
     network, data, loss_of = (
-        (new_cnn(), Images(), image_loss) if model == "cnn" else (Gpt(), Texts(), text_loss)
+        (new_cnn(), Images(), image_loss) if model == "cnn" else (Gpt(), texts(), text_loss)
     )
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2)
-    loader = DataLoader(data, BATCH, shuffle=True, num_workers=options.pop("loaders", 0))
+    collate, loaders = padded if is_ragged else None, options.pop("loaders", 0)
+    loader = DataLoader(data, BATCH, shuffle=True, num_workers=loaders, collate_fn=collate)
     trainer = hetero_hvd.Trainer(
         network,
         optimizer,
@@ -165,6 +184,7 @@ def one_case(*, model, plans, mode=True, autocast=False, scaler=False, oom=False
         options |= {"reproducible": True, "grain": GRAIN}
     if scaler:  # the first scaled losses are infinite
         options["scaler"] = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=1000)
+    collate = padded if options.get("ragged") else None
     network, loss, data, trainer = new_training(model, options)
     evaluation, shares, calls = {}, set(), []
 
@@ -181,7 +201,8 @@ def one_case(*, model, plans, mode=True, autocast=False, scaler=False, oom=False
             trainer.step(in_context, *batch)
         if model == "gpt":
             evaluation = trainer.evaluate(
-                lambda x, y: ({"loss": loss(x, y)[0]}, (y >= 0).sum()), DataLoader(data, 10)
+                lambda x, y: ({"loss": loss(x, y)[0]}, (y >= 0).sum()),
+                DataLoader(data, 10, collate_fn=collate),
             )
     return {
         "fingerprint": trainer.fingerprint(),

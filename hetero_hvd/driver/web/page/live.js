@@ -1,6 +1,6 @@
 "use strict";
 // Everything from the run is written with textContent: no name or message can become markup.
-const PHASES = ["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer", "other"];
+const PHASES = ["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer", "evaluation", "other"];
 const SVG = "http://www.w3.org/2000/svg";
 const RETRY_MS = 2000;
 const SILENT_MS = 40000; // the server says something every 15 s

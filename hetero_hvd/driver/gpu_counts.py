@@ -1,0 +1,82 @@
+"""How many GPUs the nodes have that nodes.yaml says nothing of: asked beside everything else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+from hetero_hvd.config import NodeConfig
+from hetero_hvd.errors import UserError
+
+FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS = 5.0, 60.0
+"""Before a node that did not answer is asked again; it doubles."""
+
+
+class GpuCounts:
+    """Asks each node once, again and again until it answers. Used in the loop's thread only.
+
+    Args:
+        count: Asks a node; raises UserError or OSError if that does not work.
+        say: Tells people of a node that does not answer.
+        on_answer: Called when a node has answered.
+    """
+
+    def __init__(
+        self,
+        count: Callable[[NodeConfig], Awaitable[int]],
+        *,
+        say: Callable[[str], None],
+        on_answer: Callable[[], None],
+    ) -> None:
+        self._count, self._say, self._on_answer = count, say, on_answer
+        self._known: dict[str, int] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._failed: set[str] = set()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a node has not answered yet that may do so soon: its first question is open."""
+        return any(name not in self._failed for name in self._tasks)
+
+    def ask(self, nodes: Iterable[NodeConfig]) -> None:
+        """Ask those of these nodes that are not known, and forget all that are not among them."""
+        unknown = {node.name: node for node in nodes if node.declared_slots is None}
+        for name in (self._tasks.keys() | self._known.keys()) - unknown.keys():
+            self._forget(name)
+        for name, node in unknown.items():
+            if name not in self._known and name not in self._tasks:
+                self._tasks[name] = asyncio.create_task(self._ask(node))
+
+    def slots_of(self, node: NodeConfig) -> int:
+        """Worker processes on this node; 0 as long as that is not known."""
+        if node.declared_slots is None and node.name not in self._known:
+            return 0
+        return node.resolved_slots(self._known.get(node.name, 0))
+
+    def close(self) -> None:
+        """Ask no more, and end the processes that ask."""
+        self.ask(())
+
+    def _forget(self, name: str) -> None:
+        self._known.pop(name, None)
+        self._failed.discard(name)
+        if (task := self._tasks.pop(name, None)) is not None:
+            task.cancel()
+
+    async def _ask(self, node: NodeConfig) -> None:
+        delay_seconds, said = FIRST_DELAY_SECONDS, ""
+        while True:
+            try:
+                self._known[node.name] = await self._count(node)
+                break
+            except (OSError, UserError) as error:
+                if str(error) != said:
+                    said = str(error)
+                    self._say(f"{node.name}: cannot be asked for its GPUs: {said}; asked again")
+                self._failed.add(node.name)
+                self._on_answer()
+            await asyncio.sleep(delay_seconds)
+            delay_seconds = min(2 * delay_seconds, MAX_DELAY_SECONDS)
+        self._failed.discard(node.name)
+        del self._tasks[node.name]
+        self._on_answer()

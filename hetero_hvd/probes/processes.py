@@ -1,0 +1,50 @@
+"""What the kernel knows of a process that says nothing itself: stopped, busy or stuck."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def state_of(pid: int, proc: Path = PROC) -> str:
+    """`T` if the process is stopped, `R` if it runs, `S` or `D` if it waits; `?` if it is gone."""
+    return _fields(pid, proc)[0]
+
+
+def active_seconds(pid: int, proc: Path = PROC) -> float:
+    """Processor time that a process has used or has waited for, all its threads together.
+
+    On a machine with too few cores a busy process waits for one: that counts as busy too.
+    """
+    total = 0.0
+    for task in _entries(proc / str(pid) / "task"):
+        with suppress(OSError, ValueError, IndexError):
+            used, waited = (task / "schedstat").read_text().split()[:2]
+            total += (int(used) + int(waited)) / 1e9
+            continue
+        with suppress(OSError, ValueError, IndexError):  # a kernel without scheduler statistics
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def session_of(leader: int, proc: Path = PROC) -> list[int]:
+    """The processes that a process has started in its session, itself included."""
+    pids = [int(entry.name) for entry in _entries(proc) if entry.name.isdecimal()]
+    return [pid for pid in pids if _fields(pid, proc)[3] == str(leader)]
+
+
+def _entries(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return list(folder.iterdir())
+    return []
+
+
+def _fields(pid: int, proc: Path) -> list[str]:
+    """State, parent, group and session (proc(5), stat); question marks if the process is gone."""
+    with suppress(OSError):
+        return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[:4]
+    return ["?"] * 4

@@ -1,0 +1,96 @@
+"""What a script gives to the trainer: refused at once, in one line, if it is something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils import data as torch_data
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.worker.micro_batch import kind_of
+
+WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+
+
+def check_parts(model: Any, optimizer: Any, loader: Any, after_step: Any) -> None:  # noqa: ANN401
+    """Refuse what is no model, optimizer, loader or function.
+
+    Raises:
+        UserError: One of them is something else.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise UserError(
+            f"the model is {kind_of(model)}: must be a torch.nn.Module, as in "
+            "Trainer(model, optimizer, loader)"
+        )
+    if isinstance(model, WRAPPERS):
+        raise UserError(f"the model is {kind_of(model)}: give what it wraps, model.module")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UserError(
+            f"the optimizer is {kind_of(optimizer)}: must be a torch.optim.Optimizer, as in "
+            "Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)"
+        )
+    check_loader(loader)
+    if after_step is not None and not callable(after_step):
+        raise UserError(
+            f"after_step is {kind_of(after_step)}: must be a function without arguments"
+        )
+
+
+def check_loader(loader: Any) -> None:  # noqa: ANN401 - whatever the script gives
+    """Refuse a loader whose batches cannot be divided.
+
+    Raises:
+        UserError: It is one; says what to do.
+    """
+    if not isinstance(loader, torch_data.DataLoader):
+        raise UserError(
+            f"the loader is {kind_of(loader)}: must be a torch.utils.data.DataLoader, whose "
+            "batch_size is the global batch size"
+        )
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        raise UserError(
+            "the DataLoader has a batch_sampler, whose batches cannot be divided among workers: "
+            "give it the global batch size (batch_size=), shuffle= and drop_last= instead"
+        )
+    if loader.batch_size is None:
+        raise UserError("the DataLoader has no batch_size: give it the global batch size")
+
+
+def check_function(function: Any, call: str) -> None:  # noqa: ANN401 - whatever the script gives
+    """Refuse what cannot be called.
+
+    Args:
+        function: What was given first.
+        call: How it is done.
+
+    Raises:
+        UserError: It is no function.
+    """
+    if not callable(function) or isinstance(function, torch.Tensor):
+        raise UserError(f"the first argument is {kind_of(function)}: must be a function: {call}")
+
+
+def check_scheduler(scheduler: Any, interval: str, optimizer: object) -> None:  # noqa: ANN401
+    """Refuse a scheduler that the trainer cannot advance.
+
+    Raises:
+        UserError: It is one, or the interval is none.
+    """
+    if interval not in ("epoch", "step"):
+        raise UserError(f"scheduler_interval={interval!r}: must be 'epoch' or 'step'")
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise UserError(
+            "ReduceLROnPlateau needs a metric: give it as extra_state and call its step yourself"
+        )
+    if scheduler is not None and not callable(getattr(scheduler, "step", None)):
+        raise UserError(
+            f"the scheduler is {kind_of(scheduler)}: must be of torch.optim.lr_scheduler"
+        )
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise UserError(
+            "the scheduler belongs to another optimizer: build it from the one that the trainer "
+            "gets"
+        )

@@ -1,0 +1,55 @@
+"""Which operation with the others the training waits in, read from its stack.
+
+Only the heartbeat asks, once a second: the training itself pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from types import FrameType
+
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
+DOOR = str(Path(__file__).with_name("collective.py"))
+LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platlib", "purelib"))
+
+OPERATIONS = {
+    "recover": "a new rendezvous",
+    "_meet": "a new rendezvous",
+    "enter": "the start of trainer.epochs()",
+    "finish": "the end of trainer.epochs()",
+    "_together": "trainer.evaluate()",
+    "drain": "trainer.step()",
+    "take": "trainer.step()",
+    "step_taken": "trainer.step()",
+    "contribute": "trainer.step()",
+}
+"""Function of this package to what the script calls it; the innermost one counts."""
+
+
+def waits_in(thread: int) -> tuple[str, str]:
+    """What a thread waits in together with the other workers, and where the script called it.
+
+    Args:
+        thread: Its `threading.get_ident()`.
+
+    Returns:
+        The operation, and `script.py:41`; two empty texts if it does not wait for others.
+    """
+    frame = sys._current_frames().get(thread)  # noqa: SLF001 - its name in the library's manual
+    is_waiting, operation = False, ""
+    while frame is not None:
+        code = frame.f_code
+        is_waiting = is_waiting or (code.co_filename == DOOR and code.co_name == "wait")
+        if is_waiting and code.co_filename.startswith(PACKAGE):
+            operation = operation or OPERATIONS.get(code.co_name, "")
+        elif is_waiting and not code.co_filename.startswith(LIBRARIES):
+            return operation, _place(frame)
+        frame = frame.f_back
+    return (operation, "") if is_waiting else ("", "")
+
+
+def _place(frame: FrameType) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

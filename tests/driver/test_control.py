@@ -1,0 +1,78 @@
+"""Orders to running jobs: which one is meant, and what killed ones leave behind."""
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.driver import control
+from hetero_hvd.driver.control import Control, newest_run
+from hetero_hvd.errors import JobError
+
+from .conftest import until
+
+
+def killed(folder, *, at_seconds):
+    """A run whose driver was killed: nobody is behind its socket."""
+    folder.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as end, control._short_path(folder) as path:
+        end.bind(path)
+        end.listen()
+    os.utime(folder / control.NAME, (at_seconds, at_seconds))
+
+
+def num_sockets():
+    """Open in this process: what probes have opened ends a moment later."""
+    links = (os.path.realpath(path) for path in Path("/proc/self/fd").iterdir())
+    return sum("/socket:" in link for link in links)
+
+
+def test_the_newest_run_is_one_that_lives(tmp_path):
+    """A driver that was killed later than the others started takes no orders, and is not found."""
+    runs = tmp_path / "runs"
+
+    async def scenario():
+        before = num_sockets()
+        killed(runs / "2-killed", at_seconds=2e9)
+        drivers = []
+        for name in ("1-older", "3-newest"):
+            (runs / name).mkdir()
+            drivers.append(Control(runs / name, {"say": str}))
+            await drivers[-1].listen()
+        os.utime(runs / "1-older" / control.NAME, (1.5e9, 1.5e9))
+        os.utime(runs / "3-newest" / control.NAME, (1.6e9, 1.6e9))
+        assert await asyncio.to_thread(newest_run, runs) == runs / "3-newest"
+        assert await asyncio.to_thread(control.order, runs / "3-newest", "say", "y") == "y"
+        drivers[1].close()
+        assert await asyncio.to_thread(newest_run, runs) == runs / "1-older"
+        assert await asyncio.to_thread(control.order, runs / "1-older", "say", "x") == "x"
+        drivers[0].close()
+        with pytest.raises(JobError, match="no running job in"):
+            await asyncio.to_thread(newest_run, runs)
+        await until(lambda: num_sockets() <= before)
+
+    asyncio.run(scenario())
+
+
+def test_the_next_job_cleans_up_after_those_that_were_killed(tmp_path):
+    """Beside it, and where it runs itself; a socket with a driver behind it stays."""
+
+    async def scenario():
+        before = num_sockets()
+        for name in ("killed", "own"):
+            killed(tmp_path / name, at_seconds=1e9)
+        (tmp_path / "other").mkdir()
+        other, own = (Control(tmp_path / name, {"say": str}) for name in ("other", "own"))
+        await other.listen()
+        await own.listen()
+        there = {path.parent.name for path in tmp_path.glob(f"*/{control.NAME}")}
+        assert there == {"other", "own"}
+        for name in ("other", "own"):
+            assert await asyncio.to_thread(control.order, tmp_path / name, "say", "x") == "x"
+        other.close()
+        own.close()
+        await until(lambda: num_sockets() <= before)
+
+    asyncio.run(scenario())

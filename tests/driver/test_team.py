@@ -1,0 +1,115 @@
+"""What the driver makes of the ends of workers: go on, wait, or give up."""
+
+import asyncio
+import io
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
+from hetero_hvd.driver.output import Console, WorkerOutput
+from hetero_hvd.driver.slot import Slot
+from hetero_hvd.driver.team import Team
+from hetero_hvd.messages import Finished, Heartbeat, Leaving, ScriptEnded, WorkerId
+
+EXIT_NO_CONNECTION = 255
+ALPHA = WorkerId("alpha", 0)
+
+
+def one_slot(team, folder, **attributes):
+    """A slot of the team, for its only worker."""
+    output = WorkerOutput(team._console, folder / "alpha-0.log", "")
+    node = NodeConfig(name="alpha", slots=1, devices=())
+    slot = Slot(worker=ALPHA, node=node, output=output, host="alpha-0", **attributes)
+    team.slots._tasks[slot] = None
+    return slot
+
+
+def fail_to_start(team, folder, code):
+    """A worker ends before it was ready, at its second try."""
+    slot = one_slot(team, folder, num_restarts=1)
+    team._exited(slot, code)
+    del team.slots._tasks[slot]
+    slot.output.close()
+
+
+def lose_all(team, _, code):
+    """The only member's process ends with this code while it trains, and nobody is left."""
+    team.membership._horovod = SimpleNamespace(hosts_changed=lambda: None)
+    team._last_failure = code
+    team._slots_changed()
+    team._over(None)
+
+
+ENDS = {
+    "an agent is restarted while its worker trains": (lose_all, True, EXIT_NO_CONNECTION, False),
+    "the only worker fails": (lose_all, True, 1, False),
+    "an agent is not back yet": (fail_to_start, True, EXIT_NO_CONNECTION, False),
+    "the script of an announced node fails": (fail_to_start, True, 3, True),
+    "the only node of nodes.yaml is lost": (lose_all, False, EXIT_NO_CONNECTION, True),
+    "the only node of nodes.yaml is out of reach": (fail_to_start, False, EXIT_NO_CONNECTION, True),
+}
+
+
+def a_team(folder, *, discover):
+    """A team without workers, and its console."""
+    (folder / "logs").mkdir()
+    nodes = () if discover else (NodeConfig(name="alpha", slots=1, devices=()),)
+    job = JobConfig(
+        discover=discover, cluster_key_file=str(folder / "key"), driver_address="127.0.0.1"
+    )
+    console = Console(io.StringIO())
+    config = ClusterConfig(path=Path("nodes.yaml"), job=job, nodes=nodes)
+    return Team(config, ("train.py",), folder, console), console
+
+
+@pytest.mark.parametrize(("happen", "discover", "code", "ends"), ENDS.values(), ids=ENDS.keys())
+def test_a_job_gives_up_only_when_nothing_can_come(tmp_path, happen, discover, code, ends):
+    """Where nodes announce themselves it waits for others; a broken script ends it."""
+
+    async def scenario():
+        team, console = a_team(tmp_path, discover=discover)
+        happen(team, tmp_path, code)
+        assert team.ended.done() is ends
+        assert team.all_lost.is_set() is (happen is lose_all and not ends)
+        team.membership._horovod = None
+        await team.close()
+        console.close()
+
+    asyncio.run(scenario())
+
+
+LAST_WORDS = [
+    Finished(worker=ALPHA, applied_steps=5, checksum="abc"),
+    ScriptEnded(applied_steps=5, checksum="abc"),
+    Leaving(applied_steps=5),
+]
+
+
+@pytest.mark.parametrize("word", LAST_WORDS, ids=lambda word: type(word).__name__)
+def test_nobody_waits_for_a_step_of_who_has_said_that_it_takes_none(tmp_path, monkeypatch, word):
+    """However its training ends, what follows in its script is no stall."""
+
+    async def scenario():
+        team, console = a_team(tmp_path, discover=False)
+        slot = one_slot(team, tmp_path)
+        team.ledger._stall.begin((ALPHA,), 4, time.monotonic())
+        team._handle(slot, Heartbeat(applied_steps=5))
+        team._handle(slot, word)
+        told = []
+        team.ledger._journal.subscribe(lambda _, event: told.append(event))
+        later = time.monotonic() + 100.0
+        monkeypatch.setattr(
+            "hetero_hvd.driver.ledger.time",
+            SimpleNamespace(monotonic=lambda: later, time=time.time),
+        )
+        team.ledger.look_for_stall(is_training=True)
+        assert not told
+        del team.slots._tasks[slot]
+        slot.output.close()
+        await team.close()
+        console.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,54 @@
+"""A run is named as one thinks of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.cli import main
+from hetero_hvd.cli.run_argument import run_of
+from hetero_hvd.driver.records.writer import Recorder
+from hetero_hvd.messages import RunStarted
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two recorded runs in runs/, the first one the newest; one elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("elsewhere", "runs/b", "runs/a")):
+        (tmp_path / name).mkdir(parents=True)
+        recorder = Recorder(tmp_path / name)
+        recorder.observe(1.0, RunStarted(run_id=name, command=("x",), nodes=(), settings={}))
+        recorder.close()
+        os.utime(tmp_path / name / "run.sqlite", (number, number))
+    (tmp_path / "runs" / "no run").mkdir()
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("elsewhere", "elsewhere"),
+        ("runs/b", "runs/b"),
+        ("b", "runs/b"),
+        ("latest", "runs/a"),
+        ("neither", "neither"),
+    ],
+)
+def test_a_run_is_found_by_path_name_or_age(text, found, capsys):
+    """What is there as it stands comes first; a name that is nowhere is told as it was given."""
+    assert run_of(text) == Path(found)
+    code = main(["report", text])
+    printed = capsys.readouterr()
+    if text == "neither":
+        assert (code, printed.err.count("\n")) == (2, 1)
+        assert "neither: no run is recorded there" in printed.err
+    else:
+        assert printed.out.startswith(f"run {found}: no end recorded\n")
+
+
+def test_there_may_be_no_run_at_all(tmp_path, monkeypatch, capsys):
+    """Then `latest` is a name like any other."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "latest"]) == 2
+    assert "latest: no run is recorded there" in capsys.readouterr().err

@@ -1,0 +1,84 @@
+"""An evaluation leaves the model as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from model_zoo import Counting
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hetero_hvd import Trainer
+
+LOADER = DataLoader(TensorDataset(torch.randn(12, 3)), 4)
+
+
+class Frozen(nn.BatchNorm1d):
+    """Stays in evaluation mode whatever it is told, as in many detectors."""
+
+    def train(self, mode=True):  # noqa: ARG002
+        """Never."""
+        return super().train(mode=False)
+
+
+class Merging(nn.Linear):
+    """Changes its weight for an evaluation and back, as those do that merge an adapter into it."""
+
+    def train(self, mode=True):
+        """Scale it, to see that it is scaled back."""
+        if mode != self.training:
+            self.weight.data *= 0.5 if mode else 2.0
+        return super().train(mode)
+
+
+class Careless(Counting):
+    """Counts also when it is evaluated."""
+
+    def forward(self, x):
+        """Count."""
+        self.keep(x)
+        return self.linear(x)
+
+
+def new_model():
+    """All kinds, of which one is frozen by hand."""
+    model = nn.Sequential(
+        nn.BatchNorm1d(3),
+        nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5)),
+        Frozen(3),
+        Merging(3, 3),
+        Careless(torch.tensor(0)),
+    )
+    model[1].eval()
+    model[1][1].train()
+    return model
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("frozen_whole", [False, True])
+def test_an_evaluation_leaves_no_trace(fails, frozen_whole):
+    """Each module keeps its own mode, and buffers and weights their values; also after an error."""
+    model = new_model().train(not frozen_whole) if frozen_whole else new_model()
+    trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), LOADER)
+    modes = [module.training for module in model.modules()]
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    seen = set()
+
+    def metrics(x):
+        seen.update(module.training for module in model.modules())
+        if fails:
+            raise ZeroDivisionError
+        return {"output": model(x).mean()}
+
+    for _ in trainer.epochs(1):
+        if fails:
+            with pytest.raises(ZeroDivisionError):
+                trainer.evaluate(metrics, LOADER)
+        else:
+            trainer.evaluate(metrics, LOADER)
+        break
+    assert seen == {False}
+    assert [module.training for module in model.modules()] == modes
+    assert {n: v.tolist() for n, v in model.state_dict().items()} == {
+        n: v.tolist() for n, v in state.items()
+    }

@@ -1,0 +1,236 @@
+"""Replicas that differ: who is right is told, or nobody goes on; and it is said what differs."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+import torch
+from rendezvous import Hub, run_together
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hetero_hvd import Trainer
+from hetero_hvd.errors import InvariantError, JobError, UserError
+from hetero_hvd.worker import membership
+
+EPOCHS, STEPS, BATCH = 2, 6, 4
+X = torch.linspace(-1, 1, STEPS * BATCH)[:, None].expand(-1, 3)
+
+
+class Ema:
+    """A copy of the model that a script keeps, in training mode by mistake or not."""
+
+    def __init__(self):
+        self.copy = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+
+    def state_dict(self):
+        """Of the copy."""
+        return self.copy.state_dict()
+
+    def load_state_dict(self, state):
+        """Into the copy."""
+        self.copy.load_state_dict(state)
+
+
+def script(*, spoil=lambda _rank, _step, _model, _ema: None, **options):
+    """A worker's script, which calls `spoil` after each step; gives the parameters at its end."""
+
+    def train(seat):
+        torch.manual_seed(0)
+        model, ema = nn.Linear(3, 1), Ema()
+        torch.manual_seed(0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        nn.init.ones_(model.weight), nn.init.zeros_(model.bias)
+        for parameter in ema.copy.parameters():
+            nn.init.ones_(parameter)
+        loader = DataLoader(TensorDataset(X), BATCH)
+        trainer = Trainer(model, optimizer, loader, extra_state={"ema": ema}, **options)
+        trainer._state._seat = seat
+        for _ in trainer.epochs(EPOCHS):
+            for (mine,) in trainer.batches():
+                trainer.step(lambda x: model(x).square().mean(), mine)
+                spoil(seat.place.worker.slot, trainer.applied_steps, model, ema)
+        return nn.utils.parameters_to_vector(model.parameters()).tolist()
+
+    return train
+
+
+def corrupted(*ranks, step=3):
+    """One bias of these workers changes by itself after a step, once."""
+    due = set(ranks)
+
+    def spoil(rank, now, model, _ema):
+        if rank in due and now == step:
+            due.remove(rank)
+            with torch.no_grad():
+                model.bias += 1000 + rank
+
+    return spoil
+
+
+@pytest.fixture
+def undisturbed():
+    """What comes out without any fault."""
+    return run_together(Hub(1), script())[0]
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Each worker's checkpoint after every step, in a folder of its own choosing."""
+    settings = {"folder": str(tmp_path), "run": "one", "every_seconds": 1e-9, "keep": 100}
+    monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", json.dumps(settings))
+    return tmp_path
+
+
+def broken(size, step):
+    """The rendezvous breaks at a step, which nobody applies."""
+    return Hub(size, [(rank, "totals.0", step, "before") for rank in range(size)])
+
+
+@pytest.mark.parametrize("guilty", [0, 1, 2, 3])
+def test_a_rendezvous_keeps_what_most_hold(caplog, undisturbed, guilty):
+    """Whoever holds other bits gets those of the majority, rank 0 too, and is named."""
+    hub = broken(4, 4)
+    results = run_together(hub, script(spoil=corrupted(guilty)))
+    assert hub.fired
+    # The step that broke was computed with other bits, and was taken again.
+    assert results == [pytest.approx(undisturbed, abs=1e-5)] * 4
+    words = f"after step 3 the replica of node:{guilty} differs in model.bias: replaced"
+    assert [r.message for r in caplog.records if words in r.message] == [
+        f"{words}, as most hold another one"
+    ]
+
+
+def test_of_two_the_one_that_has_not_changed_since_the_last_check_is_right(
+    caplog, monkeypatch, undisturbed
+):
+    """All were compared after step 3; then rank 0 changed, and the next step broke."""
+    monkeypatch.setenv("HETERO_HVD_CHECK_STEPS", "3")
+    hub = broken(2, 4)
+    results = run_together(hub, script(spoil=corrupted(0)))
+    assert hub.fired
+    assert results == [pytest.approx(undisturbed, abs=1e-5)] * 2
+    assert "the replica of node:0 differs in model.bias: replaced, as another one is" in caplog.text
+
+
+def test_of_two_that_both_moved_on_neither_is_believed(caplog, kept):
+    """They go back to the newest checkpoint that there is, and it is said."""
+    hub = broken(2, 5)
+    results = run_together(hub, script(spoil=corrupted(1)))
+    assert hub.fired
+    assert results[0] == results[1]
+    assert "all go back to the newest checkpoint" in caplog.text
+    assert "after step 4 the replicas of node:0, node:1 differ in model.bias: all" in caplog.text
+    assert list(kept.glob("step-*"))
+
+
+def test_without_a_checkpoint_the_job_ends():
+    """Half the cluster may be right: nobody goes on with a guess."""
+    hub = broken(2, 5)
+    words = (
+        r"after step 4 the replicas of node:0, node:1 differ in model\.bias, no state is held by"
+    )
+    with pytest.raises(JobError, match=words):
+        run_together(hub, script(spoil=corrupted(1)))
+    assert hub.fired
+
+
+def failing(_rank, step, _model, _ema):
+    """A mistake of the script, while all replicas are equal."""
+    if step == 4:
+        raise ZeroDivisionError
+
+
+def nothing(_rank, _step, _model, _ema):
+    """Leave all as it is."""
+
+
+ENDS = {
+    "a mistake of the script": (lambda: Hub(2), failing, ZeroDivisionError, [4]),
+    "at a check": (lambda: Hub(2), corrupted(1), JobError, []),
+    "after a fault": (lambda: broken(2, 4), corrupted(1), JobError, []),
+    "after a copy": (lambda: Hub(2, [(1, "totals.0", 3, "before")]), nothing, InvariantError, []),
+}
+"""Where the workers meet, what goes wrong there, how it ends, and the steps of its checkpoints."""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_nobody_trusts_is_not_kept(kept, monkeypatch, end):
+    """When a loop is left its state becomes the newest checkpoint, unless it may be corrupted."""
+    hub, spoil, error, steps = ENDS[end]
+    monkeypatch.setenv("HETERO_HVD_CHECK_STEPS", "4")
+    settings = {"folder": str(kept), "run": "one", "every_seconds": 1e9, "keep": 100}
+    monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", json.dumps(settings))
+    if end == "after a copy":  # which arrives damaged
+        monkeypatch.setattr(membership, "copy_state", lambda *_, **_options: None)
+    with pytest.raises(error):
+        run_together(hub(), script(spoil=spoil))
+    for writer in threading.enumerate():
+        if writer.name == "checkpoint":
+            writer.join()
+    assert [path.name for path in kept.glob("step-*")] == [f"step-{n:012d}-one" for n in steps]
+
+
+def forgotten(rank, _step, _model, ema):
+    """An average in training mode sees each worker's own part of the batch."""
+    ema.copy.train()(X[rank : rank + 4])
+
+
+@pytest.mark.parametrize(("epochs", "when"), [(EPOCHS, "at step 7"), (1, "after 6 steps")])
+def test_what_differs_is_named_early(monkeypatch, epochs, when):
+    """The entry and the workers, right after the first epoch and at the end at the latest."""
+    monkeypatch.setitem(globals(), "EPOCHS", epochs)
+    with pytest.raises(UserError) as caught:
+        run_together(Hub(2), script(spoil=forgotten))
+    assert str(caught.value) == (
+        f"{when} the replicas of node:0, node:1 differ in extra_state['ema']: 1.running_mean, and "
+        "no state is held by most: a script must change them on all workers alike; no checkpoints "
+        "are written"
+    )
+
+
+def test_at_the_end_it_is_said_what_was_saved(monkeypatch, kept):
+    """The training was long: what rank 0 holds is not thrown away."""
+    monkeypatch.setitem(globals(), "EPOCHS", 1)
+    with pytest.raises(UserError, match=r"the newest checkpoint is of step 6: .*step-0+6-one"):
+        run_together(Hub(2), script(spoil=forgotten))
+    assert len(list(kept.glob("step-*06-one/state.pt"))) == 1
+
+
+def test_the_last_step_heals_too(caplog, undisturbed):
+    """A replica that changed at the very end does not cost the training."""
+    last = corrupted(1, step=EPOCHS * STEPS)
+    results = run_together(Hub(3), script(spoil=last))
+    assert [results[0], results[2]] == [pytest.approx(undisturbed, abs=1e-5)] * 2
+    assert "after 12 steps the replica of node:1 differs in model.bias: healed" in caplog.text
+
+
+DIFFERENT = {
+    "dataset length": lambda rank: {"dataset": TensorDataset(X[: 20 + rank])},
+    "global batch size": lambda rank: {"batch_size": 4 + rank},
+    "shuffle": lambda rank: {"shuffle": bool(rank)},
+    "drop_last": lambda rank: {"drop_last": bool(rank)},
+    "seed": lambda rank: {"seed": rank},
+    "staleness bound": lambda rank: {"staleness_bound": rank},
+    "parts of the state": lambda rank: {"extra_state": {"ema": Ema()} if rank else {}},
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_scripts_that_differ_are_refused_by_name(name):
+    """What decides who computes what must be the same on all workers, or nobody trains."""
+
+    def train(seat):
+        model = nn.Linear(3, 1)
+        own = DIFFERENT[name](seat.place.worker.slot)
+        given = {"dataset": TensorDataset(X), "batch_size": 4}
+        of_loader = ("dataset", "batch_size", "shuffle", "drop_last")
+        loader = DataLoader(**given | {key: own.pop(key) for key in of_loader if key in own})
+        trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), loader, **own)
+        trainer._state._seat = seat
+        next(trainer.epochs(1))
+
+    with pytest.raises(JobError, match=f"scripts differ: {name}: node:0: .*, node:1: "):
+        run_together(Hub(2), train)

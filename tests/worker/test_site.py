@@ -1,0 +1,47 @@
+"""What the supervisor puts in front of a script's imports."""
+
+import subprocess
+import sys
+
+from hetero_hvd.worker.__main__ import worker_environment
+
+
+def run_python(code, *, python_path):
+    """Output of an interpreter with the environment of a worker."""
+    order = {"environment": {"PYTHONPATH": str(python_path)}, "gpu": None}
+    environment = worker_environment(order)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_sitecustomize_behind_it_is_loaded_too(tmp_path):
+    """The user's own module of that name, or none, works as if ours were not there."""
+    (tmp_path / "sitecustomize.py").write_text("print('the user\\'s')")
+    name = "import sitecustomize, sys; print(sitecustomize.__file__)"
+    assert run_python(name, python_path=tmp_path) == (
+        0,
+        f"the user's\n{tmp_path / 'sitecustomize.py'}\n",
+        "",
+    )
+    (tmp_path / "empty").mkdir()
+    code, output, errors = run_python("print('runs')", python_path=tmp_path / "empty")
+    assert (code, output, errors) == (0, "runs\n", "")
+
+
+def test_an_error_in_the_sitecustomize_behind_it_is_shown(tmp_path):
+    """A module that it misses is the user's to see."""
+    (tmp_path / "sitecustomize.py").write_text("import no_such_module")
+    _, _, errors = run_python("print('runs')", python_path=tmp_path)
+    assert "No module named 'no_such_module'" in errors
+
+
+def test_groups_that_the_script_describes_are_its_own(tmp_path):
+    """A torch.distributed group with its own store joins nobody else's processes."""
+    code = f"""
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+print(dist.get_world_size())
+"""
+    assert run_python(code, python_path=tmp_path) == (0, "1\n", "")

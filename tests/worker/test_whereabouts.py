@@ -1,0 +1,82 @@
+"""What a thread waits in is read from its stack, and all who wait for each other say the same."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.worker.whereabouts import OPERATIONS, PACKAGE, waits_in
+
+DOOR = "collective.py wait"
+COPY = (DOOR, "transfer.py copy_state", "membership.py meet", "elastic.py _meet")
+COMPARE = (DOOR, "payloads.py gather_bytes", "integrity.py heal", "elastic.py _compare")
+ENTER, RECOVER = "elastic.py enter", "elastic.py recover"
+EPOCHS, BATCHES = "trainer.py _epochs", "trainer.py batches"
+DRAIN = (DOOR, "pipeline.py drain")
+
+STACKS = {
+    "survivors take a joiner in, called by the exchange": (
+        (*COPY, RECOVER, "elastic.py _act_on", "elastic.py step_taken", "trainer.py apply"),
+        "a new rendezvous",
+    ),
+    "survivors take a joiner in, called by an evaluation": (
+        (*COPY, RECOVER, "evaluation.py _together"),
+        "a new rendezvous",
+    ),
+    "the joiner": ((*COPY, ENTER, EPOCHS), "a new rendezvous"),
+    "a survivor at the end": ((*COPY, RECOVER, "elastic.py finish", EPOCHS), "a new rendezvous"),
+    "a comparison in mid-epoch": ((*COMPARE, "elastic.py step_taken"), "trainer.step()"),
+    "the last comparison": ((*COMPARE, "elastic.py finish"), "the end of trainer.epochs()"),
+    "the last step under way": ((*DRAIN, "trainer.py _drain", BATCHES), "trainer.step()"),
+    "it computes": (("step.py backward", "trainer.py step"), ""),
+}
+
+
+def stacked(calls, innermost):
+    """A function that calls functions of the package, by file and name, around `innermost`."""
+    call = innermost
+    for file_and_name in calls:
+        file, name = file_and_name.split()
+        path = Path(PACKAGE, "worker", file)
+        assert f"def {name}(" in path.read_text(), f"{file} has no {name}"
+        space = {"call": call}
+        exec(compile(f"def {name}(): call()", path, "exec"), space)  # noqa: S102
+        call = space[name]
+    return call
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_all_who_wait_for_each_other_are_in_the_same_operation(name):
+    """Whatever led there; the place is the script's line, outside the package."""
+    calls, expected = STACKS[name]
+    is_there, may_go = threading.Event(), threading.Event()
+
+    # What blocks is in the library, as the script's own frames would end the search.
+    block = stacked(calls, may_go.wait)
+    thread = threading.Thread(target=lambda: (is_there.set(), block()), daemon=True)
+    thread.start()
+    try:
+        assert is_there.wait(10)
+        operation, place = _settled(thread)
+        assert operation == expected
+        assert place.startswith(Path(__file__).name) == bool(expected)
+    finally:
+        may_go.set()
+        thread.join()
+
+
+def _settled(thread):
+    """What it waits in, as soon as it waits; after a while, if it never does."""
+    for _ in range(50):
+        found = waits_in(thread.ident)
+        if found != ("", ""):
+            return found
+        thread.join(0.01)
+    return found
+
+
+def test_each_operation_is_a_function_of_the_package():
+    """A function that is renamed is renamed in the table as well."""
+    sources = "".join(path.read_text() for path in Path(PACKAGE, "worker").glob("*.py"))
+    for name in OPERATIONS:
+        assert f"def {name}(" in sources
