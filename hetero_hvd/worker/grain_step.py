@@ -26,6 +26,7 @@ from hetero_hvd.worker.loader import Slice
 from hetero_hvd.worker.micro_batch import Loss, own_memory, to_device
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.randomness import Seeds
+from hetero_hvd.worker.registered import Digest
 from hetero_hvd.worker.repeatable import Repeatable
 from hetero_hvd.worker.reproducible import Reproducible, refuse_model
 from hetero_hvd.worker.sizing import Sizing
@@ -253,10 +254,14 @@ class GrainStep(Step):
     def _rows(self, observed: list[int], is_urgent: bool) -> torch.Tensor:
         """What is gathered: a head, then loss and weight of each grain, then the exponents."""
         losses = self._own_losses()
-        rows = [[float(len(losses)), float(is_urgent)], list(self._registered.digest)]
+        rows = [[float(len(losses)), float(is_urgent)], list(self._digest())]
         rows += [[loss, weight] for loss, weight in zip(losses, self._weights, strict=True)]
         rows += [[float(exponent), 0.0] for exponent in observed]
         return torch.tensor(rows, dtype=torch.float64)
+
+    def _digest(self) -> Digest:
+        part = self._current()
+        return self._registered.digest(part.epoch, part.step_in_epoch)
 
     def _read(
         self, collective: Collective, rows: list[list[float]]
@@ -272,8 +277,9 @@ class GrainStep(Step):
         self.is_urgent = False
         while at < len(rows):
             (num_grains, is_urgent), theirs = rows[at : at + 2]
-            own = self._registered.digest
-            self._registered.check_alike(collective, theirs, digest=own, num_workers=1)
+            self._registered.check_alike(
+                collective, theirs, digest=self._digest(), part=self._current(), num_workers=1
+            )
             self.is_urgent |= is_urgent > 0
             at += 2 + int(num_grains)
             losses += [loss for loss, _ in rows[at - int(num_grains) : at]]

@@ -16,6 +16,7 @@ from torch.nn import Parameter
 
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.worker.collective import Collective
+from hetero_hvd.worker.loader import Slice
 from hetero_hvd.worker.payloads import gather_bytes
 
 DIGEST_BITS = 12
@@ -57,8 +58,6 @@ class Registered:
     Attributes:
         parameters: By name; a shared one by its first name.
         places: Of the buffers.
-        digest: Two numbers that tell models apart: by names, shapes and types of their parameters
-            and persistent buffers, and by what is trained.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -66,7 +65,7 @@ class Registered:
         self._facts: list[tuple[str, int, tuple[object, ...]]] = []
         self.parameters: dict[str, Parameter] = {}
         self.places: list[Place] = []
-        self.digest: Digest = (0.0, 0.0)
+        self._code = 0
         self._versions: list[int] | None = None
 
     def look(self) -> bool:
@@ -88,9 +87,17 @@ class Registered:
             return False
         self._facts = facts
         self.parameters = dict(parameters.values())
-        code, limit = zlib.crc32("\n".join(self._lines()).encode()), 1 << DIGEST_BITS
-        self.digest = float(code % limit), float(code // limit % limit)
+        self._code = zlib.crc32("\n".join(self._lines()).encode())
         return True
+
+    def digest(self, epoch: int, step_in_epoch: int) -> Digest:
+        """Two numbers that tell steps apart that must not be reduced together.
+
+        By their place in the training, by names, shapes and types of the model's parameters and
+        persistent buffers, and by what is trained.
+        """
+        code, limit = zlib.crc32(f"{epoch}.{step_in_epoch}".encode(), self._code), 1 << DIGEST_BITS
+        return float(code % limit), float(code // limit % limit)
 
     def forget(self) -> None:
         """The next look finds everything new."""
@@ -115,26 +122,33 @@ class Registered:
                 )
 
     def check_alike(
-        self, collective: Collective, sums: Sequence[float], *, digest: Digest, num_workers: int
+        self,
+        collective: Collective,
+        sums: Sequence[float],
+        *,
+        digest: Digest,
+        part: Slice,
+        num_workers: int,
     ) -> None:
-        """Make sure that a step was computed with the same model on all workers.
+        """Make sure that all workers have computed the same step with the same model.
 
         Args:
             collective: The rendezvous.
             sums: Of digests of workers.
-            digest: This worker's in that step.
+            digest: This worker's when it computed the step.
+            part: This worker's part of the step.
             num_workers: Of how many workers the sums are.
 
         Raises:
-            JobError: The models differ; says in what.
+            JobError: The steps or the models differ; says in what.
         """
         if list(sums) == [num_workers * number for number in digest]:
             return
         name = os.environ.get("HETERO_HVD_WORKER", f"rank {collective.rank}")
-        text = "\n".join([name, *self._lines()])
+        place = f"step {part.step_in_epoch} of epoch {part.epoch}"
+        text = "\n".join([name, place, *self._lines()])
         found = gather_bytes(collective, text.encode(), "registered")
-        models = [payload.decode().split("\n") for payload in found]
-        raise JobError(_difference(models))
+        raise JobError(_difference([payload.decode().split("\n") for payload in found]))
 
     def _lines(self) -> list[str]:
         return [" ".join(map(str, (name, *facts[:-1]))) for name, _, facts in self._facts]
@@ -154,11 +168,18 @@ def _facts(tensor: torch.Tensor | None) -> tuple[object, ...]:
 
 
 def _difference(models: list[list[str]]) -> str:
-    """Of the first worker and the first that differs, each given as its name and its lines."""
-    (first, *lines), (other, *others) = (
+    """Of the first worker and the first that differs: each its name, its step, and its model."""
+    (first, place, *lines), (other, there, *others) = (
         models[0],
         next((model for model in models if model[1:] != models[0][1:]), models[-1]),
     )
+    if place != there:
+        return (
+            f"{first} takes {place}, {other} {there}: leave an epoch early after the same step on "
+            "all workers: decide by trainer.applied_steps, trainer.loss or what trainer.evaluate "
+            "gives, not by counting batches, as a worker that joins or takes a step again counts "
+            "others"
+        )
     mine = next((line for line in lines if line not in others), "nothing else")
     theirs = next((line for line in others if line not in lines), "nothing else")
     return (

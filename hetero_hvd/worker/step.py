@@ -227,7 +227,7 @@ class Step:
         self.is_urgent = False
         is_urgent = urgency(part.num_samples, self.clock.busy_seconds)
         loss = float(self._weighted_loss)
-        digest = self._registered.digest
+        digest = self._registered.digest(part.epoch, part.step_in_epoch)
         facts = [self._weight, loss, is_urgent, *self._own_counts(), *digest]
         totals = torch.tensor(facts, dtype=self._reducer.wire_dtype)
         totals_handle = collective.sum_async(totals, f"totals.{lane}")  # one cycle with the next
@@ -242,7 +242,12 @@ class Step:
             own_weight=self._weight,
             own_loss_is_finite=math.isfinite(loss),
             loss_scale=self._loss_scale,
-            check=partial(self._registered.check_alike, digest=digest, num_workers=collective.size),
+            check=partial(
+                self._registered.check_alike,
+                digest=digest,
+                part=part,
+                num_workers=collective.size,
+            ),
         )
         self.in_flight.append(flight)
         self._lookahead.restore()

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hetero_hvd import Trainer
+from hetero_hvd.errors import JobError
 
 EPOCHS, STEPS, TAKEN, BATCH, BOUND = 3, 6, 4, 4, 2
 """Of six steps of an epoch four are taken."""
@@ -61,3 +62,23 @@ def test_all_are_in_the_same_epoch_afterwards(fault):
     assert lr == pytest.approx(0.1 * 0.5**EPOCHS)
     for _, epochs in found:
         assert set(epochs) <= set(range(EPOCHS))
+
+
+def test_who_leaves_an_epoch_after_another_step_is_told():
+    """Steps of two epochs are never reduced together."""
+
+    def train_and_count(seat):
+        model = copy.deepcopy(INITIAL)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = Trainer(model, optimizer, DataLoader(TensorDataset(X), BATCH))
+        trainer._state._seat = seat
+        for _ in trainer.epochs(EPOCHS):
+            for number, (mine,) in enumerate(trainer.batches()):
+                trainer.step(lambda x: model(x).square().mean(), mine)
+                if number == 1 + seat.collective.rank:  # as if this one had joined later
+                    break
+
+    with pytest.raises(
+        JobError, match=r"rank \d takes step \d of epoch \d, .*leave an epoch early"
+    ):
+        run_together(Hub(2), train_and_count)
