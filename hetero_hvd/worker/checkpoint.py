@@ -63,6 +63,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         sha256: Of the state's bytes.
         num_bytes: Of the state.
         metrics: Of the last evaluation, if there was one after the last step.
+        trainer: Whose state it is: which `Trainer` of the script, from 1 in the order in which they
+            are made.
     """
 
     run: str
@@ -71,6 +73,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     num_bytes: int
     metrics: dict[str, float] = {}
     run_number: int = 0
+    trainer: int = 1
 
 
 class Checkpoints:
@@ -79,11 +82,13 @@ class Checkpoints:
     Args:
         settings: Where, when and how many.
         replica: What to keep.
+        trainer: Which `Trainer` of the script it is of, from 1.
     """
 
-    def __init__(self, settings: CheckpointSettings, replica: Replica) -> None:
+    def __init__(self, settings: CheckpointSettings, replica: Replica, trainer: int = 1) -> None:
         self._settings = settings
         self._replica = replica
+        self._trainer = trainer
         self._folder = Path(settings.folder)
         self._writer: threading.Thread | None = None
         self._next_at_seconds = time.monotonic() + settings.every_seconds
@@ -110,9 +115,9 @@ class Checkpoints:
             UserError: It is good, but of another script; says what is different.
         """
         self.wait()
-        own = [m for m in _listed(self._folder) if m[1].run == self._settings.run]
         earlier = _listed(Path(self._settings.resume)) if self._settings.resume else []
-        for path, manifest in own + earlier:
+        earlier = [item for item in earlier if item[1].trainer == self._trainer]
+        for path, manifest in self._own() + earlier:
             state = _state(path, manifest)
             if state is None:
                 continue
@@ -130,9 +135,8 @@ class Checkpoints:
     def kept(self) -> str:
         """What is on disk of this run, in words."""
         self.wait()
-        for path, manifest in _listed(self._folder):
-            if manifest.run == self._settings.run:
-                return f"the newest checkpoint is of step {manifest.applied_steps}: {path}"
+        for path, manifest in self._own():
+            return f"the newest checkpoint is of step {manifest.applied_steps}: {path}"
         return "no checkpoint was written yet"
 
     def is_due(self) -> bool:
@@ -173,7 +177,8 @@ class Checkpoints:
             self._writer.join()
 
     def _write(self, state: dict[str, Any], applied_steps: int, metrics: dict[str, float]) -> None:
-        name = f"step-{applied_steps:012d}-{self._settings.run}"
+        which = f"-trainer{self._trainer}" if self._trainer > 1 else ""
+        name = f"step-{applied_steps:012d}-{self._settings.run}{which}"
         partial = self._folder / f".{name}.{os.getpid()}"
         try:
             partial.mkdir(parents=True)
@@ -188,6 +193,7 @@ class Checkpoints:
                 num_bytes=(partial / STATE).stat().st_size,
                 metrics=metrics,
                 run_number=self._run_number(),
+                trainer=self._trainer,
             )
             _write_manifest(partial, manifest)
             if not (self._folder / name).exists():
@@ -202,6 +208,11 @@ class Checkpoints:
             self._complain(applied_steps, error)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+    def _own(self) -> list[tuple[Path, Manifest]]:
+        """Complete checkpoints of this trainer in this run, newest first."""
+        mine = self._settings.run, self._trainer
+        return [item for item in _listed(self._folder) if (item[1].run, item[1].trainer) == mine]
 
     def _run_number(self) -> int:
         found = [manifest for _, manifest in _listed(self._folder)]
@@ -221,7 +232,7 @@ class Checkpoints:
         )
 
     def _prune(self) -> None:
-        own = [item for item in _listed(self._folder) if item[1].run == self._settings.run]
+        own = self._own()
         name = self._settings.best
         sign = -1 if name.startswith("-") else 1
         rated = [item for item in own if name.lstrip("-") in item[1].metrics]
@@ -233,8 +244,10 @@ class Checkpoints:
             shutil.rmtree(partial, ignore_errors=True)  # of a writer that was killed
 
 
-def open_checkpoints(variables: Mapping[str, str], replica: Replica) -> Checkpoints | None:
-    """As the environment asks for; None without.
+def open_checkpoints(
+    variables: Mapping[str, str], replica: Replica, trainer: int = 1
+) -> Checkpoints | None:
+    """As the environment asks for, for a trainer of the script; None without.
 
     Raises:
         JobError: The variable is malformed.
@@ -246,7 +259,7 @@ def open_checkpoints(variables: Mapping[str, str], replica: Replica) -> Checkpoi
         settings = msgspec.json.decode(text, type=CheckpointSettings)
     except msgspec.DecodeError as error:
         raise JobError(f"HETERO_HVD_CHECKPOINTS: {error}") from error
-    return Checkpoints(settings, replica)
+    return Checkpoints(settings, replica, trainer)
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:

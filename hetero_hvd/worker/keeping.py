@@ -11,6 +11,7 @@ from hetero_hvd.worker.checkpoint import open_checkpoints
 from hetero_hvd.worker.position import Order, Position
 from hetero_hvd.worker.replica import Replica
 from hetero_hvd.worker.sizing import Sizing
+from hetero_hvd.worker.turns import next_number
 
 
 class Keeping:
@@ -34,7 +35,7 @@ class Keeping:
     ) -> None:
         self._replica, self._position, self._order = replica, position, order
         self._sizing, self._is_leader = sizing, is_leader
-        self._checkpoints = open_checkpoints(os.environ, replica)
+        self._checkpoints = open_checkpoints(os.environ, replica, trainer=next_number())
         self._is_proven = self._was_writing = False
 
     def prove(self) -> None:

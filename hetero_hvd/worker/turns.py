@@ -1,4 +1,7 @@
-"""One trainer trains at a time: the reductions of two would mix."""
+"""The trainers of one script: which is which, and that one trains at a time.
+
+The reductions of two would mix.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,17 @@ class Turn:
 
 class _Current(threading.local):
     turn: Turn | None = None
+    num_trainers = 0
 
 
 _current = _Current()
 """In each thread one, as each thread may be a worker of its own."""
+
+
+def next_number() -> int:
+    """Which trainer of the script the one that is being made is, from 1; alike on all workers."""
+    _current.num_trainers += 1
+    return _current.num_trainers
 
 
 def check_turn(trainer: object) -> None:

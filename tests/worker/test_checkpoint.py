@@ -77,6 +77,24 @@ def test_training_goes_on_while_it_is_written(tmp_path, monkeypatch):
     assert fresh.checksum() == before
 
 
+def test_each_trainer_of_a_script_goes_on_from_its_own(tmp_path):
+    """Two trainings one after the other write into one folder: none takes the other's state."""
+    found = {}
+    for number, seed in ((1, 0), (2, 1)):
+        wanted = CheckpointSettings(folder=str(tmp_path), run="one", keep=1)
+        found[number] = Checkpoints(wanted, replica := training(seed), number), replica.checksum()
+        for step in (5, 6):
+            save(found[number][0], step)
+    assert len(list(tmp_path.glob("step-*"))) == 2
+    for settings in ({"run": "one"}, {"run": "two", "resume": str(tmp_path)}):
+        for number, (_, checksum) in found.items():
+            wanted = CheckpointSettings(folder=str(tmp_path), **settings)
+            replica = training(2)
+            assert Checkpoints(wanted, replica, number).load_newest()
+            assert replica.checksum() == checksum
+        assert not Checkpoints(wanted, training(2), 3).load_newest()
+
+
 class Evil:
     """Would end the test if it were unpickled."""
 
