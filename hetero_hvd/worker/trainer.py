@@ -108,6 +108,7 @@ class Trainer:
         self._evaluations = Evaluations(self._model, self._state, self._step.clock, mode)
         self._after_step, self._is_after_step, self._seed = after_step, False, seed
         self._epoch_exhausted = self._has_batches = False
+        self._left_at = 0
 
     @property
     def is_leader(self) -> bool:
@@ -158,7 +159,7 @@ class Trainer:
             if position.epoch >= num_epochs:  # a new membership, and nobody has anything left to do
                 continue
             self._epoch_exhausted = self._has_batches = False
-            self._last = None
+            self._last, self._left_at = None, 0
             if self._mode is not None:
                 Seeds(self._mode.seed, position.epoch, 0).use(Stream.EPOCH)
             try:
@@ -168,7 +169,9 @@ class Trainer:
                 raise
             epoch = position.epoch
             self._drain()  # the script may have left `batches` before its end
-            if position.epoch != epoch:  # after a fault: another worker is in the next one already
+            # After a fault another worker is in the next epoch already, or all went back to a
+            # checkpoint since this one has taken its last step.
+            if position.epoch != epoch or position.applied_steps < self._left_at:
                 continue
             self._check_epoch()
             self._fingerprints.epoch_done(position, is_leader=self.is_leader)
@@ -197,6 +200,7 @@ class Trainer:
             if part is None:
                 if self._drain():
                     self._epoch_exhausted = True
+                    self._left_at = self._state.position.applied_steps
                     return
                 continue
             is_due = True

@@ -126,6 +126,41 @@ def test_of_two_that_both_moved_on_neither_is_believed(caplog, kept):
     assert list(kept.glob("step-*"))
 
 
+def test_who_goes_back_in_an_evaluation_trains_the_epoch_to_its_end(monkeypatch, tmp_path):
+    """Its steps since the checkpoint are before all again: none of them is left out."""
+    settings = {"folder": str(tmp_path), "run": "one", "every_seconds": 0}
+    monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", json.dumps(settings))
+    due = {1}
+
+    def train(seat):
+        model = nn.Linear(3, 1)
+        nn.init.ones_(model.weight), nn.init.zeros_(model.bias)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(X), BATCH)
+        trainer = Trainer(model, optimizer, loader)
+        trainer._state._seat = seat
+        epochs = []
+        for epoch in trainer.epochs(EPOCHS):
+            epochs.append(epoch)
+            for (mine,) in trainer.batches():
+                trainer.step(lambda x: model(x).square().mean(), mine)
+                if trainer.applied_steps == 3:
+                    trainer._state._kept.keep()
+            if seat.place.worker.slot in due:
+                due.clear()
+                with torch.no_grad():
+                    model.bias += 1000
+            trainer.evaluate(lambda x: {"output": model(x).mean()}, loader)
+        return trainer.applied_steps, epochs, model.bias.item()
+
+    found = run_together(Hub(2, [(rank, "metrics", 1, "before") for rank in range(2)]), train)
+    assert not due
+    undisturbed = run_together(Hub(1), train)[0]
+    assert [steps for steps, _, _ in found] == [EPOCHS * STEPS] * 2
+    assert [epochs for _, epochs, _ in found] == [[0, 0, 1]] * 2
+    assert [bias for *_, bias in found] == [pytest.approx(undisturbed[2], abs=1e-5)] * 2
+
+
 def test_without_a_checkpoint_the_job_ends():
     """Half the cluster may be right: nobody goes on with a guess."""
     hub = broken(2, 5)
