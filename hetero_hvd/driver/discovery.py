@@ -276,6 +276,8 @@ class Slots:
                 if slot.num_refusals <= 1:
                     self._console.say(f"{slot.worker}: {what}")
                 await asyncio.sleep(delay_seconds)
+                if not self.may_restart:  # the training has ended meanwhile
+                    break
         finally:
             del self._tasks[slot]
             slot.output.close()

@@ -226,6 +226,19 @@ def test_a_node_that_does_not_tell_its_gpus_holds_up_nobody(tmp_path, monkeypatc
     assert text.count(why) == 2  # once for each of its two lives in nodes.yaml
 
 
+def test_a_slot_between_two_restarts_starts_none_once_the_training_has_ended(tmp_path, monkeypatch):
+    """It would begin with the first epoch again."""
+    monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.2)
+
+    async def scenario(bench):
+        bench.slots.follow(cluster("alpha", max_restarts=2))
+        await until(lambda: "restart 1" in bench.stream.getvalue())
+        bench.slots.may_restart = False
+        assert await bench.slots.wait(10)
+
+    assert run(tmp_path, "exit 3", scenario).starts == ["alpha-0"]
+
+
 def test_at_the_end_nobody_waits_for_those_who_are_no_members(tmp_path):
     """A worker that was not admitted ends, a slot between two restarts starts none."""
 
