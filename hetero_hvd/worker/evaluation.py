@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from hetero_hvd.core.grains import Stream
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages import Evaluated
 from hetero_hvd.probes.timing import PhaseClock
 from hetero_hvd.worker.admission import device
@@ -32,6 +32,19 @@ from hetero_hvd.worker.reproducible import Reproducible
 Means = Mapping[str, torch.Tensor | float]
 Sums = dict[str, list[tuple[float, float]]]
 """Name to weighted value and weight of each batch, in order."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker found in its part of a set.
+
+    Attributes:
+        sums: Of its batches.
+        num_samples: Of the whole set, as this worker has it.
+    """
+
+    sums: Sums
+    num_samples: int
+
 
 Metrics = Means | tuple[Means, torch.Tensor | float]
 """Name to mean over a batch's samples, or (that, weight) where the mean is over something else."""
@@ -75,7 +88,7 @@ def evaluate_part(
                 use()
                 found = repeated[0].call(metrics, arguments, put_back=use)
             _add(sums, *_means_and_weight(found, num_samples))
-    return msgspec.msgpack.encode(sums)
+    return msgspec.msgpack.encode(Part(sums=sums, num_samples=len(loader.dataset)))  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -129,10 +142,21 @@ def _add(sums: Sums, means: Mapping[str, float], weight: float) -> None:
 
 
 def merge(parts: Sequence[bytes]) -> dict[str, float]:
-    """The means over the whole set; summed in the set's order, the same number on every worker."""
+    """The means over the whole set; summed in the set's order, the same number on every worker.
+
+    Raises:
+        JobError: The workers' sets differ.
+    """
     sums: Sums = {}
-    for part in parts:
-        for name, batches in msgspec.msgpack.decode(part, type=Sums).items():
+    found = [msgspec.msgpack.decode(part, type=Part) for part in parts]
+    lengths = [part.num_samples for part in found]
+    if len(set(lengths)) > 1:
+        raise JobError(
+            f"trainer.evaluate: the set has {', '.join(map(str, lengths))} samples on the workers "
+            "(in rank order): it must be the same set on all workers, not a part of it on each"
+        )
+    for part in found:
+        for name, batches in part.sums.items():
             sums.setdefault(name, []).extend(batches)
     return {
         name: sum(total for total, _ in batches) / sum(weight for _, weight in batches)

@@ -1,14 +1,16 @@
-"""An evaluation leaves the model as it was."""
+"""An evaluation leaves the model as it was, and is over one set."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from model_zoo import Counting
+from rendezvous import Hub, run_together
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hetero_hvd import Trainer
+from hetero_hvd.errors import JobError
 
 LOADER = DataLoader(TensorDataset(torch.randn(12, 3)), 4)
 
@@ -82,3 +84,21 @@ def test_an_evaluation_leaves_no_trace(fails, frozen_whole):
     assert {n: v.tolist() for n, v in model.state_dict().items()} == {
         n: v.tolist() for n, v in state.items()
     }
+
+
+def test_a_set_that_is_another_one_on_each_worker_is_refused():
+    """As where a script gives each worker its part by itself: parts of parts would be evaluated."""
+
+    def train(seat):
+        model = nn.Linear(3, 1)
+        trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), LOADER)
+        trainer._state._seat = seat
+        own = DataLoader(TensorDataset(torch.ones(4 + seat.collective.rank, 3)), 2)
+        for _ in trainer.epochs(1):
+            trainer.evaluate(lambda x: {"output": model(x).mean()}, own)
+            break
+
+    with pytest.raises(
+        JobError, match=r"trainer.evaluate: the set has 4, 5 samples on the workers"
+    ):
+        run_together(Hub(2), train)
