@@ -78,6 +78,14 @@ class StallWatch:
             self._members[worker] = _Heard("", now_seconds)
             self._stepped_at_seconds, self._has_stepped = now_seconds, False
 
+    def slept(self, seconds: float) -> None:
+        """The watch itself has not run for so long: nobody could be heard."""
+        self._stepped_at_seconds += seconds
+        self._members = {
+            worker: _Heard(heard.phase, heard.at_seconds + seconds)
+            for worker, heard in self._members.items()
+        }
+
     def look(self, now_seconds: float, *, is_training: bool) -> StallReported | None:
         """What is to be said now, if anything.
 

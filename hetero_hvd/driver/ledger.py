@@ -175,12 +175,14 @@ class Ledger:
         """A worker takes no more steps: nobody waits for it."""
         self._stall.left(worker)
 
-    def look_for_stall(self, *, is_training: bool) -> None:
+    def look_for_stall(self, *, is_training: bool, slept_seconds: float = 0.0) -> None:
         """Say that nobody steps any more, and that it is over; call it often.
 
         Args:
             is_training: Whether anybody should.
+            slept_seconds: So long the driver itself did not run since the last call.
         """
+        self._stall.slept(slept_seconds)
         report = self._stall.look(time.monotonic(), is_training=is_training)
         if report is not None:
             self._judge.observe(report)

@@ -158,9 +158,9 @@ class Team:
         Args:
             slept_too_long_seconds: So long the driver itself did not run; not the workers' fault.
         """
-        now = time.monotonic()
+        now, slept_seconds = time.monotonic(), max(0.0, slept_too_long_seconds)
         for slot in self.slots.all:
-            slot.heard_at_seconds += max(0.0, slept_too_long_seconds)
+            slot.heard_at_seconds += slept_seconds
             silent_seconds = now - slot.heard_at_seconds
             has_ended = slot.last_word is not None  # its process may take any time to end
             if slot.ready and not has_ended:
@@ -174,7 +174,7 @@ class Team:
             self.end(Ending(EXIT_USER_ERROR, stuck))
         self._shortage.look(is_ended=self.ended.done())
         is_training = bool(self.membership.hosts) and not self.ended.done()
-        self.ledger.look_for_stall(is_training=is_training)
+        self.ledger.look_for_stall(is_training=is_training, slept_seconds=slept_seconds)
         self.reception.look()
         if self.ledger.resets_without_step >= MAX_RESETS_WITHOUT_STEP:
             raise JobError(

@@ -103,3 +103,14 @@ def test_who_begins_another_loop_is_waited_for_again():
     assert job.go_on(STALL_SECONDS - 1, "comm_wait", "data_wait") == []
     (told,) = job.go_on(2, "comm_wait", "data_wait")
     assert told.workers == (BETA,)
+
+
+def test_what_the_watch_has_slept_is_nobodys_fault():
+    """A virtual machine that is moved stops the driver: nobody stands for that."""
+    job = Standing()
+    assert job.go_on(5, "forward", "forward", steps_per_second=10) == []
+    job.seconds += 20
+    job.watch.slept(20)
+    assert job.go_on(9, None, None) == []
+    (told,) = job.go_on(2, None, None)
+    assert told.seconds == STALL_SECONDS
