@@ -19,12 +19,23 @@ def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="also tests marked matrix")
 
 
+def shares_a_fixture(item):
+    """Whether a test uses what is made once for its module."""
+    fixtures = item._fixtureinfo.name2fixturedefs.values()
+    return any(fixture.scope == "module" for found in fixtures for fixture in found)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave out what is marked `matrix`, unless it was asked for; hosts are made in one process."""
+    """Leave out what is marked `matrix`, unless it was asked for; what is shared is made once.
+
+    Hosts are made in one process, and so is what the tests of a module share.
+    """
     for item in items:
         if item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.xdist_group("cluster"))
+        elif shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     if not config.getoption("--all"):
         left = [item for item in items if item.get_closest_marker("matrix")]
         config.hook.pytest_deselected(items=left)

@@ -210,3 +210,10 @@ def test_every_pin_is_exact_and_portable():
     lines = (CHECKOUT / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert [p for p in pins if not re.fullmatch(r"[A-Za-z][\w.-]*==[0-9][0-9a-z.]*", p)] == []
+
+
+@pytest.mark.xdist_group("of its own")
+def test_what_is_shared_is_made_in_one_process(request):
+    """pytest-xdist knows the groups of `tests/conftest.py` by the ends of the tests' names."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        assert request.node.nodeid.endswith("@of its own")
