@@ -53,7 +53,10 @@ PERIOD_STEPS = 10
 PERIODIC = ("data-tenth", "validation", "evaluation")
 """Kinds of faults that come and go."""
 
-WORD_SECONDS, GOAL_RATIO = 10.0, 0.9
+WORD_SECONDS, WORD_SPELLS, GOAL_RATIO = 10.0, 5.0, 0.9
+"""Goals: so long, or so many spells of a fault that comes and goes, until the first word: once is
+an accident, what has come three times comes again."""
+
 FAULT_SECONDS = (14.0, 20.0)
 QUIET_SECONDS = (0.0, 4.0)
 SETTLE_TABLES = MIN_TABLES + 8
@@ -95,6 +98,15 @@ class Drawn:
     is_everywhere: bool
     quiet_seconds: float
     fault_seconds: float
+
+    @property
+    def limit_seconds(self) -> float:
+        """Until when the first word should be heard."""
+        sizes = {kind: size for kinds in self.faults.values() for kind, size in kinds.items()}
+        if not sizes or not sizes.keys() <= set(PERIODIC):
+            return WORD_SECONDS
+        spell_seconds = PERIOD_STEPS * STEP_SECONDS * (1.0 + max(sizes.values()))
+        return max(WORD_SECONDS, WORD_SPELLS * spell_seconds)
 
     @property
     def expected(self) -> dict[str, set[str]]:
@@ -328,8 +340,9 @@ def table_of(results: Sequence[Result]) -> Table:
     columns = sorted({said for _, said in pairs})
     rows = sorted({wanted for wanted, _ in pairs})
     right, false = sum(r.is_right for r in quiet), sum(bool(r.false) for r in quiet)
-    words = [r.first_seconds for r in quiet if r.first_seconds is not None]
-    late = max(words, default=0.0)
+    first = {r.seed: r.first_seconds for r in quiet if r.first_seconds is not None}
+    words = [*first.values()]
+    late = sum(at > draw(seed).limit_seconds for seed, at in first.items())
     table = Table(
         title="Drawn causes",
         text=f"{len(quiet)} real jobs of three emulated devices at 1 : 0.5 : 0.21, steps of "
@@ -355,10 +368,13 @@ def table_of(results: Sequence[Result]) -> Table:
             is_reached=not false,
         ),
         Number(
-            quantity="drawn causes: seconds to the first word",
-            goal=f"<= {WORD_SECONDS:g}",
-            found=f"median {median(words):.1f}, worst {late:.1f}" if words else "no word",
-            is_reached=bool(words) and late <= WORD_SECONDS,
+            quantity="drawn causes: first word",
+            goal=f"<= {WORD_SECONDS:g} s, <= {WORD_SPELLS:g} spells of what comes and goes",
+            found=f"later in {late} of {len(words)}; median {median(words):.1f} s, worst "
+            f"{max(words):.1f} s"
+            if words
+            else "no word",
+            is_reached=bool(words) and not late,
         ),
     ]
     return table
