@@ -335,7 +335,8 @@ class Team:
 
     def _not_started(self, slot: Slot, code: int, what: str) -> None:
         """A worker ended before it was ready; if none got further, the job cannot start."""
-        last_line = next((line for line in reversed(slot.output.tail) if line.strip()), "")
+        lines = (line for line in reversed(slot.output.tail) if line.strip())
+        last_line = next(lines, "it has printed nothing")
         if code == EXIT_REFUSED:  # the others run the same script: one line is enough
             for other in self.slots.all:
                 other.output.is_shown = False

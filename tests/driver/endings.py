@@ -76,6 +76,7 @@ def train(trainer, data):
     if kind == "keep":
         KEPT.append(epochs)
     for _ in epochs:
+        here("begin")
         is_over = take_steps(trainer, loss)
         if is_over and kind == "return":
             return

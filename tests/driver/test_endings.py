@@ -85,6 +85,9 @@ ERRORS = [
     ("_exit 0", "step", 1, "0 workers are left"),
     ("exit 3", "epoch", 3, ":0: the script has ended with exit code 3"),
     ("raise", "evaluation", 1, "ArithmeticError: the script is wrong"),
+    ("exit 3", "import", 3, ":0 exited with code 3: it has printed nothing"),
+    ("_exit 3", "begin", 3, "0 workers are left"),
+    ("signal SIGTERM", "step", 143, "0 workers are left"),
 ]
 
 
