@@ -208,7 +208,8 @@ class ClusterState:
                 self._swings.changed(worker, ratio, event.step)
         busy = [own_seconds(row) for row in event.timings]
         slowest = math.nan if any(map(math.isnan, busy)) else max(busy)
-        self._moves.observe(measured, slowest, event.step)
+        if sum(measured) == sum(self._members()[1].local_batch_sizes):
+            self._moves.observe(measured, slowest, event.step)
         self._swings.observe(event.timings)
 
     def _compare(self, event: StepsTimed, joined: WorkersJoined, plan: BatchPlan) -> None:
@@ -222,7 +223,10 @@ class ClusterState:
         joined, plan = self._members()
         step, current = event.step, plan.local_batch_sizes
         measured = tuple(row.local_batch_size for row in event.timings)
-        self._spares.observe(joined.workers, current, measured, now_seconds=now_seconds)
+        unknown = {worker for worker, record in self._known.items() if record.last_timing is None}
+        self._spares.observe(
+            joined.workers, current, measured, unknown=unknown, now_seconds=now_seconds
+        )
         if not self._may_balance(joined, step + PLAN_DELAY_STEPS + joined.prefetch_steps):
             return Decision(step=step, action="keep", reason=self._why_unbalanced(joined))
         rollback = self._judge_trial(event, now_seconds)

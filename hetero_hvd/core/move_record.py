@@ -119,8 +119,15 @@ class MoveRecord:
         return median(rows) if len(rows) >= FEWEST_ROWS else math.nan
 
     def faster_than(self, plan: Plan) -> tuple[Plan, float] | None:
-        """The fastest plan that was measured, and its seconds, if clearly faster than this one."""
-        measured = [other for other in self._seconds if not math.isnan(self.seconds(other))]
+        """The fastest plan that was measured, and its seconds, if clearly faster than this one.
+
+        Plans of other batches, such as an epoch's small last one, are no plans for this batch.
+        """
+        measured = [
+            other
+            for other in self._seconds
+            if sum(other) == sum(plan) and not math.isnan(self.seconds(other))
+        ]
         best = min(measured, key=self.seconds, default=plan)
         return (best, self.seconds(best)) if self._is_faster(best, plan) else None
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_hvd.core.cluster import BalanceConfig, ClusterState
 from hetero_hvd.core.control import Decision
+from hetero_hvd.core.known import Curve
+from hetero_hvd.core.step_time import StepTimeModel
 from hetero_hvd.errors import ConfigError, InfeasiblePlanError, InvariantError
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
 
@@ -163,6 +166,52 @@ def test_a_returning_worker_starts_with_its_share(settled):
     (back,) = state.handle(joined(C, A, B, rendezvous_id=3, step=step), now_seconds=62.0)
     assert without.local_batch_sizes == pytest.approx((93, 47), abs=2)
     assert back.local_batch_sizes == pytest.approx((20, 80, 40), abs=1)
+
+
+def test_a_worker_that_an_earlier_job_found_slow_is_measured_at_once(table):
+    """Something may have held it up then: it gets its share as soon as this job knows better."""
+    slow = StepTimeModel(overhead_seconds=0.14, seconds_per_sample=0.001)
+    well = {
+        w: StepTimeModel(overhead_seconds=0.0, seconds_per_sample=1 / SPEEDS[w]) for w in (A, C)
+    }
+    remembered = {w: Curve(model=m, largest_share=80) for w, m in {**well, B: slow}.items()}
+    state = ClusterState(BalanceConfig(), remembered)
+    (plan,) = state.handle(joined(A, B, C), now_seconds=0.0)
+    assert plan.local_batch_sizes[1] == 0
+    for step in range(60):
+        state.handle(table(plan, step), now_seconds=float(step) / 10)
+        if step >= state.plan.from_step:
+            plan = state.plan
+    assert plan.local_batch_sizes == pytest.approx((80, 40, 20), abs=6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_small_last_batch_of_an_epoch_never_becomes_a_plan(timing, seed):
+    """Whatever the noise, each plan is one for a whole batch, on devices that no line describes."""
+    noise = np.random.default_rng(seed)
+    state = ClusterState(BalanceConfig())
+    (plan,) = state.handle(joined(A, B, C, batch=128), now_seconds=0.0)
+    actions = set()
+
+    def busy(worker, size):
+        return math.ceil(size / 16) * 16 / SPEEDS[worker] * math.exp(noise.normal(0.0, 0.05))
+
+    for step in range(600):
+        sizes = (
+            plan.local_batch_sizes
+            if step % 4
+            else [round(x * 0.23) for x in plan.local_batch_sizes]
+        )
+        rows = tuple(timing(n, busy(w, n)) for w, n in zip(plan.workers, sizes, strict=True))
+        event = StepsTimed(
+            rendezvous_id=1, step=step, epoch=0, loss=math.nan, timings=rows, exchange_seconds=0.0
+        )
+        for answer in state.handle(event, now_seconds=step / 10):
+            actions |= {answer.action} if isinstance(answer, Decision) else set()
+        assert sum(state.plan.local_batch_sizes) == 128
+        if step >= state.plan.from_step:
+            plan = state.plan
+    assert "roll back" in actions
 
 
 def test_a_newcomer_is_placed_among_the_measured_by_its_hint(table):

@@ -122,3 +122,13 @@ def test_a_move_that_is_never_measured_is_not_waited_for_without_end():
     assert record.is_pending(step + 1)
     measured(record, THIRD, math.nan, first_step=step, rows=100)
     assert not record.is_pending(step + 100)
+
+
+def test_a_smaller_batch_is_no_faster_plan():
+    """The last batch of an epoch takes less time, and its shares are no plan for a whole one."""
+    record = MoveRecord()
+    measured(record, OLD, 1.0)
+    measured(record, (16, 4), 0.1)
+    assert record.faster_than(OLD) is None
+    measured(record, NEW, 0.5)
+    assert record.faster_than(OLD) == (NEW, 0.5)
