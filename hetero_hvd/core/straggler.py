@@ -147,6 +147,11 @@ class _Watched:
         if ratio >= VERDICT_RATIO and self.state != "slow":
             self.well_step = step
 
+    @property
+    def was_well(self) -> bool:
+        """Whether any row was as it should be."""
+        return self.well_step >= 0
+
     def causes(self) -> dict[Cause, float]:
         """What accounts for the time lost in the newest bad rows; nothing if that is not known."""
         return causes_of(self._newest_losses())
@@ -250,6 +255,11 @@ class StragglerWatch:
     def __init__(self) -> None:
         self._watched: dict[WorkerId, _Watched] = {}
         self._step = -1
+
+    @property
+    def fallen(self) -> set[WorkerId]:
+        """Workers that were well in this job and are slow now: that is not what they are."""
+        return {w for w, found in self._watched.items() if found.state == "slow" and found.was_well}
 
     def recall(self, worker: WorkerId, curve: StepTimeEstimator, local_batch_size: int) -> None:
         """What an earlier job has learnt of a worker around this share; first of all."""

@@ -142,7 +142,11 @@ def judge(rows: Rows, episodes: Sequence[Episode] = ()) -> list[Finding]:
     """
     slow = [_straggler(episode, rows) for episode in episodes]
     loaded = {worker: row for worker, row in rows.items() if row.local_batch_size > 0}
-    return [*slow, _bound(loaded), _imbalance(loaded), memory_room(loaded)]
+    balance = _imbalance(loaded)
+    if idle := sorted(str(worker) for worker in rows.keys() - loaded.keys()):
+        words = f"{balance.words}; no samples for {', '.join(idle)}: it would hold up the others"
+        balance = msgspec.structs.replace(balance, words=words)
+    return [*slow, _bound(loaded), balance, memory_room(loaded)]
 
 
 def straggler_cost_seconds(rows: Rows, worker: WorkerId, speed_ratio: float) -> float:

@@ -204,7 +204,8 @@ class Ledger:
     def _save_curves(self) -> None:
         self._saved_at_seconds = time.monotonic()
         if self._may_remember and isinstance(self._cluster, ClusterState):
-            self._store.save(self._cluster.curves)
+            fallen, curves = self._stragglers.fallen, self._cluster.curves
+            self._store.save({worker: curves[worker] for worker in curves.keys() - fallen})
 
     def _decided(self, decision: Decision) -> None:
         changed = {str(worker): ratio for worker, ratio in decision.changed.items()}

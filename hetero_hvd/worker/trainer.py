@@ -240,6 +240,7 @@ class Trainer:
         check_turn(self)
         check_function(loss_function, "trainer.step(loss_function, *batch)")
         self._refuse_in_after_step("trainer.step")
+        self._check_begun()
         position = self._state.position
         step = position.applied_steps
         unpacked = is_unpacked(batch, self._slice and self._slice.batch)
@@ -300,8 +301,7 @@ class Trainer:
             worker's new part.
         """
         self._refuse_in_after_step("trainer.apply")
-        if self._slice is None:
-            raise UserError("no step is under way: take the batch from trainer.batches()")
+        self._check_begun()
         self._step.again = False
         try:
             with self._state.last_state.applying():
@@ -319,6 +319,13 @@ class Trainer:
         if num_samples is not None:
             self._state.step_taken(num_samples, self._step.clock.take(), self._step.is_urgent)
         return True
+
+    def _check_begun(self) -> None:
+        if self._slice is None:
+            raise UserError(
+                "no step is under way: call trainer.step (or apply) once for each batch that "
+                "trainer.batches() hands out"
+            )
 
     def _slices(self) -> Iterator[Slice]:
         position = self._state.position
