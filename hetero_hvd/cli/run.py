@@ -34,7 +34,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--resume",
         type=run_of,
         metavar="RUN",
-        help=f"go on from the newest checkpoint of an earlier run: {HELP_OF_A_RUN}",
+        help="go on from the newest checkpoint of an earlier run, in its folder unless --output "
+        f"names another: {HELP_OF_A_RUN}",
     )
     add_settings(command)
 

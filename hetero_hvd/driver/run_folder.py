@@ -40,8 +40,9 @@ def run_folder(output: str | None, resume: Path | None) -> Iterator[RunFolder]:
     """Make the folder, or take an existing one in which nothing was trained yet, and hold it.
 
     Args:
-        output: Where the user wants it; None: a new one in runs/, named after the time.
-        resume: Folder of the run to go on from; if it is the same, the run goes on there.
+        output: Where the user wants it; None: that of the run to go on from, else a new one in
+            runs/, named after the time.
+        resume: Folder of the run to go on from.
 
     Raises:
         JobError: The folder cannot be had.
@@ -49,7 +50,7 @@ def run_folder(output: str | None, resume: Path | None) -> Iterator[RunFolder]:
     if resume is not None and not (resume / CHECKPOINTS).is_dir():
         raise JobError(f"--resume {resume}: there is no folder {CHECKPOINTS!r} in it")
     try:
-        path = _fresh() if output is None else Path(output)
+        path = (resume or _fresh()) if output is None else Path(output)
         path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -169,6 +169,7 @@ class Evaluations:
 
     Args:
         model: Of this worker.
+        others: Further models that the metrics may use, such as an average of the model.
         state: Its position holds the results since the last applied step.
         clock: Of the step's phases: an evaluation is one, and so is its wait for the others.
         mode: Of the reproducible mode; None: another one.
@@ -180,11 +181,13 @@ class Evaluations:
     def __init__(
         self,
         model: torch.nn.Module,
+        others: Iterable[torch.nn.Module],
         state: ElasticState,
         clock: PhaseClock,
         mode: Reproducible | None,
     ) -> None:
-        self._model, self._state, self._clock, self._mode = model, state, clock, mode
+        self._state, self._clock, self._mode = state, clock, mode
+        self._models = torch.nn.ModuleList([model, *others])
         self._metrics = Repeatable("the metrics function", model)
         self._tried: WeakSet[DataLoader[Any]] = WeakSet()
         self.num_done = self._num_apart = 0
@@ -294,7 +297,7 @@ class Evaluations:
             repeated = self._metrics, self._seeds(self._mode)
         with self._clock.phase("evaluation"):
             return evaluate_part(
-                self._model,
+                self._models,
                 metrics,
                 loader,
                 shares=shares,

@@ -105,7 +105,8 @@ class Trainer:
         self._last: Slice | None = None
         self._parts: Iterator[Slice] = iter(())
         self._parts_of: Membership | None = None
-        self._evaluations = Evaluations(self._model, self._state, self._step.clock, mode)
+        others = [o for o in (extra_state or {}).values() if isinstance(o, torch.nn.Module)]
+        self._evaluations = Evaluations(model, others, self._state, self._step.clock, mode)
         self._after_step, self._is_after_step, self._seed = after_step, False, seed
         self._epoch_exhausted = self._has_batches = False
         self._left_at = 0

@@ -86,6 +86,22 @@ def test_an_evaluation_leaves_no_trace(fails, frozen_whole):
     }
 
 
+def test_an_average_of_the_model_is_evaluated_as_the_model_is():
+    """In evaluation mode, though it was left in training mode; its counters stay."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    average = torch.optim.swa_utils.AveragedModel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = Trainer(model, optimizer, LOADER, extra_state={"average": average})
+    state = {name: value.clone() for name, value in average.state_dict().items()}
+    for _ in trainer.epochs(1):
+        trainer.evaluate(lambda x: {"output": average(x).mean()}, LOADER)
+        break
+    assert average.training
+    assert {n: v.tolist() for n, v in average.state_dict().items()} == {
+        n: v.tolist() for n, v in state.items()
+    }
+
+
 def test_a_set_that_is_another_one_on_each_worker_is_refused():
     """As where a script gives each worker its part by itself: parts of parts would be evaluated."""
 
