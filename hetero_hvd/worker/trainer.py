@@ -30,6 +30,7 @@ from hetero_hvd.worker.options import step_options
 from hetero_hvd.worker.randomness import Seeds, own_course
 from hetero_hvd.worker.replica import Stateful, Trainable, all_parts
 from hetero_hvd.worker.reproducible import decide, join
+from hetero_hvd.worker.schedule import Schedule
 from hetero_hvd.worker.staleness import staleness_of
 from hetero_hvd.worker.turns import check_turn, turn_of
 
@@ -82,7 +83,7 @@ class Trainer:
         check_scheduler(scheduler, scheduler_interval, optimizer)
         own = step_options(options, loader_batch_size=loader.batch_size)
         self._model = model.to(device())
-        self._scheduler, self._scheduler_interval = scheduler, scheduler_interval
+        self._schedule = Schedule(scheduler, scheduler_interval)
         mode = self._mode = decide(model, loader, own, seed)
         division = {"accumulation_steps": own.accumulation_steps, "undivided": own.undivided}
         grain = mode.grain if mode else None
@@ -163,11 +164,13 @@ class Trainer:
             self._last, self._left_at = None, 0
             if self._mode is not None:
                 Seeds(self._mode.seed, position.epoch, 0).use(Stream.EPOCH)
+            self._schedule.leave()
             try:
                 yield position.epoch
             except GeneratorExit:
                 self._state.loop_left()
                 raise
+            self._schedule.check()
             epoch = position.epoch
             self._drain()  # the script may have left `batches` before its end
             # After a fault another worker is in the next epoch already, or all went back to a
@@ -178,8 +181,7 @@ class Trainer:
             self._fingerprints.epoch_done(position, is_leader=self.is_leader)
             position.next_epoch()
             self._evaluations.step_begins()
-            if self._scheduler is not None and self._scheduler_interval == "epoch":
-                self._scheduler.step()
+            self._schedule.advance("epoch")
         self._fingerprints.close()
 
     def batches(self) -> Iterator[Any]:
@@ -202,13 +204,16 @@ class Trainer:
                 if self._drain():
                     self._epoch_exhausted = True
                     self._left_at = self._state.position.applied_steps
+                    self._schedule.leave()
                     return
                 continue
             is_due = True
             while is_due:
                 self._begin(part)
                 if part.num_samples:
+                    self._schedule.leave()
                     yield part.batch
+                    self._schedule.check()
                 else:
                     self.apply()
                 is_due = self._step.again
@@ -281,6 +286,7 @@ class Trainer:
             result = self._evaluations.run(metrics, loader, is_epoch_done=self._epoch_exhausted)
         self._step.sizing.forget_peak()
         self._fingerprints.evaluated(self._state.position, self._evaluations.number, result)
+        self._schedule.leave()
         return result
 
     def micro_batches(self, *batch: Any) -> Iterator[Any]:  # noqa: ANN401
@@ -303,6 +309,11 @@ class Trainer:
         """
         self._refuse_in_after_step("trainer.apply")
         self._check_begun()
+        is_taken = self._take()
+        self._schedule.leave()
+        return is_taken
+
+    def _take(self) -> bool:
         self._step.again = False
         try:
             with self._state.last_state.applying():
@@ -345,8 +356,7 @@ class Trainer:
     def _applied(self, loss: float) -> None:
         self._state.position.advance(loss)
         self._evaluations.step_begins()
-        if self._scheduler is not None and self._scheduler_interval == "step":
-            self._scheduler.step()
+        self._schedule.advance("step")
         if self._staleness.applied(loss) and self.is_leader:
             worker, step = self._state.seat.place.worker, self._state.position.applied_steps
             reason = self._staleness.reason

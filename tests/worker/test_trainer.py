@@ -347,3 +347,43 @@ def test_before_the_loop_there_is_one_leader(monkeypatch):
         return found
 
     assert run_together(Hub(3), ask) == [(True, 3), (False, 3), (False, 3)]
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+@pytest.mark.parametrize("place", ["in the loop", "after an epoch", "after an evaluation"])
+def test_a_scheduler_is_advanced_by_the_trainer_alone(interval, place):
+    """The line of the plain script that was left in would make it twice as fast."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = sgd(model)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    loader = DataLoader(TensorDataset(torch.ones(8, 2)), 4)
+    schedule = {"scheduler": scheduler, "scheduler_interval": interval}
+    trainer = Trainer(model, optimizer, loader, **schedule)
+
+    def train():
+        for _ in trainer.epochs(2):
+            for (x,) in trainer.batches():
+                trainer.step(lambda x: model(x).mean(), x)
+                if place == "in the loop":
+                    scheduler.step()
+            if place == "after an evaluation":
+                trainer.evaluate(lambda x: {"output": model(x).mean()}, loader)
+            if place != "in the loop":
+                scheduler.step()
+
+    with pytest.raises(UserError, match=r"has called the scheduler's step\(\)"):
+        train()
+
+
+def test_a_second_step_of_one_batch_is_refused():
+    """It would reduce gradients that nobody else has."""
+    model = torch.nn.Linear(2, 1)
+    loader = DataLoader(TensorDataset(torch.ones(8, 2)), 4)
+    trainer = Trainer(model, sgd(model), loader)
+    for _ in trainer.epochs(1):
+        for (x,) in trainer.batches():
+            trainer.step(lambda x: model(x).mean(), x)
+            with pytest.raises(UserError, match="once for each batch"):
+                trainer.step(lambda x: model(x).mean(), x)
+            break
+        break

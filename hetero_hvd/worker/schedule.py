@@ -1,0 +1,43 @@
+"""The script's learning-rate scheduler, which the trainer advances: on all workers alike."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from hetero_hvd.errors import UserError
+
+
+class Schedule:
+    """Advances a scheduler, and sees whether the script does so as well.
+
+    Args:
+        scheduler: The script's; None: it has none.
+        interval: `epoch` (after each) or `step` (after each optimizer step).
+    """
+
+    def __init__(self, scheduler: LRScheduler | None, interval: Literal["epoch", "step"]) -> None:
+        self._scheduler, self._interval = scheduler, interval
+        self._left_at: object = None
+
+    def advance(self, interval: Literal["epoch", "step"]) -> None:
+        """A step is applied, or an epoch is over."""
+        if self._scheduler is not None and self._interval == interval:
+            self._scheduler.step()
+
+    def leave(self) -> None:
+        """The script goes on."""
+        self._left_at = getattr(self._scheduler, "last_epoch", None)
+
+    def check(self) -> None:
+        """The script has come back.
+
+        Raises:
+            UserError: It has advanced the scheduler meanwhile.
+        """
+        if getattr(self._scheduler, "last_epoch", None) != self._left_at:
+            raise UserError(
+                "the script has called the scheduler's step(): the trainer, which was given the "
+                f"scheduler, does so after each {self._interval}; remove one of them"
+            )
