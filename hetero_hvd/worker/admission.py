@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +34,10 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 REUNION_POLL_SECONDS = 0.05
 EXIT_CUT_OFF = 75  # EX_TEMPFAIL of sysexits.h
 
+AGAIN_SECONDS = 2.0
+"""A SIGTERM that comes sooner after the first one is the same wish: who stops a whole machine or
+control group signals the supervisor too, which passes it on."""
+
 
 class Seat:
     """This process's seat in the job, for as long as the process lives.
@@ -54,6 +59,7 @@ class Seat:
         self.rendezvous_id = self._agreed_generation = 0
         self._updates: HostUpdates | None = None
         self.progress, self._is_terminated = progress, False
+        self._terminated_at_seconds = 0.0
         self._parting = threading.Lock()
         self._has_parted = False
         log_records(step=lambda: self._done() - 1, rendezvous_id=lambda: self.rendezvous_id)
@@ -66,6 +72,7 @@ class Seat:
             self.farewell.prepare()
             admission = self.client.wait_for_admission()
             os.environ.update(admission.environment)
+            check_interface(place)
             self.rendezvous_id = admission.rendezvous_id
         self.collective: Collective = open_collective(is_unwanted=self._is_unwanted)
         if self.client is not None:
@@ -176,14 +183,18 @@ class Seat:
             self.collective.stop()
 
     def _drain_on_sigterm(self) -> None:
-        """SIGTERM: finish the step and leave; a second one ends at once. An own handler stays."""
+        """SIGTERM: finish the step and leave; a later one ends at once. An own handler stays."""
         is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         if not is_free or threading.current_thread() is not threading.main_thread():
             return
 
         def terminated(number: int, _: object) -> None:
-            self._is_terminated = True
-            signal.signal(number, signal.SIG_DFL)
+            now_seconds = time.monotonic()
+            if not self._is_terminated:
+                self._is_terminated, self._terminated_at_seconds = True, now_seconds
+            elif now_seconds > self._terminated_at_seconds + AGAIN_SECONDS:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
 
         signal.signal(signal.SIGTERM, terminated)
 
@@ -224,6 +235,22 @@ def device() -> torch.device:
         return torch.device("cpu")
     index = int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % torch.cuda.device_count()
     return torch.device("cuda", index)
+
+
+def check_interface(place: Place) -> None:
+    """See that there is the network interface that Horovod is to use: it would look for ever.
+
+    Raises:
+        UserError: There is none of that name.
+    """
+    found = [name for _, name in socket.if_nameindex()]
+    wanted = [name for name in os.environ.get("HOROVOD_GLOO_IFACE", "").split(",") if name]
+    for name in wanted:
+        if name not in found:
+            raise UserError(
+                f"interface: {name}: node {place.worker.node} has no network interface of that "
+                f"name; it has {', '.join(found)}"
+            )
 
 
 def prove_health(where: torch.device) -> None:
