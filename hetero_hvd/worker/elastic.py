@@ -96,7 +96,7 @@ class ElasticState:
     def membership(self) -> Membership:
         """The membership under way; UserError before `enter`."""
         if self._membership is None:
-            raise UserError("take batches inside the loop over trainer.epochs()")
+            raise UserError("batches() and evaluate() belong into the loop over trainer.epochs()")
         return self._membership
 
     @property

@@ -169,7 +169,7 @@ class Evaluations:
 
     Args:
         model: Of this worker.
-        others: Further models that the metrics may use, such as an average of the model.
+        others: Further state; the models in it, such as an average of the model, are evaluated too.
         state: Its position holds the results since the last applied step.
         clock: Of the step's phases: an evaluation is one, and so is its wait for the others.
         mode: Of the reproducible mode; None: another one.
@@ -181,13 +181,14 @@ class Evaluations:
     def __init__(
         self,
         model: torch.nn.Module,
-        others: Iterable[torch.nn.Module],
+        others: Iterable[object],
         state: ElasticState,
         clock: PhaseClock,
         mode: Reproducible | None,
     ) -> None:
         self._state, self._clock, self._mode = state, clock, mode
-        self._models = torch.nn.ModuleList([model, *others])
+        models = [other for other in others if isinstance(other, torch.nn.Module)]
+        self._models = torch.nn.ModuleList([model, *models])
         self._metrics = Repeatable("the metrics function", model)
         self._tried: WeakSet[DataLoader[Any]] = WeakSet()
         self.num_done = self._num_apart = 0

@@ -6,6 +6,7 @@ teardown of torch take their time. What it does together with the others ends wi
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -16,9 +17,47 @@ from types import TracebackType
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Crashed, Entered, FromWorker, ScriptEnded, WorkerId
 from hetero_hvd.worker.client import DriverClient
+from hetero_hvd.worker.whereabouts import raised_in
 
 SEND_SECONDS, RETRY_SECONDS = 5.0, 0.1
 """For the last word to reach the driver, should the channel be broken just now."""
+
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+EXIT_REFUSED = 64
+"""EX_USAGE of sysexits.h; see `driver.team`."""
+
+
+def refuse_in_one_line() -> None:
+    """Under our driver: what is wrong with the input before training is one line, for all workers.
+
+    Nobody can tell the driver more than the exit code before this worker is admitted.
+    """
+    if "HETERO_HVD_WORKER" in os.environ and not isinstance(sys.excepthook, _Refusal):
+        sys.excepthook = _Refusal(sys.excepthook)
+
+
+class _Refusal:
+    """An exception hook for the time before training.
+
+    Args:
+        previous: For what is no wrong input.
+    """
+
+    def __init__(self, previous: Hook) -> None:
+        self.previous = previous
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if not issubclass(kind, UserError):
+            self.previous(kind, error, trace)
+            return
+        sys.stdout.flush()
+        sys.stderr.write(f"{in_one_line(error, trace)}\n")
+        sys.stderr.flush()
+        os._exit(EXIT_REFUSED)
 
 
 class Farewell:
@@ -49,7 +88,8 @@ class Farewell:
     ) -> None:
         self._client, self._worker = client, worker
         self._progress, self._part = progress, part
-        self._previous_hook = sys.excepthook
+        hook = sys.excepthook
+        self._previous_hook: Hook = hook.previous if isinstance(hook, _Refusal) else hook
         self.is_said = self.has_finished = False
         self.on_end: Callable[[], str] = lambda: ""
 
@@ -76,12 +116,13 @@ class Farewell:
         self.is_said = True
         if not issubclass(kind, KeyboardInterrupt):
             lines = traceback.format_exception(kind, error, trace)
+            is_user_error = issubclass(kind, UserError)
             self._send(
                 Crashed(
                     worker=self._worker,
-                    error=lines[-1].strip(),
+                    error=in_one_line(error, trace) if is_user_error else lines[-1].strip(),
                     traceback="".join(lines),
-                    user_error=issubclass(kind, UserError),
+                    user_error=is_user_error,
                 )
             )
         self._previous_hook(kind, error, trace)
@@ -98,3 +139,9 @@ class Farewell:
         deadline = time.monotonic() + SEND_SECONDS
         while not self._client.send(message) and time.monotonic() < deadline:
             time.sleep(RETRY_SECONDS)
+
+
+def in_one_line(error: BaseException, trace: TracebackType | None) -> str:
+    """What is wrong, and where the script has called it."""
+    place = raised_in(trace)
+    return f"{error} ({place})" if place else str(error)

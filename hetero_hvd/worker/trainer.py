@@ -19,6 +19,7 @@ from hetero_hvd.worker.collective import Interrupted
 from hetero_hvd.worker.description import describe_work
 from hetero_hvd.worker.emulation import Emulation
 from hetero_hvd.worker.evaluation import Evaluations, Metrics
+from hetero_hvd.worker.farewell import refuse_in_one_line
 from hetero_hvd.worker.fingerprints import Fingerprints
 from hetero_hvd.worker.flight import TakeAgain
 from hetero_hvd.worker.loader import ShareLoader, SharesAt, Slice
@@ -33,6 +34,8 @@ from hetero_hvd.worker.reproducible import decide, join
 from hetero_hvd.worker.schedule import Schedule
 from hetero_hvd.worker.staleness import staleness_of
 from hetero_hvd.worker.turns import check_turn, turn_of
+
+refuse_in_one_line()  # from here on, as a script may give anything
 
 
 class Trainer:
@@ -106,11 +109,11 @@ class Trainer:
         self._last: Slice | None = None
         self._parts: Iterator[Slice] = iter(())
         self._parts_of: Membership | None = None
-        others = [o for o in (extra_state or {}).values() if isinstance(o, torch.nn.Module)]
+        self._left_at = 0
+        others = (extra_state or {}).values()
         self._evaluations = Evaluations(model, others, self._state, self._step.clock, mode)
         self._after_step, self._is_after_step, self._seed = after_step, False, seed
         self._epoch_exhausted = self._has_batches = False
-        self._left_at = 0
 
     @property
     def is_leader(self) -> bool:

@@ -1,6 +1,6 @@
-"""Which operation with the others the training waits in, read from its stack.
+"""Where the script is: which operation with the others it waits in, what it has called in vain.
 
-Only the heartbeat asks, once a second: the training itself pays nothing for it.
+For the first only the heartbeat asks, once a second: the training itself pays nothing for it.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+import traceback
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 DOOR = str(Path(__file__).with_name("collective.py"))
@@ -49,6 +50,15 @@ def waits_in(thread: int) -> tuple[str, str]:
             return operation, _place(frame)
         frame = frame.f_back
     return (operation, "") if is_waiting else ("", "")
+
+
+def raised_in(trace: TracebackType | None) -> str:
+    """Where the script has called what an error comes from: `script.py:41`, or empty."""
+    place = ""
+    for frame, line in traceback.walk_tb(trace):
+        if not frame.f_code.co_filename.startswith((PACKAGE, "<", *LIBRARIES)):
+            place = f"{Path(frame.f_code.co_filename).name}:{line}"
+    return place
 
 
 def _place(frame: FrameType) -> str:

@@ -149,6 +149,56 @@ def test_wrong_input_is_one_line(start_job):
     assert "the dataset is empty" in job.summary()["reason"]
 
 
+WRONG_OPTION = """
+import torch, hetero_hvd
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.ones(8, 2)), 4)
+hetero_hvd.Trainer(model, optimizer, loader, micro_batch_size=0)
+"""
+
+
+def test_wrong_input_before_training_is_one_line(start_job, tmp_path):
+    """The script's line is in it; nothing is tried again."""
+    (tmp_path / "script.py").write_text(WRONG_OPTION)
+    job = start_job(names=("alpha", "beta"), command=("script.py",))
+    assert job.wait() == 2
+    said = "\n".join(job.output)
+    reason = "micro_batch_size=0: must be a whole number >= 1 (script.py:8)"
+    assert job.summary()["reason"].endswith(reason)
+    assert "Traceback" not in said
+    assert "restart" not in said
+
+
+def test_an_interface_that_is_not_there_ends_the_job_in_one_line(start_job, tmp_path):
+    """Horovod would look for it for ever."""
+    beta = "{name: beta, slots: 1, devices: [], interface: eth77}"
+    own = tmp_path / "own.yaml"
+    own.write_text(f"nodes: [{{name: alpha, slots: 1, devices: []}}, {beta}]\n")
+    job = start_job("-f", str(own))
+    assert job.wait(30) == 2
+    assert (
+        "interface: eth77: node beta has no network interface of that name; it has"
+        in (job.summary()["reason"])
+    )
+
+
+def test_a_signal_to_every_process_at_once_keeps_the_state(start_job):
+    """As of a service manager that stops all of a job: driver, supervisors and workers get it.
+
+    A worker gets it twice, from its supervisor too.
+    """
+    job = start_job(script=("1000",), checkpoint_seconds=600)
+    job.wait_for(r"step [1-9]\d*  epoch")
+    for pid in [job.process.pid, *processes_of(job.folder)]:
+        os.kill(pid, signal.SIGTERM)
+    assert job.wait(30) == 143
+    kept = (job.folder / "out" / "checkpoints").glob("step-*")
+    assert max(int(folder.name.split("-")[1]) for folder in kept) == job.summary()["steps"]
+
+
 def test_too_few_workers_is_a_clear_error(start_job):
     """If fewer than min_np are ready and the others do nothing for the start timeout."""
     job = start_job(
