@@ -148,6 +148,8 @@ def mean_and_weight(loss: Any, *, num_samples: int) -> tuple[torch.Tensor, float
     """
     is_pair = isinstance(loss, tuple) and len(loss) == 2 and not hasattr(loss, "_fields")  # noqa: PLR2004
     mean, weight = loss if is_pair else (loss, num_samples)
+    if is_pair and isinstance(weight, torch.Tensor) and weight.requires_grad:
+        raise UserError("the loss function returned (weight, loss): must be (mean loss, weight)")
     if not isinstance(mean, torch.Tensor):
         raise UserError(f"the loss function returned {kind_of(mean)}: {_instead_of(mean)}")
     if mean.dim():
@@ -155,6 +157,8 @@ def mean_and_weight(loss: Any, *, num_samples: int) -> tuple[torch.Tensor, float
             f"the loss has shape {tuple(mean.shape)}: must be a scalar, the mean over the samples "
             "(reduction='mean', or loss.mean())"
         )
+    if mean.is_complex():
+        raise UserError("the loss is complex: must be a real number, such as its .real or .abs()")
     if not is_scalar(weight) or not 0 <= float(weight) < math.inf:
         found = weight if is_scalar(weight) else kind_of(weight)
         raise UserError(f"the weight of a loss is {found}: must be >= 0, one number")

@@ -118,6 +118,11 @@ def step_options(given: dict[str, Any], *, loader_batch_size: int | None) -> Ste
     """
     _refuse_unknown(given)
     options = StepOptions(**given)
+    if options.clip is not None and not callable(options.clip):
+        raise UserError(
+            f"clip={options.clip!r}: must be a function of the parameters, such as "
+            "lambda parameters: clip_grad_norm_(parameters, 1.0)"
+        )
     bounds_itself = options.micro_batch_size or reproducible_of(options)
     if options.accumulation_steps > 1 and not bounds_itself:
         options = replace(options, micro_batch_size=loader_batch_size)

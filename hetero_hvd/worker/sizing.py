@@ -12,7 +12,7 @@ import torch
 from hetero_hvd.core.knee import KneeSearch
 from hetero_hvd.core.memory_model import MemoryModel
 from hetero_hvd.core.micro_batch_limit import MicroBatchLimit, evenly, smaller
-from hetero_hvd.errors import InvariantError
+from hetero_hvd.errors import InvariantError, JobError
 from hetero_hvd.messages import MicroBatchRaised, StepTiming, WorkerId
 from hetero_hvd.probes.memory import MemoryUse
 from hetero_hvd.worker.memory import MemoryMeter
@@ -48,7 +48,7 @@ class Sizing:
         self._search = KneeSearch() if wanted == AUTO else None
         self._device = device
         self._is_fixed = is_fixed
-        self._limit = MicroBatchLimit(int(os.environ.get(LIMIT_VARIABLE, "0")))
+        self._limit = MicroBatchLimit(_given_limit())
         self._model = MemoryModel()
         self._cap = self._capacity = 0
         self._meter: MemoryMeter | None = None
@@ -202,3 +202,15 @@ class Sizing:
             self._model.observe(self.size, use.peak_bytes)
             self._cap = self._model.cap(use.limit_bytes - self._reserved_bytes)
         return use
+
+
+def _given_limit() -> int:
+    """The largest micro-batch that the driver allows after a lack of memory; 0: any.
+
+    Raises:
+        JobError: The variable is malformed.
+    """
+    text = os.environ.get(LIMIT_VARIABLE, "0")
+    if not text.isdecimal():
+        raise JobError(f"{LIMIT_VARIABLE}={text!r}: must be a whole number >= 0; unset it")
+    return int(text)

@@ -59,6 +59,7 @@ REFUSED = {
     "interval": ({"scheduler_interval": "batch"}, "scheduler_interval='batch': must be 'epoch' or"),
     "option": ({"clipping": 1}, "Trainer has no option clipping: did you mean clip?"),
     "argument": ({"schedular": None}, "no option schedular: did you mean scheduler?"),
+    "clip": ({"clip": 1.0}, "clip=1.0: must be a function of the parameters, such as lambda"),
     "no option": ({"xyzzy": 1}, "no option xyzzy: there are scheduler, "),
     "swapped": (
         {"model": sgd(LINEAR), "optimizer": LINEAR},
@@ -153,6 +154,14 @@ LOSSES = {
     "three": (lambda model, x: (model(x).mean(), 1, 2), "a tuple: must be a scalar tensor"),
     "vector": (lambda model, x: model(x), "the loss has shape (4, 1): must be a scalar"),
     "constant": (lambda _, x: x.mean(), "the loss has no gradient: compute it from the model"),
+    "the other way round": (
+        lambda model, x: (2.0, model(x).mean()),
+        "returned (weight, loss): must",
+    ),
+    "complex": (
+        lambda model, x: model(x).mean() * 1j,
+        "the loss is complex: must be a real number",
+    ),
     "negative": (lambda model, x: (model(x).mean(), -1.0), "weight of a loss is -1.0: must be >="),
     "weights": (lambda model, x: (model(x).mean(), x), "weight of a loss is a tensor of shape"),
     "infinite": (lambda model, x: (model(x).mean(), torch.inf), "weight of a loss is inf: must"),
@@ -273,7 +282,7 @@ def test_an_empty_dataset_has_no_steps():
 def test_batches_are_taken_inside_an_epoch():
     """Outside the loop over epochs there is no membership to share a batch with."""
     trainer = new_trainer()
-    with pytest.raises(UserError, match=r"inside the loop over trainer\.epochs"):
+    with pytest.raises(UserError, match=r"belong into the loop over trainer.epochs"):
         next(trainer.batches())
     with pytest.raises(UserError, match="no step is under way"):
         trainer.apply()
