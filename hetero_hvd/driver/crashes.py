@@ -77,7 +77,8 @@ class Crashes:
         for line in [] if told.user_error or is_known else told.traceback.rstrip().splitlines():
             self._console.say(line)
         is_again = any(told.worker == earlier.told.worker for earlier in self._earlier)
-        if told.user_error or is_known or is_again or not self._others:
+        is_over = not self._others and not self._has_another_finished(crash)
+        if told.user_error or is_known or is_again or is_over:
             self._conclude(crash)
         else:
             self._open = crash
@@ -89,7 +90,7 @@ class Crashes:
         if crash is None:
             return
         has_met = crash.host not in self._membership.hosts
-        if not others:
+        if not others and not self._has_another_finished(crash):
             self._conclude(crash)
         elif has_met or others <= self._membership.rendezvous.waiting:
             self._open = None
@@ -107,6 +108,11 @@ class Crashes:
     def _others(self) -> list[Slot]:
         """Members of which nothing says that their scripts have ended."""
         return [slot for slot in self._membership.present if slot.last_word is None]
+
+    def _has_another_finished(self, crash: Crash) -> bool:
+        """Whether another member has come through all its epochs: it is no error of the script."""
+        members = self._membership.present
+        return any(slot.num_finished for slot in members if slot.host != crash.host)
 
     def _conclude(self, crash: Crash) -> None:
         self._open = None

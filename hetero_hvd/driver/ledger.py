@@ -136,6 +136,7 @@ class Ledger:
                 self._progress.evaluated(message)
             case Finished():
                 self.summary.workers[message.worker].finished = message
+                self.resets_without_step = 0  # another trainer begins at step 0 again
                 self.left(message.worker)
         return []
 
@@ -167,8 +168,13 @@ class Ledger:
         self._stall.heard(worker, message, time.monotonic())
 
     def entered(self, worker: WorkerId) -> None:
-        """A worker begins a loop over epochs: what it has finished before was not the last one."""
-        self.summary.workers[worker].finished = None
+        """A worker begins a loop over epochs: what it has finished before was not the last one.
+
+        Nor was it that of workers whose processes have ended since: they have no part of this one.
+        """
+        records = self.summary.workers
+        for other in (records[worker], *(r for r in records.values() if r.exit_codes)):
+            other.finished = None
         self._stall.returned(worker, time.monotonic())
 
     def left(self, worker: WorkerId) -> None:

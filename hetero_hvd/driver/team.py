@@ -284,7 +284,8 @@ class Team:
 
     def _slots_changed(self) -> None:
         self._news.set()
-        if not self.membership.has_started or self.ended.done():
+        has_trained = bool(self.ledger.workers)
+        if self.ended.done() or not (self.membership.has_started or has_trained):
             return
         self.membership.hosts_changed()
         if self._last_failure and self.slots.may_restart and not self._may_go_on:

@@ -212,6 +212,34 @@ def test_resets_without_a_step_are_counted(tmp_path):
     console.close()
 
 
+def test_trainers_one_after_the_other_are_no_resets_without_a_step(tmp_path):
+    """Each begins at step 0 again: as many as a search over learning rates needs."""
+    books, console, _ = ledger(tmp_path)
+    for rendezvous_id in range(1, 2 * MAX_RESETS_WITHOUT_STEP):
+        books.take(joined(rendezvous_id=rendezvous_id, applied_steps=0))
+        for worker in (WorkerId("alpha", 0), WorkerId("beta", 0)):
+            books.entered(worker)
+            books.take(Finished(worker=worker, applied_steps=2, checksum=f"{rendezvous_id}"))
+        assert books.resets_without_step < MAX_RESETS_WITHOUT_STEP
+    books.close()
+    console.close()
+
+
+def test_who_is_gone_before_the_last_loop_has_no_say_in_its_result(tmp_path):
+    """Alpha is lost between two trainers that end after as many steps."""
+    books, console, _ = ledger(tmp_path)
+    alpha, beta = WorkerId("alpha", 0), WorkerId("beta", 0)
+    books.take(joined())
+    for worker in (alpha, beta):
+        books.take(Finished(worker=worker, applied_steps=12, checksum="of the first"))
+    books.summary.workers[alpha].exit_codes.append(137)
+    books.entered(beta)
+    books.take(Finished(worker=beta, applied_steps=12, checksum="of the second"))
+    assert books.summary.is_consistent is not False
+    books.close()
+    console.close()
+
+
 def test_that_nobody_steps_is_said_while_it_lasts(tmp_path, monkeypatch):
     """On the terminal and in the judgement, from the workers' heartbeats; and its end."""
     now = SimpleNamespace(seconds=100.0)
