@@ -70,6 +70,11 @@ class ClusterState:
         self._num_contradictions = 0
         self._measured: tuple[int, ...] = ()
         self._num_rows = 0
+        self._needs_all = False
+
+    def need_all(self) -> None:
+        """From now on every worker gets a part of each step, at whatever cost."""
+        self._needs_all = True
 
     @property
     def plan(self) -> BatchPlan | None:
@@ -237,8 +242,10 @@ class ClusterState:
                 return Decision(step=step, action="keep", reason=f"{worker} is not measured yet")
         models, proposed = self._best(joined, self._known, now_seconds)
         for worker, now, then in zip(joined.workers, current, proposed, strict=True):
-            if then and not now and worker in self._spares.retried:
+            if then and not now and (self._needs_all or worker in self._spares.retried):
                 reason = f"measure {worker} again"
+                if self._needs_all:
+                    reason = "the script evaluates within epochs, so each worker needs a part"
                 return Decision(step=step, action="try again", reason=reason, proposed=proposed)
         return self._weigh(step, models, proposed, now_seconds)
 
@@ -270,7 +277,7 @@ class ClusterState:
         """Back to the fastest plan that was measured; the model is not believed for a while."""
         until = f"no other plan is tried before step {self._moves.hold_until_step}"
         faster = self._moves.faster_than(current)
-        if faster is None:
+        if faster is None or (self._needs_all and not all(faster[0])):
             reason = f"the last move brought less than was predicted: {until}"
             return Decision(step=step, action="keep", reason=reason)
         plan, seconds = faster
@@ -392,7 +399,7 @@ class ClusterState:
             joined,
             trusted=[record.max_share(now_seconds=now_seconds) for record in known.values()],
             grain=max(joined.undivided, self._config.grain),
-            retried=self._spares.retried,
+            retried=joined.workers if self._needs_all else self._spares.retried,
         )
 
     def _members(self) -> tuple[WorkersJoined, BatchPlan]:

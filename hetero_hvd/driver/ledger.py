@@ -132,8 +132,7 @@ class Ledger:
             case StalenessEnded():
                 self._progress.staleness_ended(message)
             case Evaluated():
-                self.summary.evaluated = message
-                self._progress.evaluated(message)
+                self._evaluated(message)
             case Finished():
                 self.summary.workers[message.worker].finished = message
                 self.resets_without_step = 0  # another trainer begins at step 0 again
@@ -145,6 +144,12 @@ class Ledger:
         self._save_curves()
         self._decisions.close()
         self._timings.close()
+
+    def _evaluated(self, event: Evaluated) -> None:
+        self.summary.evaluated = event
+        if event.needs_all and isinstance(self._cluster, ClusterState):
+            self._cluster.need_all()
+        self._progress.evaluated(event)
 
     def _joined(self, event: WorkersJoined) -> None:
         self.rendezvous_id = event.rendezvous_id

@@ -91,17 +91,20 @@ class StepsTimed(Message, frozen=True):
 
 
 class Evaluated(Message, frozen=True):
-    """An evaluation over a whole set is done. Sent by rank 0.
+    """An evaluation over a whole set is done. Sent by rank 0, or the first one that took part.
 
     Attributes:
         epoch: Epoch after which it ran.
         step: Applied steps at that time.
         metrics: Name to exact weighted mean over the set.
+        needs_all: Whether only workers with a part of the step took part, as the script evaluates
+            in the body of its loop over the batches: better that all have one.
     """
 
     epoch: int
     step: int
     metrics: dict[str, float]
+    needs_all: bool = False
 
 
 class Recovered(Message, frozen=True):

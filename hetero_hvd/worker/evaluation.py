@@ -229,7 +229,7 @@ class Evaluations:
             return position.evaluations[self.num_done - 1]
         result = merge(parts)
         position.evaluations.append(result)
-        return self._told(result)
+        return self._told(result, is_teller=self._state.is_leader)
 
     def run_apart(
         self, metrics: Callable[..., Metrics], loader: DataLoader[Any]
@@ -249,15 +249,38 @@ class Evaluations:
                 parts = gather_bytes(collective, part, "metrics")
         except Interrupted:
             parts = [self._part(metrics, loader, shares=[1], rank=0)]
-        return self._told(merge(parts))
+        return self._told(merge(parts), is_teller=self._state.is_leader)
 
-    def _told(self, result: dict[str, float]) -> dict[str, float]:
+    def run_alone(
+        self, metrics: Callable[..., Metrics], loader: DataLoader[Any], *, is_first: bool
+    ) -> dict[str, float]:
+        """The same where others do not come, as they have no part of the step: over the whole set.
+
+        Args:
+            metrics: The user's function.
+            loader: The set.
+            is_first: Whether this is the first of the workers that have a part.
+        """
+        self._num_apart += 1
+        before_each = self._state.leave_if_due
+        part = self._part(metrics, loader, shares=[1], rank=0, before_each=before_each)
+        if self._mode is not None:
+            self._seeds(self._mode).use(Stream.SCRIPT, self.number)
+        return self._told(merge([part]), is_teller=is_first, needs_all=True)
+
+    def _told(
+        self, result: dict[str, float], *, is_teller: bool, needs_all: bool = False
+    ) -> dict[str, float]:
         position = self._state.position
         self._state.evaluated(result)
-        if self._state.is_leader:
-            self._state.seat.planner.evaluated(
-                Evaluated(epoch=position.epoch, step=position.applied_steps, metrics=result)
+        if is_teller:
+            event = Evaluated(
+                epoch=position.epoch,
+                step=position.applied_steps,
+                metrics=result,
+                needs_all=needs_all,
             )
+            self._state.seat.planner.evaluated(event)
         return result
 
     def _together(

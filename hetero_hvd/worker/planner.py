@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from hetero_hvd.core import planner
+from hetero_hvd.core.cluster import ClusterState
 from hetero_hvd.core.policies import make_policy
 from hetero_hvd.core.settings import BalanceConfig
 from hetero_hvd.messages import BatchPlan, Evaluated, StepsTimed, WorkersJoined
@@ -20,7 +21,7 @@ PLAN_TIMEOUT_SECONDS = 2.0
 
 
 class Planner(Protocol):
-    """Used by rank 0 only."""
+    """Used by rank 0 only, but for `evaluated`."""
 
     def joined(self, event: WorkersJoined) -> BatchPlan:
         """The first plan of a membership."""
@@ -59,7 +60,9 @@ class LocalPlanner:
         self._handle(event)
 
     def evaluated(self, event: Evaluated) -> None:
-        """Nobody else to tell."""
+        """Tell the balancer what concerns it."""
+        if event.needs_all and isinstance(self._cluster, ClusterState):
+            self._cluster.need_all()
 
     def newest(self) -> BatchPlan | None:
         """What the balancer said last."""

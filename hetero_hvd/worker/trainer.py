@@ -283,8 +283,11 @@ class Trainer:
             self._rounds.check_evaluation()
         if self._is_after_step:
             result = self._evaluations.run_apart(metrics, loader)
+        elif self._num_idle:
+            self._drain()
+            is_first = self._last is not None and not self._last.first_sample
+            result = self._evaluations.run_alone(metrics, loader, is_first=is_first)
         else:
-            self._refuse_idle("evaluate in mid-epoch", "call it from after_step")
             self._drain()
             result = self._evaluations.run(metrics, loader, is_epoch_done=self._epoch_exhausted)
         self._step.sizing.forget_peak()
@@ -384,13 +387,12 @@ class Trainer:
         if self._is_after_step:
             raise UserError(f"{what} was called in after_step: a step is being applied already")
 
-    def _refuse_idle(self, what: str, advice: str) -> None:
-        """Refuse what workers without a part of the step under way, or the last one, do not see."""
-        if self._last is not None and self._last.num_idle and not self._epoch_exhausted:
-            raise UserError(
-                f"{what}: {self._last.num_idle} of {self.num_workers} workers have no part of this "
-                f"step and do not run the body of the loop over trainer.batches(): {advice}"
-            )
+    @property
+    def _num_idle(self) -> int:
+        """Workers that do not run the body of the loop at this step, as they have no part of it."""
+        if self._last is None or self._epoch_exhausted:
+            return 0
+        return self._last.num_idle
 
     def _check_epoch(self) -> None:
         """The script has left an epoch: all workers must have done so at the same step."""
@@ -404,7 +406,12 @@ class Trainer:
                 "trainer.batches() and give each to trainer.step (to evaluate only, leave the loop "
                 "over trainer.epochs() with break)"
             )
-        self._refuse_idle("the epoch was left early", "leave it where all have a part")
+        if self._num_idle:
+            raise UserError(
+                f"the epoch was left early: {self._num_idle} of {self.num_workers} workers have no "
+                "part of this step and do not run the body of the loop over trainer.batches(): "
+                "leave it where all have a part"
+            )
 
     def _drain(self) -> bool:
         """Apply all that is under way; False: the membership changed, some is lost."""

@@ -185,6 +185,21 @@ def test_a_worker_that_an_earlier_job_found_slow_is_measured_at_once(table):
     assert plan.local_batch_sizes == pytest.approx((80, 40, 20), abs=6)
 
 
+def test_nobody_is_left_without_a_part_where_the_script_needs_all(table):
+    """A worker that is not worth its part has lost it, until an evaluation asks for all."""
+    speeds = {A: 1000.0, B: 500.0, C: 2.0}
+    state = ClusterState(BalanceConfig())
+    (plan,) = state.handle(joined(A, B, C), now_seconds=0.0)
+    for step in range(60):
+        if step == 30:
+            assert plan.local_batch_sizes[2] == 0
+            state.need_all()
+        state.handle(table(plan, step, speeds=speeds), now_seconds=step / 10)
+        if step >= state.plan.from_step:
+            plan = state.plan
+    assert plan.local_batch_sizes[2] == 1
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_the_small_last_batch_of_an_epoch_never_becomes_a_plan(timing, seed):
     """Whatever the noise, each plan is one for a whole batch, on devices that no line describes."""

@@ -201,11 +201,6 @@ def leave(_script):
     return True
 
 
-def evaluate(script):
-    """Evaluate in its middle."""
-    script.trainer.evaluate(lambda x: {"out": script.model(x).mean()}, DataLoader(X, 4))
-
-
 def in_the_loop(act, **options):
     """A script that does something in the loop's body after the first of three steps."""
 
@@ -225,10 +220,29 @@ ALONE_IN_A_STEP = {"micro_batch_size": BATCH, "equal_micro_batches": True}
 """A batch that is not divided: all workers but one have no part of it."""
 
 
-@pytest.mark.parametrize("act", [leave, evaluate])
-def test_what_others_cannot_see_is_refused_in_the_loop(act):
-    """To leave or to evaluate in the body of the loop, which workers without a part do not run."""
+def test_to_leave_where_others_cannot_see_it_is_refused():
+    """Workers without a part of a step do not run the body of the loop."""
     words = r"2 of 3 workers have no part of this step and do not run the body of the loop"
     with pytest.raises(UserError, match=words):
-        run_together(Hub(3), in_the_loop(act, **ALONE_IN_A_STEP))
-    assert run_together(Hub(3), in_the_loop(act)) == [1 if act is leave else 3] * 3
+        run_together(Hub(3), in_the_loop(leave, **ALONE_IN_A_STEP))
+    assert run_together(Hub(3), in_the_loop(leave)) == [1] * 3
+
+
+def test_an_evaluation_where_others_do_not_come_is_over_the_whole_set():
+    """Who has a part of the step goes over all of it, and asks for parts for all."""
+    found, told = [], []
+
+    def evaluate_and_keep(script):
+        planner = script.trainer._state.seat.planner
+        planner.evaluated = told.append
+        result = script.trainer.evaluate(lambda x: {"mean": x.mean()}, DataLoader(X, 4))
+        found.append(result["mean"])
+
+    assert run_together(Hub(3), in_the_loop(evaluate_and_keep, **ALONE_IN_A_STEP)) == [3] * 3
+    assert found == [pytest.approx(X.mean().item())]
+    assert [event.needs_all for event in told] == [True]
+    found.clear()
+    told.clear()
+    assert run_together(Hub(3), in_the_loop(evaluate_and_keep)) == [3] * 3
+    assert found == [pytest.approx(X.mean().item())] * 3
+    assert [event.needs_all for event in told] == [False]
