@@ -75,7 +75,7 @@ _CAUSES: Mapping[str, tuple[str, str]] = {
     "transfer": ("copying to its device takes long", "look at what else uses {node}'s bus"),
     "compute": (
         "its own computation takes long",
-        "look at what else runs on {node}, and at its device's clock and temperature",
+        "look at the loss function and at what else runs on {node}, at its clock and temperature",
     ),
     "optimizer": (
         "its optimizer takes long",

@@ -13,6 +13,7 @@ What is changed, and why (Horovod 0.28.1, `horovod/runner/elastic/`):
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -101,6 +102,7 @@ def horovod_environment(
         "HOROVOD_GLOO_IFACE": interface,
         "NCCL_SOCKET_IFNAME": interface,
         "HOROVOD_ELASTIC": "1",
+        "HOROVOD_LOG_LEVEL": os.environ.get("HOROVOD_LOG_LEVEL", "fatal"),  # we tell of the rest
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(gloo_timeout_seconds),
     }
 

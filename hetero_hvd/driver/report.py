@@ -103,7 +103,8 @@ def _worker_line(worker: dict[str, Any]) -> str:
         slowest = max(recovery["seconds"] for recovery in worker["recoveries"])
         parts.append(f"{len(worker['recoveries'])} resets, longest {slowest:.2f} s")
     if any(worker["exit_codes"]):
-        parts.append("exit codes " + ", ".join(map(str, worker["exit_codes"])))
+        by_driver = " (ended by the driver)" if worker.get("ended_by_driver") else ""
+        parts.append("exit codes " + ", ".join(map(str, worker["exit_codes"])) + by_driver)
     return "  ".join(parts)
 
 
@@ -130,4 +131,5 @@ def _worker(summary: Summary, worker: WorkerId, record: WorkerRecord) -> dict[st
         "applied_steps": record.finished.applied_steps if record.finished else None,
         "checksum": record.finished.checksum if record.finished else None,
         "exit_codes": record.exit_codes,
+        "ended_by_driver": record.is_ended_by_driver,
     }

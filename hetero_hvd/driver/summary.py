@@ -122,6 +122,7 @@ class WorkerRecord:
         return self.finished or self.script_ended
 
     exit_codes: list[int] = field(default_factory=list)
+    is_ended_by_driver: bool = False
 
 
 class Summary:

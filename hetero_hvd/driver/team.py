@@ -54,6 +54,9 @@ EXIT_USER_ERROR = 2
 EXIT_REFUSED = 64
 """Of a script that cannot be trained by us: EX_USAGE of sysexits.h, see `worker/site`."""
 
+SIGNALLED = 128
+"""Larger exit codes are those of processes that a signal has ended."""
+
 
 class Team:
     """Brings together slots, channels, rendezvous and Horovod. Used in the loop's thread.
@@ -293,7 +296,9 @@ class Team:
             self.end(Ending(self._last_failure, reason))
 
     def _exited(self, slot: Slot, code: int) -> None:
-        self.ledger.summary.workers[slot.worker].exit_codes.append(code)
+        record = self.ledger.summary.workers[slot.worker]
+        record.exit_codes.append(code)
+        record.is_ended_by_driver = self.ended.done() and code > SIGNALLED
         words = exit_in_words(code)
         self.journal.publish(
             WorkerExited(worker=slot.worker, host=slot.host, exit_code=code, words=words)

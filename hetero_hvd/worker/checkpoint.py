@@ -128,7 +128,7 @@ class Checkpoints:
             for line in words:
                 logger.warning("%s: %s", path, line)
             _restore_randomness(state.get("randomness", {}))
-            logger.warning("going on from %s: step %d", path, manifest.applied_steps)
+            logger.warning("has found %s: step %d", path, manifest.applied_steps)
             return path
         return None
 

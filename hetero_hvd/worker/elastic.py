@@ -7,6 +7,7 @@ or k + 1. Nothing is rolled back: unless all replicas agree the most advanced is
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -83,6 +84,7 @@ class ElasticState:
         self._seat: Seat | None = None
         self._membership: Membership | None = None
         self._agreed = (FRESH, "")
+        self._timed_at = (0, math.nan)
         self._times, self._profile = StepTimes(varies=pipeline.varies), StepProfile(clock)
 
     @property
@@ -225,6 +227,7 @@ class ElasticState:
             if exchange is self.membership.exchange and exchange.is_due(step):
                 flags = RESET * self.seat.reset_requested + STOP * self.seat.stop_requested
                 newest = self.seat.planner.newest() if self.is_leader else None
+                self._timed_at = self.position.epoch, self.position.loss
                 exchange.submit(step, self._sizing.measured(self._times.take()), newest, flags)
         except Interrupted as fault:
             self.recover("fault", str(fault))
@@ -330,12 +333,13 @@ class ElasticState:
 
     def _tell_timings(self, table: Table | None) -> None:
         if table is not None and self.is_leader:
+            epoch, loss = self._timed_at
             self.seat.planner.timed(
                 StepsTimed(
                     rendezvous_id=self.membership.rendezvous_id,
                     step=table.step,
-                    epoch=self.position.epoch,
-                    loss=self.position.loss,
+                    epoch=epoch,
+                    loss=loss,
                     timings=table.timings,
                     exchange_seconds=table.blocked_seconds,
                 )

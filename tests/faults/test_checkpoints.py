@@ -52,7 +52,7 @@ def test_a_killed_driver_leaves_no_orphan_and_a_job_that_goes_on(start, tmp_path
         assert result["times_used"] == [60, 60]
         assert result["applied_steps"] == 60 * SAMPLES // BATCH
     repeated = [line for line in second.trace() if line[1] <= reached]
-    assert "going on from" in second.console
+    assert "has found" in second.console
     assert len({line[1] for line in repeated}) <= reached
 
 
@@ -64,7 +64,7 @@ def test_all_workers_lost_at_once(start):
     assert job.wait(90) == 0, job.console
     assert_exact(job, epochs=20, workers=names)
     assert "all members are lost" in job.console
-    assert "going on from" in job.console
+    assert "has found" in job.console
 
 
 def test_without_a_checkpoint_resume_is_refused(tmp_path):
