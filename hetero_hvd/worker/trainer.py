@@ -283,8 +283,7 @@ class Trainer:
             self._rounds.check_evaluation()
         if self._is_after_step:
             result = self._evaluations.run_apart(metrics, loader)
-        elif self._num_idle:
-            self._drain()
+        elif self._num_idle:  # who does not come does not apply what is under way, either
             is_first = self._last is not None and not self._last.first_sample
             result = self._evaluations.run_alone(metrics, loader, is_first=is_first)
         else:
