@@ -83,7 +83,7 @@ def prepare(version: str) -> None:
     source = [*pip, "--no-deps", "--no-binary=:all:", "--no-build-isolation", "-r", str(pinned)]
     wheels = [*pip, "--only-binary=:all:", "--python-version", version]
     wheels += [word for platform in PLATFORMS for word in ("--platform", platform)]
-    wheels += ["--constraint", str(CHECKOUT / "constraints.txt")]
+    wheels += ["--constraint", str(CHECKOUT / "scripts" / "constraints.txt")]
     for command in (source, [*wheels, *BUILD_TOOLS, *FOR_HOROVOD, *requirements()]):
         if subprocess.run(command, check=False).returncode:
             fail("a download failed: pip's lines above say why")

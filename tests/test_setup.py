@@ -183,7 +183,7 @@ def test_a_wrong_python_is_one_line(tmp_path):
     copy = tmp_path / "scripts"
     copy.mkdir()
     files = ("scripts/horovod_wheel.py", "scripts/horovod_corrections.py")
-    for name in ("scripts/setup", *files, "setup.py", "constraints.txt"):
+    for name in ("scripts/setup", *files, "setup.py", "scripts/constraints.txt"):
         (tmp_path / name).write_bytes((CHECKOUT / name).read_bytes())
     done = subprocess.run(
         ["sh", copy / "setup"],
@@ -206,8 +206,8 @@ def test_a_second_run_does_nothing():
 
 
 def test_every_pin_is_exact_and_portable():
-    """`constraints.txt` holds versions only: no index, no path, no local build."""
-    lines = (CHECKOUT / "constraints.txt").read_text().splitlines()
+    """`scripts/constraints.txt` holds versions only: no index, no path, no local build."""
+    lines = (CHECKOUT / "scripts" / "constraints.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert [p for p in pins if not re.fullmatch(r"[A-Za-z][\w.-]*==[0-9][0-9a-z.]*", p)] == []
 
