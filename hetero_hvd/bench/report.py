@@ -30,6 +30,9 @@ Tables are of the newest run. Where there are several, `scripts/bench --again PA
 anew: the spread of a quantity is the range of all turns of all earlier runs, and a further run
 agrees if its own range meets it.""".splitlines()
 
+RAW = Path("build", "benchmarks")
+"""Steps, plans and busy seconds of the newest runs; not for the repository."""
+
 NUMBER_COLUMNS = ("quantity", "goal", "found", "reached")
 
 BAR_HEIGHT, BAR_WIDTH, LABEL_WIDTH = 22, 420, 110
@@ -65,6 +68,8 @@ def write(
 ) -> list[Measured]:
     """Write benchmarks.md, its plots and results.json; other parts stay as they are.
 
+    What the cells were computed from, step by step, is left in `RAW` for whoever asks why.
+
     Args:
         folder: The docs folder.
         facts: From `header`.
@@ -79,7 +84,12 @@ def write(
     store.parent.mkdir(parents=True, exist_ok=True)
     kept = json.loads(store.read_text()) if store.exists() else {}
     run = {"header": dict(facts), "measured": measured_of(tables)}
-    kept[part] = {"tables": [asdict(table) for table in tables], "runs": [*earlier, run]}
+    found = [asdict(table) for table in tables]
+    raw = {table["title"]: rows for table in found if (rows := table.pop("raw"))}
+    if raw:
+        RAW.mkdir(parents=True, exist_ok=True)
+        (RAW / f"{part}.json").write_text(json.dumps(raw))
+    kept[part] = {"tables": found, "runs": [*earlier, run]}
     for table in tables:
         if table.bars:
             (folder / "benchmarks" / f"{part}.svg").write_text(bars(table.title, table.bars))

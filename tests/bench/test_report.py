@@ -45,6 +45,15 @@ def test_the_page_holds_all_parts_with_their_own_header(tmp_path):
     assert set(json.loads((tmp_path / "benchmarks" / "results.json").read_text())) == {"one", "two"}
 
 
+def test_the_steps_of_a_run_are_left_beside_the_checkout(tmp_path, monkeypatch):
+    """They explain a run that went badly, and are no result."""
+    monkeypatch.chdir(tmp_path)
+    measured = replace(table("One", "0.9"), raw=[{"step_seconds": [0.1, 0.2]}])
+    report.write(tmp_path, {"command": "x", **WHEN}, "one", [measured])
+    assert "step_seconds" not in (tmp_path / "benchmarks" / "results.json").read_text()
+    assert json.loads((tmp_path / report.RAW / "one.json").read_text()) == {"One": measured.raw}
+
+
 def test_a_further_run_agrees_where_its_range_meets_those_of_all_before(tmp_path):
     """Each run is kept beside the others; a quantity without a spread is not judged."""
     found = [
