@@ -54,6 +54,8 @@ EXIT_USER_ERROR = 2
 EXIT_REFUSED = 64
 """Of a script that cannot be trained by us: EX_USAGE of sysexits.h, see `worker/site`."""
 
+AFTER_A_LOOP = ", and is not started again: it would begin with the script's first loop over epochs"
+
 SIGNALLED = 128
 """Larger exit codes are those of processes that a signal has ended."""
 
@@ -325,7 +327,8 @@ class Team:
             told = Crashed(worker=slot.worker, error=error, traceback="", user_error=False)
             self._crashes.add(slot, told, code)
         elif code and not isinstance(slot.last_word, Crashed):
-            self._console.say(f"{what} {after}")
+            again = "" if self.slots.may_restart else AFTER_A_LOOP
+            self._console.say(f"{what} {after}{again}")
         elif slot.has_ended_silently and not has_finished:
             self._console.say(f"{what} {after}, but its script has not ended: it counts as lost")
 

@@ -30,5 +30,6 @@ def test_workers_are_lost_in_what_follows_the_first_loop(start_job):
     assert results == {"result-alpha-0.json": [trained, trained, 7.5, [24, 6, 6, 7.5]]}, said
     summary = job.summary()
     assert (summary["reason"], summary["replicas_equal"]) == ("the training is finished", True)
+    assert "is not started again: it would begin with the script's first loop" in said
     assert "before its last epoch" not in said
     assert "is killed" not in said
