@@ -54,6 +54,12 @@ def test_every_link_leads_somewhere(page):
             assert (page.parent / target).exists(), target
 
 
+def test_every_page_stands_in_the_index():
+    """Whoever looks for something finds its page there."""
+    listed = set(re.findall(r"\]\(([a-z-]+\.md)\)", (ROOT / "docs" / "index.md").read_text()))
+    assert listed == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+
 def test_the_two_commands_can_be_run():
     """They are there, and executable."""
     for name in ("demo", "test"):
