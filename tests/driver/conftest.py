@@ -75,7 +75,7 @@ class Job:
             if match := re.search(pattern, line):
                 return match
 
-    def wait(self, seconds=50.0):
+    def wait(self, seconds=100.0):
         """The exit code."""
         code = self.process.wait(timeout=seconds)
         self._reader.join()

@@ -56,7 +56,7 @@ def start_workers():
     hosts = importlib.import_module("horovod.runner.common.util.hosts")
     http_server = importlib.import_module("horovod.runner.http.http_server")
 
-    def start(folder, script, num_workers, *, timeout_seconds=50, codes=None, **arguments):
+    def start(folder, script, num_workers, *, timeout_seconds=100, codes=None, **arguments):
         slots = hosts.get_host_assignments(
             hosts.parse_hosts(f"localhost:{num_workers}"), num_workers
         )

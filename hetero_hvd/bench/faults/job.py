@@ -88,7 +88,7 @@ class FaultJob:
         """What the driver has shown so far."""
         return (self.folder / "console.txt").read_text()
 
-    def wait(self, seconds: float = 60.0) -> int:
+    def wait(self, seconds: float = 100.0) -> int:
         """The exit code; the job is killed if it takes longer."""
         try:
             return self.process.wait(seconds)
