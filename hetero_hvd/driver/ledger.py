@@ -134,7 +134,7 @@ class Ledger:
             case Evaluated():
                 self._evaluated(message)
             case Finished():
-                self.summary.workers[message.worker].finished = message
+                self.summary.workers[message.worker].finish(message)
                 self.resets_without_step = 0  # another trainer begins at step 0 again
                 self.left(message.worker)
         return []
@@ -178,8 +178,8 @@ class Ledger:
         Nor was it that of workers whose processes have ended since: they have no part of this one.
         """
         records = self.summary.workers
-        for other in (records[worker], *(r for r in records.values() if r.exit_codes)):
-            other.finished = None
+        for record in (records[worker], *(r for r in records.values() if r.is_gone)):
+            record.finished = None
         self._stall.returned(worker, time.monotonic())
 
     def left(self, worker: WorkerId) -> None:

@@ -109,20 +109,39 @@ class Phase:
 
 @dataclass(kw_only=True)
 class WorkerRecord:
-    """What is remembered about one worker."""
+    """What is remembered about one worker.
+
+    Attributes:
+        shares: Steps and the shares from then on.
+        recoveries: In order.
+        finished: The last loop over epochs that it has come through, if another has not begun.
+        script_ended: How its script has ended before the last epoch.
+        exit_codes: Of its processes.
+        is_ended_by_driver: Whether the driver has ended the last one, as the job was over.
+        num_exits_before: Processes that had ended when it has finished a loop.
+    """
 
     shares: list[tuple[int, int]] = field(default_factory=list)
     recoveries: list[Recovered] = field(default_factory=list)
     finished: Finished | None = None
     script_ended: ScriptEnded | None = None
+    exit_codes: list[int] = field(default_factory=list)
+    is_ended_by_driver: bool = False
+    num_exits_before: int = 0
 
     @property
     def end(self) -> Finished | ScriptEnded | None:
         """How its script has ended in the newest membership, if it has."""
         return self.finished or self.script_ended
 
-    exit_codes: list[int] = field(default_factory=list)
-    is_ended_by_driver: bool = False
+    def finish(self, event: Finished) -> None:
+        """It has come through a loop over epochs."""
+        self.finished, self.num_exits_before = event, len(self.exit_codes)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process that has finished a loop has ended since."""
+        return len(self.exit_codes) > self.num_exits_before
 
 
 class Summary:
