@@ -57,6 +57,7 @@ class Crashes:
         self._slots, self._membership = slots, membership
         self._console, self._end = console, end
         self._open: Crash | None = None
+        self._is_over = False
         self._earlier: list[Crash] = []
 
     def add(self, slot: Slot, told: Crashed, exit_code: int) -> None:
@@ -68,8 +69,10 @@ class Crashes:
             exit_code: Of the job, should it end by this.
         """
         crash = Crash(host=slot.host, told=told, exit_code=exit_code)
+        self.look()  # the others may have met without the one before since the last look
         if self._open is not None:  # no matter how the two differ: it is not one worker's own
             self._conclude(self._open)
+        if self._is_over:
             return
         for other in self._slots.all:  # all may fail in the same way: one traceback is enough
             other.output.hold()
@@ -115,7 +118,7 @@ class Crashes:
         return any(slot.num_finished for slot in members if slot.host != crash.host)
 
     def _conclude(self, crash: Crash) -> None:
-        self._open = None
+        self._open, self._is_over = None, True
         for slot in self._slots.all:
             slot.output.drop()
         self._console.say(f"{crash.told.worker}: {crash.told.error}")

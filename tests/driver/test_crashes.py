@@ -60,3 +60,25 @@ def test_an_error_is_the_scripts_unless_the_others_do_without(name):
     crashes.look()
     assert [ending.exit_code for ending in ended] == ([5] if expected == ALL else [])
     assert any("only this worker has raised it" in line for line in said) == (expected == OWN)
+
+
+def test_an_error_that_the_others_have_left_behind_is_no_other_ones():
+    """The next one comes before anybody has looked: they have met without the first one by then."""
+    slots = [slot_of(name, (TRAINS,)) for name in ("alpha", "beta", "gamma")]
+    ended, said = [], []
+    membership = SimpleNamespace(
+        present=slots,
+        hosts={slot.host for slot in slots},
+        rendezvous=SimpleNamespace(waiting=set()),
+    )
+    pool = SimpleNamespace(all=slots, judged=asyncio.Event())
+    crashes = Crashes(pool, membership, SimpleNamespace(say=said.append), ended.append)
+    for slot, error in zip(slots[:2], ("ValueError: no", "OSError: no"), strict=True):
+        told = Crashed(worker=slot.worker, error=error, traceback="", user_error=False)
+        slot.heard(told)
+        crashes.add(slot, told, 1)
+        membership.hosts = membership.hosts - {slot.host}
+        membership.present = [other for other in slots if other.host in membership.hosts]
+    crashes.look()
+    assert not ended
+    assert sum("only this worker has raised it" in line for line in said) == 2

@@ -97,7 +97,9 @@ def test_a_job_with_work_left_never_ends_with_0(start_job, kind, place, code, re
     job, found, said = run(start_job, {name: [kind, place] for name in ("alpha", "beta")})
     assert found == code, said
     assert reason in job.summary()["reason"]
-    assert not re.search(NEVER, said), said
+    # Workers that are asked to leave go one after the other: the last may be alone for a while.
+    never = NEVER.replace("all members are lost|", "") if "SIGTERM" in kind else NEVER
+    assert not re.search(never, said), said
     assert "restart 1" not in said
     assert said.count("Traceback") == (kind == "raise")
     assert not results(job)

@@ -74,5 +74,5 @@ def test_resumed_on_another_number_of_workers(start, alone, tmp_path):
 def test_a_job_without_the_mode_says_how_to_start_it(start_job):
     """The script asks for it: the driver must plan in its grains."""
     job = start_job(names=("alpha",), command=(SCRIPT, "1"))
-    assert job.wait() == 1
+    assert job.wait() == 2
     assert "start it with hetero-hvd run --reproducible --grain 8" in "\n".join(job.output)
