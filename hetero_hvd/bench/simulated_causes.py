@@ -188,7 +188,8 @@ class SimulatedJob:
         return float(np.exp(self._random.normal(0.0, self.noise_ratio)))
 
     def _has_changed(self, shares: Sequence[int], rows: Sequence[dict[str, float]]) -> bool:
-        own = [sum(row[phase] for phase in (*OWN_PHASES, "other")) for row in rows]
+        parts = (*OWN_PHASES, "other", "evaluation")
+        own = [sum(row[part] for part in parts) for row in rows]
         found = zip(self._hurries, shares, own, strict=True)
         return sum(hurry.observe(share, seconds) for hurry, share, seconds in found) > 0
 

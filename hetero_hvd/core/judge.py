@@ -10,7 +10,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from hetero_hvd.core.live_words import stall_in_words
+from hetero_hvd.core.spells import Recurring, Spells
 from hetero_hvd.core.verdicts import Episode, judge, mean_row, straggler_cost_seconds
 from hetero_hvd.messages import (
     Event,
@@ -32,7 +35,8 @@ RECENT_EXCHANGES = 5
 
 LOOKS = ((2, 4), (WINDOW_EXCHANGES, 2 * RECENT_EXCHANGES))
 """Exchanges that are averaged, and how often in a row they must show a change: one that is there
-all the time is seen soon, one that comes and goes in the long run."""
+all the time is seen soon, one that varies in the long run. What comes in spells is `core.spells`'s
+to see."""
 
 SAME_SHARE_RATIO = 0.1
 """Exchanges at shares that differ by more from today's tell of another plan."""
@@ -58,6 +62,7 @@ class Judge:
         self._stall: StallReported | None = None
         self._tables: deque[Table] = deque(maxlen=WINDOW_EXCHANGES)
         self._steps: deque[int] = deque(maxlen=WINDOW_EXCHANGES)
+        self._spells = Spells(WINDOW_EXCHANGES)
         self._episodes: deque[Episode] = deque(maxlen=MAX_EPISODES)
         self._num_exchanges = self._looked_at = 0
         self._has_report = self._is_over = False
@@ -128,29 +133,51 @@ class Judge:
     def _changes(self) -> set[str]:
         """Topics of which the newest exchanges have said something else for long enough."""
         changed = set()
+        recurring = self._spells.recurring(self.step)
         for num_averaged, num_looks in LOOKS:
             for found in judge(self._means(num_averaged)):
                 topic, gist = _topic(found), _gist(found)
+                if topic == "bound" and recurring is not None and num_averaged < WINDOW_EXCHANGES:
+                    continue  # between two spells all looks well
                 seen, count = self._seen.get((topic, num_averaged), (None, 0))
                 count = count + 1 if seen == gist else 1
                 self._seen[topic, num_averaged] = gist, count
                 if count >= num_looks and self._told.get(topic) != gist:
                     changed.add(topic)
         if changed & self._told.keys():  # another regime: what was before does not count any more
-            while len(self._tables) > RECENT_EXCHANGES:
-                self._tables.popleft()
-                self._steps.popleft()
+            self._keep(list(self._steps)[-RECENT_EXCHANGES:])
+        if recurring is not None and self._confirms(recurring):
+            self._keep([step for step in self._steps if step >= recurring.since_step])
+            changed.add("bound")
         return changed
+
+    def _confirms(self, recurring: Recurring) -> bool:
+        """Whether it is what binds the run from its first spell on, even without the worst one."""
+        pairs = zip(self._steps, self._tables, strict=True)
+        tables = [table for step, table in pairs if step >= recurring.since_step]
+        tables.remove(max(tables, key=_longest_step))
+        return bool(tables) and _bound_of(_mean_table(tables)).kind == recurring.kind
+
+    def _keep(self, steps: Sequence[int]) -> None:
+        """Judge these exchanges, the newest ones, and forget those before them."""
+        while len(self._steps) > len(steps):
+            self._tables.popleft()
+            self._steps.popleft()
 
     def _joined(self, event: WorkersJoined) -> None:
         self._members, self._rendezvous_id = event.workers, event.rendezvous_id
         self._global_batch_size, self._varies = event.global_batch_size, event.wait_free
         self._is_first = True
-        self._tables.clear()
-        self._steps.clear()
+        self._forget()
         for episode in self._episodes:
             if episode.until_step is None and episode.worker not in event.workers:
                 self._end(episode, event.applied_steps)
+
+    def _forget(self) -> None:
+        """What was measured with other members or shares tells nothing about these."""
+        self._tables.clear()
+        self._steps.clear()
+        self._spells.clear()
 
     def _timed(self, event: StepsTimed) -> None:
         """Keep the table; the first one of a membership contains its start and is left out."""
@@ -167,13 +194,34 @@ class Judge:
             return  # the smaller batch at the end of an epoch tells nothing about the others
         self._num_exchanges += 1
         if self._tables and not (self._varies or _has_same_shares(self._tables[-1], table)):
-            self._tables.clear()
-            self._steps.clear()
-        self._tables.append(table)
+            self._forget()
+        self._tables.append(self._completed(table, event.step))
         self._steps.append(event.step)
+        table = self._tables[-1]
+        found, num_steps = _bound_of(table), max(row.num_steps for row in table.values())
+        kind = found.kind if found.is_complete else None
+        self._spells.observe(event.step - num_steps + 1, kind, _longest_step(table))
         for episode in self._episodes:
             if episode.until_step is None:
                 self._charge(episode, since_step=event.step)
+
+    def _completed(self, table: Table, step: int) -> Table:
+        """A table with the steps that a worker has left out, as it saw itself change after them.
+
+        They were as they should be: as its row of middle duration, of those that are kept.
+        """
+        if not self._steps or self._varies:
+            return table
+        num_steps, found = step - self._steps[-1], {}
+        for worker, row in table.items():
+            found[worker] = row
+            num_missing = num_steps - row.num_steps
+            before = [kept[worker] for kept in self._tables if worker in kept]
+            if before and num_missing > 0:
+                before.sort(key=lambda kept: kept.step_seconds)
+                usual = msgspec.structs.replace(before[len(before) // 2], num_steps=num_missing)
+                found[worker] = mean_row([usual, row])
+        return found
 
     def _reported(self, event: StragglerReported) -> None:
         self._has_report = True
@@ -252,6 +300,16 @@ def _stalled(event: StallReported) -> Finding:
         words=stall_in_words(event),
         evidence={"stalled_seconds": event.seconds},
     )
+
+
+def _bound_of(rows: Table) -> Finding:
+    """What binds the run."""
+    return next(found for found in judge(rows) if _topic(found) == "bound")
+
+
+def _longest_step(table: Table) -> float:
+    """Mean duration of its steps on the worker that took longest, in seconds."""
+    return max(row.step_seconds for row in table.values())
 
 
 def _mean_table(tables: Sequence[Table]) -> Table:

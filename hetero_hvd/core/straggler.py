@@ -31,9 +31,13 @@ much a worker's steps vary."""
 WINDOWS = (VERDICT_ROWS, 16, 32)
 """Rows whose median is judged; where steps vary much it takes more of them to be sure."""
 
-FEWEST_SPELLS, QUIET_ROWS = 3, 16
-"""So many spells of bad rows in the longest window are no accident; they are over after so many
-good rows."""
+FEWEST_SPELLS, FEWEST_LARGE_SPELLS, QUIET_ROWS = 3, 2, 16
+"""So many spells of bad rows in the longest window are no accident, nor are so many large ones;
+they are over after so many good rows."""
+
+LARGE_RATIO = 0.5
+"""Spells are large if a worker has less than this part of its own speed from the first of them on,
+even without the worst row."""
 
 NOISE_SECONDS = 0.005
 """What a busy operating system costs a step now and then is no straggler's doing."""
@@ -201,12 +205,14 @@ class _Watched:
             if now < VERDICT_RATIO and self.smooth < latest and median(found) < worst:
                 self.is_intermittent = False
                 return now
-        rows = self._intermittent_rows()
-        if _mean_ratio(rows, but_worst=True) >= VERDICT_RATIO * math.exp(-self._chance(len(rows))):
+        rows, num_spells = self._intermittent_rows()
+        ratio = _mean_ratio(rows, but_worst=True)
+        if num_spells < (FEWEST_LARGE_SPELLS if ratio < LARGE_RATIO else FEWEST_SPELLS):
             return None
-        first = next(index for index, row in enumerate(rows) if row.is_bad)
-        self.is_intermittent, self.well_step = True, rows[first].first_step - 1
-        return _mean_ratio(rows[first:])
+        if ratio >= VERDICT_RATIO * math.exp(-self._chance(len(rows))):
+            return None
+        self.is_intermittent, self.well_step = True, rows[0].first_step - 1
+        return _mean_ratio(rows)
 
     def _chance(self, num_rows: int) -> float:
         """By how much so many rows may be bad by chance, as log ratio."""
@@ -222,11 +228,11 @@ class _Watched:
         centre = median(logs)
         return MAD_TO_SIGMA * median(abs(log - centre) for log in logs)
 
-    def _intermittent_rows(self) -> list[_Row]:
-        """Rows since it was last found well, if bad ones come again and again; else none."""
+    def _intermittent_rows(self) -> tuple[list[_Row], int]:
+        """Rows from the first bad one on since it was last found well, and spells among them."""
         rows = list(self.rows)[-self.num_rows_well :] if self.num_rows_well else []
-        spells = sum(after.is_bad and not before.is_bad for before, after in pairwise(rows))
-        return rows if spells >= FEWEST_SPELLS and len(rows) >= FEWEST_ROWS else []
+        begins = [i for i, (a, b) in enumerate(pairwise(rows), 1) if b.is_bad and not a.is_bad]
+        return (rows[begins[0] :], len(begins)) if begins else ([], 0)
 
     def is_well_again(self) -> bool:
         """Whether that it was slow is over."""
@@ -244,6 +250,8 @@ class _Watched:
             return False  # it may be on its way to be well
         if median(self.last(NOW_ROWS)) >= VERDICT_RATIO:
             return False  # not as slow as to be named
+        if told and not self.causes():
+            return False  # what was told is more than what is known now, as while shares move
         is_worse = max(recent) < (1 - CHANGED_RATIO) * ratio
         is_better = min(recent) > (1 + CHANGED_RATIO) * ratio
         return is_worse or is_better or bool(self._lasting_causes() - set(told))

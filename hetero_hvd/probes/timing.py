@@ -120,9 +120,9 @@ class PhaseClock:
         return sum(seconds for name, seconds in self._seconds.items() if name in OWN_PHASES)
 
     @property
-    def timed_seconds(self) -> float:
-        """Time in any phase since the last `take`, as far as the host knows."""
-        return sum(self._seconds.values())
+    def waited_seconds(self) -> float:
+        """Time of waits for others since the last `take`."""
+        return self._seconds["comm_wait"]
 
     def take_processor_seconds(self) -> float:
         """Processor time of all threads outside of waits and evaluations, since the last call."""

@@ -14,7 +14,7 @@ import time
 from functools import partial
 
 from hetero_hvd.errors import InvariantError, JobError, UserError, WorkerLostError
-from hetero_hvd.messages import OWN_PHASES, Finished, Leaving, Recovered, StepsTimed
+from hetero_hvd.messages import Finished, Leaving, Recovered, StepsTimed
 from hetero_hvd.probes.timing import NO_PHASE, PhaseClock
 from hetero_hvd.worker.admission import Seat, init
 from hetero_hvd.worker.collective import Interrupted
@@ -187,8 +187,7 @@ class ElasticState:
         """
         if busy_seconds is not None:
             step = self.position.applied_steps + self._pipeline.num_in_flight
-            in_script = time.perf_counter() - self._times.ended_at - self._clock.timed_seconds
-            own = busy_seconds + max(0.0, in_script)
+            own = time.perf_counter() - self._times.ended_at - self._clock.waited_seconds
             self._times.look(share, own, planned=self._planned(step))
         if self._times.has_changed or not self.is_leader:
             return self._times.has_changed
@@ -204,8 +203,8 @@ class ElasticState:
         """
         step = self.position.applied_steps + self._pipeline.num_in_flight - 1
         if "forward" in seconds and self._clock.busy_seconds is None:  # the device told it just now
-            busy = sum(value for phase, value in seconds.items() if phase in OWN_PHASES)
-            self._times.look(share, busy, planned=self._planned(step))
+            own = sum(value for phase, value in seconds.items() if phase != "comm_wait")
+            self._times.look(share, own, planned=self._planned(step))
         more = self._profile.step_applied(self.seat, step)
         self._times.add(share, seconds, more | self._pipeline.state())
         self._watchdog.learn(seconds)

@@ -35,7 +35,7 @@ class StepTimes:
 
         Args:
             share: Samples of this worker in the step.
-            own_seconds: Its own time in it.
+            own_seconds: Its own time in it: all but the waits for others.
             planned: Its samples by the plan; the rest of an epoch has fewer, and says nothing.
         """
         self.has_changed = share == planned and self._hurry.observe(share, own_seconds)

@@ -34,7 +34,7 @@ def slower(*faults, size=1.0, every=1):
         if step % every:
             return {}
         seconds = every * size * STEP_SECONDS
-        return {COLUMNS[cause]: seconds for who, cause in faults if who == worker}
+        return {COLUMNS.get(cause, cause): seconds for who, cause in faults if who == worker}
 
     return delay
 
@@ -103,6 +103,36 @@ def test_a_cause_that_comes_and_goes_is_named(cause):
     (report,) = [r for r in job.diagnosis.reports if r.is_slow]
     assert report.speed_ratio == pytest.approx(0.5, abs=0.15)
     check_sentences(job)
+
+
+@pytest.mark.parametrize("size", [0.5, 1.0, 2.0, 3.0])
+@pytest.mark.parametrize("cause", ["script", "evaluation"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_all_workers_do_now_and_then_is_named_soon_and_not_taken_back(cause, size, seed):
+    """Every tenth step; of the rest they spend their time computing. What is told of it is true."""
+    everybody = ((who, cause) for who in range(3))
+    job, since = run(slower(*everybody, size=size, every=10), seed=seed)
+    told = [
+        (at - since, found)
+        for at, found in job.diagnosis.news
+        if at > since and found.kind in (*COLUMNS, "evaluation", "contention", "communication")
+    ]
+    ((first, found),) = told
+    assert found.kind == cause
+    assert first < WORD_SECONDS
+    assert named(job) == {}
+    bound = next(found for found in job.verdict() if found.kind == cause)
+    assert bound.evidence[f"{cause}_ratio"] == pytest.approx(size / (1 + size), abs=0.1)
+    check_sentences(job)
+
+
+@pytest.mark.parametrize("size", [0.5, 1.0, 2.0, 3.0])
+def test_one_worker_that_is_slow_now_and_then_is_named_soon(size):
+    """Large spells are no accident the second time, smaller ones the third."""
+    job, since = run(slower((1, "input"), size=size, every=10))
+    assert named(job) == {"n1:0": {"input"}}
+    first = next(at for at, found in job.diagnosis.news if at > since and found.kind == "straggler")
+    assert first - since < WORD_SECONDS
 
 
 @pytest.mark.parametrize("cause", COLUMNS)
