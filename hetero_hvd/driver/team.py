@@ -367,13 +367,16 @@ class Team:
         """All members have ended, or Horovod could not go on without those who did."""
         self._crashes.look()
         summary = self.ledger.summary
-        finished = [record for record in summary.workers.values() if record.finished]
-        members = [summary.workers[w] for w in self.ledger.workers or summary.workers]
+        finished = any(record.finished for record in summary.workers.values())
+        present = self.ledger.workers or summary.workers
+        members = [summary.workers[worker] for worker in present]
         are_all_lost = self._last_failure and not self.membership.present
         if finished:
-            ends = [record.exit_codes[-1:] for record in finished if record in members]
-            code = next((codes[0] for codes in ends if any(codes)), 0)
-            self.end(Ending(code, "the training is finished", is_orderly=True))
+            pairs = zip(present, members, strict=True)
+            ends = [(worker, r.exit_codes[-1:]) for worker, r in pairs if r.finished]
+            worker, code = next(((w, codes[0]) for w, codes in ends if any(codes)), (None, 0))
+            later = f"; after that {worker} {exit_in_words(code)}" if code else ""
+            self.end(Ending(code, f"the training is finished{later}", is_orderly=True))
         elif members and all(record.script_ended for record in members):
             code = 0 if summary.is_consistent in (True, None) else 1
             reason = f"the script has ended on all workers after {summary.num_steps} steps"

@@ -36,10 +36,22 @@ def here(name):
             raise ArithmeticError("the script is wrong")
         case ["exit", code]:
             sys.exit(int(code))
+        case ["late", "exit", code]:
+            wait_for_another()
+            sys.exit(int(code))
         case ["_exit", code]:
             os._exit(int(code))
         case ["signal", name]:
             os.kill(os.getpid(), getattr(signal, name))
+
+
+def wait_for_another():
+    """Until another worker has finished, and a while longer."""
+    deadline = time.monotonic() + 20.0
+    while len(list(Path().glob("result-*.json"))) < 2:
+        assert time.monotonic() < deadline, "nobody else has finished"
+        time.sleep(0.05)
+    time.sleep(2.0)
 
 
 def linger(seconds):
@@ -84,6 +96,8 @@ def train(trainer, data):
             break
         if kind != "skip":
             trainer.evaluate(metrics, DataLoader(data, BATCH))
+        if kind == "scheduler":
+            trainer.scheduler.step()
         here("epoch")
 
 
@@ -101,8 +115,11 @@ def main():
     model = Counts()
     optimizer = torch.optim.SGD(model.parameters(), lr=float(BATCH))
     data = TensorDataset(torch.arange(SAMPLES))
-    trainer = hetero_hvd.Trainer(model, optimizer, DataLoader(data, BATCH, shuffle=True))
-    trainer.model = model
+    options = {}
+    if kind == "scheduler":
+        options["scheduler"] = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    trainer = hetero_hvd.Trainer(model, optimizer, DataLoader(data, BATCH, shuffle=True), **options)
+    trainer.model, trainer.scheduler = model, options.get("scheduler")
     if kind == "hook":
         atexit.register(linger, 6.0)
     if kind == "thread":

@@ -114,3 +114,25 @@ def test_an_operation_that_only_some_workers_call_ends_the_job_in_one_line(start
         r"beta:0 waits in trainer.step\(\) \(endings.py:\d+\): every worker must call the same",
         job.summary()["reason"],
     )
+
+
+def test_a_scheduler_that_the_script_advances_as_well_ends_the_job_in_one_line(start_job):
+    """It would be advanced twice as far as the script says."""
+    job, code, said = run(start_job, dict.fromkeys(("alpha", "beta"), ("scheduler", "")))
+    assert code == 2, said
+    assert re.search(
+        r":0: the script has called the scheduler's step\(\): the trainer, which was given the "
+        r"scheduler, does so after each epoch; remove one of them \(endings.py:\d+\)",
+        job.summary()["reason"],
+    )
+    assert "Traceback" not in said
+
+
+def test_an_exit_code_after_another_worker_has_finished_is_the_jobs(start_job):
+    """The training is finished, and what followed it on one worker went wrong."""
+    job, code, said = run(start_job, {"alpha": ["finish", ""], "beta": ["late exit 5", "after"]})
+    assert code == 5, said
+    assert not re.search(NEVER, said), said
+    reason = "the training is finished; after that beta:0 exited with code 5"
+    assert job.summary()["reason"] == reason
+    assert set(results(job)) == {"alpha-0", "beta-0"}

@@ -1,7 +1,8 @@
-"""Two trainings one after the other, and an evaluation after each; some workers are lost in them.
+"""Trainings one after the other, and an evaluation after each; some workers are lost in them.
 
-Usage: two_trainers.py JSON: place to the worker that is killed there. The parameters count how
-often each sample was used, so that a result proves that no step was lost or repeated.
+Usage: two_trainers.py JSON [NUMBER]: place to the worker that is killed there; NUMBER trainings of
+two epochs, else those of `main`. The parameters count how often each sample was used, so that a
+result proves that no step was lost or repeated.
 """
 
 import json
@@ -16,6 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import hetero_hvd
 
 SAMPLES, BATCH, EPOCHS = 16, 4, 3
+STEP = 6
+"""Of each training, in which a worker may be lost."""
 WORKER = os.environ["HETERO_HVD_WORKER"]
 FAULTS = json.loads(sys.argv[1])
 
@@ -49,7 +52,7 @@ class Training:
         """Train and evaluate; gives steps, how often each sample was used, and what was found."""
 
         def loss(index):
-            if self.trainer.applied_steps % 12 == 6:
+            if self.trainer.applied_steps % 12 == STEP:
                 here(f"{name}-training")
             return -self.counts[index].mean()
 
@@ -70,6 +73,12 @@ class Training:
         return self.trainer.evaluate(metrics, self.test_set)["number"]
 
 
+def many(number):
+    """So many trainings, each with a trainer of its own."""
+    found = [Training().run(2, f"number-{index}") for index in range(number)]
+    Path(f"result-{WORKER.replace(':', '-')}.json").write_text(json.dumps(found))
+
+
 def main():
     """The second training, then the first one again: it is evaluated, and goes on."""
     first, second = Training(), Training()
@@ -78,4 +87,7 @@ def main():
     Path(f"result-{WORKER.replace(':', '-')}.json").write_text(json.dumps(found))
 
 
-main()
+if len(sys.argv) > 2:
+    many(int(sys.argv[2]))
+else:
+    main()

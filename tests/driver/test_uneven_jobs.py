@@ -1,0 +1,80 @@
+"""The balancer in real jobs: data that no batch divides, stairs, idle and slowed workers."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.driver.records.reader import read_record
+from hetero_hvd.messages import BatchPlan, StragglerReported
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(150)]
+
+SCRIPT = Path(__file__).with_name("uneven.py")
+BATCH = 48
+
+
+def run(start_job, seconds, **more):
+    """A job of these workers; gives its folder, its events and what each worker has proved."""
+    words = {"batch": BATCH, "seconds": seconds, **more}
+    job = start_job(
+        names=tuple(worker.split(":")[0] for worker in seconds),
+        command=(str(SCRIPT), json.dumps(words)),
+        max_restarts=0,
+        checkpoint_seconds=0,
+    )
+    code, said = job.wait(100), "\n".join(job.output)
+    assert code == 0, said
+    assert job.summary()["replicas_equal"] is True
+    files = job.folder.glob("result-*.json")
+    results = {file.stem.removeprefix("result-"): json.loads(file.read_text()) for file in files}
+    assert results, said
+    check_counts(results.values(), **more)
+    return job, [event for _, event in read_record(job.folder / "out").events], results
+
+
+def check_counts(results, *, samples, epochs, **_):
+    """Every sample was used once in each epoch; those of the smaller last batch weigh more."""
+    num_left = samples % BATCH
+    weights = [1.0] * (samples - num_left) + [BATCH / num_left if num_left else 1.0] * num_left
+    for result in results:
+        assert result["steps"] == epochs * math.ceil(samples / BATCH)
+        assert result["counts"] == pytest.approx([epochs * weight for weight in weights], rel=1e-4)
+
+
+def test_the_small_last_batch_of_an_epoch_is_never_a_plan(start_job):
+    """Nor after a move that was measured to be worse, as on a device whose time goes in stairs."""
+    seconds = {"alpha:0": (0.001, 1), "beta:0": (0.002, 1), "gamma:0": (0.0016, 12)}
+    _, events, _ = run(start_job, seconds, samples=5 * BATCH + 20, epochs=16)
+    plans = [event for event in events if isinstance(event, BatchPlan)]
+    assert len({plan.local_batch_sizes for plan in plans}) >= 2, "the balancer did nothing"
+    assert all(sum(plan.local_batch_sizes) == BATCH for plan in plans)
+    assert all(not size % 1 and size >= 0 for plan in plans for size in plan.local_batch_sizes)
+
+
+def test_an_evaluation_gives_a_part_to_whom_the_balancer_has_left_none(start_job):
+    """A worker without samples does not come to an evaluation in the midst of an epoch."""
+    seconds = {"alpha:0": (0.001, 1), "beta:0": (0.001, 1), "gamma:0": (0.1, 1)}
+    samples = 80 * BATCH
+    _, events, results = run(start_job, seconds, samples=samples, epochs=1, evaluate_every=40)
+    plans = [event.local_batch_sizes for event in events if isinstance(event, BatchPlan)]
+    assert any(0 in plan for plan in plans), "nobody was idle"
+    first_idle = next(place for place, plan in enumerate(plans) if 0 in plan)
+    assert 0 not in plans[-1], "an idle worker was left idle"
+    assert first_idle < len(plans) - 1
+    means = [mean for result in results.values() for mean in result["means"]]
+    assert means
+    assert means == pytest.approx([(samples - 1) / 2] * len(means))
+
+
+def test_the_curve_of_who_has_become_slow_is_not_kept(start_job):
+    """What it was before the fault is no longer known, and what it is now is not what it can do."""
+    seconds = {"alpha:0": (0.001, 1), "beta:0": (0.001, 1)}
+    slower = {"beta:0": (120, 4.0)}
+    job, events, _ = run(start_job, seconds, samples=60 * BATCH, epochs=5, slower=slower)
+    slow = {str(e.worker) for e in events if isinstance(e, StragglerReported) and e.is_slow}
+    assert slow == {"beta:0"}, "the fault was not seen"
+    curves = (job.folder / "curves.json").read_text()
+    assert "alpha" in curves
+    assert "beta" not in curves
