@@ -165,7 +165,8 @@ class SimulatedJob:
         self._rows.append(rows)
         if self._has_changed(shares, rows):
             self._hurry_until = self.step + HURRIED_STEPS
-            del self._rows[:-1]
+            if not any(row["evaluation"] for row in rows):
+                del self._rows[:-1]
         if self.step % self.plan.exchange_steps == 0 or self.step < self._hurry_until:
             self._exchange(shares)
         self.step += 1

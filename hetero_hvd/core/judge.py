@@ -14,7 +14,7 @@ import msgspec
 
 from hetero_hvd.core.live_words import stall_in_words
 from hetero_hvd.core.spells import Recurring, Spells
-from hetero_hvd.core.verdicts import Episode, judge, mean_row, straggler_cost_seconds
+from hetero_hvd.core.verdicts import Episode, bound, judge, mean_row, straggler_cost_seconds
 from hetero_hvd.messages import (
     Event,
     Finding,
@@ -33,10 +33,10 @@ WINDOW_EXCHANGES = 20
 RECENT_EXCHANGES = 5
 """A change that so many exchanges in a row show is told; what was before it is judged no more."""
 
-LOOKS = ((2, 4), (WINDOW_EXCHANGES, 2 * RECENT_EXCHANGES))
-"""Exchanges that are averaged, and how often in a row they must show a change: one that is there
-all the time is seen soon, one that varies in the long run. What comes in spells is `core.spells`'s
-to see."""
+SUDDEN_LOOKS, LASTING_LOOKS = (2, 4), 2 * RECENT_EXCHANGES
+"""How often in a row the mean of two exchanges, and that of all that are judged, must show a
+change: one that is there all the time is seen soon, one that varies in the long run. What comes in
+spells is left to `core.spells`."""
 
 SAME_SHARE_RATIO = 0.1
 """Exchanges at shares that differ by more from today's tell of another plan."""
@@ -132,23 +132,29 @@ class Judge:
 
     def _changes(self) -> set[str]:
         """Topics of which the newest exchanges have said something else for long enough."""
-        changed = set()
         recurring = self._spells.recurring(self.step)
-        for num_averaged, num_looks in LOOKS:
-            for found in judge(self._means(num_averaged)):
-                topic, gist = _topic(found), _gist(found)
-                if topic == "bound" and recurring is not None and num_averaged < WINDOW_EXCHANGES:
-                    continue  # between two spells all looks well
-                seen, count = self._seen.get((topic, num_averaged), (None, 0))
-                count = count + 1 if seen == gist else 1
-                self._seen[topic, num_averaged] = gist, count
-                if count >= num_looks and self._told.get(topic) != gist:
-                    changed.add(topic)
-        if changed & self._told.keys():  # another regime: what was before does not count any more
-            self._keep(list(self._steps)[-RECENT_EXCHANGES:])
-        if recurring is not None and self._confirms(recurring):
+        if recurring is not None and not self._confirms(recurring):
+            recurring = None
+        lasting = self._seen_often(WINDOW_EXCHANGES, LASTING_LOOKS)
+        sudden = self._seen_often(*SUDDEN_LOOKS)
+        if recurring is not None:
             self._keep([step for step in self._steps if step >= recurring.since_step])
-            changed.add("bound")
+            sudden.discard("bound")  # between two spells all looks well
+            lasting.add("bound")
+        if sudden & self._told.keys():  # another regime: what was before does not count any more
+            self._keep(list(self._steps)[-RECENT_EXCHANGES:])
+        return sudden | lasting
+
+    def _seen_often(self, num_averaged: int, num_looks: int) -> set[str]:
+        """Topics of which the mean of some exchanges has said something new for some times."""
+        changed = set()
+        for found in judge(self._means(num_averaged)):
+            topic, gist = _topic(found), _gist(found)
+            seen, count = self._seen.get((topic, num_averaged), (None, 0))
+            count = count + 1 if seen == gist else 1
+            self._seen[topic, num_averaged] = gist, count
+            if count >= num_looks and self._told.get(topic) != gist:
+                changed.add(topic)
         return changed
 
     def _confirms(self, recurring: Recurring) -> bool:
@@ -304,7 +310,7 @@ def _stalled(event: StallReported) -> Finding:
 
 def _bound_of(rows: Table) -> Finding:
     """What binds the run."""
-    return next(found for found in judge(rows) if _topic(found) == "bound")
+    return bound({worker: row for worker, row in rows.items() if row.local_batch_size > 0})
 
 
 def _longest_step(table: Table) -> float:

@@ -123,7 +123,7 @@ class _Watched:
         A quota lets a worker that often waits for others run as if there were none, until its
         share grows: it is not slow as long as it gets all that the quota ever gave it.
         """
-        if not (self.most_granted and row.throttled_seconds > 0):
+        if not (self.most_granted and row.throttled_seconds > 0 and row.processor_seconds > 0):
             return math.nan
         own, entitled = row.own_seconds, row.processor_seconds / self.most_granted
         lost = own - min(expected, entitled)

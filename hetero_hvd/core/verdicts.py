@@ -146,7 +146,7 @@ def judge(rows: Rows, episodes: Sequence[Episode] = ()) -> list[Finding]:
     if idle := sorted(str(worker) for worker in rows.keys() - loaded.keys()):
         words = f"{balance.words}; no samples for {', '.join(idle)}: it would hold up the others"
         balance = msgspec.structs.replace(balance, words=words)
-    return [*slow, _bound(loaded), balance, memory_room(loaded)]
+    return [*slow, bound(loaded), balance, memory_room(loaded)]
 
 
 def straggler_cost_seconds(rows: Rows, worker: WorkerId, speed_ratio: float) -> float:
@@ -260,8 +260,14 @@ def _price(episode: Episode) -> str:
     )
 
 
-def _bound(rows: Rows) -> Finding:
-    """The slowest worker sets the pace; reduction is what even the last one to be ready waits."""
+def bound(rows: Rows) -> Finding:
+    """What binds the run.
+
+    The slowest worker sets the pace; reduction is what even the last one to be ready waits.
+
+    Args:
+        rows: See `Rows`; of workers that have samples.
+    """
     if unmeasured := _unmeasured(rows):
         return _incomplete("compute", f"what binds the run: not measured: {unmeasured}")
     if not rows or min(row.step_seconds for row in rows.values()) <= 0:
@@ -283,7 +289,8 @@ def _bound(rows: Rows) -> Finding:
         words = f"what binds the run: no part takes {BOUND_RATIO:.0%} of a step on {worker} ({said}"
         words += "); the rest is waiting for others in turn"
         return msgspec.structs.replace(_incomplete("compute", words), evidence=evidence)
-    is_everywhere = min(found[kind] for found in parts.values()) >= BOUND_RATIO
+    measured = [found[kind] for found in parts.values() if kind in found]
+    is_everywhere = min(measured) >= BOUND_RATIO and len(measured) == len(parts)
     where = "every worker" if is_everywhere and len(rows) > 1 else f"{worker}, which sets the pace"
     where = "" if kind == "communication" else f"; on {where}"
     return Finding(

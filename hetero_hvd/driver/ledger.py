@@ -24,6 +24,7 @@ from hetero_hvd.driver.output import Console
 from hetero_hvd.driver.progress import Progress
 from hetero_hvd.driver.records.timings import TimingLog
 from hetero_hvd.driver.summary import Summary
+from hetero_hvd.driver.tolerance import Tolerance
 from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.messages import (
     BatchPlan,
@@ -79,6 +80,7 @@ class Ledger:
         self._saved_at_seconds = time.monotonic()
         self._stragglers = StragglerWatch()
         self._judge, self._stall = Judge(), StallWatch()
+        self._tolerance = Tolerance(console.say)
         self._explain = console.say if job.explain else None
         self._cluster = make_policy(_balance_config(config), self._remembered)
         all_uniform = 2**63
@@ -117,12 +119,10 @@ class Ledger:
                 self._timings.write(time.time(), message)
                 return self._balance(message)
             case StepsTimed() if message.rendezvous_id == self.rendezvous_id:
-                self.summary.timed(message)
-                self._judge.observe(message)
-                self._progress.timed(message, self.workers, now_seconds=time.monotonic())
-                self._timings.write(time.time(), message)
+                self._timed(message)
                 plans = self._balance(message)
-                self._look_for_stragglers(message)
+                with self._tolerance.watching("the verdict"):
+                    self._look_for_stragglers(message)
                 return plans
             case Recovered():
                 self.summary.workers[message.worker].recoveries.append(message)
@@ -145,6 +145,15 @@ class Ledger:
         self._decisions.close()
         self._timings.close()
 
+    def _timed(self, event: StepsTimed) -> None:
+        with self._tolerance.watching("the summary"):
+            self.summary.timed(event)
+        with self._tolerance.watching("the verdict"):
+            self._judge.observe(event)
+        with self._tolerance.watching("the progress shown"):
+            self._progress.timed(event, self.workers, now_seconds=time.monotonic())
+        self._timings.write(time.time(), event)
+
     def _evaluated(self, event: Evaluated) -> None:
         self.summary.evaluated = event
         if event.needs_all and isinstance(self._cluster, ClusterState):
@@ -157,14 +166,17 @@ class Ledger:
         is_stuck = event.applied_steps == self._applied_steps
         self.resets_without_step = self.resets_without_step + 1 if is_stuck else 0
         self._applied_steps = event.applied_steps
-        self._judge.observe(event)
+        with self._tolerance.watching("the verdict"):
+            self._judge.observe(event)
         self._stall.begin(event.workers, event.applied_steps, time.monotonic())
         self.summary.joined(event)
         self._progress.joined(event)
 
     def judge(self, *, of_whole_run: bool = False) -> tuple[Finding, ...]:
         """Tell the journal what limits the run as it stands, for the records."""
-        findings = self._judge.findings(of_whole_run=of_whole_run)
+        findings: tuple[Finding, ...] = ()
+        with self._tolerance.watching("the verdict"):
+            findings = self._judge.findings(of_whole_run=of_whole_run)
         self._journal.publish(Judged(step=self._judge.step, findings=findings))
         return findings
 
@@ -196,7 +208,8 @@ class Ledger:
         self._stall.slept(slept_seconds)
         report = self._stall.look(time.monotonic(), is_training=is_training)
         if report is not None:
-            self._judge.observe(report)
+            with self._tolerance.watching("the verdict"):
+                self._judge.observe(report)
             self._journal.publish(report)
             self._progress.stalled(report)
 

@@ -120,6 +120,11 @@ class PhaseClock:
         return sum(seconds for name, seconds in self._seconds.items() if name in OWN_PHASES)
 
     @property
+    def evaluation_seconds(self) -> float:
+        """Time of evaluations since the last `take`."""
+        return self._seconds["evaluation"]
+
+    @property
     def waited_seconds(self) -> float:
         """Time of waits for others since the last `take`."""
         return self._seconds["comm_wait"]

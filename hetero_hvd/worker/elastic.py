@@ -188,7 +188,8 @@ class ElasticState:
         if busy_seconds is not None:
             step = self.position.applied_steps + self._pipeline.num_in_flight
             own = time.perf_counter() - self._times.ended_at - self._clock.waited_seconds
-            self._times.look(share, own, planned=self._planned(step))
+            evaluation = self._clock.evaluation_seconds
+            self._times.look(share, own, evaluation, planned=self._planned(step))
         if self._times.has_changed or not self.is_leader:
             return self._times.has_changed
         return self.membership.exchange.is_news(self.seat.planner.newest())
@@ -202,9 +203,11 @@ class ElasticState:
             is_urgent: Whether any worker wanted an exchange now.
         """
         step = self.position.applied_steps + self._pipeline.num_in_flight - 1
-        if "forward" in seconds and self._clock.busy_seconds is None:  # the device told it just now
+        is_told = "forward" in seconds or share == 0  # by the device, just now; or it has nothing
+        if is_told and self._clock.busy_seconds is None:
             own = sum(value for phase, value in seconds.items() if phase != "comm_wait")
-            self._times.look(share, own, planned=self._planned(step))
+            evaluation = seconds.get("evaluation", 0.0)
+            self._times.look(share, own, evaluation, planned=self._planned(step))
         more = self._profile.step_applied(self.seat, step)
         self._times.add(share, seconds, more | self._pipeline.state())
         self._watchdog.learn(seconds)

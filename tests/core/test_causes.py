@@ -126,6 +126,24 @@ def test_what_all_workers_do_now_and_then_is_named_soon_and_not_taken_back(cause
     check_sentences(job)
 
 
+@pytest.mark.parametrize("every", [4, 10])
+@pytest.mark.parametrize("size", [0.25, 1.0])
+@pytest.mark.parametrize("cause", ["input", "script"])
+def test_what_lasts_is_named_beside_what_comes_and_goes(cause, size, every):
+    """A script that has always evaluated now and then gets slow for good, everywhere."""
+    everybody = [(who, "evaluation") for who in range(3)]
+    now_and_then = slower(*everybody, size=size, every=every)
+    lasting = slower(*((who, cause) for who in range(3)), size=2.0)
+    job, since = run(now_and_then)
+    assert {found.kind for at, found in job.diagnosis.news if at > since} <= {"evaluation"}
+    since = job.seconds
+    job.delay = lambda *step: now_and_then(*step) | lasting(*step)
+    job.run(FAULT_SECONDS)
+    first = next(at for at, found in job.diagnosis.news if at > since and found.kind == cause)
+    assert first - since < WORD_SECONDS
+    assert next(found for found in job.verdict() if found.kind == cause)
+
+
 @pytest.mark.parametrize("size", [0.5, 1.0, 2.0, 3.0])
 def test_one_worker_that_is_slow_now_and_then_is_named_soon(size):
     """Large spells are no accident the second time, smaller ones the third."""

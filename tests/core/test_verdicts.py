@@ -169,3 +169,26 @@ def test_memory_is_judged_by_who_has_least_of_it_left():
         True,
     )
     assert not unknown.is_complete
+
+
+OPTIONAL = [name for name in StepTiming.__struct_fields__ if name.endswith("_seconds")]
+
+
+@pytest.mark.parametrize("what", OPTIONAL)
+@pytest.mark.parametrize("binding", ["data", "compute", "comm"])
+def test_whatever_one_worker_has_not_measured_the_judgement_stands_or_abstains(what, binding):
+    """A kernel that counts no waits, another version: NaN on one worker, a number on others."""
+    well = msgspec.structs.replace(
+        row(**{binding: 0.2}),
+        throttled_seconds=0.0,
+        contention_seconds=0.15,
+        evaluation_seconds=0.02,
+        garbage_seconds=0.0,
+        processor_seconds=0.1,
+        memory_stall_seconds=0.0,
+        overlapped_comm_seconds=0.0,
+    )
+    blind = msgspec.structs.replace(well, **{what: math.nan})
+    for rows in ((well, blind), (blind, well), (blind, blind)):
+        for found in judged(*rows):
+            assert "nan" not in found.words

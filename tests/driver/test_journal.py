@@ -34,3 +34,20 @@ def test_an_observer_that_cannot_write_is_left_out(caplog):
         journal.publish(RunEnded(exit_code=code, reason=""))
     assert len(heard) == 2
     assert caplog.text.count("No space left") == 1
+
+
+def test_an_observer_that_is_wrong_is_told_of_once(caplog):
+    """It only watches: the run and the other observers go on, and it hears what comes later."""
+    journal = Journal()
+    heard = []
+
+    def wrong(_at, event):
+        heard.append(event)
+        raise KeyError("contention")
+
+    journal.subscribe(wrong)
+    journal.subscribe(lambda _at, event: heard.append(event))
+    for code in range(3):
+        journal.publish(RunEnded(exit_code=code, reason=""))
+    assert len(heard) == 6
+    assert caplog.text.count("Traceback") == 1

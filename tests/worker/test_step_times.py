@@ -1,0 +1,52 @@
+"""What a worker sees of its own speed, and which steps it tells of."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetero_hvd.worker.step_times import StepTimes
+
+SHARE, STEP = 16, 0.1
+COLUMNS = ("data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer")
+
+
+def step(times, own=STEP, *, evaluation=0.0, share=SHARE):
+    """Take one step; whether it was worth an exchange."""
+    times.look(share, own + evaluation, evaluation, planned=share)
+    changed = times.has_changed
+    times.add(share, dict.fromkeys(COLUMNS, 0.0) | {"forward": own, "evaluation": evaluation}, {})
+    return changed
+
+
+@pytest.fixture(name="times")
+def settled_times():
+    """Of a worker that has taken ten like steps since the last exchange."""
+    times = StepTimes()
+    assert not any(step(times) for _ in range(10))
+    return times
+
+
+CASES = {
+    "as always": ({}, False, 11),
+    "slower": ({"own": 3 * STEP}, True, 1),
+    "faster": ({"own": STEP / 3}, True, 1),
+    "evaluation": ({"evaluation": 1.0}, True, 11),
+    "short evaluation": ({"evaluation": STEP / 50}, False, 11),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_change_is_worth_an_exchange_and_an_evaluation_hides_no_step(times, name):
+    """Steps before another speed tell of what was; an evaluation makes nobody another worker."""
+    words, is_urgent, num_steps = CASES[name]
+    assert step(times, **words) is is_urgent
+    row = times.take()
+    assert row.num_steps == num_steps
+    mean = words.get("evaluation", 0.0) / num_steps
+    assert row.evaluation_seconds == pytest.approx(mean)
+
+
+def test_a_worker_without_a_part_is_in_no_hurry(times):
+    """Though the last step that it had was another one."""
+    assert step(times, 5 * STEP)
+    assert not any(step(times, 0.0, share=0) for _ in range(3))
