@@ -38,8 +38,9 @@ SUDDEN_LOOKS, LASTING_LOOKS = (2, 4), 2 * RECENT_EXCHANGES
 change: one that is there all the time is seen soon, one that varies in the long run. What comes in
 spells is left to `core.spells`."""
 
-SAME_SHARE_RATIO = 0.1
-"""Exchanges at shares that differ by more from today's tell of another plan."""
+SAME_SHARE_RATIO, SIMILAR_SHARE_RATIO = 0.1, 0.25
+"""Exchanges at shares that differ by more from today's tell of another plan; by more than the
+second number they do not even tell what binds the run."""
 
 MAX_EPISODES = 20
 
@@ -62,6 +63,7 @@ class Judge:
         self._stall: StallReported | None = None
         self._tables: deque[Table] = deque(maxlen=WINDOW_EXCHANGES)
         self._steps: deque[int] = deque(maxlen=WINDOW_EXCHANGES)
+        self._num_of_plan = 0
         self._spells = Spells(WINDOW_EXCHANGES)
         self._episodes: deque[Episode] = deque(maxlen=MAX_EPISODES)
         self._num_exchanges = self._looked_at = 0
@@ -91,7 +93,8 @@ class Judge:
         """
         told = self._whole() if of_whole_run or self._is_over else self._recent()
         stall = [] if self._stall is None else [_stalled(self._stall)]
-        return (*stall, *judge(self._means(), tuple(reversed(told))))
+        rows, longer = self._means(of_plan=True), self._means()
+        return (*stall, *judge(rows, tuple(reversed(told)), longer_rows=longer))
 
     def _recent(self) -> list[Episode]:
         """Those that last, and those that have ended within the window that is judged."""
@@ -148,7 +151,8 @@ class Judge:
     def _seen_often(self, num_averaged: int, num_looks: int) -> set[str]:
         """Topics of which the mean of some exchanges has said something new for some times."""
         changed = set()
-        for found in judge(self._means(num_averaged)):
+        rows, longer = self._means(num_averaged, of_plan=True), self._means(num_averaged)
+        for found in judge(rows, longer_rows=longer):
             topic, gist = _topic(found), _gist(found)
             seen, count = self._seen.get((topic, num_averaged), (None, 0))
             count = count + 1 if seen == gist else 1
@@ -169,6 +173,7 @@ class Judge:
         while len(self._steps) > len(steps):
             self._tables.popleft()
             self._steps.popleft()
+        self._num_of_plan = min(self._num_of_plan, len(steps))
 
     def _joined(self, event: WorkersJoined) -> None:
         self._members, self._rendezvous_id = event.workers, event.rendezvous_id
@@ -184,6 +189,7 @@ class Judge:
         self._tables.clear()
         self._steps.clear()
         self._spells.clear()
+        self._num_of_plan = 0
 
     def _timed(self, event: StepsTimed) -> None:
         """Keep the table; the first one of a membership contains its start and is left out."""
@@ -199,8 +205,12 @@ class Judge:
         if self._tables and num_samples < self._global_batch_size and not self._varies:
             return  # the smaller batch at the end of an epoch tells nothing about the others
         self._num_exchanges += 1
-        if self._tables and not (self._varies or _has_same_shares(self._tables[-1], table)):
-            self._forget()
+        if self._tables and not self._varies:
+            if not _has_shares_like(self._tables[-1], table, SIMILAR_SHARE_RATIO):
+                self._forget()
+            elif not _has_shares_like(self._tables[-1], table, SAME_SHARE_RATIO):
+                self._num_of_plan = 0
+        self._num_of_plan = min(self._num_of_plan + 1, WINDOW_EXCHANGES)
         self._tables.append(self._completed(table, event.step))
         self._steps.append(event.step)
         table = self._tables[-1]
@@ -261,7 +271,7 @@ class Judge:
         A worker that is slow now and then is charged with the mean. Steps that no table contains
         were as they should be: they cost nothing.
         """
-        pairs = zip(self._steps, self._tables, strict=True)
+        pairs = list(zip(self._steps, self._tables, strict=True))[-self._num_of_plan :]
         told = [(step, table) for step, table in pairs if step >= episode.since_step]
         if not told:
             return
@@ -280,10 +290,11 @@ class Judge:
     def _end(self, episode: Episode, step: int) -> None:
         episode.until_step, episode.until_exchange = step, self._num_exchanges
 
-    def _means(self, num_exchanges: int = WINDOW_EXCHANGES) -> Table:
-        """Of each worker that has work, over the newest exchanges."""
+    def _means(self, num_exchanges: int = WINDOW_EXCHANGES, *, of_plan: bool = False) -> Table:
+        """Of each worker that has work, over the newest exchanges; of the present shares alone."""
         if not self._tables:
             return {}
+        num_exchanges = min(num_exchanges, self._num_of_plan) if of_plan else num_exchanges
         return _mean_table(list(self._tables)[-num_exchanges:])
 
 
@@ -326,12 +337,12 @@ def _mean_table(tables: Sequence[Table]) -> Table:
     }
 
 
-def _has_same_shares(before: Table, now: Table) -> bool:
-    """Whether two tables were measured under about the same plan."""
+def _has_shares_like(before: Table, now: Table, most_ratio: float) -> bool:
+    """Whether shares differ by at most this part of the larger one between two tables."""
     if before.keys() != now.keys():
         return False
     sizes = [(before[worker].local_batch_size, now[worker].local_batch_size) for worker in now]
-    return all(abs(a - b) <= SAME_SHARE_RATIO * max(a, b, 1) for a, b in sizes)
+    return all(abs(a - b) <= most_ratio * max(a, b, 1) for a, b in sizes)
 
 
 def _topic(found: Finding) -> str:

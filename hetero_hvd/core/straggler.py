@@ -84,7 +84,7 @@ class _Watched:
         self.granted = self.most_granted = 0.0
         self.smooth = 1.0
         self.rows: deque[_Row] = deque(maxlen=max(WINDOWS))
-        self.well_step = -1
+        self.well_step = self._last_step = -1
         self.told: tuple[tuple[Cause, ...], float] = ((), math.nan)
         self.num_told_rows = self.num_rows_well = 0
         self.is_intermittent = False
@@ -148,8 +148,12 @@ class _Watched:
         self.num_rows_well += self.state == "healthy"
         if min(ratio, loss.speed_ratio) >= HEALTHY_RATIO:
             self.usual.learn(loss.row)
-        if ratio >= VERDICT_RATIO and self.state != "slow":
-            self.well_step = step
+        if self.state != "slow":
+            if ratio >= VERDICT_RATIO:
+                self.well_step = step
+            elif self.was_well and self.well_step == self._last_step:
+                self.well_step = first_step - 1  # steps that no row contains were well
+        self._last_step = step
 
     @property
     def was_well(self) -> bool:

@@ -133,12 +133,15 @@ def mean_row(rows: Sequence[StepTiming]) -> StepTiming:
     return StepTiming(num_steps=steps, local_batch_size=rows[-1].local_batch_size, **means)
 
 
-def judge(rows: Rows, episodes: Sequence[Episode] = ()) -> list[Finding]:
+def judge(
+    rows: Rows, episodes: Sequence[Episode] = (), *, longer_rows: Rows | None = None
+) -> list[Finding]:
     """Who is or was slow, what binds the run, and what other shares would gain.
 
     Args:
-        rows: See `Rows`.
+        rows: See `Rows`; measured with the present shares.
         episodes: Of workers that were slower than they should be.
+        longer_rows: The same over a longer time with similar shares, to judge what binds the run.
     """
     slow = [_straggler(episode, rows) for episode in episodes]
     loaded = {worker: row for worker, row in rows.items() if row.local_batch_size > 0}
@@ -146,7 +149,8 @@ def judge(rows: Rows, episodes: Sequence[Episode] = ()) -> list[Finding]:
     if idle := sorted(str(worker) for worker in rows.keys() - loaded.keys()):
         words = f"{balance.words}; no samples for {', '.join(idle)}: it would hold up the others"
         balance = msgspec.structs.replace(balance, words=words)
-    return [*slow, bound(loaded), balance, memory_room(loaded)]
+    long = {w: row for w, row in (longer_rows or loaded).items() if row.local_batch_size > 0}
+    return [*slow, bound(long), balance, memory_room(loaded)]
 
 
 def straggler_cost_seconds(rows: Rows, worker: WorkerId, speed_ratio: float) -> float:
@@ -391,7 +395,7 @@ def _imbalance(rows: Rows) -> Finding:
     about = _slowest(rows)
     if gain <= IMBALANCE_RATIO:
         words = f"balanced: other shares would gain {max(0.0, gain):.0%} at most; "
-        words += f"{about}, and its share makes up for it" if about else "no machine is slower"
+        words += about or "all do as much in their time"
         return Finding(kind="imbalance", is_complete=True, words=words, evidence=evidence)
     worker = max(times, key=lambda name: times[name])
     is_script = rows[worker].other_seconds >= BOUND_RATIO * times[worker]
@@ -409,7 +413,10 @@ def _imbalance(rows: Rows) -> Finding:
 
 
 def _slowest(rows: Rows) -> str:
-    """The slowest machine of unequal ones in words: that it is slower does not mean it is ill."""
+    """Who does least in its time, in words: that does not mean that it is ill.
+
+    Nor that it is slower: how much of its time does not depend on its share is not known here.
+    """
     speeds = {worker: row.local_batch_size / row.busy_seconds for worker, row in rows.items()}
     slowest, fastest = min(speeds, key=speeds.__getitem__), max(speeds, key=speeds.__getitem__)
     ratio = speeds[slowest] / speeds[fastest]
@@ -418,10 +425,12 @@ def _slowest(rows: Rows) -> str:
     row = rows[slowest]
     own = {phase: getattr(row, f"{phase}_seconds") for phase in OWN_PHASES}
     phase = max(own, key=own.__getitem__)
+    best, num_samples = rows[fastest], sum(r.local_batch_size for r in rows.values())
     return (
-        f"{slowest} is the slowest machine, {ratio:.2f} of {fastest}'s speed, with "
-        f"{own[phase] / row.busy_seconds:.0%} of its own time in {phase.replace('_', ' ')} and "
-        f"{row.local_batch_size} of {sum(r.local_batch_size for r in rows.values())} samples"
+        f"{slowest} does {row.local_batch_size} of {num_samples} samples in "
+        f"{row.busy_seconds * 1e3:.0f} ms of its own, {own[phase] / row.busy_seconds:.0%} of that "
+        f"in {phase.replace('_', ' ')}, {fastest} {best.local_batch_size} in "
+        f"{best.busy_seconds * 1e3:.0f} ms"
     )
 
 

@@ -318,7 +318,7 @@ class Team:
             self._console.say(f"{slot.worker} has left")
             return
         what = f"{slot.worker} {words}"
-        after = f"after {self.ledger.summary.num_steps} steps"
+        after = f"; the job was at step {self.ledger.summary.num_steps} when last heard of"
         has_finished = self.ledger.summary.workers[slot.worker].finished is not None
         if slot.ready is None:
             self._not_started(slot, code, what)
@@ -328,9 +328,9 @@ class Team:
             self._crashes.add(slot, told, code)
         elif code and not isinstance(slot.last_word, Crashed):
             again = "" if self.slots.may_restart else AFTER_A_LOOP
-            self._console.say(f"{what} {after}{again}")
+            self._console.say(f"{what}{after}{again}")
         elif slot.has_ended_silently and not has_finished:
-            self._console.say(f"{what} {after}, but its script has not ended: it counts as lost")
+            self._console.say(f"{what}, but its script has not ended: it counts as lost{after}")
 
     def _script_ended(self, slot: Slot, event: ScriptEnded) -> None:
         self.ledger.summary.script_ended(slot.worker, event)

@@ -133,3 +133,24 @@ def test_the_small_batch_at_the_end_of_an_epoch_is_not_judged(run):
     before = run.judge.findings()
     run.exchanges(1, row(share=2, data=0.2), row(share=1, data=0.2))
     assert run.judge.findings() == before
+
+
+def test_what_comes_and_goes_is_still_known_after_a_small_move(run):
+    """A few samples more or less change nothing about what binds the run; a new plan does."""
+
+    def share(size, seconds=0.0):
+        of_share = row(size, compute=0.01 * size)
+        step_seconds = of_share.step_seconds + seconds
+        return msgspec.structs.replace(
+            of_share, evaluation_seconds=seconds, step_seconds=step_seconds
+        )
+
+    run.exchanges(4, share(8), share(8))
+    for _ in range(4):
+        run.exchanges(1, share(8, 0.5), share(8, 0.5))
+        run.exchanges(2, share(8), share(8))
+    assert run.judge.findings()[0].kind == "evaluation"
+    assert run.exchanges(3, share(7), share(9)) == []
+    assert run.judge.findings()[0].kind == "evaluation"
+    run.exchanges(3, share(2), share(14))
+    assert run.judge.findings()[0].kind == "compute"

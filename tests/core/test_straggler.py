@@ -68,6 +68,15 @@ def test_a_healthy_slow_card_is_never_flagged(watched):
     assert watched.run(100) == []
 
 
+def test_it_is_slow_since_the_first_step_that_was_slow(watched):
+    """Steps that no row contains, as the worker saw itself change after them, were well."""
+    watched.run(20)
+    watched.step += 15
+    watched.run(20, slower(0, compute=2.0))
+    (report,) = watched.reports
+    assert report.since_step == 35
+
+
 def test_a_worker_at_half_its_own_speed_is_found_and_the_cause_is_named(watched):
     """After a few tables, once; and it is well again when it is."""
     watched.run(20)
