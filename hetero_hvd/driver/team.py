@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_USER_ERROR = 2
 EXIT_REFUSED = 64
-"""Of a script that cannot be trained by us: EX_USAGE of sysexits.h, see `worker/site`."""
+"""Before a worker is ready: its input is wrong. EX_USAGE of sysexits.h, see `worker.farewell`."""
 
 AFTER_A_LOOP = ", and is not started again: it would begin with the script's first loop over epochs"
 
@@ -346,10 +346,8 @@ class Team:
         """A worker ended before it was ready; if none got further, the job cannot start."""
         lines = (line for line in reversed(slot.output.tail) if line.strip())
         last_line = next(lines, "it has printed nothing")
-        if code == EXIT_REFUSED:  # the others run the same script: one line is enough
-            for other in self.slots.all:
-                other.output.is_shown = False
-            self.end(Ending(EXIT_USER_ERROR, f"{slot.worker}: {last_line}"))
+        if code == EXIT_REFUSED:
+            self._input_is_wrong(slot, last_line)
             return
         if slot.num_refusals <= 1:  # else it would be said again and again
             self._console.say(f"{what} before it was ready: {last_line}")
@@ -362,6 +360,17 @@ class Team:
                 what = "the script ended without a loop over the epochs() of a hetero_hvd.Trainer"
             reason = f"no worker became ready: {what}: {last_line}"
             self.end(Ending(code or EXIT_USER_ERROR, reason))
+
+    def _input_is_wrong(self, slot: Slot, line: str) -> None:
+        """Of the whole job, unless another worker got further with the same script."""
+        others = [other for other in self.slots.all if other is not slot]
+        if self.membership.has_started or any(other.ready for other in others):
+            self._last_failure = EXIT_USER_ERROR  # should too few be left
+            self.slots.refuse(slot, line)
+            return
+        for other in self.slots.all:  # they run the same script: one line is enough
+            other.output.is_shown = False
+        self.end(Ending(EXIT_USER_ERROR, f"{slot.worker}: {line}"))
 
     def _over(self, reason: str | None) -> None:
         """All members have ended, or Horovod could not go on without those who did."""

@@ -17,7 +17,7 @@ import torch
 
 from hetero_hvd.core.cluster import BalanceConfig
 from hetero_hvd.discovery.machine import machine_identity
-from hetero_hvd.errors import JobError, UserError, WorkerLostError
+from hetero_hvd.errors import UserError, WorkerFault, WorkerLostError
 from hetero_hvd.messages import Finished, FromWorker, Leaving
 from hetero_hvd.worker.client import DriverClient
 from hetero_hvd.worker.collective import Collective, HostUpdates, open_collective
@@ -214,6 +214,7 @@ def init(*, progress: Callable[[], int] = lambda: 0) -> Seat:
 
     Raises:
         JobError: The environment is malformed, or Horovod is missing or does not start.
+        WorkerFault: This worker's device computes wrongly.
         SystemExit: The driver does not want this worker any more: the process ends quietly.
     """
     if not _seats:
@@ -257,12 +258,12 @@ def prove_health(where: torch.device) -> None:
     """Compute something known on the device before the others count on it.
 
     Raises:
-        JobError: The device computes wrongly. (If it does not answer, torch raises its own error.)
+        WorkerFault: The device computes wrongly. (If it does not answer, torch raises its own.)
     """
     size = 128
     ones = torch.ones(size, size, device=where)
     if float((ones @ ones).sum()) != size**3:
-        raise JobError(f"{where} computes wrongly: a product of ones is not what it must be")
+        raise WorkerFault(f"{where} computes wrongly: a product of ones is not what it must be")
 
 
 def _balance_config(text: str | None) -> BalanceConfig:

@@ -9,20 +9,22 @@ from types import SimpleNamespace
 import pytest
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
+from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.output import Console, WorkerOutput
 from hetero_hvd.driver.slot import Slot
-from hetero_hvd.driver.team import Team
+from hetero_hvd.driver.team import EXIT_REFUSED, Team
 from hetero_hvd.messages import Finished, Heartbeat, Leaving, ScriptEnded, WorkerId
 
 EXIT_NO_CONNECTION = 255
 ALPHA = WorkerId("alpha", 0)
 
 
-def one_slot(team, folder, **attributes):
-    """A slot of the team, for its only worker."""
-    output = WorkerOutput(team._console, folder / "alpha-0.log", "")
-    node = NodeConfig(name="alpha", slots=1, devices=())
-    slot = Slot(worker=ALPHA, node=node, output=output, host="alpha-0", **attributes)
+def one_slot(team, folder, name="alpha", **attributes):
+    """A slot of the team, for its only worker or for another one."""
+    output = WorkerOutput(team._console, folder / f"{name}-0.log", "")
+    node = NodeConfig(name=name, slots=1, devices=())
+    worker = WorkerId(name, 0)
+    slot = Slot(worker=worker, node=node, output=output, host=f"{name}-0", **attributes)
     team.slots._tasks[slot] = None
     return slot
 
@@ -88,6 +90,54 @@ def test_a_job_gives_up_only_when_nothing_can_come(tmp_path, happen, discover, c
         team.membership._horovod = None
         await team.close()
         console.close()
+
+    asyncio.run(scenario())
+
+
+STARTS, READY = "still starts", "is ready"
+
+REFUSALS = {
+    "nobody else is there": (False, None, True),
+    "the other is not ready yet": (False, STARTS, True),
+    "the other is ready": (False, READY, False),
+    "the others train": (True, READY, False),
+    "the others train, and one is started again": (True, STARTS, False),
+}
+"""Whether the training has started, what the other worker does, and whether the job ends."""
+
+
+@pytest.mark.parametrize(("has_started", "other", "ends"), REFUSALS.values(), ids=REFUSALS)
+def test_wrong_input_of_one_worker_is_that_of_the_job_if_none_got_further(
+    tmp_path, has_started, other, ends
+):
+    """Else that slot is refused, once and in one line: a restart would end in the same way."""
+
+    async def scenario():
+        team, console = a_team(tmp_path, discover=False)
+        process = SimpleNamespace(terminate=lambda: None)
+        slots = [one_slot(team, tmp_path, process=process)]
+        slots[0].output.feed(b"no such dataset (train.py:7)\n")
+        if other is not None:
+            ready = object() if other == READY else None
+            slots.append(one_slot(team, tmp_path, name="beta", process=process, ready=ready))
+        if has_started:
+            team.membership._horovod = SimpleNamespace(hosts_changed=lambda: None)
+        team._exited(slots[0], EXIT_REFUSED)
+        assert team.ended.done() is ends
+        assert slots[0].is_wanted is ends
+        if ends:
+            ending = Ending(2, "alpha:0: no such dataset (train.py:7)")
+            assert team.ended.result() == ending
+        else:
+            assert team.slots.quarantined[ALPHA][1] == "no such dataset (train.py:7)"
+        team.membership._horovod = None
+        for slot in slots:
+            del team.slots._tasks[slot]
+            slot.output.close()
+        await team.close()
+        console.close()
+        said = console._stream.getvalue()
+        assert said.count("alpha:0 is refused (no such dataset (train.py:7))") == (not ends)
 
     asyncio.run(scenario())
 
