@@ -256,7 +256,7 @@ class Team:
 
     def _loop_begins_or_ends(self, slot: Slot, message: Entered | Finished) -> None:
         if isinstance(message, Entered):
-            self.ledger.entered(slot.worker)
+            self.ledger.entered(slot.worker, slot.num_entered)
             return
         self.slots.may_restart = False  # a new worker would begin with the first loop again
         self.ledger.take(message)

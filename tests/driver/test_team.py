@@ -13,7 +13,7 @@ from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.output import Console, WorkerOutput
 from hetero_hvd.driver.slot import Slot
 from hetero_hvd.driver.team import EXIT_REFUSED, Team
-from hetero_hvd.messages import Finished, Heartbeat, Leaving, ScriptEnded, WorkerId
+from hetero_hvd.messages import Entered, Finished, Heartbeat, Leaving, ScriptEnded, WorkerId
 
 EXIT_NO_CONNECTION = 255
 ALPHA = WorkerId("alpha", 0)
@@ -138,6 +138,40 @@ def test_wrong_input_of_one_worker_is_that_of_the_job_if_none_got_further(
         console.close()
         said = console._stream.getvalue()
         assert said.count("alpha:0 is refused (no such dataset (train.py:7))") == (not ends)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_what_was_finished_before_the_newest_loop_does_not_make_a_finished_training(
+    tmp_path, has_begun
+):
+    """Both are lost after their first loop, one before it has begun a second, which the other did.
+
+    Where nobody has begun one, the job is lost after its end, with that exit code.
+    """
+
+    async def scenario():
+        team, console = a_team(tmp_path, discover=False)
+        slots = [one_slot(team, tmp_path, name, ready=object()) for name in ("alpha", "beta")]
+        team.ledger.workers = tuple(slot.worker for slot in slots)
+        words = [(slot, Entered(worker=slot.worker)) for slot in slots]
+        words += [(s, Finished(worker=s.worker, applied_steps=5, checksum="abc")) for s in slots]
+        words += [(slots[1], Entered(worker=slots[1].worker))] * has_begun
+        for slot, word in words:
+            slot.heard(word)
+            team._handle(slot, word)
+        for slot in slots:
+            team._exited(slot, 137)
+            del team.slots._tasks[slot]
+            slot.output.close()
+            team.ledger.workers = (slots[1].worker,)
+        team._over(None)
+        ending = team.ended.result()
+        assert ending.reason.startswith("the training is finished") is not has_begun
+        assert ending.exit_code == 137
+        await team.close()
+        console.close()
 
     asyncio.run(scenario())
 
