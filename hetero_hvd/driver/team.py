@@ -271,7 +271,14 @@ class Team:
         self.reception.leaves(slot)
 
     def _crashed(self, slot: Slot, crash: Crashed) -> None:
-        if slot.is_wanted and not self.ended.done():
+        if not slot.is_wanted or self.ended.done():
+            return
+        others = [other for other in self.membership.present if other is not slot]
+        is_behind = not slot.num_entered and any(other.num_entered for other in others)
+        if crash.user_error and is_behind:  # they train with the same script: it is its own
+            slot.output.drop()  # one line is enough
+            self.slots.refuse(slot, crash.error)
+        else:
             self._crashes.add(slot, crash, EXIT_USER_ERROR if crash.user_error else 1)
 
     def _kill(self, slot: Slot, fault: str) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import torch
 
 from hetero_hvd.core.cluster import BalanceConfig
@@ -64,6 +65,7 @@ class Seat:
         self._has_parted = False
         log_records(step=lambda: self._done() - 1, rendezvous_id=lambda: self.rendezvous_id)
         if place.driver is not None:
+            check_interface(place)
             prove_health(device())
             self.client = DriverClient(place, progress=self._done, introduction=_introduction)
             self.farewell = Farewell(
@@ -72,7 +74,6 @@ class Seat:
             self.farewell.prepare()
             admission = self.client.wait_for_admission()
             os.environ.update(admission.environment)
-            check_interface(place)
             self.rendezvous_id = admission.rendezvous_id
         self.collective: Collective = open_collective(is_unwanted=self._is_unwanted)
         if self.client is not None:
@@ -239,19 +240,20 @@ def device() -> torch.device:
 
 
 def check_interface(place: Place) -> None:
-    """See that there is the network interface that Horovod is to use: it would look for ever.
+    """See that there is the network interface of nodes.yaml: Horovod would look for it for ever.
+
+    A label of an address (`eth0:1`) is the name of one for Gloo, though not for the kernel.
 
     Raises:
         UserError: There is none of that name.
     """
-    found = [name for _, name in socket.if_nameindex()]
-    wanted = [name for name in os.environ.get("HOROVOD_GLOO_IFACE", "").split(",") if name]
-    for name in wanted:
-        if name not in found:
-            raise UserError(
-                f"interface: {name}: node {place.worker.node} has no network interface of that "
-                f"name; it has {', '.join(found)}"
-            )
+    wanted = place.settings.get("interface")
+    found = {name for _, name in socket.if_nameindex()} | psutil.net_if_addrs().keys()
+    if wanted is not None and wanted not in found:
+        raise UserError(
+            f"interface: {wanted}: node {place.worker.node} has no network interface of that "
+            f"name; it has {', '.join(sorted(found))}"
+        )
 
 
 def prove_health(where: torch.device) -> None:

@@ -13,7 +13,15 @@ from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.output import Console, WorkerOutput
 from hetero_hvd.driver.slot import Slot
 from hetero_hvd.driver.team import EXIT_REFUSED, Team
-from hetero_hvd.messages import Entered, Finished, Heartbeat, Leaving, ScriptEnded, WorkerId
+from hetero_hvd.messages import (
+    Crashed,
+    Entered,
+    Finished,
+    Heartbeat,
+    Leaving,
+    ScriptEnded,
+    WorkerId,
+)
 
 EXIT_NO_CONNECTION = 255
 ALPHA = WorkerId("alpha", 0)
@@ -138,6 +146,53 @@ def test_wrong_input_of_one_worker_is_that_of_the_job_if_none_got_further(
         console.close()
         said = console._stream.getvalue()
         assert said.count("alpha:0 is refused (no such dataset (train.py:7))") == (not ends)
+
+    asyncio.run(scenario())
+
+
+BEHIND = {
+    "all train": (1, (1,), True),
+    "nobody trains yet": (0, (0,), True),
+    "it joins a job that trains": (0, (1,), False),
+    "it joins a job that trains for the second time": (0, (2,), False),
+    "nobody else is there": (0, (), True),
+}
+"""How many loops over epochs it has begun, how many the others, and whether the job ends."""
+
+
+@pytest.mark.parametrize(("own", "others", "ends"), BEHIND.values(), ids=BEHIND)
+def test_wrong_input_of_a_member_that_does_not_train_while_the_others_do_is_its_own(
+    tmp_path, own, others, ends
+):
+    """As of one that joins and finds no way to the others; that slot is refused."""
+
+    async def scenario():
+        team, console = a_team(tmp_path, discover=False)
+        process, admission, ready = SimpleNamespace(), object(), object()
+        slots = [
+            one_slot(
+                team,
+                tmp_path,
+                name,
+                num_entered=num,
+                process=process,
+                admission=admission,
+                ready=ready,
+            )
+            for name, num in zip(("alpha", "beta"), (own, *others), strict=False)
+        ]
+        team.membership.hosts = {slot.host for slot in slots}
+        told = Crashed(worker=ALPHA, error="no way", traceback="", user_error=True)
+        slots[0].heard(told)
+        team._handle(slots[0], told)
+        assert team.ended.done() is ends
+        assert (team.slots.quarantined.get(ALPHA) is None) is ends
+        for slot in slots:
+            del team.slots._tasks[slot]
+            slot.output.close()
+        await team.close()
+        console.close()
+        assert ("alpha:0 is refused (no way)" in console._stream.getvalue()) is not ends
 
     asyncio.run(scenario())
 
