@@ -27,11 +27,13 @@ class Crash:
         host: The worker as a Horovod host.
         told: What it said.
         exit_code: Of the job, should it end by this.
+        num_entered: Loops over epochs that the script had begun there: in the last one or after it.
     """
 
     host: str
     told: Crashed
     exit_code: int
+    num_entered: int
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -68,7 +70,7 @@ class Crashes:
             told: What it said.
             exit_code: Of the job, should it end by this.
         """
-        crash = Crash(host=slot.host, told=told, exit_code=exit_code)
+        crash = Crash(host=slot.host, told=told, exit_code=exit_code, num_entered=slot.num_entered)
         self.look()  # the others may have met without the one before since the last look
         if self._open is not None:  # no matter how the two differ: it is not one worker's own
             self._conclude(self._open)
@@ -113,9 +115,12 @@ class Crashes:
         return [slot for slot in self._membership.present if slot.last_word is None]
 
     def _has_another_finished(self, crash: Crash) -> bool:
-        """Whether another member has come through all its epochs: it is no error of the script."""
-        members = self._membership.present
-        return any(slot.num_finished for slot in members if slot.host != crash.host)
+        """Whether another member came through the loop there, and has not crashed after it."""
+        return any(
+            slot.num_finished >= max(1, crash.num_entered)
+            for slot in self._membership.present
+            if slot.host != crash.host and not isinstance(slot.last_word, Crashed)
+        )
 
     def _conclude(self, crash: Crash) -> None:
         self._open, self._is_over = None, True

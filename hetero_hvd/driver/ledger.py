@@ -134,7 +134,7 @@ class Ledger:
             case Evaluated():
                 self._evaluated(message)
             case Finished():
-                self.summary.workers[message.worker].finish(message)
+                self.summary.finished(message)
                 self.resets_without_step = 0  # another trainer begins at step 0 again
                 self.left(message.worker)
         return []
@@ -184,14 +184,9 @@ class Ledger:
         """A worker's heart has beaten."""
         self._stall.heard(worker, message, time.monotonic())
 
-    def entered(self, worker: WorkerId) -> None:
-        """A worker begins a loop over epochs: what it has finished before was not the last one.
-
-        Nor was it that of workers whose processes have ended since: they have no part of this one.
-        """
-        records = self.summary.workers
-        for record in (records[worker], *(r for r in records.values() if r.is_gone)):
-            record.finished = None
+    def entered(self, worker: WorkerId, loop: int) -> None:
+        """A worker begins a loop over epochs; its process's first one has the number 1."""
+        self.summary.entered(worker, loop)
         self._stall.returned(worker, time.monotonic())
 
     def left(self, worker: WorkerId) -> None:

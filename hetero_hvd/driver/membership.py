@@ -185,7 +185,7 @@ class Membership:
         environment = horovod_environment(
             place,
             rendezvous=(endpoint.address, port),
-            interface=slot.node.interface or slot.ready.interface,
+            interface=slot.ready.interface,
             gloo_timeout_seconds=self._job.gloo_timeout_seconds,
         )
         slot.admission = Admit(environment=environment, rendezvous_id=self._ledger.rendezvous_id)

@@ -114,34 +114,25 @@ class WorkerRecord:
     Attributes:
         shares: Steps and the shares from then on.
         recoveries: In order.
-        finished: The last loop over epochs that it has come through, if another has not begun.
+        loop: Number of the loop over epochs that its process has begun last; 0 before the first.
+        finished: How it came through the newest loop that anybody has begun; None: not yet.
         script_ended: How its script has ended before the last epoch.
         exit_codes: Of its processes.
         is_ended_by_driver: Whether the driver has ended the last one, as the job was over.
-        num_exits_before: Processes that had ended when it has finished a loop.
     """
 
     shares: list[tuple[int, int]] = field(default_factory=list)
     recoveries: list[Recovered] = field(default_factory=list)
+    loop: int = 0
     finished: Finished | None = None
     script_ended: ScriptEnded | None = None
     exit_codes: list[int] = field(default_factory=list)
     is_ended_by_driver: bool = False
-    num_exits_before: int = 0
 
     @property
     def end(self) -> Finished | ScriptEnded | None:
         """How its script has ended in the newest membership, if it has."""
         return self.finished or self.script_ended
-
-    def finish(self, event: Finished) -> None:
-        """It has come through a loop over epochs."""
-        self.finished, self.num_exits_before = event, len(self.exit_codes)
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the process that has finished a loop has ended since."""
-        return len(self.exit_codes) > self.num_exits_before
 
 
 class Summary:
@@ -165,6 +156,7 @@ class Summary:
         self.balanced = Phase()
         self._baseline_steps = baseline_steps
         self._members: tuple[WorkerId, ...] = ()
+        self._loop = 0
         self._is_first_exchange = self._is_planned = True
         self._balanced_since: tuple[int, int] = (0, 0)
 
@@ -181,6 +173,19 @@ class Summary:
     def reached(self, applied_steps: int) -> None:
         """A worker has applied so many steps."""
         self.last_step = max(self.last_step, applied_steps - 1)
+
+    def entered(self, worker: WorkerId, loop: int) -> None:
+        """A worker begins a loop over epochs: what anybody has finished before was not the last."""
+        self.workers[worker].loop = loop
+        for record in self.workers.values() if loop > self._loop else ():
+            record.finished = None
+        self._loop = max(loop, self._loop)
+
+    def finished(self, event: Finished) -> None:
+        """A worker has come through a loop; one that others have left behind has no result."""
+        record = self.workers[event.worker]
+        if record.loop == self._loop:
+            record.finished = event
 
     def script_ended(self, worker: WorkerId, event: ScriptEnded) -> None:
         """A worker's script has ended before its last epoch."""

@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 EXIT_USER_ERROR = 2
 EXIT_REFUSED = 64
-"""Of a script that cannot be trained by us: EX_USAGE of sysexits.h, see `worker/site`."""
+"""Before a worker is ready: its input is wrong. EX_USAGE of sysexits.h, see `worker.farewell`."""
 
 AFTER_A_LOOP = ", and is not started again: it would begin with the script's first loop over epochs"
 
@@ -256,7 +256,7 @@ class Team:
 
     def _loop_begins_or_ends(self, slot: Slot, message: Entered | Finished) -> None:
         if isinstance(message, Entered):
-            self.ledger.entered(slot.worker)
+            self.ledger.entered(slot.worker, slot.num_entered)
             return
         self.slots.may_restart = False  # a new worker would begin with the first loop again
         self.ledger.take(message)
@@ -271,7 +271,14 @@ class Team:
         self.reception.leaves(slot)
 
     def _crashed(self, slot: Slot, crash: Crashed) -> None:
-        if slot.is_wanted and not self.ended.done():
+        if not slot.is_wanted or self.ended.done():
+            return
+        others = [other for other in self.membership.present if other is not slot]
+        is_behind = not slot.num_entered and any(other.num_entered for other in others)
+        if crash.user_error and is_behind:  # they train with the same script: it is its own
+            slot.output.drop()  # one line is enough
+            self.slots.refuse(slot, crash.error)
+        else:
             self._crashes.add(slot, crash, EXIT_USER_ERROR if crash.user_error else 1)
 
     def _kill(self, slot: Slot, fault: str) -> None:
@@ -346,10 +353,8 @@ class Team:
         """A worker ended before it was ready; if none got further, the job cannot start."""
         lines = (line for line in reversed(slot.output.tail) if line.strip())
         last_line = next(lines, "it has printed nothing")
-        if code == EXIT_REFUSED:  # the others run the same script: one line is enough
-            for other in self.slots.all:
-                other.output.is_shown = False
-            self.end(Ending(EXIT_USER_ERROR, f"{slot.worker}: {last_line}"))
+        if code == EXIT_REFUSED:
+            self._input_is_wrong(slot, last_line)
             return
         if slot.num_refusals <= 1:  # else it would be said again and again
             self._console.say(f"{what} before it was ready: {last_line}")
@@ -362,6 +367,17 @@ class Team:
                 what = "the script ended without a loop over the epochs() of a hetero_hvd.Trainer"
             reason = f"no worker became ready: {what}: {last_line}"
             self.end(Ending(code or EXIT_USER_ERROR, reason))
+
+    def _input_is_wrong(self, slot: Slot, line: str) -> None:
+        """Of the whole job, unless another worker got further with the same script."""
+        others = [other for other in self.slots.all if other is not slot]
+        if self.membership.has_started or any(other.ready for other in others):
+            self._last_failure = EXIT_USER_ERROR  # should too few be left
+            self.slots.refuse(slot, line)
+            return
+        for other in self.slots.all:  # they run the same script: one line is enough
+            other.output.is_shown = False
+        self.end(Ending(EXIT_USER_ERROR, f"{slot.worker}: {line}"))
 
     def _over(self, reason: str | None) -> None:
         """All members have ended, or Horovod could not go on without those who did."""

@@ -19,7 +19,8 @@ class Ready(Message, frozen=True):
     Attributes:
         worker: Who it is.
         host: Its name as a Horovod host; new at each restart (`alpha-0`, then `alpha-0.r1`).
-        interface: Network interface through which it reached the driver; Gloo will use it.
+        interface: Network interface that Gloo will use: that of nodes.yaml, or the one through
+            which it reached the driver.
         pid: Process id on its node.
         versions: What must fit together (`core.versions.COLUMNS`) to its version.
         device: What it computes on, in words; empty: not told.

@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import torch
 
 from hetero_hvd.core.cluster import BalanceConfig
 from hetero_hvd.discovery.machine import machine_identity
-from hetero_hvd.errors import JobError, UserError, WorkerLostError
+from hetero_hvd.errors import UserError, WorkerFault, WorkerLostError
 from hetero_hvd.messages import Finished, FromWorker, Leaving
 from hetero_hvd.worker.client import DriverClient
 from hetero_hvd.worker.collective import Collective, HostUpdates, open_collective
@@ -64,6 +65,7 @@ class Seat:
         self._has_parted = False
         log_records(step=lambda: self._done() - 1, rendezvous_id=lambda: self.rendezvous_id)
         if place.driver is not None:
+            check_interface(place)
             prove_health(device())
             self.client = DriverClient(place, progress=self._done, introduction=_introduction)
             self.farewell = Farewell(
@@ -72,7 +74,6 @@ class Seat:
             self.farewell.prepare()
             admission = self.client.wait_for_admission()
             os.environ.update(admission.environment)
-            check_interface(place)
             self.rendezvous_id = admission.rendezvous_id
         self.collective: Collective = open_collective(is_unwanted=self._is_unwanted)
         if self.client is not None:
@@ -214,6 +215,7 @@ def init(*, progress: Callable[[], int] = lambda: 0) -> Seat:
 
     Raises:
         JobError: The environment is malformed, or Horovod is missing or does not start.
+        WorkerFault: This worker's device computes wrongly.
         SystemExit: The driver does not want this worker any more: the process ends quietly.
     """
     if not _seats:
@@ -238,31 +240,32 @@ def device() -> torch.device:
 
 
 def check_interface(place: Place) -> None:
-    """See that there is the network interface that Horovod is to use: it would look for ever.
+    """See that there is the network interface of nodes.yaml: Horovod would look for it for ever.
+
+    A label of an address (`eth0:1`) is the name of one for Gloo, though not for the kernel.
 
     Raises:
         UserError: There is none of that name.
     """
-    found = [name for _, name in socket.if_nameindex()]
-    wanted = [name for name in os.environ.get("HOROVOD_GLOO_IFACE", "").split(",") if name]
-    for name in wanted:
-        if name not in found:
-            raise UserError(
-                f"interface: {name}: node {place.worker.node} has no network interface of that "
-                f"name; it has {', '.join(found)}"
-            )
+    wanted = place.settings.get("interface")
+    found = {name for _, name in socket.if_nameindex()} | psutil.net_if_addrs().keys()
+    if wanted is not None and wanted not in found:
+        raise UserError(
+            f"interface: {wanted}: node {place.worker.node} has no network interface of that "
+            f"name; it has {', '.join(sorted(found))}"
+        )
 
 
 def prove_health(where: torch.device) -> None:
     """Compute something known on the device before the others count on it.
 
     Raises:
-        JobError: The device computes wrongly. (If it does not answer, torch raises its own error.)
+        WorkerFault: The device computes wrongly. (If it does not answer, torch raises its own.)
     """
     size = 128
     ones = torch.ones(size, size, device=where)
     if float((ones @ ones).sum()) != size**3:
-        raise JobError(f"{where} computes wrongly: a product of ones is not what it must be")
+        raise WorkerFault(f"{where} computes wrongly: a product of ones is not what it must be")
 
 
 def _balance_config(text: str | None) -> BalanceConfig:

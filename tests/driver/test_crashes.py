@@ -11,6 +11,8 @@ from hetero_hvd.driver.slot import Slot
 from hetero_hvd.messages import Crashed, Entered, Finished, ScriptEnded, WorkerId
 
 TRAINS, FINISHES, ENDS = "trains", "has finished its epochs", "and its script has ended"
+RAISES, RAISES_ANOTHER = "raises the same right after", "raises another one right after"
+LOOP = (TRAINS, FINISHES)
 OWN, ALL = "is lost", "ends the job"
 
 CASES = {
@@ -20,6 +22,27 @@ CASES = {
     "the other has ended without its epochs": ((TRAINS,), (TRAINS, ENDS), False, ALL),
     "the other has trained to the end": ((TRAINS,), (TRAINS, FINISHES, ENDS), False, OWN),
     "alone, after its epochs": ((TRAINS, FINISHES), None, False, ALL),
+    "the other has trained to the end of the second loop": (
+        (*LOOP, TRAINS),
+        (*LOOP, *LOOP, ENDS),
+        False,
+        OWN,
+    ),
+    "the other has ended in the second loop": ((*LOOP, TRAINS), (*LOOP, TRAINS, ENDS), False, ALL),
+    "the other has ended after the first loop": ((*LOOP, TRAINS), (*LOOP, ENDS), False, ALL),
+    "after the loop, the other's script has ended well": (LOOP, (*LOOP, ENDS), False, OWN),
+    "the other trains again": (LOOP, (*LOOP, TRAINS), False, None),
+    "the other waits for it in the second loop": ((*LOOP, TRAINS), (*LOOP, TRAINS), True, OWN),
+    "the same on both, in the first loop": ((TRAINS,), (TRAINS, RAISES), False, ALL),
+    "the same on both, in the second loop": ((*LOOP, TRAINS), (*LOOP, TRAINS, RAISES), False, ALL),
+    "the same on both, after the loop": (LOOP, (*LOOP, RAISES), False, ALL),
+    "another on the other, in the second loop": (
+        (*LOOP, TRAINS),
+        (*LOOP, TRAINS, RAISES_ANOTHER),
+        False,
+        ALL,
+    ),
+    "another on the other, after the loop": (LOOP, (*LOOP, RAISES_ANOTHER), False, ALL),
 }
 """What has happened on the worker and on the other one, whether that waits, and what follows."""
 
@@ -28,6 +51,7 @@ WORDS = {
     FINISHES: lambda worker: Finished(worker=worker, applied_steps=5, checksum="abc"),
     ENDS: lambda _: ScriptEnded(applied_steps=5),
 }
+ERRORS = {RAISES: "ValueError: no", RAISES_ANOTHER: "KeyError: 'no'"}
 
 
 def slot_of(name, words):
@@ -37,8 +61,17 @@ def slot_of(name, words):
     node = NodeConfig(name=name, slots=1, devices=())
     slot = Slot(worker=worker, node=node, output=output, host=name)
     for word in words:
-        slot.heard(WORDS[word](worker))
+        if word in WORDS:
+            slot.heard(WORDS[word](worker))
     return slot
+
+
+def raise_in(slot, crashes, error):
+    """The script ends in this error on a worker; its process is gone a moment later."""
+    told = Crashed(worker=slot.worker, error=error, traceback="", user_error=False)
+    slot.heard(told)
+    crashes.add(slot, told, 5)
+    slot.num_entered = slot.num_finished = 0
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -54,9 +87,10 @@ def test_an_error_is_the_scripts_unless_the_others_do_without(name):
     )
     pool = SimpleNamespace(all=slots, judged=asyncio.Event())
     crashes = Crashes(pool, membership, SimpleNamespace(say=said.append), ended.append)
-    told = Crashed(worker=slots[0].worker, error="ValueError: no", traceback="", user_error=False)
-    slots[0].heard(told)
-    crashes.add(slots[0], told, 5)
+    raise_in(slots[0], crashes, ERRORS[RAISES])
+    for word in () if other is None else other:
+        if word in ERRORS:
+            raise_in(slots[1], crashes, ERRORS[word])
     crashes.look()
     assert [ending.exit_code for ending in ended] == ([5] if expected == ALL else [])
     assert any("only this worker has raised it" in line for line in said) == (expected == OWN)

@@ -172,17 +172,31 @@ def test_wrong_input_before_training_is_one_line(start_job, tmp_path):
     assert "restart" not in said
 
 
-def test_an_interface_that_is_not_there_ends_the_job_in_one_line(start_job, tmp_path):
+def test_an_interface_that_is_not_there_ends_the_job_in_one_line(start_job):
     """Horovod would look for it for ever."""
-    beta = "{name: beta, slots: 1, devices: [], interface: eth77}"
-    own = tmp_path / "own.yaml"
-    own.write_text(f"nodes: [{{name: alpha, slots: 1, devices: []}}, {beta}]\n")
-    job = start_job("-f", str(own))
+    job = start_job(names=("beta, interface: eth77",))
     assert job.wait(30) == 2
     assert (
         "interface: eth77: node beta has no network interface of that name; it has"
         in (job.summary()["reason"])
     )
+
+
+def test_an_interface_that_is_not_there_costs_a_joiner_its_slot(start_job):
+    """It is told in one line, and not tried again; who trains already does not notice."""
+    job = start_job("--progress-seconds", "0.2", names=("alpha",), script=("40",))
+    job.wait_for(r"step [1-9]\d*  epoch")
+    write_nodes(job.nodes_file, ("alpha", "beta, interface: eth77"))
+    job.wait_for(
+        r"beta:0 is refused \(interface: eth77: node beta has no network interface of that name; "
+        r"it has .*\blo\b.*\) and leaves"
+    )
+    assert job.wait() == 0
+    said = "\n".join(job.output)
+    assert "Traceback" not in said
+    assert "restart" not in said
+    assert "2 workers train together" not in said
+    assert job.summary()["memberships"] == 1
 
 
 def test_a_signal_to_every_process_at_once_keeps_the_state(start_job):

@@ -218,24 +218,55 @@ def test_trainers_one_after_the_other_are_no_resets_without_a_step(tmp_path):
     for rendezvous_id in range(1, 2 * MAX_RESETS_WITHOUT_STEP):
         books.take(joined(rendezvous_id=rendezvous_id, applied_steps=0))
         for worker in (WorkerId("alpha", 0), WorkerId("beta", 0)):
-            books.entered(worker)
+            books.entered(worker, rendezvous_id)
             books.take(Finished(worker=worker, applied_steps=2, checksum=f"{rendezvous_id}"))
         assert books.resets_without_step < MAX_RESETS_WITHOUT_STEP
     books.close()
     console.close()
 
 
-def test_who_is_gone_before_the_last_loop_has_no_say_in_its_result(tmp_path):
-    """Alpha is lost between two trainers that end after as many steps."""
+ENTERS, FINISHES, DIES = "begins the next loop", "is through with it", "dies"
+
+RESULTS = {
+    "all are through": ((), {ALPHA, BETA}),
+    "one dies after its result": (((ALPHA, DIES),), {ALPHA, BETA}),
+    "one dies, then the other begins": (((ALPHA, DIES), (BETA, ENTERS)), set()),
+    "the other begins, then one dies": (((BETA, ENTERS), (ALPHA, DIES)), set()),
+    "who is left is through": (((BETA, ENTERS), (ALPHA, DIES), (BETA, FINISHES)), {BETA}),
+    "all are through again": (
+        ((BETA, ENTERS), (ALPHA, ENTERS), (ALPHA, FINISHES), (BETA, FINISHES)),
+        {ALPHA, BETA},
+    ),
+    "the other's beginning is heard of late": (
+        ((ALPHA, ENTERS), (ALPHA, FINISHES), (BETA, ENTERS)),
+        {ALPHA},
+    ),
+    "the other's end is heard of late": (((ALPHA, ENTERS), (BETA, FINISHES)), set()),
+}
+"""What happens once all are through with the first loop, and whose results count then."""
+
+
+@pytest.mark.parametrize(("events", "expected"), RESULTS.values(), ids=RESULTS)
+def test_the_results_of_a_run_are_those_of_the_newest_loop_that_was_begun(
+    tmp_path, events, expected
+):
+    """Whoever has told of an earlier one has no say in it, whether it has died since or not."""
     books, console, _ = ledger(tmp_path)
-    alpha, beta = WorkerId("alpha", 0), WorkerId("beta", 0)
+    loops = dict.fromkeys((ALPHA, BETA), 0)
     books.take(joined())
-    for worker in (alpha, beta):
-        books.take(Finished(worker=worker, applied_steps=12, checksum="of the first"))
-    books.summary.workers[alpha].exit_codes.append(137)
-    books.entered(beta)
-    books.take(Finished(worker=beta, applied_steps=12, checksum="of the second"))
-    assert books.summary.is_consistent is not False
+    first = [(worker, kind) for kind in (ENTERS, FINISHES) for worker in loops]
+    for worker, kind in (*first, *events):
+        if kind == ENTERS:
+            loops[worker] += 1
+            books.entered(worker, loops[worker])
+        elif kind == FINISHES:
+            told = f"of loop {loops[worker]}"
+            books.take(Finished(worker=worker, applied_steps=12, checksum=told))
+        else:
+            books.summary.workers[worker].exit_codes.append(137)
+    records = books.summary.workers
+    assert {worker for worker in loops if records[worker].finished} == expected
+    assert books.summary.is_consistent is (True if expected else None)
     books.close()
     console.close()
 

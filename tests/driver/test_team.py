@@ -9,20 +9,30 @@ from types import SimpleNamespace
 import pytest
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
+from hetero_hvd.driver.ending import Ending
 from hetero_hvd.driver.output import Console, WorkerOutput
 from hetero_hvd.driver.slot import Slot
-from hetero_hvd.driver.team import Team
-from hetero_hvd.messages import Finished, Heartbeat, Leaving, ScriptEnded, WorkerId
+from hetero_hvd.driver.team import EXIT_REFUSED, Team
+from hetero_hvd.messages import (
+    Crashed,
+    Entered,
+    Finished,
+    Heartbeat,
+    Leaving,
+    ScriptEnded,
+    WorkerId,
+)
 
 EXIT_NO_CONNECTION = 255
 ALPHA = WorkerId("alpha", 0)
 
 
-def one_slot(team, folder, **attributes):
-    """A slot of the team, for its only worker."""
-    output = WorkerOutput(team._console, folder / "alpha-0.log", "")
-    node = NodeConfig(name="alpha", slots=1, devices=())
-    slot = Slot(worker=ALPHA, node=node, output=output, host="alpha-0", **attributes)
+def one_slot(team, folder, name="alpha", **attributes):
+    """A slot of the team, for its only worker or for another one."""
+    output = WorkerOutput(team._console, folder / f"{name}-0.log", "")
+    node = NodeConfig(name=name, slots=1, devices=())
+    worker = WorkerId(name, 0)
+    slot = Slot(worker=worker, node=node, output=output, host=f"{name}-0", **attributes)
     team.slots._tasks[slot] = None
     return slot
 
@@ -86,6 +96,135 @@ def test_a_job_gives_up_only_when_nothing_can_come(tmp_path, happen, discover, c
         if happen is lose_all:
             assert team.all_lost.is_set() is not ends
         team.membership._horovod = None
+        await team.close()
+        console.close()
+
+    asyncio.run(scenario())
+
+
+STARTS, READY = "still starts", "is ready"
+
+REFUSALS = {
+    "nobody else is there": (False, None, True),
+    "the other is not ready yet": (False, STARTS, True),
+    "the other is ready": (False, READY, False),
+    "the others train": (True, READY, False),
+    "the others train, and one is started again": (True, STARTS, False),
+}
+"""Whether the training has started, what the other worker does, and whether the job ends."""
+
+
+@pytest.mark.parametrize(("has_started", "other", "ends"), REFUSALS.values(), ids=REFUSALS)
+def test_wrong_input_of_one_worker_is_that_of_the_job_if_none_got_further(
+    tmp_path, has_started, other, ends
+):
+    """Else that slot is refused, once and in one line: a restart would end in the same way."""
+
+    async def scenario():
+        team, console = a_team(tmp_path, discover=False)
+        process = SimpleNamespace(terminate=lambda: None)
+        slots = [one_slot(team, tmp_path, process=process)]
+        slots[0].output.feed(b"no such dataset (train.py:7)\n")
+        if other is not None:
+            ready = object() if other == READY else None
+            slots.append(one_slot(team, tmp_path, name="beta", process=process, ready=ready))
+        if has_started:
+            team.membership._horovod = SimpleNamespace(hosts_changed=lambda: None)
+        team._exited(slots[0], EXIT_REFUSED)
+        assert team.ended.done() is ends
+        assert slots[0].is_wanted is ends
+        if ends:
+            ending = Ending(2, "alpha:0: no such dataset (train.py:7)")
+            assert team.ended.result() == ending
+        else:
+            assert team.slots.quarantined[ALPHA][1] == "no such dataset (train.py:7)"
+        team.membership._horovod = None
+        for slot in slots:
+            del team.slots._tasks[slot]
+            slot.output.close()
+        await team.close()
+        console.close()
+        said = console._stream.getvalue()
+        assert said.count("alpha:0 is refused (no such dataset (train.py:7))") == (not ends)
+
+    asyncio.run(scenario())
+
+
+BEHIND = {
+    "all train": (1, (1,), True),
+    "nobody trains yet": (0, (0,), True),
+    "it joins a job that trains": (0, (1,), False),
+    "it joins a job that trains for the second time": (0, (2,), False),
+    "nobody else is there": (0, (), True),
+}
+"""How many loops over epochs it has begun, how many the others, and whether the job ends."""
+
+
+@pytest.mark.parametrize(("own", "others", "ends"), BEHIND.values(), ids=BEHIND)
+def test_wrong_input_of_a_member_that_does_not_train_while_the_others_do_is_its_own(
+    tmp_path, own, others, ends
+):
+    """As of one that joins and finds no way to the others; that slot is refused."""
+
+    async def scenario():
+        team, console = a_team(tmp_path, discover=False)
+        process, admission, ready = SimpleNamespace(), object(), object()
+        slots = [
+            one_slot(
+                team,
+                tmp_path,
+                name,
+                num_entered=num,
+                process=process,
+                admission=admission,
+                ready=ready,
+            )
+            for name, num in zip(("alpha", "beta"), (own, *others), strict=False)
+        ]
+        team.membership.hosts = {slot.host for slot in slots}
+        told = Crashed(worker=ALPHA, error="no way", traceback="", user_error=True)
+        slots[0].heard(told)
+        team._handle(slots[0], told)
+        assert team.ended.done() is ends
+        assert (team.slots.quarantined.get(ALPHA) is None) is ends
+        for slot in slots:
+            del team.slots._tasks[slot]
+            slot.output.close()
+        await team.close()
+        console.close()
+        assert ("alpha:0 is refused (no way)" in console._stream.getvalue()) is not ends
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_what_was_finished_before_the_newest_loop_does_not_make_a_finished_training(
+    tmp_path, has_begun
+):
+    """Both are lost after their first loop, one before it has begun a second, which the other did.
+
+    Where nobody has begun one, the job is lost after its end, with that exit code.
+    """
+
+    async def scenario():
+        team, console = a_team(tmp_path, discover=False)
+        slots = [one_slot(team, tmp_path, name, ready=object()) for name in ("alpha", "beta")]
+        team.ledger.workers = tuple(slot.worker for slot in slots)
+        words = [(slot, Entered(worker=slot.worker)) for slot in slots]
+        words += [(s, Finished(worker=s.worker, applied_steps=5, checksum="abc")) for s in slots]
+        words += [(slots[1], Entered(worker=slots[1].worker))] * has_begun
+        for slot, word in words:
+            slot.heard(word)
+            team._handle(slot, word)
+        for slot in slots:
+            team._exited(slot, 137)
+            del team.slots._tasks[slot]
+            slot.output.close()
+            team.ledger.workers = (slots[1].worker,)
+        team._over(None)
+        ending = team.ended.result()
+        assert ending.reason.startswith("the training is finished") is not has_begun
+        assert ending.exit_code == 137
         await team.close()
         console.close()
 

@@ -3,7 +3,7 @@
 Python imports `sitecustomize` at the start of every process; the supervisor puts this folder in
 front of the worker's PYTHONPATH. A script that starts Horovod or torch.distributed by itself finds
 no other process here, each worker would be alone with all of the data. It ends with one line and
-`EXIT_REFUSED`, which ends the job. `hetero_hvd` starts Horovod too, but only after the driver has
+`EXIT_REFUSED`, wrong input. `hetero_hvd` starts Horovod too, but only after the driver has
 admitted the worker, which sets `HOROVOD_RANK`.
 
 Standard library only, and little of it: every Python process below the worker imports this.
