@@ -201,15 +201,15 @@ def leave(_script):
     return True
 
 
-def in_the_loop(act, **options):
-    """A script that does something in the loop's body after the first of three steps."""
+def in_the_loop(act, *, when=1, **options):
+    """A script that does something in the loop's body after one of three steps."""
 
     def one(seat):
         script = Script(seat, **options)
         for _ in script.trainer.epochs(1):
             for (x,) in script.trainer.batches():
                 script.trainer.step(script.loss, x)
-                if script.trainer.applied_steps == 1 and act(script):
+                if script.trainer.applied_steps == when and act(script):
                     break
         return script.trainer.applied_steps
 
@@ -229,7 +229,10 @@ def test_to_leave_where_others_cannot_see_it_is_refused():
 
 
 def test_an_evaluation_where_others_do_not_come_is_over_the_whole_set():
-    """Who has a part of the step goes over all of it, and asks for parts for all."""
+    """Who has a part of the step goes over all of it, and asks for parts for all if they can help.
+
+    An epoch's small last batch leaves workers without a part whatever the plan.
+    """
     found, told = [], []
 
     def evaluate_and_keep(script):
@@ -241,6 +244,12 @@ def test_an_evaluation_where_others_do_not_come_is_over_the_whole_set():
     assert run_together(Hub(3), in_the_loop(evaluate_and_keep, **ALONE_IN_A_STEP)) == [3] * 3
     assert found == [pytest.approx(X.mean().item())]
     assert [event.needs_all for event in told] == [True]
+    found.clear()
+    told.clear()
+    last = in_the_loop(evaluate_and_keep, when=3)  # its one sample leaves two workers without
+    assert run_together(Hub(3), last) == [3] * 3
+    assert found == [pytest.approx(X.mean().item())]
+    assert [event.needs_all for event in told] == [False]
     found.clear()
     told.clear()
     assert run_together(Hub(3), in_the_loop(evaluate_and_keep)) == [3] * 3
