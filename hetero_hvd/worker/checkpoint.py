@@ -1,9 +1,9 @@
 """Durable checkpoints: written beside the training, whole or not at all, checked when read.
 
-Only rank 0 writes. On the step path the state is copied to the host's memory, nothing more; a
-thread serialises and writes it: temporary folder, fsync, SHA-256 in a manifest, rename. A copy that
-is damaged, half a copy, or one that holds more than tensors and plain data is never taken: the one
-before is.
+Rank 0 writes, or who has evaluated without it: the two may be at it at once. On the step path the
+state is copied to the host's memory, nothing more; a thread serialises and writes it: temporary
+folder, fsync, SHA-256 in a manifest, rename. A copy that is damaged, half a copy, or one that holds
+more than tensors and plain data is never taken: the one before is.
 """
 
 from __future__ import annotations
@@ -185,7 +185,8 @@ class Checkpoints:
     ) -> None:
         which = f"-trainer{self._trainer}" if self._trainer > 1 else ""
         name = f"step-{applied_steps:012d}-{self._settings.run}{which}"
-        partial = self._folder / f".{name}.{os.getpid()}"
+        kind = ".rated-" if metrics else "."  # of each there is one writer at a time
+        partial = self._folder / f"{kind}{name}.{os.getpid()}"
         try:
             partial.mkdir(parents=True)
             with (partial / STATE).open("wb") as file:
@@ -202,13 +203,16 @@ class Checkpoints:
                 trainer=self._trainer,
             )
             _write_manifest(partial, manifest)
-            if not (self._folder / name).exists():
+            try:
                 partial.rename(self._folder / name)
-            elif metrics:
-                _add_metrics(self._folder / name, metrics)
+            except OSError:
+                if not (self._folder / name).exists():
+                    raise
+                if metrics:  # that step's is there already
+                    _add_metrics(self._folder / name, metrics)
             _sync_folder(self._folder)
             self._num_failed = 0
-            self._prune()
+            self._prune(kind)
         # torch calls a full disk a RuntimeError.
         except (OSError, MemoryError, RuntimeError, msgspec.DecodeError) as error:
             self._complain(applied_steps, error)
@@ -237,7 +241,7 @@ class Checkpoints:
             f"in {again:g} s" if again else "when there is a better state, or at the end",
         )
 
-    def _prune(self) -> None:
+    def _prune(self, kind: str) -> None:
         own = self._own()
         name = self._settings.best
         sign = -1 if name.startswith("-") else 1
@@ -247,7 +251,7 @@ class Checkpoints:
         for item in own[max(1, self._settings.keep) :]:
             if item is not best:
                 shutil.rmtree(item[0], ignore_errors=True)
-        for partial in self._folder.glob(f".step-*-{self._settings.run}.*"):
+        for partial in self._folder.glob(f"{kind}step-*-{self._settings.run}.*"):
             shutil.rmtree(partial, ignore_errors=True)  # of a writer that was killed
 
 

@@ -273,8 +273,10 @@ class Evaluations:
         self, result: dict[str, float], *, is_teller: bool, needs_all: bool = False
     ) -> dict[str, float]:
         position = self._state.position
-        self._state.evaluated(result)
+        self._state.evaluated(result, is_keeper=is_teller)
         if is_teller:
+            if needs_all:  # without a driver it is rank 0 who plans, and it may have no part
+                self._state.membership.exchange.needs_all = True
             event = Evaluated(
                 epoch=position.epoch,
                 step=position.applied_steps,

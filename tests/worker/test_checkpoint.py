@@ -239,13 +239,15 @@ def test_what_cannot_be_kept_costs_no_training(tmp_path, caplog):
     assert "the checkpoint of step 4 cannot be written: extra_state['held']: best: " in caplog.text
 
 
-def test_half_a_checkpoint_of_a_killed_writer_is_cleared_away(tmp_path):
-    """The next one to be written does it; another run's is left alone."""
-    killed, foreign = tmp_path / ".step-000000000003-one.77", tmp_path / ".step-000000000003-two.77"
-    killed.mkdir()
-    foreign.mkdir()
-    save(keeper(tmp_path), 4)
-    assert (killed.exists(), foreign.exists()) == (False, True)
+@pytest.mark.parametrize(("metrics", "cleared"), [({}, "step"), ({"a": 1.0}, "rated-step")])
+def test_half_a_checkpoint_of_a_killed_writer_is_cleared_away(tmp_path, metrics, cleared):
+    """The next one to be written does it; another run's and another writer's are left alone."""
+    names = [f".{kind}step-{3:012d}-{run}.77" for kind in ("", "rated-") for run in ("one", "two")]
+    for name in names:
+        (tmp_path / name).mkdir()
+    save(keeper(tmp_path), 4, metrics)
+    names.remove(f".{cleared}-{3:012d}-one.77")
+    assert sorted(path.name for path in tmp_path.glob(".*")) == sorted(names)
 
 
 def test_another_runs_checkpoints_are_taken_on_request_only(tmp_path):
