@@ -98,8 +98,8 @@ class Evaluated(Message, frozen=True):
         epoch: Epoch after which it ran.
         step: Applied steps at that time.
         metrics: Name to exact weighted mean over the set.
-        needs_all: Whether only workers with a part of the step took part, as the script evaluates
-            in the body of its loop over the batches: better that all have one.
+        needs_all: Whether workers that the plan gives no part did not take part, as the script
+            evaluates in the body of its loop over the batches: better that all have one.
     """
 
     epoch: int

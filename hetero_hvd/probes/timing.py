@@ -133,7 +133,7 @@ class PhaseClock:
         """Processor time of all threads outside of waits and evaluations, since the last call."""
         now = time.process_time()
         used = now - self._used_before - self._used_waiting
-        self._used_before, self._used_waiting = now, 0.0
+        self._used_before, self._used_waiting, self._used_at_end = now, 0.0, now
         return used
 
     def take(self) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -189,15 +190,49 @@ class Seat:
         if not is_free or threading.current_thread() is not threading.main_thread():
             return
 
-        def terminated(number: int, _: object) -> None:
+        def terminated(*_: object) -> None:
             now_seconds = time.monotonic()
             if not self._is_terminated:
                 self._is_terminated, self._terminated_at_seconds = True, now_seconds
             elif now_seconds > self._terminated_at_seconds + AGAIN_SECONDS:
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
+                os._exit(EXIT_TERMINATED)
 
         signal.signal(signal.SIGTERM, terminated)
+        _end_if_asked_again()
+
+
+def _end_if_asked_again() -> None:
+    """End this process at a further SIGTERM, though its main thread may be in C for ever.
+
+    No handler runs there, but Python tells of each signal through the wakeup descriptor. A script's
+    own one stays: then there is the handler only. A forked child would write into ours: it must
+    not.
+    """
+    asked, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    own = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    if own != -1:
+        signal.set_wakeup_fd(own)
+        os.close(asked)
+        os.close(wakeup)
+        return
+
+    def forget() -> None:
+        if (found := signal.set_wakeup_fd(-1)) not in (wakeup, -1):
+            signal.set_wakeup_fd(found)
+
+    def watch() -> None:
+        again_at_seconds = math.inf
+        while numbers := os.read(asked, 4096):
+            if signal.SIGTERM not in numbers:
+                continue
+            now_seconds = time.monotonic()
+            if now_seconds > again_at_seconds:
+                os._exit(EXIT_TERMINATED)
+            again_at_seconds = min(again_at_seconds, now_seconds + AGAIN_SECONDS)
+
+    os.register_at_fork(after_in_child=forget)
+    threading.Thread(target=watch, name="sigterm", daemon=True).start()
 
 
 _seats: list[Seat] = []

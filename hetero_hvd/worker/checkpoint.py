@@ -1,21 +1,23 @@
 """Durable checkpoints: written beside the training, whole or not at all, checked when read.
 
-Only rank 0 writes. On the step path the state is copied to the host's memory, nothing more; a
-thread serialises and writes it: temporary folder, fsync, SHA-256 in a manifest, rename. A copy that
-is damaged, half a copy, or one that holds more than tensors and plain data is never taken: the one
-before is.
+Rank 0 writes, or who has evaluated without it: the two may be at it at once. On the step path the
+state is copied to the host's memory, nothing more; a thread serialises and writes it: temporary
+folder, fsync, SHA-256 in a manifest, rename. A copy that is damaged, half a copy, or one that holds
+more than tensors and plain data is never taken: the one before is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import random
 import shutil
 import threading
 import time
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         applied_steps: Optimizer steps applied.
         sha256: Of the state's bytes.
         num_bytes: Of the state.
-        metrics: Of the last evaluation, if there was one after the last step.
+        metrics: Of the last evaluation, if there was one after the last step; JSON has no NaN and
+            no infinity: they are left out, and null in those of earlier versions.
         trainer: Whose state it is: which `Trainer` of the script, from 1 in the order in which they
             are made.
     """
@@ -71,7 +74,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     applied_steps: int
     sha256: str
     num_bytes: int
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float | None] = {}
     run_number: int = 0
     trainer: int = 1
 
@@ -148,7 +151,7 @@ class Checkpoints:
         """Whether these are the best metrics so far; remembers them."""
         name = self._settings.best
         value = metrics.get(name.lstrip("-"))
-        if not name or value is None:
+        if not name or value is None or not math.isfinite(value):
             return False
         goodness = -value if name.startswith("-") else value
         is_better = goodness > self._best
@@ -162,7 +165,8 @@ class Checkpoints:
         self._next_at_seconds = time.monotonic() + self._settings.every_seconds
         try:
             state = self._replica.snapshot() | {"randomness": _randomness()}
-            arguments = (state, applied_steps, dict(metrics or {}))
+            finite = {name: mean for name, mean in (metrics or {}).items() if math.isfinite(mean)}
+            arguments = (state, applied_steps, finite)
             writer = threading.Thread(target=self._write, args=arguments, name="checkpoint")
             writer.start()
         # RuntimeError comes from torch, and for the thread.
@@ -176,10 +180,13 @@ class Checkpoints:
         if self._writer is not None:
             self._writer.join()
 
-    def _write(self, state: dict[str, Any], applied_steps: int, metrics: dict[str, float]) -> None:
+    def _write(
+        self, state: dict[str, Any], applied_steps: int, metrics: dict[str, float | None]
+    ) -> None:
         which = f"-trainer{self._trainer}" if self._trainer > 1 else ""
         name = f"step-{applied_steps:012d}-{self._settings.run}{which}"
-        partial = self._folder / f".{name}.{os.getpid()}"
+        kind = ".rated-" if metrics else "."  # of each there is one writer at a time
+        partial = self._folder / f"{kind}{name}.{os.getpid()}"
         try:
             partial.mkdir(parents=True)
             with (partial / STATE).open("wb") as file:
@@ -196,13 +203,16 @@ class Checkpoints:
                 trainer=self._trainer,
             )
             _write_manifest(partial, manifest)
-            if not (self._folder / name).exists():
+            try:
                 partial.rename(self._folder / name)
-            elif metrics:
-                _add_metrics(self._folder / name, metrics)
+            except OSError:
+                if not (self._folder / name).exists():
+                    raise
+                if metrics:  # that step's is there already
+                    _add_metrics(self._folder / name, metrics)
             _sync_folder(self._folder)
             self._num_failed = 0
-            self._prune()
+            self._prune(kind)
         # torch calls a full disk a RuntimeError.
         except (OSError, MemoryError, RuntimeError, msgspec.DecodeError) as error:
             self._complain(applied_steps, error)
@@ -231,16 +241,17 @@ class Checkpoints:
             f"in {again:g} s" if again else "when there is a better state, or at the end",
         )
 
-    def _prune(self) -> None:
+    def _prune(self, kind: str) -> None:
         own = self._own()
         name = self._settings.best
         sign = -1 if name.startswith("-") else 1
-        rated = [item for item in own if name.lstrip("-") in item[1].metrics]
-        best = max(rated, key=lambda item: sign * item[1].metrics[name.lstrip("-")], default=None)
+        found = [(item[1].metrics.get(name.lstrip("-")), item) for item in own]
+        rated = [(sign * value, item) for value, item in found if value is not None]
+        _, best = max(rated, key=itemgetter(0), default=(None, None))
         for item in own[max(1, self._settings.keep) :]:
             if item is not best:
                 shutil.rmtree(item[0], ignore_errors=True)
-        for partial in self._folder.glob(f".step-*-{self._settings.run}.*"):
+        for partial in self._folder.glob(f"{kind}step-*-{self._settings.run}.*"):
             shutil.rmtree(partial, ignore_errors=True)  # of a writer that was killed
 
 
@@ -263,17 +274,23 @@ def open_checkpoints(
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Whole or not at all."""
+    """Whole or not at all.
+
+    Raises:
+        DecodeError: It could not be read back.
+    """
+    content = msgspec.json.encode(manifest)
+    msgspec.json.decode(content, type=Manifest)
     partial = folder / f".{MANIFEST}.{os.getpid()}"
     with partial.open("wb") as file:
-        file.write(msgspec.json.encode(manifest))
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(folder / MANIFEST)
     _sync_folder(folder)
 
 
-def _add_metrics(path: Path, metrics: dict[str, float]) -> None:
+def _add_metrics(path: Path, metrics: dict[str, float | None]) -> None:
     """The state of that step is there already: let it count as evaluated."""
     manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
     _write_manifest(path, msgspec.structs.replace(manifest, metrics=manifest.metrics | metrics))

@@ -249,9 +249,9 @@ class ElasticState:
         except Interrupted:  # not all have left; who goes on takes these steps anew
             self._pipeline.forget(self.seat.collective)
 
-    def evaluated(self, metrics: dict[str, float]) -> None:
-        """Keep the state that has the best result."""
-        self._kept.evaluated(metrics)
+    def evaluated(self, metrics: dict[str, float], *, is_keeper: bool) -> None:
+        """Keep the state that has the best result, if it is for this worker to do so."""
+        self._kept.evaluated(metrics, is_keeper=is_keeper)
 
     @property
     def _capacity(self) -> int:
@@ -349,6 +349,8 @@ class ElasticState:
 
     def _act_on(self, table: Table) -> None:
         self.membership.follow(table.plan, applied_steps=self.position.applied_steps)
+        if table.needs_all and self.is_leader:
+            self.seat.planner.need_all()
         self._tell_timings(table)
         if table.stop or table.reset:
             self._pipeline.drain(self.seat.collective)

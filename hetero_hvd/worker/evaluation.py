@@ -266,14 +266,17 @@ class Evaluations:
         part = self._part(metrics, loader, shares=[1], rank=0, before_each=before_each)
         if self._mode is not None:
             self._seeds(self._mode).use(Stream.SCRIPT, self.number)
-        return self._told(merge([part]), is_teller=is_first, needs_all=True)
+        needs_all = 0 in self._state.membership.plan.local_batch_sizes  # else the batch is small
+        return self._told(merge([part]), is_teller=is_first, needs_all=needs_all)
 
     def _told(
         self, result: dict[str, float], *, is_teller: bool, needs_all: bool = False
     ) -> dict[str, float]:
         position = self._state.position
-        self._state.evaluated(result)
+        self._state.evaluated(result, is_keeper=is_teller)
         if is_teller:
+            if needs_all:  # without a driver it is rank 0 who plans, and it may have no part
+                self._state.membership.exchange.needs_all = True
             event = Evaluated(
                 epoch=position.epoch,
                 step=position.applied_steps,

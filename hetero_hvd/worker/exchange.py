@@ -39,6 +39,7 @@ class Table:
         reset: All workers are to enter a new rendezvous now.
         stop: All workers are to leave now.
         blocked_seconds: Time this worker's training loop spent on the exchange.
+        needs_all: A worker wishes that all have a part of each step.
     """
 
     step: int
@@ -47,6 +48,7 @@ class Table:
     reset: bool
     stop: bool
     blocked_seconds: float
+    needs_all: bool
 
 
 class Exchange:
@@ -58,6 +60,9 @@ class Exchange:
         plan: The plan that all of them start with.
         prefetch_steps: The largest over all members; no plan may take effect within it.
         staleness_bound: Steps that may be under way after a step.
+
+    Attributes:
+        needs_all: Whether this worker wishes that all have a part; the next row says so.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class Exchange:
         self._reason = plan.reason
         self._sent_plan_id = plan.plan_id
         self._hurry_until = -1
+        self.needs_all = False
 
     def is_due(self, step: int) -> bool:
         """Whether an exchange is due after this step; the same answer on every worker."""
@@ -96,6 +102,8 @@ class Exchange:
         it, and beyond what anybody may have loaded ahead.
         """
         row = [float(getattr(timing, field)) for field in FIELDS]
+        row.append(float(self.needs_all))
+        self.needs_all = False
         rows = [row]
         if self._collective.rank == 0:
             plan = self._plan
@@ -104,7 +112,7 @@ class Exchange:
             first = step + 2 + self._staleness_bound + self._prefetch_steps
             from_step = plan.from_step if plan is self._plan else max(plan.from_step, first)
             head = [plan.plan_id, from_step, plan.exchange_steps, flags]
-            rows += _in_rows([*head, *plan.local_batch_sizes], len(FIELDS))
+            rows += _in_rows([*head, *plan.local_batch_sizes], len(row))
             self._reason = plan.reason
             self._sent_plan_id = plan.plan_id
         table = torch.tensor(rows, dtype=torch.float64)
@@ -128,7 +136,7 @@ class Exchange:
         blocked_seconds = time.perf_counter() - began
         self._handle = None
         num_extra = len(rows) - len(self._workers)
-        timings = tuple(_timing(row) for row in (rows[0], *rows[1 + num_extra :]))
+        told = [rows[0], *rows[1 + num_extra :]]
         numbers = [int(number) for row in rows[1 : 1 + num_extra] for number in row]
         plan_id, from_step, exchange_steps, flags = numbers[:4]
         if plan_id != self._plan.plan_id:
@@ -145,11 +153,12 @@ class Exchange:
         self._next_step = self._step + (1 if is_hurried else self._plan.exchange_steps)
         return Table(
             step=self._step,
-            timings=timings,
+            timings=tuple(_timing(row[:-1]) for row in told),
             plan=self._plan,
             reset=bool(flags & RESET),
             stop=bool(flags & STOP),
             blocked_seconds=blocked_seconds,
+            needs_all=any(row[-1] for row in told),
         )
 
     def is_news(self, plan: BatchPlan | None) -> bool:

@@ -15,7 +15,10 @@ from hetero_hvd.worker.turns import next_number
 
 
 class Keeping:
-    """The checkpoints of one worker's training, if the job wants any; rank 0 writes them.
+    """The checkpoints of one worker's training, if the job wants any.
+
+    Rank 0 writes them; but the best state of an evaluation that it had no part in is written by the
+    first worker that had.
 
     Args:
         replica: What to keep.
@@ -88,17 +91,22 @@ class Keeping:
             self._sizing.forget_peak()  # it was that of the copy
         self._was_writing = self._checkpoints.is_writing
 
-    def evaluated(self, metrics: Mapping[str, float]) -> None:
-        """Keep the state that has the best result."""
+    def evaluated(self, metrics: Mapping[str, float], *, is_keeper: bool) -> None:
+        """Keep the state that has the best result.
+
+        Args:
+            metrics: The result.
+            is_keeper: Whether it is for this worker to do so: rank 0 may not have taken part.
+        """
         checkpoints = self._checkpoints
-        if checkpoints is not None and checkpoints.is_best(metrics) and self._is_leader():
+        if checkpoints is not None and checkpoints.is_best(metrics) and is_keeper:
             checkpoints.save(self._position.applied_steps, metrics)
 
     @property
     def will_keep(self) -> bool:
-        """Whether `keep` writes anything on this worker."""
-        applied_steps = self._position.applied_steps
-        return self._checkpoints is not None and self._is_leader() and applied_steps > 0
+        """Whether `keep` takes its time on this worker."""
+        is_writing = self._checkpoints is not None and self._checkpoints.is_writing
+        return is_writing or self._has_to_begin
 
     def keep(self) -> None:
         """The last one who could: rank 0 keeps what it has."""
@@ -108,8 +116,13 @@ class Keeping:
 
     def begin(self) -> None:
         """Rank 0 copies what it has, and writes it while the script goes on; nobody waits."""
-        if self._checkpoints is not None and self.will_keep:
+        if self._checkpoints is not None and self._has_to_begin:
             self._checkpoints.save(self._position.applied_steps)
+
+    @property
+    def _has_to_begin(self) -> bool:
+        applied_steps = self._position.applied_steps
+        return self._checkpoints is not None and self._is_leader() and applied_steps > 0
 
     def in_words(self) -> str:
         """What is on disk of this run."""

@@ -256,7 +256,8 @@ class ShareLoader:
             mine, num_idle = _my_part(range(len(samples)), *shares_at(step), self._undivided)
             kept = samples[mine.start : mine.stop]
             batch = self._source.collate_fn(kept) if kept else None
-            yield Slice(step, len(kept), len(samples), batch, num_idle=num_idle)
+            first = mine.start
+            yield Slice(step, len(kept), len(samples), batch, epoch, first, num_idle=num_idle)
 
 
 def contiguous_batches(

@@ -32,6 +32,9 @@ class Planner(Protocol):
     def evaluated(self, event: Evaluated) -> None:
         """Take in the result of an evaluation."""
 
+    def need_all(self) -> None:
+        """An `Evaluated` of a worker was told that has `needs_all`."""
+
     def newest(self) -> BatchPlan | None:
         """The newest plan, of whatever membership."""
 
@@ -60,8 +63,11 @@ class LocalPlanner:
         self._handle(event)
 
     def evaluated(self, event: Evaluated) -> None:
-        """Tell the balancer what concerns it."""
-        if event.needs_all and isinstance(self._cluster, ClusterState):
+        """It is the script that wants to know."""
+
+    def need_all(self) -> None:
+        """Tell the balancer."""
+        if isinstance(self._cluster, ClusterState):
             self._cluster.need_all()
 
     def newest(self) -> BatchPlan | None:
@@ -99,6 +105,9 @@ class DriverPlanner:
     def evaluated(self, event: Evaluated) -> None:
         """Tell the driver."""
         self._client.send(event)
+
+    def need_all(self) -> None:
+        """The driver knows: each worker has its own channel to it."""
 
     def newest(self) -> BatchPlan | None:
         """What the driver said last."""

@@ -133,3 +133,15 @@ def test_an_evaluation_is_no_work_of_a_step():
     assert clock.busy_seconds == 0
     assert clock.take_processor_seconds() < 0.02
     assert clock.take()["evaluation"] >= 0.04
+
+
+def test_what_is_used_between_phases_is_counted_once():
+    """What was taken as work already is not the wait's that comes right after it."""
+    clock = PhaseClock()
+    deadline = time.process_time() + 0.05
+    while time.process_time() < deadline:
+        pass
+    assert clock.take_processor_seconds() >= 0.05
+    with clock.phase("comm_wait"):
+        pass
+    assert clock.take_processor_seconds() >= 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
+import msgspec
 import pytest
 import torch
 from rendezvous import Hub, run_together
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from turns import run_in_turns
 
 from hetero_hvd import Trainer, UserError
+from hetero_hvd.worker.planner import LocalPlanner, even_plan
 
 SIZE, BATCH = 17, 8
 """The last step of an epoch has one sample: all workers but one have no part of it."""
@@ -201,15 +204,15 @@ def leave(_script):
     return True
 
 
-def in_the_loop(act, **options):
-    """A script that does something in the loop's body after the first of three steps."""
+def in_the_loop(act, *, when=1, **options):
+    """A script that does something in the loop's body after one of three steps."""
 
     def one(seat):
         script = Script(seat, **options)
         for _ in script.trainer.epochs(1):
             for (x,) in script.trainer.batches():
                 script.trainer.step(script.loss, x)
-                if script.trainer.applied_steps == 1 and act(script):
+                if script.trainer.applied_steps == when and act(script):
                     break
         return script.trainer.applied_steps
 
@@ -229,7 +232,10 @@ def test_to_leave_where_others_cannot_see_it_is_refused():
 
 
 def test_an_evaluation_where_others_do_not_come_is_over_the_whole_set():
-    """Who has a part of the step goes over all of it, and asks for parts for all."""
+    """Who has a part of the step goes over all of it, and asks for parts for all if they can help.
+
+    An epoch's small last batch leaves workers without a part whatever the plan.
+    """
     found, told = [], []
 
     def evaluate_and_keep(script):
@@ -243,6 +249,55 @@ def test_an_evaluation_where_others_do_not_come_is_over_the_whole_set():
     assert [event.needs_all for event in told] == [True]
     found.clear()
     told.clear()
+    last = in_the_loop(evaluate_and_keep, when=3)  # its one sample leaves two workers without
+    assert run_together(Hub(3), last) == [3] * 3
+    assert found == [pytest.approx(X.mean().item())]
+    assert [event.needs_all for event in told] == [False]
+    found.clear()
+    told.clear()
     assert run_together(Hub(3), in_the_loop(evaluate_and_keep)) == [3] * 3
     assert found == [pytest.approx(X.mean().item())] * 3
     assert [event.needs_all for event in told] == [False]
+
+
+class LeaderIdle(LocalPlanner):
+    """Gives rank 0 no part, and notes what each worker's planner is told."""
+
+    def __init__(self, rank, told):
+        self._rank, self._told, self._plan = rank, told, None
+
+    def joined(self, event):
+        """The only plan."""
+        return msgspec.structs.replace(even_plan(event), local_batch_sizes=(0, 4, 4))
+
+    def timed(self, _):
+        """Of no interest."""
+
+    def evaluated(self, event):
+        """Note it."""
+        self._told.append((self._rank, event.step, event.needs_all))
+
+    def need_all(self):
+        """Note it."""
+        self._told.append((self._rank, "all"))
+
+
+def test_the_leader_without_a_part_loses_no_evaluation(tmp_path, monkeypatch):
+    """The first worker with a part keeps the best state, and rank 0's planner hears the wish."""
+    settings = {"folder": str(tmp_path), "run": "one", "every_seconds": 0, "best": "-loss"}
+    monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", json.dumps(settings))
+    told = []
+
+    def one(seat):
+        seat.planner = LeaderIdle(seat.collective.rank, told)
+        script = Script(seat)
+        for _ in script.trainer.epochs(3):
+            for (x,) in script.trainer.batches():
+                script.trainer.step(script.loss, x)
+                if (step := script.trainer.applied_steps) in (2, 4):
+                    script.trainer.evaluate(lambda _, step=step: {"loss": step}, DataLoader(X, 4))
+
+    run_together(Hub(3), one)
+    assert set(told) == {(1, 2, True), (1, 4, True), (0, "all")}
+    found = [json.loads(path.read_text()) for path in tmp_path.glob("step-*/manifest.json")]
+    assert {each["applied_steps"]: each["metrics"] for each in found} == {2: {"loss": 2.0}, 9: {}}

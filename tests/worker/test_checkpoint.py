@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import random
 import subprocess
@@ -157,6 +158,46 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert kept == [2, 3, 4]
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("periodic_first", [True, False])
+def test_a_metric_that_is_no_finite_number_costs_no_checkpoint(tmp_path, periodic_first, value):
+    """It is left out, and never the best; a periodic checkpoint of the same step stays good."""
+    checkpoints = keeper(tmp_path, best="-loss")
+    assert not checkpoints.is_best({"loss": value})
+    assert checkpoints.is_best({"loss": 0.5})
+    if periodic_first:
+        save(checkpoints, 5)
+    save(checkpoints, 5, {"loss": 0.5, "perplexity": value})
+    (path,) = tmp_path.glob("step-*")
+    assert json.loads((path / "manifest.json").read_text())["metrics"] == {"loss": 0.5}
+    assert keeper(tmp_path, training(1)).load_newest() == path
+
+
+def test_a_manifest_in_which_a_metric_is_null_is_read(tmp_path):
+    """As those of earlier versions; it is not the best, whatever else there is."""
+    checkpoints = keeper(tmp_path, keep=1, best="loss")
+    for step in (5, 6, 7):
+        save(checkpoints, step, {"loss": 1.0 - step})
+        path = max(tmp_path.glob("step-*"))
+        manifest = json.loads((path / "manifest.json").read_text())
+        if step != 6:
+            manifest["metrics"]["loss"] = None
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        assert keeper(tmp_path, training(1)).load_newest() == path
+    save(checkpoints, 8)
+    kept = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("step-*"))
+    assert kept == [6, 8]
+
+
+def test_a_manifest_that_cannot_be_read_back_takes_no_good_ones_place(tmp_path, caplog):
+    """It is said, and what was there stays."""
+    checkpoints = keeper(tmp_path)
+    save(checkpoints, 5)
+    save(checkpoints, 5, {"loss": True})  # no number in JSON
+    assert "the checkpoint of step 5 cannot be written: " in caplog.text
+    assert keeper(tmp_path, training(1)).load_newest()
+
+
 @pytest.mark.parametrize("periodic_first", [True, False])
 def test_the_best_is_kept_where_a_periodic_one_is_of_the_same_step(tmp_path, periodic_first):
     """Its metrics are not lost, whichever is written first."""
@@ -198,13 +239,15 @@ def test_what_cannot_be_kept_costs_no_training(tmp_path, caplog):
     assert "the checkpoint of step 4 cannot be written: extra_state['held']: best: " in caplog.text
 
 
-def test_half_a_checkpoint_of_a_killed_writer_is_cleared_away(tmp_path):
-    """The next one to be written does it; another run's is left alone."""
-    killed, foreign = tmp_path / ".step-000000000003-one.77", tmp_path / ".step-000000000003-two.77"
-    killed.mkdir()
-    foreign.mkdir()
-    save(keeper(tmp_path), 4)
-    assert (killed.exists(), foreign.exists()) == (False, True)
+@pytest.mark.parametrize(("metrics", "cleared"), [({}, "step"), ({"a": 1.0}, "rated-step")])
+def test_half_a_checkpoint_of_a_killed_writer_is_cleared_away(tmp_path, metrics, cleared):
+    """The next one to be written does it; another run's and another writer's are left alone."""
+    names = [f".{kind}step-{3:012d}-{run}.77" for kind in ("", "rated-") for run in ("one", "two")]
+    for name in names:
+        (tmp_path / name).mkdir()
+    save(keeper(tmp_path), 4, metrics)
+    names.remove(f".{cleared}-{3:012d}-one.77")
+    assert sorted(path.name for path in tmp_path.glob(".*")) == sorted(names)
 
 
 def test_another_runs_checkpoints_are_taken_on_request_only(tmp_path):

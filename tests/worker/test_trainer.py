@@ -23,6 +23,7 @@ from torch.utils.data import (
 from hetero_hvd import Trainer, UserError
 from hetero_hvd.worker import elastic
 from hetero_hvd.worker.collective import open_collective
+from hetero_hvd.worker.loader import ShareLoader
 
 DATA = TensorDataset(torch.randn(12, 3))
 
@@ -396,3 +397,14 @@ def test_a_second_step_of_one_batch_is_refused():
                 trainer.step(lambda x: model(x).mean(), x)
             break
         break
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_stream_is_divided_as_a_dataset_is(rank):
+    """Each worker knows where its part lies in each step: only one takes itself for the first."""
+
+    def places(dataset):
+        parts = ShareLoader(DataLoader(dataset, 5)).slices(3, 1, lambda _: ((0, 3, 1, 1), rank))
+        return [part._replace(batch=None) for part in parts]
+
+    assert places(Stream()) == places(DATA)

@@ -143,6 +143,9 @@ class Plans:
     def evaluated(self, event):
         """Of no interest."""
 
+    def need_all(self):
+        """The division stays as it is."""
+
     def newest(self):
         """What is due."""
         return self.plan

@@ -43,6 +43,9 @@ class ScriptedPlanner:
     def evaluated(self, event):
         """Of no interest here."""
 
+    def need_all(self):
+        """The shares stay as they are."""
+
     def newest(self):
         """The shares that are due."""
         return self.plan
