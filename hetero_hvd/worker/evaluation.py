@@ -275,7 +275,7 @@ class Evaluations:
         self._state.evaluated(result)
         if is_teller:
             event = Evaluated(
-                epoch=position.epoch,
+                epoch=position.trained_epoch,
                 step=position.applied_steps,
                 metrics=result,
                 needs_all=needs_all,
