@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +38,7 @@ EXIT_TERMINATED = 143
 
 
 class Slots:
-    """All slots. Used in the loop's thread only, but `available`, which any thread may call.
+    """All slots. Used in the loop's thread only, but `available` and `num_held`.
 
     Args:
         console: For what people should know.
@@ -87,6 +87,7 @@ class Slots:
         self._restarts = Restarts(0)
         self.quarantined: dict[WorkerId, tuple[NodeConfig, str]] = {}
         self._available: tuple[str, ...] = ()
+        self._held: tuple[Slot, ...] = ()
 
     @property
     def all(self) -> tuple[Slot, ...]:
@@ -94,8 +95,16 @@ class Slots:
         return tuple(self._tasks)
 
     def available(self) -> tuple[str, ...]:
-        """Names of the workers that Horovod may count on."""
+        """Names of the workers that Horovod may count on.
+
+        Those who should leave are among them while too few would be left, or nobody who has the
+        state of the training: others take it over first.
+        """
         return self._available
+
+    def num_held(self) -> int:
+        """So many of these should leave; any thread may call it."""
+        return len(self._held)
 
     def find(self, host: str) -> Slot | None:
         """The slot whose running worker has this name as a Horovod host."""
@@ -104,6 +113,12 @@ class Slots:
     def became_ready(self, slot: Slot, ready: Ready) -> None:
         """Horovod may count on the worker from now on."""
         slot.ready = ready
+        self.changed()
+
+    def met(self, workers: Iterable[WorkerId]) -> None:
+        """These members have met: all of them have the state of the training."""
+        for slot in self._tasks:
+            slot.holds_state |= slot.worker in workers and slot.admission is not None
         self.changed()
 
     @property
@@ -141,7 +156,12 @@ class Slots:
             del self.quarantined[worker]
             self._restarts.forgive(worker)
         for worker, node in wanted.items():
-            if worker not in present and not self._stays_away(worker, node):
+            if worker in present or self._stays_away(worker, node):
+                continue
+            if (held := next((s for s in self._held if s.worker == worker), None)) is not None:
+                held.is_wanted, held.node = True, node
+                self._console.say(f"{worker} is wanted again and stays")
+            else:
                 path = self._logs / f"{worker.node}-{worker.slot}.log"
                 slot = Slot(
                     worker=worker,
@@ -149,7 +169,7 @@ class Slots:
                     output=self._output_of(worker, path),
                 )
                 self._tasks[slot] = asyncio.create_task(self._live(slot))
-        self.changed()
+        self._released()
 
     def _output_of(self, worker: WorkerId, path: Path) -> WorkerOutput:
         as_json = partial(self._log_lines.of_output, worker) if self._log_lines else None
@@ -188,8 +208,10 @@ class Slots:
         for slot in found:
             self._quarantine(slot, "drained")
             self._release(slot, "is drained")
-        self.changed()
-        return f"{', '.join(str(slot.worker) for slot in found)} leaves after the step under way"
+        self._released()
+        is_held = any(slot in self._held for slot in found)
+        when = "when others have taken over" if is_held else "after the step under way"
+        return f"{', '.join(str(slot.worker) for slot in found)} leaves {when}"
 
     def refuse(self, slot: Slot, reason: str) -> None:
         """Let a worker go that does not fit; an entry that was changed is worth a new try."""
@@ -257,6 +279,17 @@ class Slots:
         slot.is_wanted = False
         self._console.say(f"{slot.worker} {why} and leaves")
         self._end_if_idle(slot)
+
+    def _released(self) -> None:
+        """Some may have been released: say so if they have to wait."""
+        before = self._held
+        self.changed()
+        if any(slot not in before for slot in self._held):
+            names = ", ".join(str(slot.worker) for slot in self._held)
+            self._console.say(
+                f"too few would be left: the training goes on with {names} until others have taken "
+                "over"
+            )
 
     def _end_if_idle(self, slot: Slot) -> None:
         if slot.process is None:
@@ -350,5 +383,10 @@ class Slots:
 
     def changed(self) -> None:
         """Tell whom Horovod may count on now."""
-        self._available = tuple(slot.host for slot in self._tasks if slot.is_available)
+        available = [slot for slot in self._tasks if slot.is_available]
+        num_needed = 1 if self._config is None else self._config.job.min_np
+        can_go_on = len(available) >= num_needed and any(slot.holds_state for slot in available)
+        self._held = tuple(slot for slot in self._tasks if slot.is_leaving and not can_go_on)
+        counted = {*available, *self._held}
+        self._available = tuple(slot.host for slot in self._tasks if slot in counted)
         self._on_change()

@@ -117,6 +117,8 @@ class AdoptingDriver(ElasticDriver):  # type: ignore[misc] # Horovod has no type
         available: See `LiveHosts`.
         min_np: Fewest workers.
         max_np: Most workers; None for all.
+        num_held: Called in Horovod's threads; so many of those who are available should leave once
+            others have taken over, and count beyond `max_np`.
         elastic_timeout_seconds: Longest wait for `min_np` workers.
         on_change: Called at each tick while the membership is not as wanted, with the names of
             those who should join and of those who should leave.
@@ -130,11 +132,13 @@ class AdoptingDriver(ElasticDriver):  # type: ignore[misc] # Horovod has no type
         *,
         min_np: int,
         max_np: int | None,
+        num_held: Callable[[], int] = lambda: 0,
         elastic_timeout_seconds: float,
         on_change: Callable[[set[str], set[str]], None],
         on_stop: Callable[[str | None], None],
     ) -> None:
         self._available = available
+        self._max_np, self._num_held = max_np, num_held
         self._on_change = on_change
         self._on_stop = on_stop
         self._wake = threading.Event()
@@ -203,6 +207,12 @@ class AdoptingDriver(ElasticDriver):  # type: ignore[misc] # Horovod has no type
         order = self._host_manager.current_hosts.host_assignment_order
         order.sort(key=lambda host: wanted_order.get(host, len(wanted_order)))
         return bool(update != HostUpdateResult.no_update)
+
+    def _get_host_assignments(self, current_hosts: Any) -> Any:  # noqa: ANN401
+        """Who should be a member; those who come have to meet those whose places they take."""
+        if self._max_np is not None:
+            self._max_num_proc = self._max_np + self._num_held()
+        return super()._get_host_assignments(current_hosts)
 
     def _notify_workers_host_changes(self, current_hosts: Any, update_res: Any) -> None:  # noqa: ANN401, ARG002
         if not self.host_assignments:

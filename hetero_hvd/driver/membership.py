@@ -91,6 +91,7 @@ class Membership:
             self._slots.available,
             min_np=self._job.min_np,
             max_np=self._job.max_np,
+            num_held=self._slots.num_held,
             elastic_timeout_seconds=self._job.elastic_timeout_seconds,
             on_change=self._change_wanted,
             on_stop=self._stopped,
@@ -207,6 +208,7 @@ class Membership:
         self._wish = (set(), set())
         self._num_met_before = self._ledger.summary.num_memberships
         for slot in self._slots.without(hosts):
+            slot.holds_state = False
             self._channels.send(slot.host, Stop(reason="this node is no longer in nodes.yaml"))
             if slot.process is not None:
                 self._loop.call_later(LEAVE_SECONDS, slot.process.terminate)

@@ -41,6 +41,7 @@ class Slot:
         last_word: What the running worker has said of its end; None: it has not ended, or silently.
         num_entered: Loops over epochs that the running worker's script has begun.
         num_finished: So many of them are done with all their epochs.
+        holds_state: Whether the running worker is a member that has the state of the training.
         is_wanted: Whether nodes.yaml still has it.
         num_restarts: So many so far.
         num_refusals: So many times in a row its agent had no free slot for it.
@@ -59,6 +60,7 @@ class Slot:
     last_word: LastWord | None = None
     num_entered: int = 0
     num_finished: int = 0
+    holds_state: bool = False
     is_wanted: bool = True
     num_restarts: int = 0
     num_refusals: int = 0
@@ -74,6 +76,12 @@ class Slot:
     def is_available(self) -> bool:
         """Whether Horovod may count on it."""
         return self.ready is not None and self.is_wanted and not self.left.is_set()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it trains until others can go on without it."""
+        is_there = self.process is not None and not self.left.is_set()
+        return is_there and self.holds_state and not self.is_wanted
 
     def is_busy(self, now_seconds: float) -> bool:
         """Whether its worker computes, though it says nothing; to be called again and again."""
@@ -95,6 +103,7 @@ class Slot:
     def ended(self) -> None:
         """Its process is gone."""
         self.num_entered = self.num_finished = 0
+        self.holds_state = False
         self.process = self.ready = self.admission = self.last_word = None
         self.left.clear()
 

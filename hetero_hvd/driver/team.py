@@ -46,6 +46,7 @@ from hetero_hvd.messages import (
     Ready,
     ScriptEnded,
     WorkerExited,
+    WorkersJoined,
 )
 
 logger = logging.getLogger(__name__)
@@ -251,8 +252,13 @@ class Team:
             case ClockTold():
                 self.reception.told_time(slot, message)
             case _:
-                for plan in self.ledger.take(message):
-                    self._channels.send(slot.host, plan)
+                self._account_for(slot, message)
+
+    def _account_for(self, slot: Slot, message: FromWorker) -> None:
+        for plan in self.ledger.take(message):
+            self._channels.send(slot.host, plan)
+        if isinstance(message, WorkersJoined):
+            self.slots.met(message.workers)
 
     def _loop_begins_or_ends(self, slot: Slot, message: Entered | Finished) -> None:
         if isinstance(message, Entered):

@@ -98,10 +98,25 @@ class Checkpoints:
         self._best = float("-inf")
         self._num_failed = 0
 
-    @property
-    def resume(self) -> str:
-        """Folder of the earlier run that was asked for; empty for none."""
-        return self._settings.resume
+    def why_not_resumed(self) -> str:
+        """Why nobody has found what was asked for, and what to do; empty: there was nothing.
+
+        An earlier run may have ended before this trainer had its turn.
+        """
+        wanted, own = self._settings.resume, self._trainer
+        trainers = {manifest.trainer for _, manifest in _listed(Path(wanted))} if wanted else {own}
+        if not wanted or (own not in trainers and (trainers or own > 1)):
+            return ""
+        if own == 1 and len(trainers) <= 1:
+            return (
+                f"--resume: no worker has found a checkpoint in {wanted} that can be read; start "
+                "without --resume to train from the beginning"
+            )
+        return (
+            f"--resume: no worker has found a checkpoint of the script's trainer {own} in {wanted} "
+            f"that can be read; delete those of trainer {own} to train it from the beginning, and "
+            "the others go on from theirs"
+        )
 
     @property
     def is_writing(self) -> bool:

@@ -278,7 +278,7 @@ class Evaluations:
             if needs_all:  # without a driver it is rank 0 who plans, and it may have no part
                 self._state.membership.exchange.needs_all = True
             event = Evaluated(
-                epoch=position.epoch,
+                epoch=position.trained_epoch,
                 step=position.applied_steps,
                 metrics=result,
                 needs_all=needs_all,

@@ -69,14 +69,12 @@ class Keeping:
         """All workers have looked for a checkpoint.
 
         Raises:
-            JobError: One was asked for, and nobody has found any.
+            JobError: One was asked for, and none that is there can be read.
         """
-        wanted = "" if self._checkpoints is None else self._checkpoints.resume
-        if wanted and not is_found:
-            raise JobError(
-                f"--resume: no worker has found a checkpoint in {wanted} that can be read; start "
-                "without --resume to train from the beginning"
-            )
+        if is_found or self._checkpoints is None:
+            return
+        if why := self._checkpoints.why_not_resumed():
+            raise JobError(why)
 
     def step_done(self) -> None:
         """After each step: a checkpoint if it is time for one."""

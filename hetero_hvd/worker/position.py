@@ -71,6 +71,12 @@ class Position:
         used = self.skipped_samples + self.step_in_epoch * self.order.global_batch_size
         return used if self.order.num_samples < 0 else min(used, self.order.num_samples)
 
+    @property
+    def trained_epoch(self) -> int:
+        """The newest epoch of which anything is trained; the first one before that."""
+        is_begun = self.step_in_epoch or self.skipped_samples or self.chunks
+        return self.epoch if is_begun else max(0, self.epoch - 1)
+
     def advance(self, loss: float) -> None:
         """One more step is applied."""
         self.step_in_epoch += 1

@@ -159,6 +159,31 @@ def test_a_removed_member_runs_until_it_is_excluded(tmp_path):
     run(tmp_path, "sleep 100", scenario)
 
 
+def test_the_only_one_with_the_state_stays_until_others_have_it(tmp_path):
+    """Horovod counts on it, whoever else is ready; if it is wanted again meanwhile, it stays."""
+
+    async def scenario(bench):
+        bench.slots.follow(cluster("alpha", "beta"))
+        await until(lambda: all(slot.process for slot in bench.slots.all))
+        alpha, beta = bench.slots.all
+        bench.ready(alpha)
+        alpha.admission = beta.admission = Admit(environment={}, rendezvous_id=0)
+        bench.slots.met((alpha.worker,))
+        bench.slots.follow(cluster("beta"))
+        bench.ready(beta)
+        assert (bench.slots.available(), bench.slots.num_held()) == (("alpha-0", "beta-0"), 1)
+        bench.slots.follow(cluster("alpha", "beta"))
+        assert (bench.slots.num_held(), alpha.is_wanted, len(bench.starts)) == (0, True, 2)
+        assert bench.slots.drain("alpha") == "alpha:0 leaves when others have taken over"
+        assert bench.slots.available() == ("alpha-0", "beta-0")
+        bench.slots.follow(cluster("alpha", "beta"))
+        assert not alpha.is_wanted, "a drain is for good"
+        bench.slots.met((alpha.worker, beta.worker))
+        assert (bench.slots.available(), bench.slots.num_held()) == (("beta-0",), 0)
+
+    run(tmp_path, "sleep 100", scenario)
+
+
 def test_a_node_that_comes_back_has_a_new_host_name(tmp_path):
     """Horovod may still know, or have blacklisted, the name that it had."""
 

@@ -83,3 +83,26 @@ def test_nodes_that_come_together_join_in_one_change(start):
     everybody = ("alpha:0", "beta:0", "gamma:0", "delta:0")
     assert_exact(job, epochs=60, workers=everybody)
     assert job.summary()["memberships"] <= 3
+
+
+REPLACED = {
+    "one by one": (("alpha",), ("beta",), {}),
+    "one by one, for whom there is no room": (("alpha",), ("beta",), {"max_np": 1}),
+    "two by one": (("alpha", "beta"), ("gamma",), {}),
+    "two by two, all of whom are needed": (("alpha", "beta"), ("gamma", "delta"), {"min_np": 2}),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "settings"), REPLACED.values(), ids=REPLACED.keys())
+def test_nodes_that_are_all_replaced_hand_the_training_over(start, before, after, settings):
+    """They train until others have their state, whatever the limits; nobody calls that a pause."""
+    slow = {f"{name}:0": 20.0 for name in before}
+    job = start(nodes=before, epochs=60, slow=slow, settings=settings)
+    job.wait_for_step(10)
+    write_nodes(job.nodes_file, after, max_restarts=0, **settings)
+    assert job.wait() == 0, job.console
+    leaving = ", ".join(f"{name}:0" for name in before)
+    assert f"the training goes on with {leaving} until others have taken over" in job.console
+    assert "paused" not in job.console
+    assert "all members are lost" not in job.console
+    assert_exact(job, epochs=60, workers=[f"{name}:0" for name in after])

@@ -148,6 +148,37 @@ def test_a_damaged_one_is_passed_over(tmp_path, caplog, damage):
     assert "another worker" not in caplog.text
 
 
+UNREADABLE = {
+    "the only one": ({1}, 1, "start without --resume to train from the beginning"),
+    "the second": ({1, 2}, 2, "of the script's trainer 2 in .* delete those of"),
+    "the first": ({1, 2}, 1, "of the script's trainer 1 in .* delete those of"),
+    "none of the first any more": ({2}, 1, ""),
+    "the second had not begun": ({1}, 2, ""),
+    "none of any": (set(), 1, "start without --resume"),
+}
+
+
+@pytest.mark.parametrize(("kept", "trainer", "words"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_a_resume_is_refused_where_what_is_there_cannot_be_read(
+    tmp_path, monkeypatch, kept, trainer, words
+):
+    """It is said of which trainer: what others have kept is still of use."""
+    for number in kept:
+        checkpoints = Checkpoints(
+            CheckpointSettings(folder=str(tmp_path), run="one"), training(), number
+        )
+        save(checkpoints, 3)
+    settings = {"folder": str(tmp_path), "run": "two", "every_seconds": 0, "resume": str(tmp_path)}
+    monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", json.dumps(settings))
+    monkeypatch.setattr("hetero_hvd.worker.keeping.next_number", lambda: trainer)
+    keeping = Keeping(training(), Position(), Order(), SimpleNamespace(), lambda: True)
+    if not words:
+        keeping.check_found(is_found=False)
+        return
+    with pytest.raises(JobError, match=words):
+        keeping.check_found(is_found=False)
+
+
 def test_the_newest_and_the_best_are_kept(tmp_path):
     """Whatever comes after it, the best by the metric stays."""
     checkpoints = keeper(tmp_path, keep=2, best="-loss")

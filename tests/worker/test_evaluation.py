@@ -102,6 +102,27 @@ def test_an_average_of_the_model_is_evaluated_as_the_model_is():
     }
 
 
+def test_an_evaluation_is_told_of_the_epoch_that_was_trained_last(monkeypatch):
+    """After the loop, when it has ended, and at the head of the next epoch."""
+    told = []
+    monkeypatch.setattr(
+        "hetero_hvd.worker.planner.LocalPlanner.evaluated", lambda _, event: told.append(event)
+    )
+    model = nn.Linear(3, 1)
+    trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), LOADER)
+
+    def evaluate():
+        trainer.evaluate(lambda x: {"output": model(x).mean()}, LOADER)
+
+    for _ in trainer.epochs(2):
+        evaluate()
+        for batch in trainer.batches():
+            trainer.step(lambda x: model(x).mean(), *batch)
+        evaluate()
+    evaluate()
+    assert [(event.epoch, event.step) for event in told] == [(0, 0), (0, 3), (0, 3), (1, 6), (1, 6)]
+
+
 def test_a_set_that_is_another_one_on_each_worker_is_refused():
     """As where a script gives each worker its part by itself: parts of parts would be evaluated."""
 
