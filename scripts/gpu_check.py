@@ -74,8 +74,8 @@ def run(command: list[str], *, log: Path, seconds: float, **environment: str) ->
 def prepare(version: str) -> None:
     """Download what the parts need on a machine without a network, but for torch."""
     PACKAGES.mkdir(parents=True, exist_ok=True)
-    sys.path.insert(0, str(CHECKOUT / "scripts"))
-    from horovod_wheel import SHA256, VERSION  # noqa: PLC0415 - needed here only
+    sys.path.insert(0, str(CHECKOUT / "scripts" / "horovod"))
+    from build_wheel import SHA256, VERSION  # noqa: PLC0415 - needed here only
 
     pinned = PLACE / "horovod.txt"
     pinned.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
@@ -132,7 +132,7 @@ def install(*, is_rehearsal: bool) -> dict[str, Any]:
     if not is_rehearsal:  # a rehearsal takes what is installed already
         run([*pip, *BUILD_TOOLS], log=log, seconds=left, **offline)
         printed = run(
-            [str(VENV / "bin/python"), "scripts/horovod_wheel.py"],
+            [str(VENV / "bin/python"), "scripts/horovod/build_wheel.py"],
             log=log,
             seconds=left,
             **offline,

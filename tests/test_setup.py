@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,18 +18,41 @@ SETUP = CHECKOUT / "scripts" / "setup"
 
 @pytest.fixture(scope="module")
 def wheel():
-    """The module `scripts/horovod_wheel.py`."""
-    return importlib.import_module("horovod_wheel")
+    """The module `scripts/horovod/build_wheel.py`."""
+    return importlib.import_module("build_wheel")
+
+
+SOURCE = "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n"
+DIFF = """--- a/first.cc
++++ b/first.cc
+@@ -1,3 +1,4 @@
+ one
+-two
++TWO
++and more
+ three
+@@ -7,3 +8,2 @@ a function
+ seven
+-eight
+ nine
+--- a/folder/second.py
++++ b/folder/second.py
+@@ -5,1 +5,2 @@
+ five
++and a half
+"""
 
 
 @pytest.fixture
-def source(wheel, tmp_path):
-    """A source tree in which every correction finds its anchor."""
-    for correction in wheel.CORRECTIONS:
-        path = tmp_path / correction.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(f"before\n{correction.anchor}after\n")
+def source(wheel, tmp_path, monkeypatch):
+    """A source tree and a patch that fits."""
+    (tmp_path / "folder").mkdir()
+    for name in ("first.cc", "folder/second.py"):
+        (tmp_path / name).write_text(SOURCE)
+    patches = tmp_path / "patches"
+    patches.mkdir()
+    (patches / "0001-some-name.patch").write_text("Why it is needed.\n\n" + DIFF)
+    monkeypatch.setattr(wheel, "PATCHES", patches)
     return tmp_path
 
 
@@ -54,29 +78,47 @@ def run_setup(*args, **environment):
     )
 
 
-def test_every_correction_is_applied_and_named(wheel, source):
-    """The corrected source has each replacement, and a notice that names each correction."""
+def test_every_patch_is_applied_and_named(wheel, source):
+    """The source has the lines of all hunks, and a notice that names each patch and its files."""
     wheel.correct(source)
+    first = "one\nTWO\nand more\nthree\nfour\nfive\nsix\nseven\nnine\n"
+    assert (source / "first.cc").read_text() == first
+    second = SOURCE.replace("five\n", "five\nand a half\n")
+    assert (source / "folder/second.py").read_text() == second
     notice = (source / "NOTICE.hetero_hvd").read_text()
-    for correction in wheel.CORRECTIONS:
-        assert correction.replacement in (source / correction.path).read_text()
-        assert f"correction {correction.name}: {correction.path}\n" in notice
+    for path in ("first.cc", "folder/second.py"):
+        assert f"correction some-name: {path}\n" in notice
 
 
-@pytest.mark.parametrize(("times", "change"), [(0, "gone"), (2, "{anchor}{anchor}")])
-def test_a_correction_without_its_anchor_fails(wheel, source, capsys, times, change):
-    """A source that is not as expected is refused: which correction, which file, how many."""
-    last = wheel.CORRECTIONS[-1]
-    path = source / last.path
-    path.write_text(path.read_text().replace(last.anchor, change.format(anchor=last.anchor)))
-    line = fails(capsys, wheel.correct, source)
-    assert last.name in line
-    assert f"occurs {times} times in {last.path}, must be 1" in line
+MISFITS = {
+    "another line": (SOURCE.replace("seven", "7"), 7),
+    "an added line": ("zero\n" + SOURCE, 1),
+    "a missing line": (SOURCE.replace("four\n", ""), 7),
+    "a shorter file": ("one\n", 1),
+    "no file": (None, 1),
+}
 
 
-def test_a_missing_file_fails_like_a_missing_anchor(wheel, tmp_path, capsys):
-    """An empty folder is no source of Horovod."""
-    assert "occurs 0 times" in fails(capsys, wheel.correct, tmp_path)
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_a_patch_that_does_not_fit_is_refused(wheel, source, capsys, misfit):
+    """At its line and nowhere else: which patch, which file, which line."""
+    text, line = MISFITS[misfit]
+    file = source / "first.cc"
+    file.unlink() if text is None else file.write_text(text)
+    said = fails(capsys, wheel.correct, source)
+    assert said.endswith(f"patch some-name does not fit first.cc at line {line}")
+
+
+def test_our_patches_are_few_small_and_explained(wheel):
+    """What needs more belongs above Horovod: docs/decisions/0011."""
+    patches, files = wheel.read_patches(), sorted(wheel.PATCHES.glob("*.patch"))
+    assert len(patches) <= 16
+    assert len({patch.name for patch in patches}) == len(patches)
+    assert [int(file.name[:4]) for file in files] == list(range(1, len(files) + 1))
+    for patch, file in zip(patches, files, strict=True):
+        assert len(re.findall(r"^[+-](?!-- |\+\+ )", patch.diff, re.MULTILINE)) <= 60
+        assert len(file.read_text().removesuffix(patch.diff).split()) >= 15
+        assert patch.paths
 
 
 @pytest.mark.parametrize("missing", ["g++", "make", "cmake"])
@@ -144,12 +186,13 @@ def test_the_readme_names_every_package_that_is_needed(wheel, tmp_path, monkeypa
 
 
 def test_the_cache_key_changes_with_whatever_changes_the_wheel(wheel, monkeypatch):
-    """Another build flag, correction or C++ standard is another wheel; the same is the same."""
+    """Another build flag, patch or C++ standard is another wheel; the same is the same."""
     flags = wheel.build_flags("none")
     key = wheel.cache_key(flags)
     keys = {wheel.cache_key(wheel.build_flags("nccl"))}
-    changed = wheel.CORRECTIONS[0]._replace(replacement="something else")
-    monkeypatch.setattr(wheel, "CORRECTIONS", (changed, *wheel.CORRECTIONS[1:]))
+    first, *others = wheel.read_patches()
+    changed = first._replace(diff=first.diff.replace("+", "+ "))
+    monkeypatch.setattr(wheel, "read_patches", lambda: [changed, *others])
     keys.add(wheel.cache_key(flags))
     monkeypatch.setattr(wheel, "CXX_STANDARD", "-std=gnu++23")
     keys.add(wheel.cache_key(flags))
@@ -181,9 +224,8 @@ def test_a_wrong_argument_is_one_line():
 def test_a_wrong_python_is_one_line(tmp_path):
     """An interpreter that will not do is refused before anything is installed."""
     copy = tmp_path / "scripts"
-    copy.mkdir()
-    files = ("scripts/horovod_wheel.py", "scripts/horovod_corrections.py")
-    for name in ("scripts/setup", *files, "setup.py", "scripts/constraints.txt"):
+    shutil.copytree(CHECKOUT / "scripts" / "horovod", copy / "horovod")
+    for name in ("scripts/setup", "setup.py", "scripts/constraints.txt"):
         (tmp_path / name).write_bytes((CHECKOUT / name).read_bytes())
     done = subprocess.run(
         ["sh", copy / "setup"],

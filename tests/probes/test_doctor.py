@@ -10,7 +10,7 @@ import venv
 from pathlib import Path
 
 import pytest
-from horovod_corrections import CORRECTIONS
+from build_wheel import read_patches
 
 from hetero_hvd.probes.doctor import diagnose
 
@@ -60,7 +60,7 @@ def test_our_wheel_says_what_is_in_it(here):
     """The corrections and the torch it was built for are read from the wheel itself."""
     assert here.horovod.version.startswith("0.28.1+hetero.")
     assert here.horovod.built_for_torch == here.versions["torch"]
-    assert here.horovod.corrections == tuple(dict.fromkeys(c.name for c in CORRECTIONS))
+    assert here.horovod.corrections == tuple(patch.name for patch in read_patches())
     assert "process-sets-keep-the-interface" in here.horovod.corrections
 
 

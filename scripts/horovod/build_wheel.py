@@ -1,4 +1,4 @@
-"""Build Horovod's wheel from its pinned source distribution, with our corrections, and cache it.
+"""Build Horovod's wheel from its pinned source distribution, with our patches, and cache it.
 
 Prints the path of the wheel on standard output and its progress on standard error. Run by
 `scripts/setup` inside the virtual environment, where torch, setuptools and CMake are installed;
@@ -18,13 +18,29 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import NoReturn
-
-from horovod_corrections import CORRECTIONS
+from typing import NamedTuple, NoReturn
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 CXX_STANDARD = "-std=gnu++20"  # what the headers of torch 2.13 need; Horovod asks for less
+PATCHES = Path(__file__).resolve().with_name("patches")
+
+
+class Patch(NamedTuple):
+    """A patch of Horovod's source; its file says at its head why it is needed.
+
+    Attributes:
+        name: In the wheel's notice, and in what `hetero-hvd doctor` says.
+        diff: In the unified format.
+    """
+
+    name: str
+    diff: str
+
+    @property
+    def paths(self) -> list[str]:
+        """Files of the source distribution that it changes."""
+        return re.findall(r"^\+\+\+ b/(.+)$", self.diff, re.MULTILINE)
 
 
 def fail(message: str) -> NoReturn:
@@ -58,6 +74,15 @@ def build_flags(gpu: str) -> dict[str, str]:
     return flags | ({"HOROVOD_GPU_OPERATIONS": "NCCL"} if gpu == "nccl" else {})
 
 
+def read_patches() -> list[Patch]:
+    """All patches, in the order of their numbers."""
+    found = []
+    for file in sorted(PATCHES.glob("*.patch")):
+        _, mark, diff = file.read_text().partition("--- a/")
+        found.append(Patch(file.stem.partition("-")[2], mark + diff))
+    return found
+
+
 def notice() -> str:
     """What the wheel says about itself; `hetero-hvd doctor` reads it.
 
@@ -66,14 +91,16 @@ def notice() -> str:
     """
     lines = [f"This is Horovod {VERSION} with corrections by hetero_hvd.", ""]
     lines += [f"built for torch {torch_version()}"]
-    lines += [f"correction {correction.name}: {correction.path}" for correction in CORRECTIONS]
+    lines += [
+        f"correction {patch.name}: {path}" for patch in read_patches() for path in patch.paths
+    ]
     return "\n".join(lines) + "\n"
 
 
 def cache_key(flags: dict[str, str]) -> str:
     """A short hash of everything that decides what the wheel contains."""
     python = (sys.version, sysconfig.get_platform())
-    facts = (VERSION, SHA256, CXX_STANDARD, notice(), python, CORRECTIONS, sorted(flags.items()))
+    facts = (VERSION, SHA256, CXX_STANDARD, notice(), python, read_patches(), sorted(flags.items()))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 
@@ -107,18 +134,33 @@ def fetch_source(folder: Path) -> Path:
     return folder / f"horovod-{VERSION}"
 
 
+def apply_patch(source: Path, patch: Patch) -> None:
+    """Change the files of the source as a patch says, at its line numbers and nowhere else.
+
+    `patch` is not installed everywhere, and looks for another place when the lines do not fit.
+    """
+    for file in re.split(r"^--- a/", patch.diff, flags=re.MULTILINE)[1:]:
+        head, *hunks = re.split(r"^@@ -(\d+).*\n", file, flags=re.MULTILINE)
+        path = head.splitlines()[0]
+        target = source / path
+        lines = target.read_text().splitlines(keepends=True) if target.is_file() else []
+        offset = 0
+        for start, hunk in zip(hunks[::2], hunks[1::2], strict=True):
+            changes = hunk.splitlines(keepends=True)
+            before = [line[1:] for line in changes if line[0] in " -"]
+            after = [line[1:] for line in changes if line[0] in " +"]
+            first = int(start) - 1 + offset
+            if lines[first : first + len(before)] != before:
+                fail(f"patch {patch.name} does not fit {path} at line {start}")
+            lines[first : first + len(before)] = after
+            offset += len(after) - len(before)
+        target.write_text("".join(lines))
+
+
 def correct(source: Path) -> None:
-    """Apply every correction, or fail at the first whose anchor is not there exactly once."""
-    for correction in CORRECTIONS:
-        path = source / correction.path
-        text = path.read_text() if path.is_file() else ""
-        found = text.count(correction.anchor)
-        if found != 1:
-            fail(
-                f"correction {correction.name}: its anchor occurs {found} times in "
-                f"{correction.path}, must be 1"
-            )
-        path.write_text(text.replace(correction.anchor, correction.replacement))
+    """Apply every patch, or fail at the first that does not fit."""
+    for patch in read_patches():
+        apply_patch(source, patch)
     (source / "NOTICE.hetero_hvd").write_text(notice())
 
 
