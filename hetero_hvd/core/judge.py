@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import msgspec
 
-from hetero_hvd.core.live_words import stall_in_words
 from hetero_hvd.core.spells import Recurring, Spells
+from hetero_hvd.core.stall import stall_in_words
 from hetero_hvd.core.verdicts import Episode, bound, judge, mean_row, straggler_cost_seconds
 from hetero_hvd.messages import (
     Event,

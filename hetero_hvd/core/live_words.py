@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from hetero_hvd.core.stall import stall_in_words
 from hetero_hvd.messages import (
     BatchPlan,
     Crashed,
@@ -14,6 +15,7 @@ from hetero_hvd.messages import (
     StalenessEnded,
     StallReported,
     StragglerReported,
+    TraceWritten,
     WorkerExited,
     WorkerQuarantined,
     WorkersJoined,
@@ -28,19 +30,13 @@ def out_of_memory_in_words(event: OutOfMemory) -> str:
     return f"step {event.step}: {event.worker} has no memory for {size} samples at once and {how}"
 
 
-def stall_in_words(event: StallReported) -> str:
-    """Who is waited for, or that it is over."""
-    if not event.is_stalled:
-        return f"step {event.step}: training goes on after {event.seconds:.0f} s without a step"
-    doing = {"silent": "which is silent", "rendezvous": "in a new rendezvous", "": "in its script"}
-    waited_for = ", ".join(
-        f"{worker} {doing.get(phase, f'in {phase}'.replace('_', ' '))}"
-        for worker, phase in zip(event.workers, event.phases, strict=True)
-    )
-    why = (
-        f"waiting for {waited_for}" if waited_for else "all wait in a reduction: is the network up?"
-    )
-    return f"step {event.step}: nobody has stepped for {event.seconds:.0f} s: {why}"
+def trace_in_words(event: TraceWritten) -> str:
+    """What was recorded, and where it is."""
+    place = f"{event.path} ({event.num_bytes / 1e6:.1f} MB)" if event.path else "nothing was kept"
+    problem = f"; {event.problem}" if event.problem else ""
+    last = event.from_step + event.num_steps - 1
+    steps = f"steps {event.from_step} to {last}"
+    return f"{event.worker} has recorded {steps} ({event.kind}): {place}{problem}"
 
 
 def event_in_words(event: Event) -> str | None:  # noqa: C901, PLR0911 - one line for each kind

@@ -124,3 +124,18 @@ class StallWatch:
             for worker, heard in self._members.items()
         }
         return {worker: phase for worker, phase in phases.items() if phase != "comm_wait"}
+
+
+def stall_in_words(event: StallReported) -> str:
+    """Who is waited for, or that it is over."""
+    if not event.is_stalled:
+        return f"step {event.step}: training goes on after {event.seconds:.0f} s without a step"
+    doing = {"silent": "which is silent", "rendezvous": "in a new rendezvous", "": "in its script"}
+    waited_for = ", ".join(
+        f"{worker} {doing.get(phase, f'in {phase}'.replace('_', ' '))}"
+        for worker, phase in zip(event.workers, event.phases, strict=True)
+    )
+    why = (
+        f"waiting for {waited_for}" if waited_for else "all wait in a reduction: is the network up?"
+    )
+    return f"step {event.step}: nobody has stepped for {event.seconds:.0f} s: {why}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from hetero_hvd.core.live_words import out_of_memory_in_words, stall_in_words
+from hetero_hvd.core.live_words import out_of_memory_in_words
+from hetero_hvd.core.stall import stall_in_words
 from hetero_hvd.driver.summary import Exchange, Phase
 from hetero_hvd.messages import (
     BatchPlan,

@@ -9,12 +9,18 @@ import secrets
 import socket
 from pathlib import Path
 
-from hetero_hvd.config import ClusterConfig
+from hetero_hvd.config import ClusterConfig, JobConfig
+from hetero_hvd.config.job import traced_steps
 from hetero_hvd.driver.credentials import Credentials
 from hetero_hvd.driver.launcher import WorkerProcess, launch_order
 from hetero_hvd.driver.network import Endpoints
 from hetero_hvd.driver.slot import Slot
-from hetero_hvd.driver.tracing import trace_environment
+from hetero_hvd.probes import horovod_notice
+
+TRACES_FOLDER = "traces"
+SLEEPS = "timeline-writer-sleeps"
+"""The correction without which a timeline that may be started takes a core of rank 0 all the time:
+a stock Horovod records one only where the user sets HOROVOD_TIMELINE."""
 
 
 class Starter:
@@ -96,3 +102,24 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
+
+
+def trace_environment(job: JobConfig, output: Path) -> dict[str, str]:
+    """Variables of every worker: where traces go, and the window that the job itself wants.
+
+    Args:
+        job: The job's settings.
+        output: Folder of the run.
+    """
+    from_step, to_step = traced_steps(job.trace_steps)
+    config = {
+        "folder": str(output.absolute() / TRACES_FOLDER),
+        "from_step": from_step,
+        "to_step": to_step,
+        "workers": job.trace_workers.split(",") if job.trace_workers else [],
+        "timeline": job.trace_timeline,
+    }
+    variables = {"HETERO_HVD_TRACES": json.dumps(config)}
+    if "HOROVOD_TIMELINE" not in os.environ and SLEEPS in horovod_notice.corrections():
+        variables["HOROVOD_TIMELINE"] = "DYNAMIC"  # so that it can be started at any time
+    return variables

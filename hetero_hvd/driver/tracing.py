@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from hetero_hvd.config import JobConfig
-from hetero_hvd.config.job import MAX_TRACE_STEPS, traced_steps
+from hetero_hvd.config.job import MAX_TRACE_STEPS
+from hetero_hvd.core.live_words import trace_in_words
 from hetero_hvd.driver.slot import Slot
+from hetero_hvd.driver.starter import TRACES_FOLDER
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Event, TraceRequested, TraceWritten, WorkerId
-from hetero_hvd.probes import horovod_notice
-
-FOLDER = "traces"
-SLEEPS = "timeline-writer-sleeps"
-"""The correction without which a timeline that may be started takes a core of rank 0 all the time:
-a stock Horovod records one only where the user sets HOROVOD_TIMELINE."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,7 +80,7 @@ class Tracing:
                 )
                 self._send(slot.host, request)
         who = ", ".join(map(str, sorted(chosen)))
-        return f"the next {order.steps} steps of {who} are recorded into {FOLDER}/"
+        return f"the next {order.steps} steps of {who} are recorded into {TRACES_FOLDER}/"
 
     def start_all(self) -> None:
         """Let all record, as a signal wants it, and say so."""
@@ -100,34 +92,4 @@ class Tracing:
     def observe(self, _at_unix_seconds: float, event: Event) -> None:
         """Say where a trace is; an observer of the journal."""
         if isinstance(event, TraceWritten):
-            self._say(in_words(event))
-
-
-def in_words(event: TraceWritten) -> str:
-    """A line for people."""
-    place = f"{event.path} ({event.num_bytes / 1e6:.1f} MB)" if event.path else "nothing was kept"
-    problem = f"; {event.problem}" if event.problem else ""
-    last = event.from_step + event.num_steps - 1
-    steps = f"steps {event.from_step} to {last}"
-    return f"{event.worker} has recorded {steps} ({event.kind}): {place}{problem}"
-
-
-def trace_environment(job: JobConfig, output: Path) -> dict[str, str]:
-    """Variables of every worker: where traces go, and the window that the job itself wants.
-
-    Args:
-        job: The job's settings.
-        output: Folder of the run.
-    """
-    from_step, to_step = traced_steps(job.trace_steps)
-    config = {
-        "folder": str(output.absolute() / FOLDER),
-        "from_step": from_step,
-        "to_step": to_step,
-        "workers": job.trace_workers.split(",") if job.trace_workers else [],
-        "timeline": job.trace_timeline,
-    }
-    variables = {"HETERO_HVD_TRACES": json.dumps(config)}
-    if "HOROVOD_TIMELINE" not in os.environ and SLEEPS in horovod_notice.corrections():
-        variables["HOROVOD_TIMELINE"] = "DYNAMIC"  # so that it can be started at any time
-    return variables
+            self._say(trace_in_words(event))

@@ -23,12 +23,11 @@ from hetero_hvd.errors import UserError, WorkerFault, WorkerLostError
 from hetero_hvd.messages import Finished, FromWorker, Leaving
 from hetero_hvd.worker.client import DriverClient
 from hetero_hvd.worker.collective import Collective, HostUpdates, open_collective
-from hetero_hvd.worker.description import describe_device
 from hetero_hvd.worker.farewell import Farewell
 from hetero_hvd.worker.log_lines import log_records
 from hetero_hvd.worker.node import Place, read_place
 from hetero_hvd.worker.planner import DriverPlanner, LocalPlanner, Planner
-from hetero_hvd.worker.software import device_uuid, software
+from hetero_hvd.worker.software import describe_device, device_uuid, software
 
 logger = logging.getLogger(__name__)
 

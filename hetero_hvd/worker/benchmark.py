@@ -21,13 +21,12 @@ from hetero_hvd.probes.hardware import allowed_cores
 from hetero_hvd.probes.nvml import survey
 from hetero_hvd.probes.timing import PhaseClock
 from hetero_hvd.worker.admission import device
-from hetero_hvd.worker.description import describe_device
 from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.loader import ShareLoader
 from hetero_hvd.worker.pipeline import Pipeline
-from hetero_hvd.worker.replica import Stateful
 from hetero_hvd.worker.sizing import Sizing
-from hetero_hvd.worker.software import device_uuid, software
+from hetero_hvd.worker.software import describe_device, device_uuid, software
+from hetero_hvd.worker.stateful import Stateful
 
 SECONDS = "HETERO_HVD_BENCHMARK_SECONDS"
 """Variable that makes a benchmark of a training: what it may take."""

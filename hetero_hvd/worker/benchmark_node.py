@@ -17,9 +17,8 @@ from hetero_hvd.messages.benchmark import BenchmarkProgress, DeviceMeasured, Spe
 from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.worker.admission import device
 from hetero_hvd.worker.benchmark import FRESH, SECONDS, cache_key, tell
-from hetero_hvd.worker.description import describe_device
 from hetero_hvd.worker.device_speed import measure_device
-from hetero_hvd.worker.software import software
+from hetero_hvd.worker.software import describe_device, software
 
 DEVICE_RATIO = 0.2
 MODEL_RATIO = 0.5

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.nn import Parameter
 
 from hetero_hvd.worker.collective import Collective, Handle
-
-Compression = Literal["none", "fp16", "fp16-feedback"]
-"""Not bfloat16: Horovod 0.28.1 cannot sum it."""
+from hetero_hvd.worker.options import Compression
 
 
 class BucketSum:

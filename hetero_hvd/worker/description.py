@@ -1,30 +1,15 @@
-"""What a step's time depends on, in words: the device and the model."""
+"""What a step's time depends on: the model, the device and how steps are taken."""
 
 from __future__ import annotations
 
 from hashlib import sha256
-from pathlib import Path
 
 import msgspec
 import torch
 
 from hetero_hvd.worker.memory import device_memory_bytes
-from hetero_hvd.worker.options import StepOptions
-from hetero_hvd.worker.staleness import wait_free_of
-
-CPU_INFO = Path("/proc/cpuinfo")
-
-
-def describe_device(device: torch.device) -> str:
-    """The device's model; for a CPU, with the number of threads that compute."""
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    try:
-        lines = CPU_INFO.read_text().splitlines()
-    except OSError:
-        lines = []
-    name = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "CPU")
-    return f"{name}, {torch.get_num_threads()} threads"
+from hetero_hvd.worker.options import StepOptions, wait_free_of
+from hetero_hvd.worker.software import describe_device
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,8 +36,9 @@ from hetero_hvd.worker.payloads import gather_bytes
 from hetero_hvd.worker.pipeline import Pipeline
 from hetero_hvd.worker.position import Position
 from hetero_hvd.worker.profile import StepProfile
-from hetero_hvd.worker.replica import Replica, Stateful
+from hetero_hvd.worker.replica import Replica
 from hetero_hvd.worker.sizing import Sizing
+from hetero_hvd.worker.stateful import Stateful
 from hetero_hvd.worker.step_times import StepTimes
 from hetero_hvd.worker.watchdog import Watchdog
 from hetero_hvd.worker.whereabouts import waits_in

@@ -13,8 +13,9 @@ import msgspec
 
 from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.worker.position import Position
-from hetero_hvd.worker.replica import Replica, Stateful
+from hetero_hvd.worker.replica import Replica
 from hetero_hvd.worker.reproducible import Reproducible
+from hetero_hvd.worker.stateful import Stateful
 
 logger = logging.getLogger(__name__)
 

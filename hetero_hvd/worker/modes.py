@@ -10,11 +10,11 @@ from torch.utils.data import IterableDataset
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.grain_step import GrainStep
 from hetero_hvd.worker.loader import ShareLoader
-from hetero_hvd.worker.options import StepOptions
+from hetero_hvd.worker.options import StepOptions, wait_free_of
 from hetero_hvd.worker.pipeline import Pipeline
 from hetero_hvd.worker.reproducible import Reproducible
 from hetero_hvd.worker.round_step import RoundStep
-from hetero_hvd.worker.staleness import Staleness, wait_free_of
+from hetero_hvd.worker.staleness import Staleness
 from hetero_hvd.worker.step import Step
 from hetero_hvd.worker.wait_free import RoundPipeline, Rounds
 

@@ -17,10 +17,10 @@ from hetero_hvd.errors import UserError, first_line
 from hetero_hvd.messages import OutOfMemory
 from hetero_hvd.worker.admission import device
 from hetero_hvd.worker.collective import Interrupted
-from hetero_hvd.worker.description import describe_device
 from hetero_hvd.worker.elastic import ElasticState
 from hetero_hvd.worker.memory import free_memory
 from hetero_hvd.worker.micro_batch import Loss
+from hetero_hvd.worker.software import describe_device
 from hetero_hvd.worker.step import Step
 
 logger = logging.getLogger(__name__)

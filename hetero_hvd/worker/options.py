@@ -12,8 +12,12 @@ import torch
 from torch.nn import Parameter
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.bucket import Compression
-from hetero_hvd.worker.reducer import DEFAULT_BUCKET_BYTES
+
+Compression = Literal["none", "fp16", "fp16-feedback"]
+"""Not bfloat16: Horovod 0.28.1 cannot sum it."""
+
+DEFAULT_BUCKET_BYTES = 25 * 2**20
+"""As in PyTorch's DistributedDataParallel: large buckets amortise latency."""
 
 MAX_STALENESS_BOUND = 8
 """Beyond it gradients are too old for any learning rate that is worth using."""
@@ -108,6 +112,13 @@ def reproducible_of(options: StepOptions) -> bool:
         of_job = os.environ.get("HETERO_HVD_REPRODUCIBLE", "")
         return of_job.lower() in {"1", "true", "yes", "on"}
     return options.reproducible
+
+
+def wait_free_of(options: StepOptions) -> bool:
+    """Whether the script asks for wait-free rounds; what it leaves open, the job decides."""
+    if options.wait_free is None:
+        return os.environ.get("HETERO_HVD_WAIT_FREE") == "true"
+    return options.wait_free
 
 
 def step_options(given: dict[str, Any], *, loader_batch_size: int | None) -> StepOptions:

@@ -14,13 +14,13 @@ import torch
 from torch.nn import Parameter
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.bucket import Bucket, Compression, Gradients
+from hetero_hvd.worker.bucket import Bucket, Gradients
 from hetero_hvd.worker.collective import Collective, Interrupted
+from hetero_hvd.worker.options import DEFAULT_BUCKET_BYTES, Compression
 
-DEFAULT_BUCKET_BYTES = 25 * 2**20
 FIRST_BUCKET_BYTES = 2**20
-"""As in PyTorch's DistributedDataParallel: large ones amortise latency, a small first one lets the
-reduction begin early in the backward pass."""
+"""As in PyTorch's DistributedDataParallel: a small first one lets the reduction begin early in the
+backward pass."""
 
 
 class Reducer:

@@ -7,13 +7,14 @@ import hashlib
 import io
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from hetero_hvd.errors import UserError, first_line
 from hetero_hvd.worker.plain import TensorMap, leaves, put_together, take_apart
+from hetero_hvd.worker.stateful import Stateful
 
 CHUNK_ELEMENTS = 2**18
 """Elements of a tensor that make one number of its digest."""
@@ -31,16 +32,6 @@ RESERVED = ("position", "randomness", "kinds")
 
 STATEFUL_KINDS = ("optimizer", "scheduler")
 """Parts whose state says nothing to another class, even where it could be loaded."""
-
-
-class Stateful(Protocol):
-    """Anything with a state dict."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its state."""
-
-    def load_state_dict(self, state: dict[str, Any], /) -> Any:  # noqa: ANN401
-        """Take over a state."""
 
 
 class Unreadable(UserError):  # noqa: N818 - a fact about what was read

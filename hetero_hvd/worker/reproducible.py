@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, IterableDataset
 from hetero_hvd.core.fixed_point import MAX_NARROW_GRAINS, NARROW, WIDE, FixedPoint
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.worker.elastic import ElasticState
-from hetero_hvd.worker.options import StepOptions, reproducible_of
+from hetero_hvd.worker.options import StepOptions, reproducible_of, wait_free_of
 from hetero_hvd.worker.planner import LocalPlanner
-from hetero_hvd.worker.staleness import staleness_of, wait_free_of
+from hetero_hvd.worker.staleness import staleness_of
 
 DEFAULT_GRAIN = 16
 UNFIT_MODULES = {

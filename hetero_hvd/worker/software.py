@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import platform
+from pathlib import Path
 
 import torch
 
 from hetero_hvd.core.versions import NCCL
 from hetero_hvd.worker.collective import nccl_version
+
+CPU_INFO = Path("/proc/cpuinfo")
 
 
 def software(device: torch.device) -> dict[str, str]:
@@ -29,6 +32,18 @@ def software(device: torch.device) -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return {name: version for name, version in found.items() if version}
+
+
+def describe_device(device: torch.device) -> str:
+    """The device's model; for a CPU, with the number of threads that compute."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    try:
+        lines = CPU_INFO.read_text().splitlines()
+    except OSError:
+        lines = []
+    name = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "CPU")
+    return f"{name}, {torch.get_num_threads()} threads"
 
 
 def device_uuid(device: torch.device) -> str:

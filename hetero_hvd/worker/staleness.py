@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from hetero_hvd.core.divergence import DivergenceGuard
-from hetero_hvd.worker.options import StepOptions
+from hetero_hvd.worker.options import StepOptions, wait_free_of
 
 DEFAULT_WARMUP_STEPS = 100
 
@@ -77,10 +77,3 @@ def staleness_of(options: StepOptions) -> Staleness:
     if wait_free_of(options):
         bound, warmup = max(1, bound), 0
     return Staleness(bound, warmup)
-
-
-def wait_free_of(options: StepOptions) -> bool:
-    """Whether the script asks for wait-free rounds; what it leaves open, the job decides."""
-    if options.wait_free is None:
-        return os.environ.get("HETERO_HVD_WAIT_FREE") == "true"
-    return options.wait_free

@@ -26,10 +26,10 @@ from hetero_hvd.worker.model_check import ModelCheck
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.reducer import Reducer
 from hetero_hvd.worker.registered import Registered
-from hetero_hvd.worker.replica import Stateful
 from hetero_hvd.worker.sizing import Sizing
 from hetero_hvd.worker.solo import SoloCollective
 from hetero_hvd.worker.staleness import Staleness
+from hetero_hvd.worker.stateful import Stateful
 from hetero_hvd.worker.sync_batch_norm import find_rounds
 from hetero_hvd.worker.update import Update
 

@@ -29,10 +29,11 @@ from hetero_hvd.worker.modes import make_pipeline, make_rounds, make_step
 from hetero_hvd.worker.oom import contribute
 from hetero_hvd.worker.options import step_options
 from hetero_hvd.worker.randomness import Seeds, own_course
-from hetero_hvd.worker.replica import Stateful, Trainable, all_parts
+from hetero_hvd.worker.replica import Trainable, all_parts
 from hetero_hvd.worker.reproducible import decide, join
 from hetero_hvd.worker.schedule import Schedule
 from hetero_hvd.worker.staleness import staleness_of
+from hetero_hvd.worker.stateful import Stateful
 from hetero_hvd.worker.turns import check_turn, turn_of
 
 refuse_in_one_line()  # from here on, as a script may give anything

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from hetero_hvd.driver.tracing import SLEEPS
+from hetero_hvd.driver.starter import SLEEPS
 from hetero_hvd.probes import horovod_notice
 
 DELAY_SECONDS = 0.15

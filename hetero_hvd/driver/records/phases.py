@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hetero_hvd.core.live_words import trace_in_words
 from hetero_hvd.driver.records.reader import Record
-from hetero_hvd.driver.tracing import in_words as trace_in_words
 from hetero_hvd.messages import CollectivesTimed, PhasesTimed, TraceWritten
 
 COLUMNS = {
