@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 import torch
 from torch.nn import Parameter
@@ -106,6 +106,26 @@ class StepOptions:
             raise UserError(f"sum_bits={self.sum_bits!r}: must be 64 or 32")
 
 
+class TrainerOptions(TypedDict, total=False):
+    """The fields of `StepOptions` as keyword arguments, for editors and type checkers."""
+
+    scaler: torch.amp.GradScaler | None
+    clip: Callable[[list[Parameter]], object] | None
+    micro_batch_size: int | Literal["auto"] | None
+    equal_micro_batches: bool
+    accumulation_steps: int
+    bucket_bytes: int
+    compression: Compression
+    reproducible: bool | None
+    grain: int | None
+    sum_bits: int
+    staleness_bound: int | None
+    staleness_warmup_steps: int | None
+    lookahead: bool
+    wait_free: bool | None
+    wait_free_lr: Literal["auto", "linear", "sqrt", "none"]
+
+
 def reproducible_of(options: StepOptions) -> bool:
     """Whether the script asks for the reproducible mode; what it leaves open, the job decides."""
     if options.reproducible is None:
@@ -121,7 +141,7 @@ def wait_free_of(options: StepOptions) -> bool:
     return options.wait_free
 
 
-def step_options(given: dict[str, Any], *, loader_batch_size: int | None) -> StepOptions:
+def step_options(given: TrainerOptions, *, loader_batch_size: int | None) -> StepOptions:
     """The options that a script gives; micro-batches bound the memory where batches accumulate.
 
     Raises:

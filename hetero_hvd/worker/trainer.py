@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -27,7 +27,7 @@ from hetero_hvd.worker.membership import Membership
 from hetero_hvd.worker.micro_batch import Loss, is_unpacked
 from hetero_hvd.worker.modes import make_pipeline, make_rounds, make_step
 from hetero_hvd.worker.oom import contribute
-from hetero_hvd.worker.options import step_options
+from hetero_hvd.worker.options import TrainerOptions, step_options
 from hetero_hvd.worker.randomness import Seeds, own_course
 from hetero_hvd.worker.replica import Trainable, all_parts
 from hetero_hvd.worker.reproducible import decide, join
@@ -63,8 +63,8 @@ class Trainer:
             also where this worker had no part of it: the place for what changes `extra_state`, such
             as a moving average of the model. See docs/trainer.md.
         seed: Seed of the data order.
-        options: The fields of `worker.options.StepOptions`, such as scaler, clip, micro_batch_size,
-            accumulation_steps, reproducible and grain.
+        options: How a step is taken, such as scaler, clip, micro_batch_size, accumulation_steps,
+            reproducible and grain; each is described at `worker.options.StepOptions`.
 
     Raises:
         UserError: A combination that cannot work; says which and what to do.
@@ -81,7 +81,7 @@ class Trainer:
         extra_state: Mapping[str, Stateful] | None = None,
         after_step: Callable[[], object] | None = None,
         seed: int = 0,
-        **options: Any,  # noqa: ANN401 - the fields of StepOptions
+        **options: Unpack[TrainerOptions],
     ) -> None:
         check_parts(model, optimizer, loader, after_step)
         check_scheduler(scheduler, scheduler_interval, optimizer)

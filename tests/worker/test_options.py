@@ -1,0 +1,66 @@
+"""What editors and type checkers see of the trainer is what it takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from hetero_hvd.worker.options import StepOptions, TrainerOptions
+
+CHECKOUT = Path(__file__).parents[2]
+
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import hetero_hvd
+
+model = torch.nn.Linear(1, 1)
+loader = DataLoader(TensorDataset(torch.zeros(8, 1)), batch_size=4)
+optimizer = torch.optim.SGD(model.parameters())
+trainer = hetero_hvd.Trainer(model, optimizer, loader, {options})
+for epoch in trainer.epochs(2):
+    for (x,) in trainer.batches():
+        trainer.step(lambda x: model(x).mean(), x)
+    reveal_type(epoch)
+    reveal_type(trainer.loss)
+    reveal_type(trainer.evaluate(lambda x: {{"mean": x.mean()}}, loader))
+"""
+
+
+def test_the_typed_options_are_those_that_there_are():
+    """Each with the same type: one is for people who read, the other for their editors."""
+    assert get_type_hints(TrainerOptions) == get_type_hints(StepOptions)
+
+
+@pytest.mark.timeout(240)
+def test_a_type_checker_sees_the_trainer(tmp_path):
+    """Its options with their types, and what its methods give; a wrong one is an error."""
+    options = {
+        "good": 'micro_batch_size="auto", compression="fp16", accumulation_steps=2',
+        "value": 'compression="zip"',
+        "kind": "accumulation_steps=None",
+        "name": "micro_batches=4",
+    }
+    for name, given in options.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(SCRIPT).format(options=given))
+    command = [sys.executable, "-m", "mypy", "--config-file", str(CHECKOUT / "pyproject.toml")]
+    done = subprocess.run(
+        [*command, *(str(tmp_path / f"{name}.py") for name in options)],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert {Path(line.partition(":")[0]).stem for line in errors} == {"value", "kind", "name"}
+    assert len(errors) == 3, done.stdout
+    assert "micro_batches" in done.stdout
+    notes = [line for line in done.stdout.splitlines() if "good.py" in line]
+    said = [line.partition("Revealed type is ")[2].strip('"') for line in notes]
+    assert said == ["int", "float", "dict[str, float]"], done.stdout
