@@ -30,14 +30,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("folder")
 def test_discover_prints_horovods_format(capsys):
     """Local nodes are one host to Horovod, and so are ssh nodes with one address."""
-    assert main(["discover"]) == 0
+    assert main(["horovodrun-hosts"]) == 0
     assert capsys.readouterr().out == "localhost:3\n10.0.0.2:5\n"
 
 
 def test_horovods_own_discovery_reads_it(folder: Path):
-    """Horovod 0.28.1, given `hetero-hvd discover` as its script, finds those hosts and slots."""
+    """Horovod 0.28.1, given the command as its script, finds those hosts and slots."""
     discovery = pytest.importorskip("horovod.runner.elastic.discovery")
-    script = f"{sys.executable} -m hetero_hvd discover -f {folder / 'nodes.yaml'}"
+    script = f"{sys.executable} -m hetero_hvd horovodrun-hosts -f {folder / 'nodes.yaml'}"
     found = discovery.HostDiscoveryScript(script, None).find_available_hosts_and_slots()
     assert found == {"localhost": 3, "10.0.0.2": 5}
 

@@ -54,7 +54,7 @@ COMMANDS = {
     "export": export,
     "nodes": nodes,
     "config": config,
-    "discover": discover,
+    "horovodrun-hosts": discover,
     "doctor": doctor,
     "bench-comm": bench_comm,
     "hardware": hardware,
@@ -65,6 +65,9 @@ COMMANDS = {
     "simulate": simulate,
     "stack": stack,
 }
+
+ALIASES = {"discover": "horovodrun-hosts"}
+"""Old names of commands: `discover` is too near to the option `--discover`."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -116,6 +119,7 @@ def _open_closed_streams() -> None:
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
     """Read the words up to the first `--`; what follows is the user's, whatever it looks like."""
+    words = [ALIASES.get(word, word) for word in words[:1]] + list(words[1:])
     split = words.index("--") if "--" in words else len(words)
     if split and not words[0].startswith("-") and words[0] not in COMMANDS:
         raise UserError(about_command(words[0], tuple(COMMANDS)))

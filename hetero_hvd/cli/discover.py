@@ -1,4 +1,4 @@
-"""`hetero-hvd discover`: the hosts for horovodrun."""
+"""`hetero-hvd horovodrun-hosts`: the hosts for horovodrun."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELP = """\
 Print the hosts of nodes.yaml as Horovod's elastic launcher wants them, `host:slots` on each line:
 
   horovodrun -np 2 --min-np 1 --network-interfaces lo \\
-    --host-discovery-script "hetero-hvd discover -f nodes.yaml" python train.py
+    --host-discovery-script "hetero-hvd horovodrun-hosts -f nodes.yaml" python train.py
 
 To Horovod a host is its name: nodes with launcher 'local' are one host `localhost` with the sum
 of their slots, ssh nodes with the same address are one host too. It knows neither users, ports,

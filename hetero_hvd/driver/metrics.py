@@ -43,10 +43,9 @@ from hetero_hvd.messages import (
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper ends in seconds; with +Inf the 13 that 10,000 ranks can bear."""
 
-PHASE_FIELDS = {
-    "h2d" if phase == "transfer" else phase: f"{phase}_seconds" for phase in (*PHASES, "other")
-}
-"""Label of a phase to its column."""
+PHASE_FIELDS = {phase: f"{phase}_seconds" for phase in (*PHASES, "other")}
+PHASE_FIELDS["h2d"] = PHASE_FIELDS["transfer"]
+"""Label of a phase to its column; `h2d` is the old label of `transfer`, for one more release."""
 
 STEP_BUCKETS = tuple(map(float, range(9)))
 """The staleness bound is 8 at most."""

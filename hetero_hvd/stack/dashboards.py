@@ -17,9 +17,10 @@ P = "hetero_hvd_"
 Panel = tuple[str, str, str, str]
 """Title, query, unit, legend."""
 
+PHASES = '{run_id="$run",phase!="h2d"}'  # an old label: metrics.PHASE_FIELDS
 PHASE_SECONDS = (
-    f"rate({P}phase_duration_seconds_sum{RUN}[1m])"
-    f" / (rate({P}phase_duration_seconds_count{RUN}[1m]) > 0)"
+    f"rate({P}phase_duration_seconds_sum{PHASES}[1m])"
+    f" / (rate({P}phase_duration_seconds_count{PHASES}[1m]) > 0)"
 )
 
 MEAN_SECONDS = (

@@ -122,9 +122,14 @@ class Trainer:
         return self._state.is_leader
 
     @property
-    def num_workers(self) -> int:
+    def world_size(self) -> int:
         """Workers of the job at this moment."""
         return self._state.num_workers
+
+    @property
+    def num_workers(self) -> int:
+        """The same as `world_size`; reads like the number of a DataLoader's processes."""
+        return self.world_size
 
     @property
     def applied_steps(self) -> int:

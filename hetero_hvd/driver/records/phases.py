@@ -14,7 +14,7 @@ from hetero_hvd.messages import CollectivesTimed, PhasesTimed, TraceWritten
 
 COLUMNS = {
     "data_wait": "data",
-    "transfer": "h2d",
+    "transfer": "copy",
     "forward": "fwd",
     "backward": "bwd",
     "optimizer": "opt",
