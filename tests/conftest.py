@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.kit.checkout import PACKAGES
+
 HERE = Path(__file__).parent
-os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (HERE / "without_compiler", HERE.parent)))
+os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (HERE / "without_compiler", *PACKAGES)))
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes import the same files
 
 settings.register_profile("untimed", deadline=None)  # a busy machine breaks no law

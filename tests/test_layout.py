@@ -11,22 +11,27 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[1]
-PACKAGE = CHECKOUT / "hetero_hvd"
+PACKAGES = ("hetero_hvd", "scripts/benchmarks", "tests/kit")
 FOLDERS = ("hetero_hvd", "scripts", "tests", "docs")
 FILES = sorted(path for folder in FOLDERS for path in (CHECKOUT / folder).rglob("*.py"))
+SOURCES = sorted(path for folder in PACKAGES for path in (CHECKOUT / folder).rglob("*.py"))
 MODULES = sorted(
-    ".".join(path.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__")
-    for path in PACKAGE.rglob("*.py")
+    ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
+    .removeprefix("scripts.")
+    .removesuffix(".__init__")
+    for path in SOURCES
     if path.name != "sitecustomize.py"  # not a part of the package: it is for a script's processes
 )
 TRAINS = (
     "hetero_hvd.worker.",
     "hetero_hvd.driver.",
-    "hetero_hvd.bench.workload",
-    "hetero_hvd.bench.cause_script",
-    "hetero_hvd.bench.drawn_script",
-    "hetero_hvd.bench.faults.script",
-    "hetero_hvd.bench.faults.peer_script",
+    "hetero_hvd.measure.comm_worker",
+    "hetero_hvd.measure.patterns",
+    "benchmarks.workloads.",
+    "benchmarks.causes.drawn_script",
+    "benchmarks.causes.injected_script",
+    "benchmarks.faults.peer_script",
+    "tests.kit.fault_script",
 )
 """What needs Horovod; all else must import without it and without torch."""
 
@@ -69,6 +74,31 @@ def test_imports_go_in_one_direction():
         [lint, "--no-cache"], cwd=CHECKOUT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout
+
+
+ROOMS = {
+    "hetero_hvd": {"benchmarks", "scripts", "tests"},
+    "tests/kit": {"benchmarks", "scripts"},
+}
+"""Folder to packages that nothing in it may know."""
+
+
+def imported_by(path):
+    """The packages that a file imports, by their first name; its own by relative imports apart."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name.partition(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module.partition(".")[0]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_is_below_does_not_know_what_is_above(room):
+    """The product does without rigs and benchmarks, the rigs without benchmarks."""
+    files = (CHECKOUT / room).rglob("*.py")
+    found = {relative(path): ROOMS[room].intersection(imported_by(path)) for path in files}
+    assert found
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 def run_python(code):
@@ -116,8 +146,8 @@ print("imported")
 WALL_CLOCK = {
     "hetero_hvd/agent/service.py": "until when an advert is to be believed, on other machines too",
     "hetero_hvd/driver/found.py": "whether an advert is still to be believed",
-    "hetero_hvd/bench/report.py": "the date of a measurement",
-    "hetero_hvd/bench/drawn_causes.py": "when a fault began, beside the records of the run",
+    "scripts/benchmarks/report.py": "the date of a measurement",
+    "scripts/benchmarks/causes/drawn.py": "when a fault began, beside the records of the run",
     "hetero_hvd/driver/clocks.py": "how far the workers' wall clocks are off, which is its subject",
     "hetero_hvd/worker/client.py": "the answer to that question",
     "hetero_hvd/driver/elastic.py": "Horovod wants an exit code and a time, and only prints it",
@@ -133,7 +163,7 @@ def test_nothing_is_decided_by_the_wall_clock():
     """Clocks are set and drift: what waits, ages or expires uses the monotonic clock."""
     found = {
         str(path.relative_to(CHECKOUT))
-        for path in CHECKOUT.glob("hetero_hvd/**/*.py")
+        for path in SOURCES
         if re.search(r"time\.time\(|time_ns\(|datetime\.(now|utcnow|today)\(", path.read_text())
     }
     assert found == WALL_CLOCK.keys()

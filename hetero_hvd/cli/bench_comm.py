@@ -52,7 +52,7 @@ def act(arguments: argparse.Namespace) -> int:
     nodes_file = load(arguments)
     if find_spec("horovod") is None:
         raise JobError("Horovod is not installed here: run scripts/setup, see hetero-hvd doctor")
-    from hetero_hvd.bench import comm  # noqa: PLC0415 - only this command needs it
+    from hetero_hvd.measure import comm  # noqa: PLC0415 - only this command needs it
 
     folder = Path(arguments.output)
     return comm.show(comm.measure(nodes_file, plan, folder), folder)

@@ -24,8 +24,8 @@ from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages import WorkerId
 
 if TYPE_CHECKING:
-    from hetero_hvd.bench.network import Network
     from hetero_hvd.driver.benchmark import Measured
+    from hetero_hvd.measure.network import Network
 
 SUMMARY = "measure how fast each node is, and how fast it trains your model"
 USAGE = "%(prog)s [options] [-- train.py [arguments]]"
@@ -104,7 +104,7 @@ def _network(
     arguments: argparse.Namespace, cluster: ClusterConfig, num_workers: int
 ) -> Network | None:
     """What Horovod gets from the network; None, and why, if it could not be measured."""
-    from hetero_hvd.bench.network import measure  # noqa: PLC0415 - not for all
+    from hetero_hvd.measure.network import measure  # noqa: PLC0415 - not for all
 
     print("the network, by a job of its own", file=sys.stderr, flush=True)
     try:

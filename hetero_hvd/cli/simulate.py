@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from hetero_hvd.bench import simulate
+from hetero_hvd.measure import simulate
 
 SUMMARY = "compare balancing policies on a cluster that is described"
 add_arguments = simulate.add_arguments

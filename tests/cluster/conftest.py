@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hetero_hvd.bench.virtual_cluster import (
+from tests.kit.virtual_cluster import (
     VirtualCluster,
     missing_for_a_cluster,
     running_cluster,

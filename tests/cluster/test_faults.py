@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.bench.faults.job import FaultJob
+from tests.kit.fault_job import FaultJob
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 

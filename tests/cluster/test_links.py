@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hetero_hvd.bench.virtual_cluster import INTERFACE
+from tests.kit.virtual_cluster import INTERFACE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(120)]
 

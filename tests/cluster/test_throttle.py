@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from hetero_hvd.bench.host_faults import tighter_quota
+from tests.kit.host_faults import tighter_quota
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(120)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.bench.virtual_cluster import missing_for_a_cluster, running_cluster
+from tests.kit.virtual_cluster import missing_for_a_cluster, running_cluster
 
 pytestmark = pytest.mark.cluster
 BUSY = """

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from hetero_hvd.bench.simulated_causes import SimulatedJob, no_delay
 from hetero_hvd.messages import CAUSES
+from tests.kit.simulated_job import SimulatedJob, no_delay
 
 SPEEDS = (1.0, 0.5, 0.21)
 FASTEST = 0.00075

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hetero_hvd.bench.faults.job import FaultJob
+from tests.kit.fault_job import FaultJob
 from tests.leftovers import processes_of, wait_until
 
 NODES = ("alpha", "beta", "gamma")

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from hetero_hvd.bench.faults.job import FaultJob
+from tests.kit.fault_job import FaultJob
 
 from .conftest import BATCH, SAMPLES, assert_exact, processes_of, wait_until
 

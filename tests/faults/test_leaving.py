@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from hetero_hvd.bench.faults.job import write_nodes
+from tests.kit.fault_job import write_nodes
 
 from .conftest import BATCH, assert_exact
 

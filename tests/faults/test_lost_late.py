@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetero_hvd.bench.faults.matrix import run_once
+from benchmarks.faults.matrix import run_once
 from tests.leftovers import processes_of, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]

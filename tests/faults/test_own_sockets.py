@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.bench.faults.job import FaultJob
+from tests.kit.fault_job import FaultJob
 from tests.leftovers import processes_of, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

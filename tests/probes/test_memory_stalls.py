@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from hetero_hvd.bench.host_faults import MemoryGroup
-from hetero_hvd.bench.virtual_cluster import missing_for_a_cluster
 from hetero_hvd.probes import memory_stalls
 from hetero_hvd.probes.memory_stalls import MemoryStallMeter
+from tests.kit.host_faults import MemoryGroup
+from tests.kit.virtual_cluster import missing_for_a_cluster
 
 READER = """
 import mmap, random, sys

@@ -1,1 +1,0 @@
-"""Measures the product against its claims and against its peers; simulates clusters."""

@@ -1,0 +1,242 @@
+"""`hetero-hvd simulate`: a described or recorded cluster under every policy, without a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hetero_hvd.core.policies import Policy, make_policy
+from hetero_hvd.core.scenario import Blocks, Change, Curve, Scenario, Swing
+from hetero_hvd.core.settings import BalanceConfig
+from hetero_hvd.core.simulation import Simulation
+from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.errors import JobError
+from hetero_hvd.measure.recording import read_recording
+
+POLICIES = ("ours", "uniform", "static", "lbb", "omnilearn", "oracle")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a policy did, mean over the seeds.
+
+    Attributes:
+        policy: Its name.
+        share_ratio: Time of the best plan without noise / time taken, over the whole run.
+        steady_ratio: The same over the second half.
+        steps_to_95_percent: Until a plan within 5 % of the best one was in force first; NaN: never
+            in more than half of the runs.
+        moves_per_100_steps: Plans with other shares.
+        seconds: Duration of the run.
+    """
+
+    policy: str
+    share_ratio: float
+    steady_ratio: float
+    steps_to_95_percent: float
+    moves_per_100_steps: float
+    seconds: float
+
+
+def policy_named(name: str, scenario: Scenario) -> Policy | None:
+    """A fresh policy; `static` knows the speeds at equal shares, as measured beforehand."""
+    if name == "oracle":
+        return None
+    if name == "uniform":
+        return make_policy(BalanceConfig(balance=False))
+    if name == "static":
+        share = max(1, scenario.global_batch_size // len(scenario.curves))
+        speeds = [1 / curve.step_seconds(share) for curve in scenario.curves]
+        hints = {f"node{i}": speed / max(speeds) for i, speed in enumerate(speeds)}
+        return make_policy(BalanceConfig(rule="static", relative_speeds=hints))
+    if name == "lbb":
+        return make_policy(BalanceConfig(rule="lbb"))
+    if name == "omnilearn":
+        return make_policy(BalanceConfig(rule="omnilearn"))
+    return make_policy(BalanceConfig())
+
+
+def compare(
+    scenario: Scenario, policies: Sequence[str], *, num_steps: int, seeds: Sequence[int]
+) -> list[Outcome]:
+    """Run the scenario under each policy, with the same noise for all."""
+    outcomes = []
+    for name in policies:
+        runs = [
+            Simulation(scenario, policy_named(name, scenario), np.random.default_rng(seed))
+            for seed in seeds
+        ]
+        for run in runs:
+            run.run(num_steps)
+        middle = num_steps // 2
+        steps = float(np.median([run.steps_until(0.95) for run in runs]))
+        outcomes.append(
+            Outcome(
+                policy=name,
+                share_ratio=_mean([sum(r.best_seconds_at) / sum(r.seconds_at) for r in runs]),
+                steady_ratio=_mean(
+                    [sum(r.best_seconds_at[middle:]) / sum(r.seconds_at[middle:]) for r in runs]
+                ),
+                steps_to_95_percent=steps if steps < num_steps else math.nan,
+                moves_per_100_steps=_mean([r.num_moves / num_steps * 100 for r in runs]),
+                seconds=_mean([r.clock for r in runs]),
+            )
+        )
+    return outcomes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of the command."""
+    add = parser.add_argument
+    add("--speeds", type=_floats, metavar="A,B,…", help="samples per second of each worker")
+    add("--overheads", type=_floats, metavar="A,B,…", help="constant seconds per step of each")
+    add("--links", type=_floats, metavar="A,B,…", help="seconds of a reduction on each link")
+    add("--recording", type=Path, metavar="FILE", help="timings.jsonl of a run instead of speeds")
+    add("--global-batch-size", type=int, default=512, metavar="N")
+    add("--steps", type=int, default=1000, metavar="N")
+    add("--noise", type=float, default=0.05, metavar="RATIO", help="coefficient of variation")
+    add("--spikes", type=_floats, default=(0.0, 3.0), metavar="P,RATIO", help="slow single steps")
+    add(
+        "--change",
+        type=_change,
+        action="append",
+        default=[],
+        metavar="STEP:WORKER:RATIO[:OVER]",
+        help="from that step on the worker's steps take RATIO times as long, reached evenly over "
+        "OVER steps; inf: it is lost; 1: it is back or has recovered; may be repeated",
+    )
+    add(
+        "--blocks",
+        type=_ints,
+        metavar="N,N,…",
+        help="samples that each device computes as a whole: a started block takes as long as a "
+        "full one; 1: it does not",
+    )
+    add(
+        "--swing",
+        type=_swing,
+        action="append",
+        default=[],
+        metavar="WORKER:RATIO:STEPS",
+        help="for every other STEPS steps the worker's take RATIO times as long; may be repeated",
+    )
+    add(
+        "--coupling",
+        type=float,
+        default=0.0,
+        metavar="RATIO",
+        help="by how much a busy worker slows each other one, as if they shared a processor",
+    )
+    add("--seeds", type=int, default=5, metavar="N", help="runs per policy")
+    add("--policies", default=",".join(POLICIES), metavar="A,B,…", help="default: all")
+    add("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """What the command prints.
+
+    Raises:
+        UserError: A flag or the recording is wrong.
+    """
+    names = arguments.policies.split(",")
+    if unknown := [name for name in names if name not in POLICIES]:
+        raise JobError(f"--policies: {unknown[0]!r}: must be of {', '.join(POLICIES)}")
+    if arguments.steps < 1 or arguments.seeds < 1:
+        raise JobError("--steps and --seeds must be at least 1")
+    outcomes = compare(
+        scenario_of(arguments), names, num_steps=arguments.steps, seeds=range(arguments.seeds)
+    )
+    if arguments.json:
+        return json.dumps([asdict(outcome) for outcome in outcomes], indent=2)
+    heads = f"{'policy':10} {'of ideal':>9} {'2nd half':>9} {'to 95 %':>8} "
+    lines = [heads + f"{'moves/100':>10} {'seconds':>9}"]
+    lines += [
+        f"{o.policy:10} {o.share_ratio:9.4f} {o.steady_ratio:9.4f} {o.steps_to_95_percent:8.0f} "
+        f"{o.moves_per_100_steps:10.2f} {o.seconds:9.2f}"
+        for o in outcomes
+    ]
+    return "\n".join(lines)
+
+
+def scenario_of(arguments: argparse.Namespace) -> Scenario:
+    """The cluster that the flags describe.
+
+    Raises:
+        UserError: They contradict each other, or a number is out of range.
+    """
+    if arguments.recording is not None:
+        return read_recording(arguments.recording)
+    speeds = arguments.speeds or (1565.0, 1571.0, 1499.0, 326.0)
+    overheads = arguments.overheads or (0.0,) * len(speeds)
+    links = arguments.links or ()
+    if len(overheads) != len(speeds) or (links and len(links) != len(speeds)):
+        raise JobError(f"--overheads and --links need one number for each of {len(speeds)} workers")
+    if min(speeds) <= 0 or min(overheads) < 0 or arguments.noise < 0 or len(arguments.spikes) != 2:  # noqa: PLR2004
+        raise JobError("--speeds must be > 0, --overheads and --noise >= 0, --spikes two numbers")
+    if arguments.global_batch_size < len(speeds):
+        raise JobError(f"--global-batch-size must be at least {len(speeds)}, one for each worker")
+    for flag, found in (("--change", arguments.change), ("--swing", arguments.swing)):
+        if any(event.worker >= len(speeds) for event in found):
+            raise JobError(f"{flag}: workers are 0 to {len(speeds) - 1}")
+    if arguments.coupling < 0:
+        raise JobError("--coupling must be >= 0")
+    blocks = arguments.blocks or (1,) * len(speeds)
+    if len(blocks) != len(speeds) or min(blocks) < 1:
+        raise JobError(f"--blocks needs one number >= 1 for each of {len(speeds)} workers")
+    return Scenario(
+        curves=tuple(map(_curve, speeds, overheads, blocks)),
+        global_batch_size=arguments.global_batch_size,
+        noise_ratio=arguments.noise,
+        spike_probability=arguments.spikes[0],
+        spike_ratio=arguments.spikes[1],
+        link_seconds=links,
+        changes=tuple(arguments.change),
+        swings=tuple(arguments.swing),
+        coupling_ratio=arguments.coupling,
+    )
+
+
+def _curve(speed: float, overhead_seconds: float, block_size: int) -> Curve:
+    if block_size == 1:
+        return StepTimeModel(overhead_seconds=overhead_seconds, seconds_per_sample=1 / speed)
+    block_seconds = block_size / speed
+    return Blocks(
+        block_size=block_size, block_seconds=block_seconds, overhead_seconds=overhead_seconds
+    )
+
+
+def _floats(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _swing(text: str) -> Swing:
+    worker, ratio, steps = text.split(":")
+    if float(ratio) <= 0 or int(worker) < 0 or int(steps) < 1:
+        raise ValueError(text)
+    return Swing(worker=int(worker), time_ratio=float(ratio), num_steps=int(steps))
+
+
+def _change(text: str) -> Change:
+    step, worker, ratio, *over = text.split(":")
+    if float(ratio) <= 0 or int(worker) < 0:
+        raise ValueError(text)
+    return Change(
+        step=int(step),
+        worker=int(worker),
+        time_ratio=float(ratio),
+        over_steps=int("".join(over) or 0),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))

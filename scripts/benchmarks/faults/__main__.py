@@ -1,0 +1,129 @@
+"""How long the survivors of a fault stand still: `python -m benchmarks.faults`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faults import peers
+from tests.kit.fault_job import NODE_NAMES, FaultJob, in_words
+
+Case = Callable[[Path, int], float]
+FAULT_STEP, LAST_EPOCH = 30, 12
+
+
+def _run(
+    folder: Path,
+    num_workers: int,
+    faults: list[dict[str, Any]],
+    **more: Any,  # noqa: ANN401 - fields of the script
+) -> FaultJob:
+    job = FaultJob(
+        folder,
+        NODE_NAMES[:num_workers],
+        settings={"max_restarts": 0, "gloo_timeout_seconds": 30},
+        faults=faults,
+        epochs=LAST_EPOCH,
+        **more,
+    )
+    code = job.wait(120)
+    if code:
+        raise RuntimeError(f"exit code {code}:\n{job.console}")
+    return job
+
+
+def kill(folder: Path, num_workers: int, ballast: int = 0) -> float:
+    """Kill -9 of one worker."""
+    fault = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "kill"}
+    return _run(folder, num_workers, [fault], ballast=ballast).recovery_seconds()
+
+
+def kill_large(folder: Path, num_workers: int) -> float:
+    """The same with 10 million parameters."""
+    return kill(folder, num_workers, ballast=10_000_000)
+
+
+def kill_two(folder: Path, num_workers: int) -> float:
+    """Kill -9 of another worker 0.1 s after the first; from the second on."""
+    first = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "kill"}
+    second = {
+        "worker": f"{NODE_NAMES[2]}:0",
+        "kind": "kill",
+        "after_fault": 0,
+        "delay_seconds": 0.1,
+    }
+    return _run(folder, num_workers, [first, second]).recovery_seconds(1)
+
+
+def stop(folder: Path, num_workers: int) -> float:
+    """SIGSTOP of one worker, default heartbeat."""
+    fault = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "stop"}
+    return _run(folder, num_workers, [fault]).recovery_seconds()
+
+
+def join(folder: Path, num_workers: int) -> float:
+    """A restarted worker joins: longest gap between two steps after that."""
+    fault = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "kill"}
+    job = FaultJob(
+        folder, NODE_NAMES[:num_workers], faults=[fault], epochs=300, settings={"max_restarts": 3}
+    )
+    try:
+        job.wait_for(f"{num_workers} workers train together", 60, times=2)
+        step = max(line[1] for line in job.trace())
+        job.wait_for_step(int(step) + 20)
+    finally:
+        job.close()
+    lines = job.trace()
+    full = next(
+        i
+        for i, line in enumerate(lines)
+        if line[3] == num_workers and lines[i - 1][3] < num_workers and i
+    )
+    return lines[full][0] - lines[full - 1][0]
+
+
+def kill_horovod(folder: Path, num_workers: int) -> float:
+    """Kill -9 of one worker of a job of `horovodrun`, elastic."""
+    return peers.kill("horovod", folder, num_workers)
+
+
+def kill_torchrun(folder: Path, num_workers: int) -> float:
+    """Kill -9 of one worker of a job of `torchrun --max-restarts`."""
+    return peers.kill("ddp", folder, num_workers)
+
+
+CASES: dict[str, Case] = {
+    "kill": kill,
+    "kill_large": kill_large,
+    "kill_two": kill_two,
+    "stop": stop,
+    "join": join,
+    "kill_horovod": kill_horovod,
+    "kill_torchrun": kill_torchrun,
+}
+
+
+def main() -> int:
+    """Repeat the cases that were asked for, and print medians."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", default=[*CASES], help=", ".join(CASES))
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--repeat", type=int, default=5)
+    arguments = parser.parse_args()
+    for name in arguments.cases:
+        seconds = []
+        for _ in range(arguments.repeat):
+            with tempfile.TemporaryDirectory(prefix="hetero-hvd-faults-") as folder:
+                seconds.append(CASES[name](Path(folder), arguments.workers))
+        line = f"{name} of {arguments.workers} workers: {in_words(seconds)}"
+        sys.stdout.write(f"{line}  {[round(s, 2) for s in seconds]}\n")
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

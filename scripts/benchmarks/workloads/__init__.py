@@ -1,0 +1,1 @@
+"""The trainings that are measured; each is a program for one worker."""

@@ -1,0 +1,1 @@
+"""The tests; what `kit` has is for the benchmarks too."""
