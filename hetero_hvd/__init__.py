@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from hetero_hvd.errors import HeteroHvdError, UserError
 
 if TYPE_CHECKING:
-    from hetero_hvd.worker.admission import device, init
-    from hetero_hvd.worker.phases import phase
-    from hetero_hvd.worker.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
+    from hetero_hvd.worker.model.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
+    from hetero_hvd.worker.session.admission import device, init
+    from hetero_hvd.worker.timing.named_phases import phase
     from hetero_hvd.worker.trainer import Trainer
 
 __version__ = "0.1.0"
@@ -27,12 +27,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "SyncBatchNorm": "hetero_hvd.worker.sync_batch_norm",
-    "convert_sync_batch_norm": "hetero_hvd.worker.sync_batch_norm",
+    "SyncBatchNorm": "hetero_hvd.worker.model.sync_batch_norm",
+    "convert_sync_batch_norm": "hetero_hvd.worker.model.sync_batch_norm",
     "Trainer": "hetero_hvd.worker.trainer",
-    "device": "hetero_hvd.worker.admission",
-    "init": "hetero_hvd.worker.admission",
-    "phase": "hetero_hvd.worker.phases",
+    "device": "hetero_hvd.worker.session.admission",
+    "init": "hetero_hvd.worker.session.admission",
+    "phase": "hetero_hvd.worker.timing.named_phases",
 }
 
 

@@ -13,7 +13,7 @@ HeteroHvdError
 └── InvariantError        we are to blame: say what was expected and what was found, abort
 
 Horovod's `HorovodInternalError` and `HostsUpdatedInterrupt` are control flow; nothing here wraps,
-subclasses or catches them outside `worker/collective.py`.
+subclasses or catches them outside `worker/comm/horovod.py`.
 """
 
 from __future__ import annotations

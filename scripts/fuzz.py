@@ -22,9 +22,14 @@ from zeroconf import DNSOutgoing, DNSText
 with atheris.instrument_imports(include=["hetero_hvd", "yaml"]):
     from hetero_hvd import channel
     from hetero_hvd.config.resolve import parse_cluster
-    from hetero_hvd.discovery import advert, link
+    from hetero_hvd.discovery import advert
+    from hetero_hvd.discovery import encrypted_link as link
     from hetero_hvd.discovery.multicast import adverts_in
-    from hetero_hvd.driver.wire import MAX_HEAD_BYTES, RequestError, read_request
+    from hetero_hvd.driver.membership.http_requests import (
+        MAX_HEAD_BYTES,
+        RequestError,
+        read_request,
+    )
     from hetero_hvd.errors import ChannelError, ConfigError
     from hetero_hvd.messages import Heartbeat, WorkerId
 

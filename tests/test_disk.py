@@ -12,20 +12,20 @@ import pytest
 import torch
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
-from hetero_hvd.core.known import Curve
-from hetero_hvd.core.step_time import StepTimeModel
-from hetero_hvd.driver.curves import CurveStore
-from hetero_hvd.driver.ledger import Ledger
-from hetero_hvd.driver.log_lines import log_file
-from hetero_hvd.driver.output import WorkerOutput
+from hetero_hvd.core.balance.known import Curve
+from hetero_hvd.core.balance.step_time import StepTimeModel
+from hetero_hvd.driver.output.console import WorkerOutput
+from hetero_hvd.driver.output.json_logs import log_file
 from hetero_hvd.driver.records.timings import TimingLog, read_timings
 from hetero_hvd.driver.records.writer import Recorder
+from hetero_hvd.driver.training.run_tracker import Ledger
+from hetero_hvd.driver.training.speed_store import CurveStore
 from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.messages import Evaluated, StepsTimed, WorkerId, WorkersJoined
-from hetero_hvd.worker.checkpoint import Checkpoints, CheckpointSettings
-from hetero_hvd.worker.fingerprints import FILE_VARIABLE, Fingerprints
-from hetero_hvd.worker.position import Position
-from hetero_hvd.worker.replica import Replica
+from hetero_hvd.worker.data.position import Position
+from hetero_hvd.worker.recovery.checkpoint_store import Checkpoints, CheckpointSettings
+from hetero_hvd.worker.recovery.replica import Replica
+from hetero_hvd.worker.reproducible.fingerprints import FILE_VARIABLE, Fingerprints
 
 needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
 ALPHA = WorkerId("alpha", 0)

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.cli import main
-from hetero_hvd.driver.records.facts import facts_of
 from hetero_hvd.driver.records.reader import read_record
 from hetero_hvd.driver.records.timings import read_timings
+from hetero_hvd.driver.reports.facts import facts_of
 from hetero_hvd.messages import BatchPlan, Evaluated, StepsTimed, WorkersJoined
 
 EARLIER = Path(__file__).with_name("earlier_run")

@@ -145,17 +145,17 @@ print("imported")
 
 WALL_CLOCK = {
     "hetero_hvd/agent/service.py": "until when an advert is to be believed, on other machines too",
-    "hetero_hvd/driver/found.py": "whether an advert is still to be believed",
+    "hetero_hvd/driver/nodes/node_discovery.py": "whether an advert is still to be believed",
     "scripts/benchmarks/report.py": "the date of a measurement",
     "scripts/benchmarks/causes/drawn.py": "when a fault began, beside the records of the run",
-    "hetero_hvd/driver/clocks.py": "how far the workers' wall clocks are off, which is its subject",
-    "hetero_hvd/worker/client.py": "the answer to that question",
-    "hetero_hvd/driver/elastic.py": "Horovod wants an exit code and a time, and only prints it",
-    "hetero_hvd/driver/run_folder.py": "the name of the output folder",
-    "hetero_hvd/driver/ledger.py": "when timings were taken, for people",
-    "hetero_hvd/discovery/certificates.py": "until when a certificate is valid, everywhere",
-    "hetero_hvd/driver/log_lines.py": "when something was logged, for people",
-    "hetero_hvd/driver/journal.py": "when an event happened, for people",
+    "hetero_hvd/driver/membership/clock_offsets.py": "how far wall clocks are off",
+    "hetero_hvd/worker/session/driver_client.py": "the answer to that question",
+    "hetero_hvd/driver/membership/horovod_driver.py": "Horovod wants a time, and only prints it",
+    "hetero_hvd/driver/records/run_folder.py": "the name of the output folder",
+    "hetero_hvd/driver/training/run_tracker.py": "when timings were taken, for people",
+    "hetero_hvd/security/certificates.py": "until when a certificate is valid, everywhere",
+    "hetero_hvd/driver/output/json_logs.py": "when something was logged, for people",
+    "hetero_hvd/driver/output/event_bus.py": "when an event happened, for people",
 }
 
 

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_hvd.cli import main
-from hetero_hvd.cli.live_table import table_of
-from hetero_hvd.core.live import LiveState, WorkerView
+from hetero_hvd.cli.watch.live_table import table_of
 from hetero_hvd.core.printable import RESET, printable
+from hetero_hvd.core.view.live import LiveState, WorkerView
 from hetero_hvd.discovery.advert import Advert
-from hetero_hvd.driver.log_lines import log_file
-from hetero_hvd.driver.output import Console, WorkerOutput
-from hetero_hvd.driver.progress import Progress
+from hetero_hvd.driver.output.console import Console, WorkerOutput
+from hetero_hvd.driver.output.json_logs import log_file
 from hetero_hvd.driver.records.writer import Recorder
-from hetero_hvd.driver.report import as_dict, as_text
-from hetero_hvd.driver.summary import Summary
+from hetero_hvd.driver.training.final_report import as_dict, as_text
+from hetero_hvd.driver.training.progress import Progress
+from hetero_hvd.driver.training.summary import Summary
 from hetero_hvd.messages import (
     Crashed,
     Evaluated,
@@ -135,7 +135,7 @@ def nodes(folder, capsys):
 
     (folder / "nodes.yaml").write_text("nodes: [{name: alpha}]")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hetero_hvd.driver.found.look_around", look_around)
+        patch.setattr("hetero_hvd.driver.nodes.node_discovery.look_around", look_around)
         patch.setenv("HETERO_HVD_CLUSTER_KEY_FILE", str(folder / "key"))
         assert main(["nodes", "-f", str(folder / "nodes.yaml"), "--discover"]) == 0
     return capsys.readouterr().out

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.cli import main
-from hetero_hvd.cli.run_argument import run_of
+from hetero_hvd.cli.watch.run_argument import run_of
 from hetero_hvd.driver.records.writer import Recorder
 from hetero_hvd.messages import RunStarted
 

@@ -3,9 +3,9 @@
 import asyncio
 
 from hetero_hvd.cli import main
-from hetero_hvd.cli.live_table import BAR_CHARACTERS, table_of
-from hetero_hvd.cli.screen import Screen
-from hetero_hvd.core.live import LiveState, WorkerView
+from hetero_hvd.cli.watch.live_table import BAR_CHARACTERS, table_of
+from hetero_hvd.cli.watch.screen import Screen
+from hetero_hvd.core.view.live import LiveState, WorkerView
 
 SENTENCE = "gamma:0 is the slowest"
 STATE = LiveState(

@@ -11,8 +11,8 @@ from hetero_hvd.discovery.advert import MAX_FIGURES, MAX_TEXT
 from hetero_hvd.discovery.machine import gpu_uuids
 from hetero_hvd.messages.benchmark import DeviceMeasured, ModelMeasured
 from hetero_hvd.probes import benchmark_cache
-from hetero_hvd.probes.hardware import allowed_cores
-from hetero_hvd.probes.processor import probe_processor
+from hetero_hvd.probes.machine.hardware import allowed_cores
+from hetero_hvd.probes.machine.processor import probe_processor
 
 BOTH: Any = ModelMeasured | DeviceMeasured
 _RANKS = {"matrix": 1, "copy": 2}  # by the first word of a name; a model's is another

@@ -12,9 +12,9 @@ from pathlib import Path
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from hetero_hvd.config.token import holds
-from hetero_hvd.probes.inventory import take_inventory
-from hetero_hvd.probes.node_metrics import node_page
+from hetero_hvd.probes.machine.inventory import take_inventory
+from hetero_hvd.probes.machine.node_metrics import node_page
+from hetero_hvd.security.token import holds
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from websockets.protocol import State
 
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.places import NoPlace, Places
-from hetero_hvd.discovery import link
-from hetero_hvd.discovery.door import Door, Warnings
+from hetero_hvd.discovery import encrypted_link as link
 from hetero_hvd.discovery.exit_codes import EXIT_NO_PLACE
-from hetero_hvd.discovery.tls import server_options
 from hetero_hvd.errors import ChannelError
+from hetero_hvd.security.connection_limiter import Door, Warnings
+from hetero_hvd.security.tls import server_options
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ async def _run(socket: ServerConnection, session: link.Link, start: link.Start) 
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "hetero_hvd.worker",
+        "hetero_hvd.supervisor",
         *(["--gpus"] if start.what == "gpus" else []),
         stdin=PIPE,
         stdout=PIPE,

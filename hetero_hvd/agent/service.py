@@ -28,7 +28,7 @@ from hetero_hvd.discovery.machine import (
 )
 from hetero_hvd.discovery.multicast import Voice
 from hetero_hvd.errors import DiscoveryError, UserError
-from hetero_hvd.probes.hardware import allowed_cores, gpus
+from hetero_hvd.probes.machine.hardware import allowed_cores, gpus
 
 logger = logging.getLogger(__name__)
 

@@ -17,30 +17,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from hetero_hvd import __version__
-from hetero_hvd.cli import (
-    agent,
-    bench_comm,
-    benchmark,
-    certificates,
-    compare,
-    config,
-    discover,
-    doctor,
-    drain,
-    export,
-    hardware,
-    key,
-    nodes,
-    report,
-    run,
-    runs,
-    simulate,
-    stack,
-    top,
-    trace,
-)
+from hetero_hvd.cli.cluster import agent, certificates, config, hosts, key, nodes, stack
 from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.measure import bench_comm, benchmark, doctor, hardware, simulate
 from hetero_hvd.cli.mistakes import about_command, about_words
+from hetero_hvd.cli.train import drain, run, trace
+from hetero_hvd.cli.watch import compare, export, report, runs, top
 from hetero_hvd.errors import UserError
 
 COMMANDS = {
@@ -54,7 +36,7 @@ COMMANDS = {
     "export": export,
     "nodes": nodes,
     "config": config,
-    "horovodrun-hosts": discover,
+    "horovodrun-hosts": hosts,
     "doctor": doctor,
     "bench-comm": bench_comm,
     "hardware": hardware,

@@ -1,8 +1,8 @@
 """nodes.yaml, environment and flags as frozen, checked settings; the only reader of YAML."""
 
 from hetero_hvd.config.cluster import ClusterConfig
+from hetero_hvd.config.effective_settings import listing
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
-from hetero_hvd.config.listing import listing
 from hetero_hvd.config.node import EmulateConfig, NodeConfig
 from hetero_hvd.config.nodes_file import NodesFile
 from hetero_hvd.config.resolve import load_cluster

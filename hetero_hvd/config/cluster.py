@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hetero_hvd.config.declare import about, check
 from hetero_hvd.config.job import JobConfig
-from hetero_hvd.config.kinds import ListOf, Section
 from hetero_hvd.config.node import NodeConfig
+from hetero_hvd.config.setting import about, check
+from hetero_hvd.config.value_types import ListOf, Section
 
 LIST = "a list of at least one node, each with its own name"
 

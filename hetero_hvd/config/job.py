@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hetero_hvd.config.declare import about, check, settings_of
-from hetero_hvd.config.kinds import (
+from hetero_hvd.config.setting import about, check, settings_of
+from hetero_hvd.config.value_types import (
     HOST,
     METRIC,
     NAMES,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from hetero_hvd.config.declare import about, check, shown
-from hetero_hvd.config.kinds import (
+from hetero_hvd.config.setting import about, check, shown
+from hetero_hvd.config.value_types import (
     DEVICE,
     ENVIRONMENT,
     HOST,
@@ -24,7 +24,7 @@ from hetero_hvd.config.kinds import (
     integer,
     number,
 )
-from hetero_hvd.core.jitter import DEFAULT_SPIKE_RATIO
+from hetero_hvd.core.simulation.jitter import DEFAULT_SPIKE_RATIO
 
 Launcher = Literal["local", "ssh", "agent"]
 AGENT_PORT = 9388

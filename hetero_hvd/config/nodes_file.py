@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from hetero_hvd.config.document import read_content
 from hetero_hvd.config.resolve import parse_cluster
+from hetero_hvd.config.yaml_document import read_content
 from hetero_hvd.errors import ConfigError
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from hetero_hvd.config.cluster import ClusterConfig
-from hetero_hvd.config.declare import settings_of
+from hetero_hvd.config.effective_settings import value_text
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
-from hetero_hvd.config.kinds import ListOf, Section
-from hetero_hvd.config.listing import value_text
+from hetero_hvd.config.setting import settings_of
+from hetero_hvd.config.value_types import ListOf, Section
 
 _INTRODUCTION = """\
 # nodes.yaml

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 import yaml
 
 from hetero_hvd.config.cluster import ClusterConfig
-from hetero_hvd.config.declare import Setting, settings_of, shown
-from hetero_hvd.config.document import compose, read_content
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
-from hetero_hvd.config.kinds import Kind, ListOf, Scalar, Section, TextMap
+from hetero_hvd.config.setting import Setting, settings_of, shown
+from hetero_hvd.config.value_types import Kind, ListOf, Scalar, Section, TextMap
+from hetero_hvd.config.yaml_document import compose, read_content
 from hetero_hvd.errors import ConfigError
 
 _READ_AS = {"bool": "true or false", "int": "a number", "float": "a number", "timestamp": "a date"}

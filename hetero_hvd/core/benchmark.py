@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median, quantiles
 
-from hetero_hvd.core.step_time import PRIOR_OVERHEAD_RATIO, StepTimeModel, pieces
+from hetero_hvd.core.balance.step_time import PRIOR_OVERHEAD_RATIO, StepTimeModel, pieces
 from hetero_hvd.messages.benchmark import SizeMeasured
 
 MAX_SPREAD_RATIO = 0.1

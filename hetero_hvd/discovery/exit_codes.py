@@ -1,4 +1,4 @@
-"""Exit codes with which `discovery.dial` tells of the way to a node instead of the worker there."""
+"""Exit codes with which `agent.client` tells of the way to a node instead of the worker there."""
 
 EXIT_NO_CONNECTION = 255
 """There is no way to the node, or it broke; as ssh has it."""

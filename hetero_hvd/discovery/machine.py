@@ -7,7 +7,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from hetero_hvd.probes.hardware import gpus, interfaces
+from hetero_hvd.probes.machine.hardware import gpus, interfaces
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MACHINE_ID = Path("/etc/machine-id")

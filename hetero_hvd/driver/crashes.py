@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hetero_hvd.driver.discovery import Slots
 from hetero_hvd.driver.ending import Ending
-from hetero_hvd.driver.membership import Membership
-from hetero_hvd.driver.output import Console
-from hetero_hvd.driver.slot import Slot
+from hetero_hvd.driver.membership.membership import Membership
+from hetero_hvd.driver.output.console import Console
+from hetero_hvd.driver.workers.slot import Slot
+from hetero_hvd.driver.workers.worker_pool import Slots
 from hetero_hvd.messages import Crashed
 
 

@@ -18,22 +18,22 @@ from typing import Any
 import msgspec
 
 from hetero_hvd.config import JOB_SETTINGS, NodesFile
-from hetero_hvd.driver import descriptors
-from hetero_hvd.driver.control import Control
+from hetero_hvd.driver.controller import Team
 from hetero_hvd.driver.ending import Ending
-from hetero_hvd.driver.found import FoundNodes
-from hetero_hvd.driver.identity import machines_of
-from hetero_hvd.driver.log_lines import LogLines, log_file
-from hetero_hvd.driver.output import Console
-from hetero_hvd.driver.pulse import ASK_SECONDS
-from hetero_hvd.driver.records.html import write_report
+from hetero_hvd.driver.http_service import Viewing
+from hetero_hvd.driver.membership.gpu_conflict import machines_of
+from hetero_hvd.driver.network import descriptors
+from hetero_hvd.driver.network.control_socket import Control
+from hetero_hvd.driver.nodes.node_discovery import FoundNodes
+from hetero_hvd.driver.output.console import Console
+from hetero_hvd.driver.output.json_logs import LogLines, log_file
+from hetero_hvd.driver.output.pulse import ASK_SECONDS
+from hetero_hvd.driver.records.run_files import private
+from hetero_hvd.driver.records.run_folder import RunFolder, run_folder
 from hetero_hvd.driver.records.writer import Recorder
-from hetero_hvd.driver.report import as_dict, as_text
-from hetero_hvd.driver.run_files import private
-from hetero_hvd.driver.run_folder import RunFolder, run_folder
-from hetero_hvd.driver.team import Team
-from hetero_hvd.driver.tracing import Tracing
-from hetero_hvd.driver.viewing import Viewing
+from hetero_hvd.driver.reports.html import write_report
+from hetero_hvd.driver.traces import Tracing
+from hetero_hvd.driver.training.final_report import as_dict, as_text
 from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.messages import RunEnded, RunStarted
 

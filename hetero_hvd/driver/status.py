@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hetero_hvd.driver.discovery import Slots
-from hetero_hvd.driver.ledger import Ledger
-from hetero_hvd.driver.membership import Membership
+from hetero_hvd.driver.membership.membership import Membership
+from hetero_hvd.driver.training.run_tracker import Ledger
+from hetero_hvd.driver.workers.worker_pool import Slots
 
 
 def status_of(

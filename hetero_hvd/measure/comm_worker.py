@@ -23,9 +23,9 @@ from hetero_hvd.core.benchmark import spread
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.measure.patterns import Pattern, pattern_of
 from hetero_hvd.messages import CommMeasured, OperationMeasured, WorkerId
-from hetero_hvd.worker.admission import Seat, device, init
-from hetero_hvd.worker.collective import HorovodCollective, Interrupted
-from hetero_hvd.worker.payloads import gather_bytes
+from hetero_hvd.worker.comm.horovod import HorovodCollective, Interrupted
+from hetero_hvd.worker.comm.payloads import gather_bytes
+from hetero_hvd.worker.session.admission import Seat, device, init
 
 NUM_WARM_UP, MIN_TIMES, MAX_TIMES = 2, 5, 200
 LINK_TIMES, LINK_BYTES = 5, 4 * 2**20

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hetero_hvd.core.scenario import Change, Scenario
-from hetero_hvd.core.step_time import StepTimeEstimator
+from hetero_hvd.core.balance.step_time import StepTimeEstimator
+from hetero_hvd.core.simulation.scenario import Change, Scenario
 from hetero_hvd.driver.records.timings import read_timings
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import WorkerId, WorkersJoined

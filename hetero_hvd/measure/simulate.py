@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hetero_hvd.core.policies import Policy, make_policy
-from hetero_hvd.core.scenario import Blocks, Change, Curve, Scenario, Swing
-from hetero_hvd.core.settings import BalanceConfig
-from hetero_hvd.core.simulation import Simulation
-from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.core.balance.policies import Policy, make_policy
+from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.core.balance.step_time import StepTimeModel
+from hetero_hvd.core.simulation.scenario import Blocks, Change, Curve, Scenario, Swing
+from hetero_hvd.core.simulation.simulation import Simulation
 from hetero_hvd.errors import JobError
 from hetero_hvd.measure.recording import read_recording
 

@@ -66,7 +66,7 @@ class ModelMeasured(Message, frozen=True):
         global_batch_size: Of the script.
         micro_batch_size: Samples in one forward pass at most; 0 = not limited.
         sizes: By local batch size.
-        overhead_seconds: Of the curve through them, see `core.step_time.StepTimeModel`.
+        overhead_seconds: Of the curve through them, see `core.balance.step_time.StepTimeModel`.
         seconds_per_sample: Of the same.
         read_samples_per_second: From the script's dataset, in one process; None: not measured.
         is_cached: It was measured earlier.

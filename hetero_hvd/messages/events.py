@@ -88,7 +88,7 @@ class WorkerQuarantined(Message, frozen=True):
 
 
 class Decided(Message, frozen=True):
-    """A decision of the balancer; fields as in `core.control.Decision`, workers in rank order."""
+    """A decision of the balancer, as in `core.balance.hysteresis`; workers in rank order."""
 
     rendezvous_id: int
     step: int

@@ -1,4 +1,4 @@
-"""What limits a run: judged once, by `core.judge`, and only shown by everybody else."""
+"""What limits a run: judged once, by `core.diagnosis.judge`, and only shown by everybody else."""
 
 from __future__ import annotations
 

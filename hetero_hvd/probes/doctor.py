@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hetero_hvd.probes import horovod_notice
-from hetero_hvd.probes.hardware import Hardware, probe_hardware
+from hetero_hvd.probes import horovod_build as horovod_notice
+from hetero_hvd.probes.machine.hardware import Hardware, probe_hardware
 
 HOROVOD_VERSION = "0.28.1"
 

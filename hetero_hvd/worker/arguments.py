@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils import data as torch_data
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.micro_batch import kind_of
+from hetero_hvd.worker.micro_batch.split import kind_of
 
 WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 

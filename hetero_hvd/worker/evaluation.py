@@ -13,21 +13,21 @@ import msgspec
 import torch
 from torch.utils.data import DataLoader
 
-from hetero_hvd.core.grains import Stream
+from hetero_hvd.core.data.grains import Stream
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages import Evaluated
-from hetero_hvd.probes.timing import PhaseClock
-from hetero_hvd.worker.admission import device
-from hetero_hvd.worker.buffers import Kept
-from hetero_hvd.worker.collective import Interrupted
-from hetero_hvd.worker.elastic import ElasticState
-from hetero_hvd.worker.loader import contiguous_batches, try_reading
-from hetero_hvd.worker.micro_batch import is_scalar, kind_of, to_device
-from hetero_hvd.worker.payloads import gather_bytes
-from hetero_hvd.worker.randomness import Seeds
-from hetero_hvd.worker.registered import Registered
-from hetero_hvd.worker.repeatable import Repeatable
-from hetero_hvd.worker.reproducible import Reproducible
+from hetero_hvd.probes.phase_clock import PhaseClock
+from hetero_hvd.worker.comm.horovod import Interrupted
+from hetero_hvd.worker.comm.payloads import gather_bytes
+from hetero_hvd.worker.data.repeatable import Repeatable
+from hetero_hvd.worker.data.seeding import Seeds
+from hetero_hvd.worker.data.share_loader import contiguous_batches, try_reading
+from hetero_hvd.worker.micro_batch.split import is_scalar, kind_of, to_device
+from hetero_hvd.worker.model.registered import Registered
+from hetero_hvd.worker.recovery.elastic_state import ElasticState
+from hetero_hvd.worker.reproducible.mode import Reproducible
+from hetero_hvd.worker.session.admission import device
+from hetero_hvd.worker.step.buffer_average import Kept
 
 Means = Mapping[str, torch.Tensor | float]
 Sums = dict[str, list[tuple[float, float]]]

@@ -50,7 +50,7 @@ class StepOptions:
         staleness_bound: Steps that may be under way while the next is computed, 0 to 8, see
             docs/staleness.md; None: as the job is started.
         lookahead: With a staleness bound, compute each gradient where the parameters will be when
-            it is applied, guessed with this worker's own gradients; see `worker.lookahead`.
+            it is applied, guessed with this worker's own gradients; see `worker.step.lookahead`.
         staleness_warmup_steps: Steps with bound 0 first, >= 0; None: the job's.
         wait_free: Each worker computes chunks of `micro_batch_size` samples (None: a sixteenth of
             the global batch) until the step before is reduced, see docs/staleness.md; None: as the

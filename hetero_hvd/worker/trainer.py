@@ -9,32 +9,32 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from hetero_hvd.core.grains import Stream, seed_of
+from hetero_hvd.core.data.grains import Stream, seed_of
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import StalenessEnded
-from hetero_hvd.worker.admission import device
 from hetero_hvd.worker.arguments import check_function, check_loader, check_parts, check_scheduler
-from hetero_hvd.worker.benchmark import open_state
-from hetero_hvd.worker.collective import Interrupted
-from hetero_hvd.worker.description import describe_work
-from hetero_hvd.worker.emulation import Emulation
+from hetero_hvd.worker.benchmark.model_benchmark import open_state
+from hetero_hvd.worker.comm.horovod import Interrupted
+from hetero_hvd.worker.data.seeding import Seeds, own_course
+from hetero_hvd.worker.data.share_loader import ShareLoader, SharesAt, Slice
+from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.evaluation import Evaluations, Metrics
-from hetero_hvd.worker.farewell import refuse_in_one_line
-from hetero_hvd.worker.fingerprints import Fingerprints
-from hetero_hvd.worker.flight import TakeAgain
-from hetero_hvd.worker.loader import ShareLoader, SharesAt, Slice
-from hetero_hvd.worker.membership import Membership
-from hetero_hvd.worker.micro_batch import Loss, is_unpacked
-from hetero_hvd.worker.modes import make_pipeline, make_rounds, make_step
-from hetero_hvd.worker.oom import contribute
+from hetero_hvd.worker.micro_batch.split import Loss, is_unpacked
 from hetero_hvd.worker.options import TrainerOptions, step_options
-from hetero_hvd.worker.randomness import Seeds, own_course
-from hetero_hvd.worker.replica import Trainable, all_parts
-from hetero_hvd.worker.reproducible import decide, join
-from hetero_hvd.worker.schedule import Schedule
-from hetero_hvd.worker.staleness import staleness_of
-from hetero_hvd.worker.stateful import Stateful
-from hetero_hvd.worker.turns import check_turn, turn_of
+from hetero_hvd.worker.out_of_memory import contribute
+from hetero_hvd.worker.recovery.membership import Membership
+from hetero_hvd.worker.recovery.replica import Trainable, all_parts
+from hetero_hvd.worker.recovery.workload import describe_work
+from hetero_hvd.worker.reproducible.fingerprints import Fingerprints
+from hetero_hvd.worker.reproducible.mode import decide, join
+from hetero_hvd.worker.session.admission import device
+from hetero_hvd.worker.session.farewell import refuse_in_one_line
+from hetero_hvd.worker.session.turns import check_turn, turn_of
+from hetero_hvd.worker.step.emulation import Emulation
+from hetero_hvd.worker.step.in_flight import TakeAgain
+from hetero_hvd.worker.step.schedule import Schedule
+from hetero_hvd.worker.step.staleness import staleness_of
+from hetero_hvd.worker.training_modes import make_pipeline, make_rounds, make_step
 
 refuse_in_one_line()  # from here on, as a script may give anything
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hetero_hvd.core.balancer import balance
-from hetero_hvd.core.cluster import ClusterState
-from hetero_hvd.core.scenario import Blocks, Change, Scenario, Swing
-from hetero_hvd.core.settings import BalanceConfig
-from hetero_hvd.core.simulation import Simulation, row_of
-from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.core.balance.balancer import balance
+from hetero_hvd.core.balance.cluster import ClusterState
+from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.core.balance.step_time import StepTimeModel
+from hetero_hvd.core.simulation.scenario import Blocks, Change, Scenario, Swing
+from hetero_hvd.core.simulation.simulation import Simulation, row_of
 from hetero_hvd.messages import StepsTimed, WorkerId, WorkersJoined
 
 SPEEDS = (1565.0, 1571.0, 1499.0, 326.0)

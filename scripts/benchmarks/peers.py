@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hetero_hvd.core.balancer import balance
-from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.core.balance.balancer import balance
+from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import WorkerId
 from tests.kit.checkout import variables

@@ -10,7 +10,7 @@ import pytest
 
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
-from hetero_hvd.probes.inventory import take_inventory
+from hetero_hvd.probes.machine.inventory import take_inventory
 
 TOKEN = b"t" * 20
 

@@ -16,10 +16,10 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from hetero_hvd.agent.server import AgentServer
-from hetero_hvd.discovery import link
+from hetero_hvd.discovery import encrypted_link as link
 from hetero_hvd.discovery.exit_codes import EXIT_NO_PLACE
-from hetero_hvd.discovery.key import make_key, read_key
 from hetero_hvd.errors import ChannelError
+from hetero_hvd.security.cluster_key import make_key, read_key
 
 KEY = bytes(range(32))
 
@@ -201,7 +201,7 @@ def test_a_worker_runs_behind_the_agent_and_ends_with_the_connection(tmp_path):
     async def run(command, *, cut):
         server = AgentServer(read_key(tmp_path / "key"))
         port = await server.listen("127.0.0.1", 0)
-        dial = [sys.executable, "-m", "hetero_hvd.discovery.dial", "127.0.0.1", str(port)]
+        dial = [sys.executable, "-m", "hetero_hvd.agent.client", "127.0.0.1", str(port)]
         process = await asyncio.create_subprocess_exec(
             *dial, str(tmp_path / "key"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

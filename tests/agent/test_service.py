@@ -13,8 +13,8 @@ from hetero_hvd.agent.service import signed_to_fit, summary_of
 from hetero_hvd.discovery.advert import Verifier
 from hetero_hvd.messages.benchmark import DeviceMeasured, ModelMeasured, SizeMeasured, Speed
 from hetero_hvd.probes import benchmark_cache
-from hetero_hvd.probes.hardware import allowed_cores
-from hetero_hvd.probes.processor import probe_processor
+from hetero_hvd.probes.machine.hardware import allowed_cores
+from hetero_hvd.probes.machine.processor import probe_processor
 from tests.discovery.test_advert import KEY, NOW, as_text, make
 from tests.fake_nvml.library import build, environment
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.discovery.certificates import Authority, write_secret
-from hetero_hvd.discovery.key import make_key
-from hetero_hvd.discovery.tls import client_context
+from hetero_hvd.security.certificates import Authority, write_secret
+from hetero_hvd.security.cluster_key import make_key
+from hetero_hvd.security.tls import client_context
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(180)]
 SCRIPT = Path(__file__).with_name("join.py")
@@ -28,7 +28,7 @@ SHORT_LIVES = """
 import sys
 from hetero_hvd.discovery import advert
 advert.LIFETIME_SECONDS = %.1f  # instead of 45: what follows from it is shorter too
-from hetero_hvd.discovery import roster
+from hetero_hvd.discovery import registry as roster
 roster.HOLD_DOWN_SECONDS = 2.0  # instead of 15
 from hetero_hvd.agent import service
 service.LEAVE_SECONDS = %.1f  # 10, or less where nobody will let the workers go

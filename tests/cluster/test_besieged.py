@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hetero_hvd.discovery.door import MAX_STRANGERS
+from hetero_hvd.security.connection_limiter import MAX_STRANGERS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(120)]
 SCRIPT, ATTACKER = (Path(__file__).with_name(name) for name in ("join.py", "attacker.py"))

@@ -12,9 +12,9 @@ import pytest
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
-from hetero_hvd.discovery.key import make_key
-from hetero_hvd.driver.found import FoundNodes
 from hetero_hvd.driver.job import TICK_SECONDS
+from hetero_hvd.driver.nodes.node_discovery import FoundNodes
+from hetero_hvd.security.cluster_key import make_key
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 ATTACKER = Path(__file__).with_name("attacker.py")

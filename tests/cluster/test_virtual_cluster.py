@@ -73,7 +73,7 @@ def test_the_quota_bites_over_ssh_too(cluster):
 
 def test_the_probe_sees_the_quota(cluster):
     """The number of cores that a worker reports there is what the host really gives."""
-    ask = "from hetero_hvd.probes.hardware import allowed_cores; print(allowed_cores())"
+    ask = "from hetero_hvd.probes.machine.hardware import allowed_cores; print(allowed_cores())"
     checkout = Path(__file__).parents[2]
     assert cluster["beta"].run([sys.executable, "-c", ask], cwd=checkout).stdout == "0.5\n"
 

@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
+from hetero_hvd.agent import client as dial
 from hetero_hvd.cli import main
 from hetero_hvd.config import NodeConfig
-from hetero_hvd.discovery import dial
-from hetero_hvd.discovery.key import make_key
-from hetero_hvd.driver.launcher import supervisor_command
+from hetero_hvd.driver.workers.launcher import supervisor_command
 from hetero_hvd.errors import UserError
+from hetero_hvd.security.cluster_key import make_key
 
 HOME = "~no-such-user/x"
 WHY = f"{HOME}: this machine knows no home of that user; give a whole path"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from hetero_hvd.core.cluster import BalanceConfig
-from hetero_hvd.core.policies import make_policy
-from hetero_hvd.core.scenario import Curve, Scenario
-from hetero_hvd.core.simulation import Simulation, row_of
-from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.core.balance.cluster import BalanceConfig
+from hetero_hvd.core.balance.policies import make_policy
+from hetero_hvd.core.balance.step_time import StepTimeModel
+from hetero_hvd.core.simulation.scenario import Curve, Scenario
+from hetero_hvd.core.simulation.simulation import Simulation, row_of
 
 
 @dataclass(frozen=True)

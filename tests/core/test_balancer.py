@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.balancer import balance, slowest_seconds
-from hetero_hvd.core.planner import stretched
-from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.core.balance.balancer import balance, slowest_seconds
+from hetero_hvd.core.balance.planner import stretched
+from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.errors import InfeasiblePlanError
 from hetero_hvd.messages import WorkerId
 from tests.work import lines_run

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.benchmark import (
     BLOCK_STEPS,
     MAX_ROUNDS,
@@ -16,7 +17,6 @@ from hetero_hvd.core.benchmark import (
     spread,
     verdict,
 )
-from hetero_hvd.core.step_time import StepTimeModel
 
 SIZES = st.lists(st.integers(1, 10_000), min_size=2, max_size=6, unique=True)
 TIMES = st.floats(1e-6, 1e3)

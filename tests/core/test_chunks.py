@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.chunks import ChunkQueues, Progress
+from hetero_hvd.core.data.chunks import ChunkQueues, Progress
 
 
 class Team:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.cluster import BalanceConfig, ClusterState
-from hetero_hvd.core.control import Decision
-from hetero_hvd.core.known import Curve
-from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.core.balance.cluster import BalanceConfig, ClusterState
+from hetero_hvd.core.balance.hysteresis import Decision
+from hetero_hvd.core.balance.known import Curve
+from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.errors import ConfigError, InfeasiblePlanError, InvariantError
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
 

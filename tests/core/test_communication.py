@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_hvd.core.bandwidth import OPERATIONS, bus_factor, size_bucket
-from hetero_hvd.core.lateness import exposed_seconds, lateness_seconds
+from hetero_hvd.core.diagnosis.arrival_skew import exposed_seconds, lateness_seconds
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import StepTiming
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.fixed_point import (
+from hetero_hvd.core.numerics.fixed_point import (
     NARROW,
     NON_FINITE,
     SMALLEST,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.grains import Stream, divide, pieces, seed_of
+from hetero_hvd.core.data.grains import Stream, divide, pieces, seed_of
 
 GRAIN = st.integers(1, 9)
 SHARES = st.lists(st.integers(0, 8), min_size=1, max_size=6).filter(any)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero_hvd.core.jitter import Jitter
+from hetero_hvd.core.simulation.jitter import Jitter
 
 
 @given(noise=st.floats(0, 0.5), spikes=st.floats(0, 0.2), ratio=st.floats(1, 5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetero_hvd.core.judge import RECENT_EXCHANGES, Judge
+from hetero_hvd.core.diagnosis.judge import RECENT_EXCHANGES, Judge
 from hetero_hvd.messages import StepsTimed, StragglerReported, WorkersJoined
 from tests.core.test_verdicts import ALPHA, BETA, row
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetero_hvd.core.knee import GAIN_RATIO, KneeSearch
+from hetero_hvd.core.micro_batch.batch_size_search import GAIN_RATIO, KneeSearch
 
 SHARES = st.integers(1, 2000)
 LIMITS = st.integers(0, 2000)

@@ -4,8 +4,8 @@ import json
 
 import msgspec
 
-from hetero_hvd.cli.live_table import table_of
-from hetero_hvd.core.live import MAX_EVENTS, LiveView
+from hetero_hvd.cli.watch.live_table import table_of
+from hetero_hvd.core.view.live import MAX_EVENTS, LiveView
 from hetero_hvd.messages import (
     DeviceUsed,
     RunEnded,

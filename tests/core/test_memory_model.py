@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.memory_model import HEAD_ROOM_RATIO, MemoryModel
+from hetero_hvd.core.micro_batch.memory_model import HEAD_ROOM_RATIO, MemoryModel
 
 BASE, SLOPE = st.floats(1e6, 1e11), st.floats(1e2, 1e8)
 SIZES = st.lists(st.integers(1, 4096), min_size=1, max_size=6, unique=True)

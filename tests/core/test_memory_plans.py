@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetero_hvd.core.cluster import BalanceConfig, ClusterState
+from hetero_hvd.core.balance.cluster import BalanceConfig, ClusterState
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
 
 WORKERS = tuple(WorkerId(name, 0) for name in ("alpha", "beta", "gamma"))

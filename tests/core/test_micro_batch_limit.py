@@ -5,7 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.micro_batch_limit import FORGET_SECONDS, MicroBatchLimit, evenly, smaller
+from hetero_hvd.core.micro_batch.micro_batch_limit import (
+    FORGET_SECONDS,
+    MicroBatchLimit,
+    evenly,
+    smaller,
+)
 
 
 @given(size=st.integers(2, 10_000), at=st.floats(0, 1e9), later=st.floats(0, FORGET_SECONDS - 1))

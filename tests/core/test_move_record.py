@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hetero_hvd.core.move_record import (
+from hetero_hvd.core.balance.move_record import (
     FEWEST_ROWS,
     FIRST_HOLD_STEPS,
     LAST_HOLD_STEPS,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.policies import in_proportion, make_policy
-from hetero_hvd.core.scenario import Change, Scenario
-from hetero_hvd.core.settings import BalanceConfig
-from hetero_hvd.core.simulation import Simulation
+from hetero_hvd.core.balance.policies import in_proportion, make_policy
+from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.core.simulation.scenario import Change, Scenario
+from hetero_hvd.core.simulation.simulation import Simulation
 
 SPEEDS = (1565, 1571, 1499, 326)
 

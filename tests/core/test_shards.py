@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.shards import divide, permutation, slice_of, step_positions, steps_per_epoch
+from hetero_hvd.core.data.shards import (
+    divide,
+    permutation,
+    slice_of,
+    step_positions,
+    steps_per_epoch,
+)
 from tests.work import lines_run
 
 FROZEN_ORDER = "8a8525bbc14d6444f8b28910ef32779da20c1dae3588ddb4be90f78c6846db8b"

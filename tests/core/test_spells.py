@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_hvd.core.spells import Recurring, Spells
+from hetero_hvd.core.diagnosis.spells import Recurring, Spells
 
 WELL, EVALUATION, SCRIPT = ("compute", 0.1), ("evaluation", 0.5), ("script", 0.5)
 UNKNOWN, SHORT = (None, 0.5), ("evaluation", 0.11)

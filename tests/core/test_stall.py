@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_hvd.core.judge import Judge
-from hetero_hvd.core.live_words import event_in_words
-from hetero_hvd.core.stall import EVALUATION_SECONDS, STALL_SECONDS, StallWatch
+from hetero_hvd.core.diagnosis.judge import Judge
+from hetero_hvd.core.diagnosis.stall import EVALUATION_SECONDS, STALL_SECONDS, StallWatch
+from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.messages import Heartbeat, WorkerId
 
 ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)

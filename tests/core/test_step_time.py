@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.step_time import StepTimeEstimator, StepTimeModel
+from hetero_hvd.core.balance.step_time import StepTimeEstimator, StepTimeModel
 
 curves = st.builds(
     StepTimeModel,

@@ -8,10 +8,10 @@ import random
 import msgspec
 import pytest
 
-from hetero_hvd.core.live_words import event_in_words
-from hetero_hvd.core.simulation import row_of
-from hetero_hvd.core.step_time import StepTimeEstimator, StepTimeModel
-from hetero_hvd.core.straggler import StragglerWatch
+from hetero_hvd.core.balance.step_time import StepTimeEstimator, StepTimeModel
+from hetero_hvd.core.diagnosis.straggler import StragglerWatch
+from hetero_hvd.core.simulation.simulation import row_of
+from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.messages import WorkerId
 
 WORKERS = tuple(WorkerId(name, 0) for name in ("fast", "middle", "slow"))

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from hetero_hvd.core.policies import make_policy
-from hetero_hvd.core.scenario import Blocks, Scenario, Swing
-from hetero_hvd.core.settings import BalanceConfig
-from hetero_hvd.core.simulation import Simulation
-from hetero_hvd.core.step_time import StepTimeModel
+from hetero_hvd.core.balance.policies import make_policy
+from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.core.balance.step_time import StepTimeModel
+from hetero_hvd.core.simulation.scenario import Blocks, Scenario, Swing
+from hetero_hvd.core.simulation.simulation import Simulation
 
 STEPS, WINDOW = 600, 100
 

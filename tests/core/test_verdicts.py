@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from hetero_hvd.core.verdicts import Episode, judge, mean_row, straggler_cost_seconds
+from hetero_hvd.core.diagnosis.findings import Episode, judge, mean_row, straggler_cost_seconds
 from hetero_hvd.messages import StepTiming, WorkerId
 
 ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)

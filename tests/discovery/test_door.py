@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from hetero_hvd.discovery import door as doors
-from hetero_hvd.driver.server import ChannelServer
+from hetero_hvd.driver.network.channel_server import ChannelServer
+from hetero_hvd.security import connection_limiter as doors
 from tests.driver.test_server import KEY, Desk, open_channel
 
 

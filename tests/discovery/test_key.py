@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_hvd.discovery.key import make_key, read_key
 from hetero_hvd.errors import UserError
+from hetero_hvd.security.cluster_key import make_key, read_key
 
 
 def test_a_key_is_secret_and_never_overwritten(tmp_path):

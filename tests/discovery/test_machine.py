@@ -3,7 +3,7 @@
 import pytest
 
 from hetero_hvd.discovery import machine
-from hetero_hvd.discovery.door import plain_address
+from hetero_hvd.security.connection_limiter import plain_address
 
 BOOTS = {
     "two machines": (("boot a", "id a"), ("boot b", "id b"), False),

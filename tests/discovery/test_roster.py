@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetero_hvd.discovery.advert import LIFETIME_SECONDS
-from hetero_hvd.discovery.roster import ABSENT_SECONDS, HOLD_DOWN_SECONDS, Roster
+from hetero_hvd.discovery.registry import ABSENT_SECONDS, HOLD_DOWN_SECONDS, Roster
 from tests.discovery.test_advert import make
 
 GONE_SECONDS = LIFETIME_SECONDS + HOLD_DOWN_SECONDS

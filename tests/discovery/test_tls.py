@@ -12,13 +12,13 @@ from websockets.exceptions import WebSocketException
 
 from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.cli import main
-from hetero_hvd.discovery.certificates import Authority
-from hetero_hvd.discovery.key import make_key, read_key
-from hetero_hvd.discovery.tls import client_context, read_bundle, server_context
-from hetero_hvd.driver.credentials import DRIVER_NAME, Credentials
-from hetero_hvd.driver.server import ChannelServer
+from hetero_hvd.driver.network.channel_server import ChannelServer
+from hetero_hvd.driver.workers.credentials import DRIVER_NAME, Credentials
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Heartbeat
+from hetero_hvd.security.certificates import Authority
+from hetero_hvd.security.cluster_key import make_key, read_key
+from hetero_hvd.security.tls import client_context, read_bundle, server_context
 from tests.driver.test_server import Desk, shake_hands
 
 
@@ -129,7 +129,7 @@ def test_the_driver_reaches_an_agent_through_tls(tmp_path, name, bundle, code, c
         server = AgentServer(read_key(tmp_path / "key"), tls=context)
         port = await server.listen("127.0.0.1", 0)
         tls = ["--tls", str(tmp_path / "tls" / bundle), name] if bundle else []
-        command = ["-m", "hetero_hvd.discovery.dial", "127.0.0.1", str(port), str(tmp_path / "key")]
+        command = ["-m", "hetero_hvd.agent.client", "127.0.0.1", str(port), str(tmp_path / "key")]
         process = await asyncio.create_subprocess_exec(sys.executable, *command, *tls, "--gpus")
         found = await process.wait()
         await server.close()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hetero_hvd.driver.benchmark import curve_of
+from hetero_hvd.driver.node_benchmark import curve_of
 from hetero_hvd.messages.benchmark import ModelMeasured, SizeMeasured
 
 SCRIPT = """

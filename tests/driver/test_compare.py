@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hetero_hvd.cli import main
-from hetero_hvd.driver.compare import compare
+from hetero_hvd.driver.reports.fingerprints import compare
 from hetero_hvd.errors import JobError
 
 

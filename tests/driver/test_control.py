@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.driver import control
-from hetero_hvd.driver.control import Control, newest_run
+from hetero_hvd.driver.network import control_socket as control
+from hetero_hvd.driver.network.control_socket import Control, newest_run
 from hetero_hvd.errors import JobError
 
 from .conftest import until

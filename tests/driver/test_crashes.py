@@ -7,7 +7,7 @@ import pytest
 
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.driver.crashes import Crashes
-from hetero_hvd.driver.slot import Slot
+from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.messages import Crashed, Entered, Finished, ScriptEnded, WorkerId
 
 TRAINS, FINISHES, ENDS = "trains", "has finished its epochs", "and its script has ended"

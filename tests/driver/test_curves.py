@@ -8,9 +8,9 @@ import pytest
 
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.config.node import EmulateConfig
-from hetero_hvd.core.known import Curve
-from hetero_hvd.core.step_time import StepTimeModel
-from hetero_hvd.driver.curves import CurveStore
+from hetero_hvd.core.balance.known import Curve
+from hetero_hvd.core.balance.step_time import StepTimeModel
+from hetero_hvd.driver.training.speed_store import CurveStore
 from hetero_hvd.messages import WorkerId, WorkersJoined
 
 ALPHA = WorkerId("alpha", 0)

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
-from hetero_hvd.driver import gpu_counts, restarts
-from hetero_hvd.driver.discovery import Slots
-from hetero_hvd.driver.launcher import WorkerProcess, launch_order
-from hetero_hvd.driver.output import Console
+from hetero_hvd.driver.nodes import gpu_counts
+from hetero_hvd.driver.output.console import Console
+from hetero_hvd.driver.workers import restart_policy as restarts
+from hetero_hvd.driver.workers.launcher import WorkerProcess, launch_order
+from hetero_hvd.driver.workers.worker_pool import Slots
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import Admit, Ready
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from hetero_hvd.driver.elastic import AdoptingDriver, horovod_environment
+from hetero_hvd.driver.membership.horovod_driver import AdoptingDriver, horovod_environment
 
 from .conftest import wait_until
 

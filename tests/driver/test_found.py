@@ -11,9 +11,9 @@ from zeroconf import DNSOutgoing, DNSText
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.discovery.advert import sign
-from hetero_hvd.discovery.ear import MAX_FROM_ALL, MAX_FROM_ONE, MAX_PACKET_BYTES
-from hetero_hvd.discovery.key import make_key, read_key
-from hetero_hvd.driver.found import FoundNodes
+from hetero_hvd.discovery.listener import MAX_FROM_ALL, MAX_FROM_ONE, MAX_PACKET_BYTES
+from hetero_hvd.driver.nodes.node_discovery import FoundNodes
+from hetero_hvd.security.cluster_key import make_key, read_key
 from tests.discovery.test_advert import as_text, make
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hetero_hvd.driver.grace import Grace
-from hetero_hvd.driver.launcher import GRACE_SECONDS
+from hetero_hvd.driver.workers.grace import Grace
+from hetero_hvd.driver.workers.launcher import GRACE_SECONDS
 from hetero_hvd.messages import StepsTimed
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from hetero_hvd.config import EmulateConfig, NodeConfig
-from hetero_hvd.driver.identity import machines_of, why_not_there
-from hetero_hvd.driver.slot import Slot
+from hetero_hvd.driver.membership.gpu_conflict import machines_of, why_not_there
+from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.messages import Ready, WorkerId
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetero_hvd.driver.journal import Journal
+from hetero_hvd.driver.output.event_bus import Journal
 from hetero_hvd.messages import RunEnded
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from hetero_hvd.config import NodeConfig
-from hetero_hvd.driver.membership import Membership
-from hetero_hvd.driver.slot import Slot
+from hetero_hvd.driver.membership.membership import Membership
+from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.messages import Entered, Finished, Leaving, ScriptEnded, WorkerId
 
 A, B = WorkerId("alpha", 0), WorkerId("beta", 0)

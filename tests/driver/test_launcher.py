@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from hetero_hvd import supervisor
 from hetero_hvd.config import EmulateConfig, NodeConfig
-from hetero_hvd.driver import launcher
-from hetero_hvd.driver.launcher import (
+from hetero_hvd.driver.output.console import Console, WorkerOutput
+from hetero_hvd.driver.workers import launcher
+from hetero_hvd.driver.workers.launcher import (
     WorkerProcess,
     count_gpus,
     exit_in_words,
     launch_order,
     supervisor_command,
 )
-from hetero_hvd.driver.output import Console, WorkerOutput
 from hetero_hvd.errors import JobError
-from hetero_hvd.worker import __main__ as supervisor
 
 from .conftest import processes_of, until, wait_until
 
@@ -121,7 +121,7 @@ def test_the_worker_s_environment(tmp_path):
 def test_the_end_of_the_input_ends_the_whole_tree(tmp_path):
     """When the driver or ssh is gone, the worker and its children are ended, deaf ones as well."""
     supervisor = subprocess.Popen(
-        [sys.executable, "-m", "hetero_hvd.worker"], stdin=subprocess.PIPE, text=True
+        [sys.executable, "-m", "hetero_hvd.supervisor"], stdin=subprocess.PIPE, text=True
     )
     script = "sleep 100 & trap '' TERM; echo up > up; wait; sleep 100"
     order = {"command": ["sh", "-c", script], "directory": str(tmp_path), "environment": {}}
@@ -284,7 +284,7 @@ def test_an_order_that_cannot_be_carried_out_is_one_sentence(order, monkeypatch,
     with os.fdopen(reading) as stdin, os.fdopen(writing, "wb") as driver:
         threading.Thread(target=lambda: driver.write(line) and driver.flush()).start()
         monkeypatch.setattr(supervisor.sys, "stdin", stdin)
-        monkeypatch.setattr(supervisor.sys, "argv", ["hetero_hvd.worker"])
+        monkeypatch.setattr(supervisor.sys, "argv", ["hetero_hvd.supervisor"])
         monkeypatch.setattr(supervisor.signal, "signal", lambda *_: None)
         assert supervisor.main() == supervisor.EXIT_CANNOT_START
     (said,) = capfd.readouterr().err.splitlines()

@@ -7,8 +7,8 @@ import logging
 import msgspec
 import pytest
 
-from hetero_hvd.driver.log_lines import LogFormatter, LogLines
-from hetero_hvd.driver.output import Console, WorkerOutput
+from hetero_hvd.driver.output.console import Console, WorkerOutput
+from hetero_hvd.driver.output.json_logs import LogFormatter, LogLines
 from hetero_hvd.messages import LOG_MARK, LogRecord, WorkerExited, WorkerId, WorkersJoined
 
 ALPHA = WorkerId("alpha", 1)

@@ -1,6 +1,6 @@
 """What a kill by the kernel teaches about a slot."""
 
-from hetero_hvd.driver.memory_cap import MemoryCap
+from hetero_hvd.driver.workers.micro_batch_cap import MemoryCap
 
 
 def killed(cap, told):

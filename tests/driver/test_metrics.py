@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hetero_hvd.core.metric_names import RUN, WORKER, reference
-from hetero_hvd.driver.metrics import Metrics, service_discovery
+from hetero_hvd.core.view.metric_names import RUN, WORKER, reference
+from hetero_hvd.driver.web.metrics import Metrics, service_discovery
 from hetero_hvd.messages import (
     CollectivesTimed,
     Crashed,

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from hetero_hvd.config import NodeConfig
-from hetero_hvd.driver.network import DriverAddresses, Endpoints, address_towards
+from hetero_hvd.driver.network.endpoints import DriverAddresses, Endpoints, address_towards
 from hetero_hvd.errors import JobError
 
 LOCAL = NodeConfig(name="alpha")
@@ -21,7 +21,7 @@ def test_a_local_job_stays_on_the_loopback():
 
 def test_a_remote_node_cannot_join_a_job_on_the_loopback(monkeypatch):
     """Its workers could not reach the local ones; the message says what to do."""
-    monkeypatch.setattr("hetero_hvd.driver.network.address_towards", lambda _: "10.0.0.1")
+    monkeypatch.setattr("hetero_hvd.driver.network.endpoints.address_towards", lambda _: "10.0.0.1")
     addresses = DriverAddresses((LOCAL,), None)
     with pytest.raises(JobError, match=r"node beta: .*set job\.driver_address"):
         addresses.towards(REMOTE)
@@ -29,7 +29,7 @@ def test_a_remote_node_cannot_join_a_job_on_the_loopback(monkeypatch):
 
 def test_local_workers_of_a_mixed_job_use_an_outside_address(monkeypatch):
     """So that Gloo listens where the remote ones can reach it."""
-    monkeypatch.setattr("hetero_hvd.driver.network.address_towards", lambda _: "10.0.0.1")
+    monkeypatch.setattr("hetero_hvd.driver.network.endpoints.address_towards", lambda _: "10.0.0.1")
     addresses = DriverAddresses((LOCAL, REMOTE), None)
     assert addresses.towards(LOCAL) == addresses.towards(REMOTE) == "10.0.0.1"
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hetero_hvd.driver.output import Console, WorkerOutput
+from hetero_hvd.driver.output.console import Console, WorkerOutput
 
 
 def test_lines_are_prefixed_and_kept(tmp_path):
@@ -86,7 +86,7 @@ STREAMS = {
 def test_standard_output_may_be_nowhere(tmp_path, shell):
     """No thread dies of it, and the exit code is that of the training."""
     script = (
-        "import sys, time; from hetero_hvd.driver.output import Console; "
+        "import sys, time; from hetero_hvd.driver.output.console import Console; "
         "console = Console(); [console.say(str(n)) or time.sleep(0.001) for n in range(200)]; "
         f'console.close(); open("{tmp_path}/done", "w").close(); sys.exit(3)'
     )

@@ -12,8 +12,8 @@ import urllib.request
 
 import pytest
 
-from hetero_hvd.stack.dashboards import ANNOTATIONS, PANELS, VARIABLES
-from hetero_hvd.stack.files import write_stack
+from hetero_hvd.monitoring.dashboards import ANNOTATIONS, PANELS, VARIABLES
+from hetero_hvd.monitoring.files import write_stack
 from tests.fake_nvml.library import build, environment
 from tests.leftovers import wait_until
 
@@ -42,7 +42,7 @@ def asked(port, path, **parameters):
 def node_port(tmp_path):
     """A node's exporter, on a machine with two GPUs that are not there."""
     port = free_port()
-    vector = [sys.executable, "-m", "hetero_hvd.probes.node_metrics", "--devices", "always"]
+    vector = [sys.executable, "-m", "hetero_hvd.probes.machine.node_metrics", "--devices", "always"]
     vector += ["--node", "alpha", "--port", str(port)]
     exporter = subprocess.Popen(vector, env=environment(build(tmp_path)))
     yield port

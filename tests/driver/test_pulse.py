@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from hetero_hvd.config import NodeConfig
-from hetero_hvd.driver.pulse import Look, Pulse, SignFilter
-from hetero_hvd.driver.slot import Slot
+from hetero_hvd.driver.output.pulse import Look, Pulse, SignFilter
+from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.messages import WorkerId
-from hetero_hvd.probes.processes import active_seconds, session_of, state_of
+from hetero_hvd.probes.kernel.processes import active_seconds, session_of, state_of
 from tests.leftovers import wait_until
 
 SIGN = b"\x01hetero-hvd:R 12.500 13.250\x01"

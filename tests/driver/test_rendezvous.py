@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from hetero_hvd.driver import descriptors, rendezvous
-from hetero_hvd.driver.rendezvous import NOT_A_MEMBER, Rendezvous
+from hetero_hvd.driver.membership import rendezvous
+from hetero_hvd.driver.membership.rendezvous import NOT_A_MEMBER, Rendezvous
+from hetero_hvd.driver.network import descriptors
 
 
 @dataclass

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.driver.compare import compare
+from hetero_hvd.driver.reports.fingerprints import compare
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 SCRIPT = str(Path(__file__).with_name("reproducible.py"))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.driver.restarts import (
+from hetero_hvd.driver.workers.restart_policy import (
     MAX_DELAY_SECONDS,
     PROVEN_SECONDS,
     WINDOW_SECONDS,

@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from hetero_hvd.cli import main
-from hetero_hvd.driver.log_lines import log_file
-from hetero_hvd.driver.output import WorkerOutput
+from hetero_hvd.driver.output.console import WorkerOutput
+from hetero_hvd.driver.output.json_logs import log_file
+from hetero_hvd.driver.records.run_files import private
+from hetero_hvd.driver.records.run_folder import run_folder
 from hetero_hvd.driver.records.timings import TimingLog
 from hetero_hvd.driver.records.writer import Recorder
-from hetero_hvd.driver.run_files import private
-from hetero_hvd.driver.run_folder import run_folder
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import RunStarted
 

@@ -9,8 +9,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from hetero_hvd import channel
-from hetero_hvd.driver import server as server_module
-from hetero_hvd.driver.server import ChannelServer
+from hetero_hvd.driver.network import channel_server as server_module
+from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.messages import Heartbeat, Stop, WorkerId
 
 KEY = channel.new_key()

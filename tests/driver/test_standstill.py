@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hetero_hvd.driver.standstill import STANDSTILL_SECONDS, Standstill
+from hetero_hvd.driver.membership.standstill import STANDSTILL_SECONDS, Standstill
 from hetero_hvd.messages import Heartbeat, WorkerId
 
 A, B, C = (WorkerId(name, 0) for name in ("alpha", "beta", "gamma"))

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
-from hetero_hvd.driver.ledger import MAX_RESETS_WITHOUT_STEP, Ledger
-from hetero_hvd.driver.output import Console
-from hetero_hvd.driver.report import as_dict, as_text
-from hetero_hvd.driver.summary import Exchange, Summary
+from hetero_hvd.driver.output.console import Console
+from hetero_hvd.driver.training.final_report import as_dict, as_text
+from hetero_hvd.driver.training.run_tracker import MAX_RESETS_WITHOUT_STEP, Ledger
+from hetero_hvd.driver.training.summary import Exchange, Summary
 from hetero_hvd.messages import (
     BatchPlan,
     Evaluated,
@@ -275,7 +275,7 @@ def test_that_nobody_steps_is_said_while_it_lasts(tmp_path, monkeypatch):
     """On the terminal and in the judgement, from the workers' heartbeats; and its end."""
     now = SimpleNamespace(seconds=100.0)
     clock = SimpleNamespace(monotonic=lambda: now.seconds, time=time.time)
-    monkeypatch.setattr("hetero_hvd.driver.ledger.time", clock)
+    monkeypatch.setattr("hetero_hvd.driver.training.run_tracker.time", clock)
     books, console, stream = ledger(tmp_path)
     books.take(joined())
     for second in range(16):

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
+from hetero_hvd.driver.controller import EXIT_REFUSED, Team
 from hetero_hvd.driver.ending import Ending
-from hetero_hvd.driver.output import Console, WorkerOutput
-from hetero_hvd.driver.slot import Slot
-from hetero_hvd.driver.team import EXIT_REFUSED, Team
+from hetero_hvd.driver.output.console import Console, WorkerOutput
+from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.messages import (
     Crashed,
     Entered,
@@ -252,7 +252,7 @@ def test_nobody_waits_for_a_step_of_who_has_said_that_it_takes_none(tmp_path, mo
         team.ledger._journal.subscribe(lambda _, event: told.append(event))
         later = time.monotonic() + 100.0
         monkeypatch.setattr(
-            "hetero_hvd.driver.ledger.time",
+            "hetero_hvd.driver.training.run_tracker.time",
             SimpleNamespace(monotonic=lambda: later, time=time.time),
         )
         team.ledger.look_for_stall(is_training=True)

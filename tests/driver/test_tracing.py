@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hetero_hvd.driver.tracing import Tracing
+from hetero_hvd.driver.traces import Tracing
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import TraceRequested, TraceWritten, WorkerId
 

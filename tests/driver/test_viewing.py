@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetero_hvd.driver.viewing import _seconds_to_next
+from hetero_hvd.driver.http_service import _seconds_to_next
 
 
 @pytest.mark.parametrize(

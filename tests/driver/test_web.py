@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 
 from hetero_hvd.config import JobConfig
-from hetero_hvd.core.live import LiveState, WorkerView
+from hetero_hvd.core.view.live import LiveState, WorkerView
 from hetero_hvd.driver.web import Web, server
 from hetero_hvd.driver.web.app import Sources
 from hetero_hvd.driver.web.source import source_of

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import hetero_hvd
-from hetero_hvd.worker.collective import HorovodCollective
+from hetero_hvd.worker.comm.horovod import HorovodCollective
 
 VICTIM, KILL_STEP, SIZE, BATCH, EPOCHS = "beta:0", 5, 64, 8, 4
 OPENED_WITHIN_SECONDS = 0.002

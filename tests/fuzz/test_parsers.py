@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 
 from hetero_hvd.config.resolve import parse_cluster
 from hetero_hvd.discovery.advert import Verifier, sign
-from hetero_hvd.discovery.ear import Ear
-from hetero_hvd.driver.wire import MAX_HEAD_BYTES, RequestError, read_request
+from hetero_hvd.discovery.listener import Ear
+from hetero_hvd.driver.membership.http_requests import MAX_HEAD_BYTES, RequestError, read_request
 from hetero_hvd.errors import ConfigError
 from tests.cluster.attacker import packet_of
 from tests.discovery.test_advert import KEY, NOW, as_text, make

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.config import JobConfig
-from hetero_hvd.core.live import LiveState
-from hetero_hvd.discovery import link
-from hetero_hvd.driver import rendezvous
-from hetero_hvd.driver.rendezvous import Rendezvous
-from hetero_hvd.driver.server import ChannelServer
+from hetero_hvd.core.view.live import LiveState
+from hetero_hvd.discovery import encrypted_link as link
+from hetero_hvd.driver.membership import rendezvous
+from hetero_hvd.driver.membership.rendezvous import Rendezvous
+from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.driver.web import Web
 from hetero_hvd.driver.web.app import Sources
 from tests.driver.test_rendezvous import Gate, Place

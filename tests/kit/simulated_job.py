@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from hetero_hvd.core.cluster import ClusterState
-from hetero_hvd.core.judge import Judge
-from hetero_hvd.core.pace import HURRIED_STEPS, Hurry
-from hetero_hvd.core.settings import BalanceConfig
-from hetero_hvd.core.straggler import StragglerWatch
+from hetero_hvd.core.balance.cluster import ClusterState
+from hetero_hvd.core.balance.pace import HURRIED_STEPS, Hurry
+from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.core.diagnosis.judge import Judge
+from hetero_hvd.core.diagnosis.straggler import StragglerWatch
 from hetero_hvd.messages import (
     OWN_PHASES,
     BatchPlan,

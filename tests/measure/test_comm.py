@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from hetero_hvd.cli import main
-from hetero_hvd.cli.bench_comm import _unused
+from hetero_hvd.cli.measure.bench_comm import _unused
 from hetero_hvd.core.bandwidth import OPERATIONS
 from hetero_hvd.measure.comm import in_words, show
 from hetero_hvd.measure.curves import plot

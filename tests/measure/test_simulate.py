@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hetero_hvd.cli import main
-from hetero_hvd.core.simulation import row_of
+from hetero_hvd.core.simulation.simulation import row_of
 from hetero_hvd.errors import JobError
 from hetero_hvd.measure.recording import read_recording
 from hetero_hvd.messages import StepsTimed, WorkerId, WorkersJoined

@@ -9,7 +9,8 @@ import sys
 import psutil
 import pytest
 
-from hetero_hvd.probes import control_groups, hardware
+from hetero_hvd.probes.kernel import control_groups
+from hetero_hvd.probes.machine import hardware
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_affinity_bounds_the_cores():
     """A process pinned to one core has one core, whatever the machine has."""
     ask = (
         "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);"
-        "from hetero_hvd.probes.hardware import allowed_cores; print(allowed_cores())"
+        "from hetero_hvd.probes.machine.hardware import allowed_cores; print(allowed_cores())"
     )
     done = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True)
     assert float(done.stdout) <= 1.0

@@ -12,10 +12,10 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.errors import UserError
-from hetero_hvd.probes import storage
-from hetero_hvd.probes.hardware import interfaces
-from hetero_hvd.probes.inventory import take_inventory
-from hetero_hvd.probes.route import route
+from hetero_hvd.probes.machine import storage
+from hetero_hvd.probes.machine.hardware import interfaces
+from hetero_hvd.probes.machine.inventory import take_inventory
+from hetero_hvd.probes.machine.route import route
 from tests.fake_nvml.library import environment
 
 
@@ -63,7 +63,7 @@ def test_affinity_is_reported_cpu_by_cpu():
     cpu = max(os.sched_getaffinity(0))
     ask = (
         f"import os; os.sched_setaffinity(0, [{cpu}]);"
-        "from hetero_hvd.probes.processor import probe_processor as p; print(p().affinity,"
+        "from hetero_hvd.probes.machine.processor import probe_processor as p; print(p().affinity,"
         "p().allowed_cores <= 1)"
     )
     done = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetero_hvd.probes.kernel_file import KernelFile
+from hetero_hvd.probes.kernel.kernel_counter_file import KernelFile
 
 
 def test_it_is_read_as_it_is_now(tmp_path):

@@ -7,13 +7,13 @@ import sys
 import psutil
 import pytest
 
-from hetero_hvd.probes import memory
-from hetero_hvd.probes.control_groups import num_oom_kills
+from hetero_hvd.probes.kernel.control_groups import num_oom_kills
+from hetero_hvd.probes.machine import memory
 
 MIB = 2**20
 LIMITED = """
 import resource
-from hetero_hvd.probes.memory import host_memory
+from hetero_hvd.probes.machine.memory import host_memory
 before = host_memory()
 resource.setrlimit(resource.RLIMIT_AS, (int(open("/proc/self/statm").read().split()[0]) * {page}
     + 64 * 2**20, resource.RLIM_INFINITY))

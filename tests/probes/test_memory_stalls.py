@@ -10,15 +10,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from hetero_hvd.probes import memory_stalls
-from hetero_hvd.probes.memory_stalls import MemoryStallMeter
+from hetero_hvd.probes.kernel import memory_stalls
+from hetero_hvd.probes.kernel.memory_stalls import MemoryStallMeter
 from tests.kit.host_faults import MemoryGroup
 from tests.kit.virtual_cluster import missing_for_a_cluster
 
 READER = """
 import mmap, random, sys
 from pathlib import Path
-from hetero_hvd.probes.memory_stalls import MemoryStallMeter
+from hetero_hvd.probes.kernel.memory_stalls import MemoryStallMeter
 path = Path(sys.argv[1])
 input()
 path.write_bytes(bytes(32 * 2**20))

@@ -7,12 +7,12 @@ import subprocess
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hetero_hvd.core.metric_names import DEVICE, NODE, PREFIX
-from hetero_hvd.probes.device_metrics import DCGM_PORT, is_dcgm_here
+from hetero_hvd.core.view.metric_names import DEVICE, NODE, PREFIX
+from hetero_hvd.probes.gpu.device_metrics import DCGM_PORT, is_dcgm_here
 
 PAGE = """
 from prometheus_client import generate_latest
-from hetero_hvd.probes.node_metrics import node_registry
+from hetero_hvd.probes.machine.node_metrics import node_registry
 registry = node_registry("alpha", devices="{devices}")
 found = [generate_latest(registry).decode() for _ in range(2)][1]
 """

@@ -7,16 +7,16 @@ import subprocess
 
 import pytest
 
-from hetero_hvd.probes.nvml import survey
+from hetero_hvd.probes.gpu.nvml import survey
 
 SURVEY = """
 import dataclasses
-from hetero_hvd.probes.nvml import survey
+from hetero_hvd.probes.gpu.nvml import survey
 found = dataclasses.asdict(survey())
 """
 SAMPLE = """
 import dataclasses
-from hetero_hvd.probes.nvml import sample
+from hetero_hvd.probes.gpu.nvml import sample
 failures = []
 found = [[dataclasses.asdict(gpu) for gpu in sample(failures.append)], failures]
 """
@@ -145,7 +145,7 @@ def test_the_use_of_one_gpu_is_watched(with_gpus):
     """In a thread, told when it has changed; one that is not there is never told of."""
     code = """
 import threading
-from hetero_hvd.worker.device_use import DeviceUse
+from hetero_hvd.worker.timing.gpu_utilization import DeviceUse
 one = DeviceUse("GPU-11111111-2222-3333-4444-555555555555", ask_seconds=0.01)
 none = DeviceUse("GPU-of-another-machine", ask_seconds=0.01)
 while (ratio := one.news()) is None:

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from hetero_hvd.probes import contention
-from hetero_hvd.probes.contention import ContentionMeter
 from hetero_hvd.probes.garbage import GarbageMeter
+from hetero_hvd.probes.kernel import contention
+from hetero_hvd.probes.kernel.contention import ContentionMeter
 
 RIVAL = "import os\nprint(flush=True)\nwhile os.getppid() == {parent}: pass"
 

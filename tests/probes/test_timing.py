@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hetero_hvd.probes.timing import PhaseClock
+from hetero_hvd.probes.phase_clock import PhaseClock
 
 
 class Device:

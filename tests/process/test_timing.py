@@ -6,8 +6,8 @@ from statistics import median
 
 import pytest
 
-from hetero_hvd.driver.starter import SLEEPS
-from hetero_hvd.probes import horovod_notice
+from hetero_hvd.driver.workers.worker_launch import SLEEPS
+from hetero_hvd.probes import horovod_build as horovod_notice
 
 DELAY_SECONDS = 0.15
 OWN = ("data_wait", "transfer", "forward", "backward", "optimizer", "other")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_hvd.core.shards import permutation
+from hetero_hvd.core.data.shards import permutation
 
 SIZE, BATCH, SEED = 210, 32, 5
 

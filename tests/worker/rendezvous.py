@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import msgspec
 import torch
 
-from hetero_hvd.core.cluster import BalanceConfig
+from hetero_hvd.core.balance.cluster import BalanceConfig
 from hetero_hvd.messages import BatchPlan, WorkerId
-from hetero_hvd.worker.collective import HorovodCollective
-from hetero_hvd.worker.membership import Report
-from hetero_hvd.worker.planner import LocalPlanner
+from hetero_hvd.worker.comm.horovod import HorovodCollective
+from hetero_hvd.worker.recovery.membership import Report
+from hetero_hvd.worker.session.plan_source import LocalPlanner
 
 for kind in (Report, BatchPlan):  # msgspec learns a type at its first use: no two threads at once
     msgspec.msgpack.Decoder(kind)

@@ -7,8 +7,8 @@ import torch
 
 from hetero_hvd.errors import UserError, WorkerFault
 from hetero_hvd.messages import WorkerId
-from hetero_hvd.worker import admission
-from hetero_hvd.worker.node import Place
+from hetero_hvd.worker.session import admission
+from hetero_hvd.worker.session.launch_settings import Place
 
 CPU = torch.device("cpu")
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from turns import run_in_turns
 
 from hetero_hvd import Trainer, UserError
-from hetero_hvd.worker.planner import LocalPlanner, even_plan
+from hetero_hvd.worker.session.plan_source import LocalPlanner, even_plan
 
 SIZE, BATCH = 17, 8
 """The last step of an epoch has one sample: all workers but one have no part of it."""

@@ -11,8 +11,8 @@ import torch
 
 from hetero_hvd.messages.benchmark import DeviceMeasured, ModelMeasured
 from hetero_hvd.probes import benchmark_cache
-from hetero_hvd.worker.benchmark import FRESH, MARK, SECONDS
-from hetero_hvd.worker.device_speed import measure_device
+from hetero_hvd.worker.benchmark.device_speed import measure_device
+from hetero_hvd.worker.benchmark.model_benchmark import FRESH, MARK, SECONDS
 
 RESULT = DeviceMeasured(device="d", versions={}, speeds=())
 KEY = {"device": "d", "torch": "2"}

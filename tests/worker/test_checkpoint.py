@@ -16,14 +16,18 @@ import torch
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import WorkerId
-from hetero_hvd.probes.memory import MemoryUse
-from hetero_hvd.worker import checkpoint
-from hetero_hvd.worker.checkpoint import Checkpoints, CheckpointSettings, open_checkpoints
-from hetero_hvd.worker.keeping import Keeping
-from hetero_hvd.worker.memory import MemoryMeter
-from hetero_hvd.worker.position import Order, Position
-from hetero_hvd.worker.replica import Replica, packed
-from hetero_hvd.worker.sizing import Sizing
+from hetero_hvd.probes.machine.memory import MemoryUse
+from hetero_hvd.worker.data.position import Order, Position
+from hetero_hvd.worker.micro_batch.memory_meter import MemoryMeter
+from hetero_hvd.worker.micro_batch.sizing import Sizing
+from hetero_hvd.worker.recovery import checkpoint_store as checkpoint
+from hetero_hvd.worker.recovery.checkpoint import Keeping
+from hetero_hvd.worker.recovery.checkpoint_store import (
+    Checkpoints,
+    CheckpointSettings,
+    open_checkpoints,
+)
+from hetero_hvd.worker.recovery.replica import Replica, packed
 
 
 def training(seed=0):
@@ -170,7 +174,7 @@ def test_a_resume_is_refused_where_what_is_there_cannot_be_read(
         save(checkpoints, 3)
     settings = {"folder": str(tmp_path), "run": "two", "every_seconds": 0, "resume": str(tmp_path)}
     monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", json.dumps(settings))
-    monkeypatch.setattr("hetero_hvd.worker.keeping.next_number", lambda: trainer)
+    monkeypatch.setattr("hetero_hvd.worker.recovery.checkpoint.next_number", lambda: trainer)
     keeping = Keeping(training(), Position(), Order(), SimpleNamespace(), lambda: True)
     if not words:
         keeping.check_found(is_found=False)

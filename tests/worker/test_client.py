@@ -24,9 +24,9 @@ from hetero_hvd.messages import (
     WorkerId,
     WorkersJoined,
 )
-from hetero_hvd.worker.client import DriverClient
-from hetero_hvd.worker.node import Place
-from hetero_hvd.worker.planner import DriverPlanner
+from hetero_hvd.worker.session.driver_client import DriverClient
+from hetero_hvd.worker.session.launch_settings import Place
+from hetero_hvd.worker.session.plan_source import DriverPlanner
 
 WORKER = WorkerId("alpha", 0)
 FINISHED = Finished(worker=WORKER, applied_steps=1, checksum="")

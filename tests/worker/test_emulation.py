@@ -8,8 +8,8 @@ import pytest
 
 from hetero_hvd.config.node import EmulateConfig
 from hetero_hvd.messages import WorkerId
-from hetero_hvd.worker import emulation
-from hetero_hvd.worker.emulation import Emulation
+from hetero_hvd.worker.step import emulation
+from hetero_hvd.worker.step.emulation import Emulation
 
 ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)
 

@@ -106,7 +106,8 @@ def test_an_evaluation_is_told_of_the_epoch_that_was_trained_last(monkeypatch):
     """After the loop, when it has ended, and at the head of the next epoch."""
     told = []
     monkeypatch.setattr(
-        "hetero_hvd.worker.planner.LocalPlanner.evaluated", lambda _, event: told.append(event)
+        "hetero_hvd.worker.session.plan_source.LocalPlanner.evaluated",
+        lambda _, event: told.append(event),
     )
     model = nn.Linear(3, 1)
     trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), LOADER)

@@ -8,9 +8,9 @@ from fractions import Fraction
 import pytest
 import torch
 
-from hetero_hvd.core.fixed_point import NARROW, NON_FINITE, UNUSED, WIDE, ZERO, exponent_of
-from hetero_hvd.worker.fixed_sums import CHUNK, FixedPointSums
-from hetero_hvd.worker.solo import SoloCollective
+from hetero_hvd.core.numerics.fixed_point import NARROW, NON_FINITE, UNUSED, WIDE, ZERO, exponent_of
+from hetero_hvd.worker.comm.single_process import SoloCollective
+from hetero_hvd.worker.reproducible.fixed_point_sums import CHUNK, FixedPointSums
 
 SIZES = [3, 64, 65, CHUNK + 1]
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hetero_hvd import Trainer
 from hetero_hvd.errors import InvariantError, JobError, UserError
-from hetero_hvd.worker import membership
+from hetero_hvd.worker.recovery import membership
 
 EPOCHS, STEPS, BATCH = 2, 6, 4
 X = torch.linspace(-1, 1, STEPS * BATCH)[:, None].expand(-1, 3)

@@ -8,9 +8,9 @@ import pytest
 
 from hetero_hvd import channel
 from hetero_hvd.messages import Admit, MemberLost
-from hetero_hvd.worker import client as client_module
-from hetero_hvd.worker.collective import HorovodCollective
-from hetero_hvd.worker.sockets import connections, cut, open_sockets
+from hetero_hvd.worker.comm.horovod import HorovodCollective
+from hetero_hvd.worker.comm.sockets import connections, cut, open_sockets
+from hetero_hvd.worker.session import driver_client as client_module
 
 from .test_client import Driver, pair, start, wait_for  # noqa: F401 - `start` is a fixture
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hetero_hvd
 from hetero_hvd import Trainer
-from hetero_hvd.worker.replica import Replica
+from hetero_hvd.worker.recovery.replica import Replica
 
 pytestmark = pytest.mark.timeout(300)  # some ten small trainings each
 

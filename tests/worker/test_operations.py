@@ -6,8 +6,8 @@ import pytest
 
 import hetero_hvd
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.operations import GLANCE_SECONDS, OperationLog
-from hetero_hvd.worker.phases import MAX_NAMES, NamedTimes, named_times
+from hetero_hvd.worker.comm.operation_log import GLANCE_SECONDS, OperationLog
+from hetero_hvd.worker.timing.named_phases import MAX_NAMES, NamedTimes, named_times
 
 
 class Clock:

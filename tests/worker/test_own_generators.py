@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hetero_hvd.worker.own_generators import OwnGenerators
-from hetero_hvd.worker.randomness import equal
+from hetero_hvd.worker.data.own_generators import OwnGenerators
+from hetero_hvd.worker.data.seeding import equal
 
 
 class Settings:

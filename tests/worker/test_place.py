@@ -4,7 +4,7 @@ import os
 import subprocess
 
 from hetero_hvd.messages import WorkerId
-from hetero_hvd.worker import node
+from hetero_hvd.worker.session import launch_settings as node
 
 VARIABLES = {
     "HETERO_HVD_DRIVER": "127.0.0.1:4000",

@@ -8,9 +8,9 @@ from rendezvous import Hub, run_together
 from torch import nn
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker import transfer
-from hetero_hvd.worker.position import Position
-from hetero_hvd.worker.replica import (
+from hetero_hvd.worker.data.position import Position
+from hetero_hvd.worker.recovery import transfer
+from hetero_hvd.worker.recovery.replica import (
     CHUNK_ELEMENTS,
     Replica,
     Trainable,
@@ -19,7 +19,7 @@ from hetero_hvd.worker.replica import (
     loaded,
     packed,
 )
-from hetero_hvd.worker.transfer import copy_state
+from hetero_hvd.worker.recovery.transfer import copy_state
 
 
 def take_over(copy, source):

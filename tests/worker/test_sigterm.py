@@ -12,7 +12,7 @@ AGAIN_SECONDS = 0.5
 SCRIPT = f"""
 import ctypes, os, signal, sys, time
 from types import SimpleNamespace
-from hetero_hvd.worker import admission
+from hetero_hvd.worker.session import admission
 
 def hang():
     # Two locks of one mutex: no signal ends the wait in C for the second one.

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from hetero_hvd.worker.__main__ import worker_environment
+from hetero_hvd.supervisor import worker_environment
 
 
 def run_python(code, *, python_path):

@@ -13,10 +13,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hetero_hvd import Trainer
-from hetero_hvd.core.shards import permutation
+from hetero_hvd.core.data.shards import permutation
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.replica import Replica
-from hetero_hvd.worker.staleness import Staleness
+from hetero_hvd.worker.recovery.replica import Replica
+from hetero_hvd.worker.step.staleness import Staleness
 
 EPOCHS, STEPS, SIZE, BATCH = 3, 7, 54, 8
 WARMUP = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_hvd.worker.step_times import StepTimes
+from hetero_hvd.worker.timing.step_times import StepTimes
 
 SHARE, STEP = 16, 0.1
 COLUMNS = ("data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer")

@@ -11,10 +11,10 @@ import torch
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import TraceRequested, WorkerId
-from hetero_hvd.probes.timing import PhaseClock
-from hetero_hvd.worker import tracing as module
-from hetero_hvd.worker.solo import SoloCollective
-from hetero_hvd.worker.tracing import TraceConfig, Tracing, open_tracing
+from hetero_hvd.probes.phase_clock import PhaseClock
+from hetero_hvd.worker.comm.single_process import SoloCollective
+from hetero_hvd.worker.timing import trace as module
+from hetero_hvd.worker.timing.trace import TraceConfig, Tracing, open_tracing
 
 THREE = TraceRequested(num_steps=3, profiler=True, timeline=True)
 

@@ -21,9 +21,9 @@ from torch.utils.data import (
 )
 
 from hetero_hvd import Trainer, UserError
-from hetero_hvd.worker import elastic
-from hetero_hvd.worker.collective import open_collective
-from hetero_hvd.worker.loader import ShareLoader
+from hetero_hvd.worker.comm.horovod import open_collective
+from hetero_hvd.worker.data.share_loader import ShareLoader
+from hetero_hvd.worker.recovery import elastic_state as elastic
 
 DATA = TensorDataset(torch.randn(12, 3))
 

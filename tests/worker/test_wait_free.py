@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hetero_hvd import Trainer
-from hetero_hvd.core.shards import permutation
+from hetero_hvd.core.data.shards import permutation
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.replica import Replica
+from hetero_hvd.worker.recovery.replica import Replica
 
 EPOCHS, SIZE, BATCH, CHUNK = 2, 150, 32, 4
 EYE = TensorDataset(torch.eye(SIZE, dtype=torch.float64))

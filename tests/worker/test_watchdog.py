@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hetero_hvd.worker.watchdog import FEWEST_STEPS, Watchdog
+from hetero_hvd.worker.recovery.watchdog import FEWEST_STEPS, Watchdog
 
 STEP = {"data_wait": 0.01, "forward": 0.1, "backward": 0.1}
 CASES = {

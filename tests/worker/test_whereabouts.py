@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.worker.whereabouts import OPERATIONS, PACKAGE, waits_in
+from hetero_hvd.worker.session.whereabouts import OPERATIONS, PACKAGE, waits_in
 
 DOOR = "collective.py wait"
 COPY = (DOOR, "transfer.py copy_state", "membership.py meet", "elastic.py _meet")

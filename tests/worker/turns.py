@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from rendezvous import Hub, run_together
 
-from hetero_hvd.worker.randomness import seed_all
+from hetero_hvd.worker.data.seeding import seed_all
 
 
 class InTurns(threading.Condition):

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from hetero_hvd.driver.run_files import regular
+from hetero_hvd.driver.records.run_files import regular
 from hetero_hvd.errors import JobError
 from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.messages import StepsTimed, WorkersJoined, event_from_json, event_to_json

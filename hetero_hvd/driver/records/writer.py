@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hetero_hvd.driver.records.rollup import COLUMNS, Rollups
-from hetero_hvd.driver.run_files import private
+from hetero_hvd.driver.records.run_files import private
 from hetero_hvd.messages import Event, StepsTimed, WorkersJoined, event_to_json
 
 logger = logging.getLogger(__name__)

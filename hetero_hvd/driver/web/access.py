@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hetero_hvd.config.kinds import is_loopback
-from hetero_hvd.config.token import holds
+from hetero_hvd.config.value_types import is_loopback
+from hetero_hvd.security.token import holds
 
 
 @dataclass(frozen=True, kw_only=True)

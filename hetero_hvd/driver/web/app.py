@@ -21,9 +21,9 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from hetero_hvd.discovery.door import Door
 from hetero_hvd.driver.web.access import Access
 from hetero_hvd.errors import UserError
+from hetero_hvd.security.connection_limiter import Door
 
 PAGE = Path(__file__).parent / "page"
 PAGE_FILES = {

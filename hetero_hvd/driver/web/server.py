@@ -17,11 +17,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hetero_hvd.config import JobConfig
-from hetero_hvd.config.token import read_token
-from hetero_hvd.discovery.door import Door
 from hetero_hvd.driver.web.access import Access
 from hetero_hvd.driver.web.app import Answers, Sources
 from hetero_hvd.errors import ConfigError, JobError
+from hetero_hvd.security.connection_limiter import Door
+from hetero_hvd.security.token import read_token
 
 NAME = "live.json"
 MAX_HEADER_BYTES = 16 * 1024

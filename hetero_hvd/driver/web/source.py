@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hetero_hvd.config.kinds import is_loopback
-from hetero_hvd.config.token import read_token
-from hetero_hvd.core.live import LiveState, LiveView
+from hetero_hvd.config.value_types import is_loopback
+from hetero_hvd.core.view.live import LiveState, LiveView
 from hetero_hvd.driver.records.reader import history
+from hetero_hvd.driver.records.run_files import regular
 from hetero_hvd.driver.records.timings import FILE
-from hetero_hvd.driver.run_files import regular
 from hetero_hvd.driver.web.server import NAME
 from hetero_hvd.errors import JobError
+from hetero_hvd.security.token import read_token
 
 TIMEOUT_SECONDS = 5.0
 MAX_STATE_BYTES = 64 * 2**20

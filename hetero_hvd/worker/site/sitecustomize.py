@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 EXIT_REFUSED = 64
-"""EX_USAGE of sysexits.h; see `driver.team`."""
+"""EX_USAGE of sysexits.h; see `driver.controller`."""
 
 
 def refuse(call: str, launcher: str) -> NoReturn:

@@ -22,7 +22,7 @@ import hetero_hvd
 from benchmarks.causes.injected import MIN_IDLE_RATIO, MIN_TABLES, running_job, wait_for, watch
 from benchmarks.numbers import Number
 from benchmarks.tables import Effort, Say, Table
-from hetero_hvd.core.live_words import event_in_words
+from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.driver.records.reader import read_record
 from hetero_hvd.messages import Finding, Judged, StragglerReported
 from tests.kit.simulated_job import Delay, SimulatedJob

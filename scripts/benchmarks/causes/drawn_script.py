@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import hetero_hvd
 from benchmarks.causes.drawn import PERIOD_STEPS, PERIODIC
-from hetero_hvd.worker.node import read_place
+from hetero_hvd.worker.session.launch_settings import read_place
 
 LINE_SECONDS, HELD_OUT = 0.002, 300
 

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import hetero_hvd
-from hetero_hvd.worker.node import read_place
+from hetero_hvd.worker.session.launch_settings import read_place
 
 SAMPLE_BYTES, READS_PER_BATCH = 64 * 2**10, 8
 

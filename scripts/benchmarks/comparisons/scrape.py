@@ -23,11 +23,11 @@ from prometheus_client import generate_latest
 
 from benchmarks.numbers import Number
 from benchmarks.tables import Effort, Say, Table
-from hetero_hvd.core.simulation import row_of
-from hetero_hvd.driver.metrics import Metrics, service_discovery
+from hetero_hvd.core.simulation.simulation import row_of
+from hetero_hvd.driver.web.metrics import Metrics, service_discovery
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import StepsTimed, WorkerId, WorkersJoined
-from hetero_hvd.probes.node_metrics import node_registry
+from hetero_hvd.probes.machine.node_metrics import node_registry
 
 NUM_NODES, SLOTS = 1250, 8
 INTERVAL_SECONDS, TIMEOUT_SECONDS = 15, 10

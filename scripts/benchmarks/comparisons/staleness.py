@@ -29,7 +29,7 @@ from benchmarks.comparisons.modes import (
 from benchmarks.numbers import Number
 from benchmarks.peers import Cluster, Run, execute, read_run, run_peer
 from benchmarks.tables import Effort, Say, Table, median_of
-from hetero_hvd.core.jitter import Jitter
+from hetero_hvd.core.simulation.jitter import Jitter
 from tests.kit.checkout import variables
 from tests.kit.host_faults import slow_link
 from tests.kit.virtual_cluster import VirtualCluster, missing_for_a_cluster, running_cluster

@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from hetero_hvd.worker.emulation import Emulation
+from hetero_hvd.worker.step.emulation import Emulation
 
 NUM_TRIALS = 15
 """Of a backward pass, to know how long it takes."""
@@ -122,7 +122,7 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 def train_hetero(job: Job) -> None:
     """Our own."""
     import hetero_hvd  # noqa: PLC0415 - each peer loads its own framework
-    from hetero_hvd.worker.node import read_place  # noqa: PLC0415
+    from hetero_hvd.worker.session.launch_settings import read_place  # noqa: PLC0415
 
     dataset, held_out = data_of(job)
     model = model_of(job)

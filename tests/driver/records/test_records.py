@@ -17,10 +17,10 @@ import msgspec
 import pytest
 
 from hetero_hvd.cli import main
-from hetero_hvd.driver.records.facts import facts_of
 from hetero_hvd.driver.records.reader import read_record
 from hetero_hvd.driver.records.timings import TimingLog, read_timings
 from hetero_hvd.driver.records.writer import FILE, MAX_WAITING, Recorder
+from hetero_hvd.driver.reports.facts import facts_of
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import (
     CollectivesTimed,

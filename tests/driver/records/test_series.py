@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from hetero_hvd.cli import main
-from hetero_hvd.driver.records.series import MAX_POINTS, series_of
 from hetero_hvd.driver.records.timings import TimingLog
+from hetero_hvd.driver.reports.series import MAX_POINTS, series_of
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import BatchPlan, Finding, Judged, RunStarted, StragglerReported
 from tests.driver import chromium

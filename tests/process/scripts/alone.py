@@ -6,7 +6,7 @@ import contextlib
 
 import torch
 
-from hetero_hvd.core.shards import permutation
+from hetero_hvd.core.data.shards import permutation
 
 
 class Alone:

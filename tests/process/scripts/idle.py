@@ -4,7 +4,7 @@ import time
 
 from scripted import report
 
-from hetero_hvd.worker.collective import HorovodCollective
+from hetero_hvd.worker.comm.horovod import HorovodCollective
 
 IDLE_SECONDS = 1.0
 

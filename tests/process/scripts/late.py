@@ -6,7 +6,7 @@ import time
 import torch
 from scripted import report
 
-from hetero_hvd.worker.collective import HorovodCollective
+from hetero_hvd.worker.comm.horovod import HorovodCollective
 
 LATE_SECONDS, SIGNAL_SECONDS = 1.0, 0.3
 

@@ -12,8 +12,8 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 import hetero_hvd
-from hetero_hvd.worker.admission import init
-from hetero_hvd.worker.memory import free_memory
+from hetero_hvd.worker.micro_batch.memory_meter import free_memory
+from hetero_hvd.worker.session.admission import init
 
 WIDTH, BATCH, STEPS = 8192, 600, 6
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8

@@ -8,9 +8,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
 import hetero_hvd
-from hetero_hvd.core.settings import BalanceConfig
-from hetero_hvd.worker.admission import init
-from hetero_hvd.worker.planner import LocalPlanner, even_plan
+from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.worker.session.admission import init
+from hetero_hvd.worker.session.plan_source import LocalPlanner, even_plan
 
 SIZE, BATCH, GRAIN, VOCABULARY, LENGTH = 104, 32, 4, 13, 8
 """The last batch of an epoch has 8 samples."""

@@ -1,0 +1,150 @@
+"""What ssh is for launcher ssh: `python -m hetero_hvd.agent.client ADDRESS PORT KEY_FILE`.
+
+Connects to a node's agent, has it start a worker's supervisor for the job that `--job` names, and
+passes input, output and exit code through. When this process ends, so do the connection, the
+supervisor and the worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import ssl
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+from hetero_hvd.config.paths import own_path
+from hetero_hvd.discovery import encrypted_link as link
+from hetero_hvd.discovery.exit_codes import EXIT_NO_CONNECTION
+from hetero_hvd.errors import ChannelError, UserError
+from hetero_hvd.security.cluster_key import read_key
+from hetero_hvd.security.tls import client_context, read_bundle
+
+CONNECT_SECONDS = 10.0
+PING_SECONDS = 5.0
+"""Between two signs of life; after as long without an answer the connection is dead."""
+
+
+class Tls(NamedTuple):
+    """How to be sure of an agent, beside the cluster key.
+
+    Attributes:
+        context: With our own certificate, and the authority of the agent's.
+        name: Of the node, for which the agent's certificate must be.
+    """
+
+    context: ssl.SSLContext
+    name: str
+
+
+async def dial(
+    address: str, port: int, key: bytes, start: link.Start, *, tls: Tls | None = None
+) -> int:
+    """Run a supervisor on a node; for the main coroutine of a process of its own.
+
+    Args:
+        address: Of the node.
+        port: Of its agent.
+        key: The cluster key.
+        start: What the agent should do.
+        tls: None for a connection without TLS.
+
+    Returns:
+        The supervisor's exit code.
+
+    Raises:
+        ChannelError: The other end is no agent of this cluster, or the connection broke.
+        OSError: There is no connection.
+    """
+    host = f"[{address}]" if ":" in address else address
+    try:
+        async with connect(
+            f"{'wss' if tls else 'ws'}://{host}:{port}{link.PATH}",
+            ssl=tls.context if tls else None,
+            server_hostname=tls.name if tls else None,
+            max_size=link.MAX_FRAME_BYTES,
+            compression=None,
+            proxy=None,
+            open_timeout=CONNECT_SECONDS,
+            ping_interval=PING_SECONDS,
+            ping_timeout=PING_SECONDS,
+            close_timeout=1,
+        ) as socket:
+            theirs, own = await asyncio.wait_for(socket.recv(), CONNECT_SECONDS), link.nonce()
+            if isinstance(theirs, str):
+                raise ChannelError("not an agent of hetero_hvd")
+            session = link.Link(key, "driver", theirs + own)
+            await socket.send(own)
+            await socket.send(session.seal(start))
+            feeder = (
+                None if start.what == "gpus" else asyncio.create_task(_feed(socket.send, session))
+            )
+            try:
+                return await _show(socket, session)
+            finally:
+                if feeder is not None:
+                    feeder.cancel()
+    except WebSocketException as error:
+        raise ChannelError(f"the connection broke: {error}") from error
+
+
+async def _feed(send: Callable[[bytes], Awaitable[None]], session: link.Link) -> None:
+    """Pass on our input until it ends."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    with suppress(WebSocketException):
+        while chunk := await reader.read(65536):
+            await send(session.seal(link.Data(data=chunk)))
+        await send(session.seal(link.Data(data=b"")))
+
+
+async def _show(socket: ClientConnection, session: link.Link) -> int:
+    """Write the supervisor's output, until it says with which code it ended."""
+    async for sealed in socket:
+        match session.open(sealed):
+            case link.Data(data=data):
+                _write(data)
+            case link.Exited(code=code):
+                return code
+            case _:
+                raise ChannelError("an agent must not ask for anything")
+    raise ChannelError("the agent has closed the connection")
+
+
+def _write(data: bytes) -> None:
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
+
+
+def main() -> int:
+    """Dial; gives the exit code."""
+    parser = argparse.ArgumentParser(prog="hetero_hvd.agent.client")
+    parser.add_argument("address")
+    parser.add_argument("port", type=int)
+    parser.add_argument("key_file", type=Path)
+    parser.add_argument("--tls", nargs=2, metavar=("FILE", "NAME"))
+    parser.add_argument("--job", default="")
+    parser.add_argument("--gpus", action="store_true")
+    given = parser.parse_args()
+    try:
+        key, tls = read_key(own_path(given.key_file, "identity_file")), None
+        if given.tls:
+            tls = Tls(client_context(read_bundle(own_path(given.tls[0], "tls_file"))), given.tls[1])
+        start = link.Start(what="gpus" if given.gpus else "worker", job=given.job)
+        return asyncio.run(dial(given.address, given.port, key, start, tls=tls))
+    except (OSError, UserError, ChannelError) as error:  # ssl.SSLError is an OSError
+        sys.stderr.write(f"agent at {given.address} port {given.port}: {error}\n")
+        return EXIT_NO_CONNECTION
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Commands about nodes, settings and the cluster itself."""

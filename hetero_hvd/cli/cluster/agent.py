@@ -1,0 +1,84 @@
+"""`hetero-hvd agent`: offer this machine to the cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ipaddress
+import logging
+import platform
+from pathlib import Path
+
+from hetero_hvd import __version__
+from hetero_hvd.config.node import AGENT_PORT
+from hetero_hvd.errors import UserError
+from hetero_hvd.messages import NODE_NAME
+
+SUMMARY = "announce this machine as a node and start its workers for drivers with the same key"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    command.add_argument(
+        "--key-file", type=Path, default=Path("cluster.key"), help="default: cluster.key"
+    )
+    command.add_argument("--name", default=None, help="of the node (default: the host's name)")
+    command.add_argument(
+        "--slots",
+        default=None,
+        help="workers that it starts; 0: it only tells of the node (default: one per GPU, or 1)",
+    )
+    command.add_argument("--address", default=None, help="listen here only (default: everywhere)")
+    command.add_argument(
+        "--token-file",
+        default=None,
+        help="mode 0600; who shows its token may read /metrics and /hardware (default: nobody)",
+    )
+    command.add_argument(
+        "--tls-file",
+        type=Path,
+        default=None,
+        help="made by hetero-hvd certificates for this node (default: no TLS)",
+    )
+    command.add_argument("--port", default=str(AGENT_PORT), help=f"default: {AGENT_PORT}; 0 = any")
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or Ctrl-C."""
+    from hetero_hvd.agent.service import AgentOptions, serve_node  # noqa: PLC0415 - not for all
+    from hetero_hvd.security.cluster_key import read_key  # noqa: PLC0415 - not for all
+    from hetero_hvd.security.tls import read_bundle, server_context  # noqa: PLC0415 - not for all
+    from hetero_hvd.security.token import read_token  # noqa: PLC0415 - not for all
+
+    tls_file: Path | None = arguments.tls_file
+    name = arguments.name or platform.node()
+    if NODE_NAME.fullmatch(name) is None:
+        raise UserError(f"--name: found {name!r}, must be letters, digits, '-' and '.', at most 64")
+    options = AgentOptions(
+        key=read_key(arguments.key_file),
+        name=name,
+        slots=None if arguments.slots is None else _number("--slots", arguments.slots, 0, 1024),
+        address=None if arguments.address is None else _address(arguments.address),
+        port=_number("--port", arguments.port, 0, 65535),
+        token=read_token(arguments.token_file, "--token-file"),
+        tls=None if tls_file is None else server_context(read_bundle(tls_file)),
+        version=__version__,
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("zeroconf").setLevel(logging.ERROR)  # has a traceback for each cable pulled
+    asyncio.run(serve_node(options))
+    return 0
+
+
+def _number(flag: str, text: str, minimum: int, maximum: int) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() else -1
+    if not minimum <= number <= maximum:
+        raise UserError(f"{flag}: found {text!r}, must be an integer from {minimum} to {maximum}")
+    return number
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError as error:
+        raise UserError(f"--address: found {text!r}, must be an IPv4 or IPv6 address") from error

@@ -1,0 +1,46 @@
+"""`hetero-hvd certificates`: what TLS between driver and agents needs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hetero_hvd.config.value_types import HOST
+from hetero_hvd.errors import UserError
+from hetero_hvd.messages import NODE_NAME
+
+SUMMARY = "make TLS files for nodes, and the authority that signs them"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    command.add_argument("folder", type=Path, help="keeps authority.pem, which stays secret")
+    command.add_argument(
+        "nodes",
+        nargs="+",
+        metavar="NAME[,ADDRESS...]",
+        help="of a node, with the addresses at which Prometheus may ask it; or `driver`",
+    )
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Make FOLDER/NAME.pem for each node."""
+    from hetero_hvd.security.certificates import Authority, write_secret  # noqa: PLC0415 - heavy
+
+    nodes = [entry.split(",") for entry in arguments.nodes]
+    for name, *addresses in nodes:
+        if NODE_NAME.fullmatch(name) is None or name == "authority":
+            raise UserError(f"{name!r}: must be the name of a node, or `driver`")
+        for address in addresses:
+            if not HOST.admits(address):
+                raise UserError(f"{address!r}: must be {HOST.allowed}")
+    try:
+        arguments.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        authority = Authority.of_folder(arguments.folder)
+        for name, *addresses in nodes:
+            path = arguments.folder / f"{name}.pem"
+            write_secret(path, authority.issue(name, *addresses))
+            print(f"{path}: copy it to {name} over a safe way")
+    except OSError as error:
+        raise UserError(f"{arguments.folder}: {error.strerror}") from error
+    return 0

@@ -1,0 +1,77 @@
+"""`hetero-hvd nodes`: list the nodes."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from dataclasses import asdict
+
+from hetero_hvd.cli.settings import add_nodes_file, load
+from hetero_hvd.config import NodeConfig
+from hetero_hvd.core.printable import printable
+from hetero_hvd.discovery.advert import Advert
+from hetero_hvd.discovery.words import in_words
+
+SUMMARY = "list the nodes"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument(
+        "--discover", action="store_true", help="also those that announce themselves; takes 3 s"
+    )
+    add_nodes_file(command)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Print a table."""
+    cluster = load(arguments).current
+    adverts: dict[str, Advert] = {}
+    if arguments.discover:
+        from hetero_hvd.driver.nodes.node_discovery import look_around  # noqa: PLC0415 - for this alone
+
+        cluster, adverts = asyncio.run(look_around(cluster))
+    nodes = cluster.nodes
+    if arguments.json:
+        print(json.dumps([_record(node, adverts.get(node.name)) for node in nodes], indent=2))
+        return 0
+    from rich.console import Console  # noqa: PLC0415 - slow to import, needed here only
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table()
+    for heading in ("node", "launcher", "address", "slots", "devices", "limits and hints"):
+        table.add_column(heading, overflow="fold")
+    for node in nodes:
+        row = _row(node, adverts.get(node.name))
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    Console().print(table)
+    return 0
+
+
+def _record(node: NodeConfig, advert: Advert | None) -> dict[str, object]:
+    """A node as JSON, without the values of its environment: some are secrets."""
+    record = asdict(node) | {"slots": node.declared_slots, "env": sorted(node.env)}
+    if advert is not None:
+        told = ("summary", "version", "devices", "figures", "machine")
+        record["announced"] = {name: getattr(advert, name) for name in told}
+    return record
+
+
+def _row(node: NodeConfig, advert: Advert | None) -> tuple[str, ...]:
+    user = f"{node.user}@" if node.user else ""
+    port = f" port {node.port}" if node.port else ""
+    names = ("relative_speed", "memory_limit_bytes", "max_local_batch_size")
+    notes = {name: getattr(node, name) for name in names}
+    notes |= asdict(node.emulate) if node.emulate else {}
+    text = ", ".join(f"{name} {value:g}" for name, value in notes.items() if value)
+    return (
+        node.name,
+        node.launcher,
+        f"{user}{node.address}{port}",
+        str(node.declared_slots or "its GPUs, else 1"),
+        "GPU per slot" if node.devices is None else ", ".join(map(str, node.devices)) or "CPU only",
+        in_words(advert) if advert else f"{'emulated: ' if node.emulate else ''}{text}",
+    )

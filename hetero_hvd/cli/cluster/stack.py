@@ -1,0 +1,44 @@
+"""`hetero-hvd stack`: what Prometheus and Grafana need to watch a run."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.monitoring.files import write_stack
+
+SUMMARY = "write the files with which Prometheus and Grafana watch a run"
+ADDRESS = re.compile(r"https?://[^\s/]+:\d+/?")
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """The flags."""
+    command.add_argument("folder", type=Path, metavar="DIR", help="where to write them")
+    command.add_argument(
+        "--driver",
+        required=True,
+        metavar="URL",
+        help="http[s]://HOST:PORT of the driver; give it a fixed port with http_port",
+    )
+    command.add_argument("--token-file", metavar="FILE", help="with the driver's token for looking")
+    command.add_argument("--ca-file", metavar="FILE", help="certificate authority of the driver")
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Write the files and name them."""
+    if ADDRESS.fullmatch(arguments.driver) is None:
+        raise UserError(f"--driver: found {arguments.driver!r}, must be http[s]://HOST:PORT")
+    try:
+        files = write_stack(
+            arguments.folder,
+            driver=arguments.driver,
+            token_file=arguments.token_file,
+            ca_file=arguments.ca_file,
+        )
+    except OSError as error:
+        raise UserError(f"{arguments.folder} cannot be written: {error.strerror}") from error
+    for file in files:
+        print(file)
+    return 0

@@ -1,0 +1,1 @@
+"""Commands that start a job and tell a running one something."""

@@ -1,0 +1,87 @@
+"""`hetero-hvd run`: train on all nodes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+
+from hetero_hvd.cli.mistakes import did_you_mean
+from hetero_hvd.cli.settings import add_nodes_file, add_settings, load
+from hetero_hvd.cli.watch.run_argument import HELP as HELP_OF_A_RUN
+from hetero_hvd.cli.watch.run_argument import run_of
+from hetero_hvd.config import ClusterConfig, NodeConfig
+from hetero_hvd.config.paths import own_path
+from hetero_hvd.errors import JobError, UserError
+
+SUMMARY = "train on all nodes"
+USAGE = "%(prog)s [options] -- train.py [arguments]"
+HELP = """\
+Start one worker on each slot of nodes.yaml, train, and balance the shares.
+
+After `--` comes the training script with its arguments, or any other command. A first word that
+ends in .py is run by each node's own interpreter (nodes[].python), anything else as it stands.
+"""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    add_nodes_file(command)
+    command.add_argument(
+        "--resume",
+        type=run_of,
+        metavar="RUN",
+        help="go on from the newest checkpoint of an earlier run, in its folder unless --output "
+        f"names another: {HELP_OF_A_RUN}",
+    )
+    add_settings(command)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Train; gives the training's exit code."""
+    command = arguments.command
+    if not command:
+        raise UserError("no command: hetero-hvd run [options] -- train.py [arguments]")
+    nodes_file = load(arguments)
+    check_script(command, nodes_file.current)
+    if find_spec("horovod") is None:
+        raise JobError("Horovod is not installed here: run scripts/setup, see hetero-hvd doctor")
+    from hetero_hvd.driver.job import run_job  # noqa: PLC0415 - imports Horovod
+
+    return run_job(nodes_file, command, resume=arguments.resume)
+
+
+def check_script(command: tuple[str, ...], cluster: ClusterConfig) -> None:
+    """Find a mistyped script before any worker is started.
+
+    Raises:
+        JobError: A node on this machine would not find it. Other machines may have other files.
+    """
+    if command[0].startswith("-"):
+        raise UserError(f"after -- comes a script or a program: python {' '.join(command)}, say")
+    is_python = Path(command[0]).name.startswith("python")
+    script = command[1] if is_python and len(command) > 1 else command[0]
+    is_module = is_python and not script.endswith(".py")  # or an option; Python finds it by itself
+    for node in cluster.nodes:
+        folder = Path()
+        if node.launcher == "local" and node.directory:
+            folder = own_path(node.directory, f"{node.name}: directory")
+        is_here = node.launcher == "local" and not is_module
+        if is_here and not _can_run(node, script, folder):
+            what = "file" if script.endswith(".py") else "program"
+            question = did_you_mean(script, (path.name for path in folder.glob("*.py")))
+            raise JobError(
+                f"{script}: no such {what} in {folder.absolute()}, where {node.name} runs it"
+                f"{question}"
+            )
+
+
+def _can_run(node: NodeConfig, script: str, folder: Path) -> bool:
+    if (folder / script).is_file():
+        return True
+    path = node.env.get("PATH", os.environ.get("PATH", os.defpath))
+    places = os.pathsep.join([str(Path(node.python or sys.executable).parent), path])
+    return not script.endswith(".py") and which(script, path=places) is not None

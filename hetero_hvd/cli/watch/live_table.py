@@ -1,0 +1,63 @@
+"""A run's state as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hetero_hvd.core.printable import printable
+from hetero_hvd.core.view.live import BAR_PHASES, LiveState, WorkerView
+
+BAR_CHARACTERS = 30
+LETTERS = dict(zip(BAR_PHASES, "dtfb.oe_", strict=True))
+NUM_EVENTS = 8
+MIB = 2**20
+
+
+def table_of(state: LiveState, *, num_events: int = NUM_EVENTS) -> Iterator[str]:
+    """Lines: how the run goes, who is slow and why, the workers, the last events."""
+    return map(printable, _lines(state, num_events))
+
+
+def _lines(state: LiveState, num_events: int) -> Iterator[str]:
+    speed = _number(state.samples_per_second, "{:.0f}")
+    loss = _number(state.loss, "{:.4g}")
+    yield f"{state.run_id}  {state.state}  step {state.step}  loss {loss}  {speed} samples/s"
+    yield from state.verdict
+    width = max([len(worker.name) for worker in state.workers], default=6)
+    yield (
+        f"{'worker':{width}}  {'state':11}  share  {'phases':{BAR_CHARACTERS}}     step     late"
+        "  speed    memory  GPU  restarts"
+    )
+    longest = max((sum(worker.phases.values()) for worker in state.workers), default=0.0)
+    for worker in state.workers:
+        yield f"{worker.name:{width}}  {_row(worker, longest)}"
+    yield "phases: " + "  ".join(f"{LETTERS[name]} {name.replace('_', ' ')}" for name in BAR_PHASES)
+    yield from (words for _, words in state.events[-num_events:])
+
+
+def _row(worker: WorkerView, longest: float) -> str:
+    milliseconds = None if worker.step_seconds is None else worker.step_seconds * 1e3
+    late = None if worker.lateness_seconds is None else worker.lateness_seconds * 1e3
+    mebibytes = None if worker.memory_bytes is None else worker.memory_bytes / MIB
+    utilization = worker.device_utilization_ratio
+    return (
+        f"{worker.state:11}  {_number(worker.share, '{:d}'):>5}  "
+        f"{_bar(worker, longest):{BAR_CHARACTERS}}  {_number(milliseconds, '{:.0f} ms'):>7}  "
+        f"{_number(late, '{:.0f} ms'):>7}  "
+        f"{_number(worker.speed_ratio, '{:.2f}'):>5}  {_number(mebibytes, '{:.0f} MiB'):>8}  "
+        f"{_number(utilization, '{:.0%}'):>3}  {worker.restarts:>8}"
+    )
+
+
+def _bar(worker: WorkerView, longest: float) -> str:
+    """One letter for each thirtieth of the longest step; rounding never makes it longer."""
+    bar, seconds = "", 0.0
+    for name in BAR_PHASES:
+        seconds += worker.phases.get(name, 0.0)
+        end = round(BAR_CHARACTERS * seconds / longest) if longest > 0 else 0
+        bar += LETTERS[name] * (end - len(bar))
+    return bar
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)

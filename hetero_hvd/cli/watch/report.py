@@ -1,0 +1,65 @@
+"""`hetero-hvd report`: what limited a run, and what to do next."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.watch.run_argument import HELP, run_of
+
+SUMMARY = "tell what limited a recorded or running job, with evidence and the next step"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    command.add_argument("run", type=run_of, metavar="RUN", help=HELP)
+    command.add_argument("--json", action="store_true", help="print JSON; unmeasured is null")
+    command.add_argument(
+        "--html", type=Path, metavar="PATH", help="write one page with interactive plots"
+    )
+    command.add_argument(
+        "--plot", type=Path, metavar="PATH", help="write the plots: .png, .pdf or .svg"
+    )
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Print the report."""
+    import msgspec  # noqa: PLC0415 - only this command needs it
+
+    from hetero_hvd.driver.records.reader import read_record  # noqa: PLC0415
+    from hetero_hvd.driver.reports.facts import facts_of  # noqa: PLC0415
+    from hetero_hvd.driver.reports.phases import in_words, phases_of  # noqa: PLC0415
+
+    if arguments.html is not None or arguments.plot is not None:
+        _draw(arguments.run, html=arguments.html, plot=arguments.plot)
+        return 0
+    record = read_record(arguments.run)
+    facts, workers = facts_of(record), phases_of(record)
+    if arguments.json:
+        content = asdict(facts) | {"phases": list(map(asdict, workers))}
+        print(msgspec.json.format(msgspec.json.encode(content)).decode())
+        return 0
+    speed = facts.samples_per_second
+    show(f"run {facts.run_id or arguments.run.name}: {facts.state}")
+    show(f"  {f'{speed:.0f} samples/s' if speed > 0 else 'speed not measured'}")
+    for finding in facts.findings:
+        show(f"  {finding}")
+    for line in in_words(workers, record):
+        show(line)
+    return 0
+
+
+def _draw(run: Path, *, html: Path | None, plot: Path | None) -> None:
+    from hetero_hvd.driver.reports.series import series_of  # noqa: PLC0415 - only this command
+
+    series = series_of(run)
+    if html is not None:
+        from hetero_hvd.driver.reports.html import write_page  # noqa: PLC0415
+
+        write_page(series, html)
+    if plot is not None:
+        from hetero_hvd.driver.reports.plots import draw  # noqa: PLC0415 - matplotlib is an extra
+
+        draw(series, plot)

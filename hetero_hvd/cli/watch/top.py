@@ -1,0 +1,52 @@
+"""`hetero-hvd top`: a run as it stands, live or recorded."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from hetero_hvd.cli.watch.live_table import table_of
+from hetero_hvd.cli.watch.run_argument import HELP, run_of
+from hetero_hvd.errors import JobError
+
+SUMMARY = "show who trains, how fast, and who is slow and why"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    command.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN|URL",
+        help=f"{HELP}, or address of its page (default: the newest in runs/)",
+    )
+    command.add_argument("--once", action="store_true", help="print one table and leave")
+    command.add_argument(
+        "--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)"
+    )
+    command.add_argument("--token-file", metavar="PATH", help="file of mode 0600 with the token")
+    command.add_argument("--ca", metavar="PATH", help="certificate of the CA to trust, PEM")
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Show the run until it ends or the user leaves."""
+    if not 0.1 <= arguments.interval <= 3600:  # noqa: PLR2004 - NaN is refused as well
+        raise JobError(f"--interval: found {arguments.interval:g}, must be from 0.1 to 3600")
+    from hetero_hvd.driver.web.source import source_of  # noqa: PLC0415 - only this command needs it
+
+    run = arguments.run
+    if run is not None and "://" not in run:
+        run = str(run_of(run))
+    source = source_of(run, token_file=arguments.token_file, ca=arguments.ca)
+    if sys.stdout.isatty() and not arguments.once:
+        from hetero_hvd.cli.watch.screen import show  # noqa: PLC0415 - textual takes a while to load
+
+        show(source, interval_seconds=arguments.interval)
+        return 0
+    while True:
+        state = source()
+        print("\n".join(table_of(state)), flush=True)
+        if arguments.once or state.state == "ended":
+            return 0
+        time.sleep(arguments.interval)

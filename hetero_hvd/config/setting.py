@@ -1,0 +1,90 @@
+"""One declaration for each setting, from which checks, flags, variables and docs all follow.
+
+A setting is a field of a frozen dataclass whose metadata is made by `about`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hetero_hvd.config.value_types import Kind
+from hetero_hvd.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "HETERO_HVD_"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One setting, as declared.
+
+    Attributes:
+        name: Key in nodes.yaml and field of the dataclass.
+        kind: What it may hold.
+        doc: One line with unit and the reason of the default.
+        default: Value where none is given; `dataclasses.MISSING` if one must be given.
+        default_text: The default in words, where it depends on something else.
+    """
+
+    name: str
+    kind: Kind
+    doc: str
+    default: Any
+    default_text: str | None
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """Its flag on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def is_required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is dataclasses.MISSING
+
+
+def about(kind: Kind, doc: str, *, default_text: str | None = None) -> dict[str, Any]:
+    """Metadata that makes a dataclass field a setting."""
+    return {"kind": kind, "doc": doc, "default_text": default_text}
+
+
+def settings_of(section: type[Any]) -> Iterator[Setting]:
+    """The settings that a dataclass declares, in order."""
+    for field in dataclasses.fields(section):
+        if field.metadata:
+            made = field.default_factory
+            default = field.default if made is dataclasses.MISSING else made()
+            yield Setting(name=field.name, default=default, **field.metadata)
+
+
+def check(section: Any, relations: Iterable[tuple[str, str]]) -> None:  # noqa: ANN401
+    """Check a section: each setting by its kind, then what settings demand of each other.
+
+    Args:
+        section: An instance of a dataclass that declares settings.
+        relations: Setting and complaint; read only if every setting is right by itself.
+
+    Raises:
+        ConfigError: Each problem is `setting: complaint`.
+    """
+    problems = [
+        f"{setting.name}: found {shown(value)}, must be {setting.kind.allowed}"
+        for setting in settings_of(type(section))
+        if (value := getattr(section, setting.name)) is not setting.default
+        and not setting.kind.admits(value)
+    ]
+    problems = problems or [f"{name}: {complaint}" for name, complaint in relations]
+    if problems:
+        raise ConfigError(problems)
+
+
+def shown(found: object) -> str:
+    """A found value on one short line."""
+    line = repr(found)
+    return line if len(line) <= 60 else line[:57] + "..."  # noqa: PLR2004 - fits a line with its place

@@ -1,0 +1,1 @@
+"""Which samples a step consumes, and which of them each worker takes."""

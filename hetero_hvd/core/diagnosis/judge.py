@@ -1,0 +1,370 @@
+"""The one judgement of a run: keeps what `core.diagnosis.findings` judges, while the run goes on.
+
+The terminal, the page, the summary and the records show what comes out of here; nobody else judges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from hetero_hvd.core.diagnosis.findings import (
+    Episode,
+    bound,
+    judge,
+    mean_row,
+    straggler_cost_seconds,
+)
+from hetero_hvd.core.diagnosis.spells import Recurring, Spells
+from hetero_hvd.core.diagnosis.stall import stall_in_words
+from hetero_hvd.messages import (
+    Event,
+    Finding,
+    RunEnded,
+    StallReported,
+    StepsTimed,
+    StepTiming,
+    StragglerReported,
+    WorkerId,
+    WorkersJoined,
+)
+
+WINDOW_EXCHANGES = 20
+"""The newest exchanges, at most so many, are judged."""
+
+RECENT_EXCHANGES = 5
+"""A change that so many exchanges in a row show is told; what was before it is judged no more."""
+
+SUDDEN_LOOKS, LASTING_LOOKS = (2, 4), 2 * RECENT_EXCHANGES
+"""How often in a row the mean of two exchanges, and that of all that are judged, must show a
+change: one that is there all the time is seen soon, one that varies in the long run. What comes in
+spells is left to `core.diagnosis.spells`."""
+
+SAME_SHARE_RATIO, SIMILAR_SHARE_RATIO = 0.1, 0.25
+"""Exchanges at shares that differ by more from today's tell of another plan; by more than the
+second number they do not even tell what binds the run."""
+
+MAX_EPISODES = 20
+
+Table = dict[WorkerId, StepTiming]
+
+
+class Judge:
+    """A fold over a run's events; deterministic. Cost of an event: O(workers).
+
+    Attributes:
+        step: Last step heard of; -1 before the first.
+    """
+
+    def __init__(self) -> None:
+        self.step = -1
+        self._members: tuple[WorkerId, ...] = ()
+        self._rendezvous_id = self._global_batch_size = 0
+        self._varies = False
+        self._is_first = True
+        self._stall: StallReported | None = None
+        self._tables: deque[Table] = deque(maxlen=WINDOW_EXCHANGES)
+        self._steps: deque[int] = deque(maxlen=WINDOW_EXCHANGES)
+        self._num_of_plan = 0
+        self._spells = Spells(WINDOW_EXCHANGES)
+        self._episodes: deque[Episode] = deque(maxlen=MAX_EPISODES)
+        self._num_exchanges = self._looked_at = 0
+        self._has_report = self._is_over = False
+        self._told: dict[str, object] = {}
+        self._seen: dict[tuple[str, int], tuple[object, int]] = {}
+
+    def observe(self, event: Event) -> None:
+        """Take in an event; those that tell nothing about speed are ignored."""
+        match event:
+            case WorkersJoined():
+                self._joined(event)
+            case StepsTimed() if event.rendezvous_id == self._rendezvous_id:
+                self._timed(event)
+            case StragglerReported():
+                self._reported(event)
+            case StallReported():
+                self._stall = event if event.is_stalled else None
+            case RunEnded():
+                self._is_over = True
+
+    def findings(self, *, of_whole_run: bool = False) -> tuple[Finding, ...]:
+        """The judgement as it stands: stragglers first, newest first. Cost: O(window x workers).
+
+        Args:
+            of_whole_run: Tell of all that was ever slow; else only for a while of what is over.
+        """
+        told = self._whole() if of_whole_run or self._is_over else self._recent()
+        stall = [] if self._stall is None else [_stalled(self._stall)]
+        rows, longer = self._means(of_plan=True), self._means()
+        return (*stall, *judge(rows, tuple(reversed(told)), longer_rows=longer))
+
+    def _recent(self) -> list[Episode]:
+        """Those that last, and those that have ended within the window that is judged."""
+        oldest = self._num_exchanges - WINDOW_EXCHANGES
+        return [e for e in self._episodes if e.until_step is None or e.until_exchange > oldest]
+
+    def _whole(self) -> list[Episode]:
+        """All, with those that are over added up by worker and cause."""
+        found: dict[object, Episode] = {}
+        for episode in self._episodes:
+            is_past = episode.until_step is not None
+            key = (episode.worker, episode.cause) if is_past else id(episode)
+            found[key] = _together(found[key], episode) if key in found else episode
+        return list(found.values())
+
+    def news(self) -> tuple[Finding, ...]:
+        """What has changed since the last call: stragglers at once, all else when it has lasted.
+
+        To be called after each exchange.
+        """
+        is_new = self._num_exchanges > self._looked_at
+        if not (is_new or self._has_report):
+            return ()
+        self._has_report, self._looked_at = False, self._num_exchanges
+        changed = self._changes() if is_new else set()
+        new = []
+        for found in self.findings():
+            topic, gist = _topic(found), _gist(found)
+            if topic == "memory" and not found.next_step and topic not in self._told:
+                continue  # that there is room is no news
+            if found.kind == "stall":
+                continue  # it was told when it was found
+            is_due = found.kind == "straggler" or topic in changed
+            if is_due and _is_news(found, topic) and self._told.get(topic) != gist:
+                self._told[topic] = gist
+                new.append(found)
+        return tuple(new)
+
+    def _changes(self) -> set[str]:
+        """Topics of which the newest exchanges have said something else for long enough."""
+        recurring = self._spells.recurring(self.step)
+        if recurring is not None and not self._confirms(recurring):
+            recurring = None
+        lasting = self._seen_often(WINDOW_EXCHANGES, LASTING_LOOKS)
+        sudden = self._seen_often(*SUDDEN_LOOKS)
+        if recurring is not None:
+            self._keep([step for step in self._steps if step >= recurring.since_step])
+            sudden.discard("bound")  # between two spells all looks well
+            lasting.add("bound")
+        if sudden & self._told.keys():  # another regime: what was before does not count any more
+            self._keep(list(self._steps)[-RECENT_EXCHANGES:])
+        return sudden | lasting
+
+    def _seen_often(self, num_averaged: int, num_looks: int) -> set[str]:
+        """Topics of which the mean of some exchanges has said something new for some times."""
+        changed = set()
+        rows, longer = self._means(num_averaged, of_plan=True), self._means(num_averaged)
+        for found in judge(rows, longer_rows=longer):
+            topic, gist = _topic(found), _gist(found)
+            seen, count = self._seen.get((topic, num_averaged), (None, 0))
+            count = count + 1 if seen == gist else 1
+            self._seen[topic, num_averaged] = gist, count
+            if count >= num_looks and self._told.get(topic) != gist:
+                changed.add(topic)
+        return changed
+
+    def _confirms(self, recurring: Recurring) -> bool:
+        """Whether it is what binds the run from its first spell on, even without the worst one."""
+        pairs = zip(self._steps, self._tables, strict=True)
+        tables = [table for step, table in pairs if step >= recurring.since_step]
+        tables.remove(max(tables, key=_longest_step))
+        return bool(tables) and _bound_of(_mean_table(tables)).kind == recurring.kind
+
+    def _keep(self, steps: Sequence[int]) -> None:
+        """Judge these exchanges, the newest ones, and forget those before them."""
+        while len(self._steps) > len(steps):
+            self._tables.popleft()
+            self._steps.popleft()
+        self._num_of_plan = min(self._num_of_plan, len(steps))
+
+    def _joined(self, event: WorkersJoined) -> None:
+        self._members, self._rendezvous_id = event.workers, event.rendezvous_id
+        self._global_batch_size, self._varies = event.global_batch_size, event.wait_free
+        self._is_first = True
+        self._forget()
+        for episode in self._episodes:
+            if episode.until_step is None and episode.worker not in event.workers:
+                self._end(episode, event.applied_steps)
+
+    def _forget(self) -> None:
+        """What was measured with other members or shares tells nothing about these."""
+        self._tables.clear()
+        self._steps.clear()
+        self._spells.clear()
+        self._num_of_plan = 0
+
+    def _timed(self, event: StepsTimed) -> None:
+        """Keep the table; the first one of a membership contains its start and is left out."""
+        is_first, self._is_first = self._is_first, False
+        self.step = event.step
+        if is_first or len(event.timings) != len(self._members):
+            return
+        pairs = zip(self._members, event.timings, strict=True)
+        table = {worker: row for worker, row in pairs if row.num_steps > 0}
+        if not table:
+            return
+        num_samples = sum(row.local_batch_size for row in table.values())
+        if self._tables and num_samples < self._global_batch_size and not self._varies:
+            return  # the smaller batch at the end of an epoch tells nothing about the others
+        self._num_exchanges += 1
+        if self._tables and not self._varies:
+            if not _has_shares_like(self._tables[-1], table, SIMILAR_SHARE_RATIO):
+                self._forget()
+            elif not _has_shares_like(self._tables[-1], table, SAME_SHARE_RATIO):
+                self._num_of_plan = 0
+        self._num_of_plan = min(self._num_of_plan + 1, WINDOW_EXCHANGES)
+        self._tables.append(self._completed(table, event.step))
+        self._steps.append(event.step)
+        table = self._tables[-1]
+        found, num_steps = _bound_of(table), max(row.num_steps for row in table.values())
+        kind = found.kind if found.is_complete else None
+        self._spells.observe(event.step - num_steps + 1, kind, _longest_step(table))
+        for episode in self._episodes:
+            if episode.until_step is None:
+                self._charge(episode, since_step=event.step)
+
+    def _completed(self, table: Table, step: int) -> Table:
+        """A table with the steps that a worker has left out, as it saw itself change after them.
+
+        They were as they should be: as its row of middle duration, of those that are kept.
+        """
+        if not self._steps or self._varies:
+            return table
+        num_steps, found = step - self._steps[-1], {}
+        for worker, row in table.items():
+            found[worker] = row
+            num_missing = num_steps - row.num_steps
+            before = [kept[worker] for kept in self._tables if worker in kept]
+            if before and num_missing > 0:
+                before.sort(key=lambda kept: kept.step_seconds)
+                usual = msgspec.structs.replace(before[len(before) // 2], num_steps=num_missing)
+                found[worker] = mean_row([usual, row])
+        return found
+
+    def _reported(self, event: StragglerReported) -> None:
+        self._has_report = True
+        now = [e for e in self._episodes if e.worker == event.worker and e.until_step is None]
+        since = event.since_step if event.since_step >= 0 else event.step
+        if not event.is_slow or not math.isfinite(event.speed_ratio):
+            for episode in now:
+                self._end(episode, since)
+            return
+        cause = event.cause or "unknown"
+        if now:
+            now[0].speed_ratio, now[0].cause = event.speed_ratio, cause
+            now[0].causes = event.causes
+            return
+        episode = Episode(
+            worker=event.worker,
+            since_step=since,
+            speed_ratio=event.speed_ratio,
+            cause=cause,
+            causes=event.causes,
+        )
+        self._episodes.append(episode)
+        if self._tables:
+            if event.worker in self._tables[-1]:
+                episode.first_share = self._tables[-1][event.worker].local_batch_size
+            self._charge(episode, since_step=since)
+
+    def _charge(self, episode: Episode, *, since_step: int) -> None:
+        """Add what it has cost from some step on.
+
+        A worker that is slow now and then is charged with the mean. Steps that no table contains
+        were as they should be: they cost nothing.
+        """
+        pairs = list(zip(self._steps, self._tables, strict=True))[-self._num_of_plan :]
+        told = [(step, table) for step, table in pairs if step >= episode.since_step]
+        if not told:
+            return
+        rows = _mean_table([table for _, table in told])
+        counts = [max(row.num_steps for row in table.values()) for _, table in told]
+        cost = straggler_cost_seconds(rows, episode.worker, episode.speed_ratio)
+        if math.isfinite(cost):
+            new = zip(told, counts, strict=True)
+            episode.cost_seconds += cost * sum(n for (at, _), n in new if at >= since_step)
+        num_passed = told[-1][0] - told[0][0] + counts[0]
+        cost *= min(1.0, sum(counts) / num_passed)
+        episode.cost_seconds_per_step = cost
+        step = max((row.step_seconds for row in rows.values()), default=0.0)
+        episode.gain_ratio = cost / (step - cost) if 0 < cost < step else None
+
+    def _end(self, episode: Episode, step: int) -> None:
+        episode.until_step, episode.until_exchange = step, self._num_exchanges
+
+    def _means(self, num_exchanges: int = WINDOW_EXCHANGES, *, of_plan: bool = False) -> Table:
+        """Of each worker that has work, over the newest exchanges; of the present shares alone."""
+        if not self._tables:
+            return {}
+        num_exchanges = min(num_exchanges, self._num_of_plan) if of_plan else num_exchanges
+        return _mean_table(list(self._tables)[-num_exchanges:])
+
+
+def _together(before: Episode, episode: Episode) -> Episode:
+    """Two spells of the same kind, which are over, as one."""
+    return replace(
+        episode,
+        since_step=before.since_step,
+        speed_ratio=min(before.speed_ratio, episode.speed_ratio),
+        cost_seconds=before.cost_seconds + episode.cost_seconds,
+        num_spells=before.num_spells + 1,
+    )
+
+
+def _stalled(event: StallReported) -> Finding:
+    return Finding(
+        kind="stall",
+        is_complete=True,
+        worker=event.workers[0] if len(event.workers) == 1 else None,
+        words=stall_in_words(event),
+        evidence={"stalled_seconds": event.seconds},
+    )
+
+
+def _bound_of(rows: Table) -> Finding:
+    """What binds the run."""
+    return bound({worker: row for worker, row in rows.items() if row.local_batch_size > 0})
+
+
+def _longest_step(table: Table) -> float:
+    """Mean duration of its steps on the worker that took longest, in seconds."""
+    return max(row.step_seconds for row in table.values())
+
+
+def _mean_table(tables: Sequence[Table]) -> Table:
+    """Of each worker that is in the newest one."""
+    return {
+        worker: mean_row([table[worker] for table in tables if worker in table])
+        for worker in tables[-1]
+    }
+
+
+def _has_shares_like(before: Table, now: Table, most_ratio: float) -> bool:
+    """Whether shares differ by at most this part of the larger one between two tables."""
+    if before.keys() != now.keys():
+        return False
+    sizes = [(before[worker].local_batch_size, now[worker].local_batch_size) for worker in now]
+    return all(abs(a - b) <= most_ratio * max(a, b, 1) for a, b in sizes)
+
+
+def _topic(found: Finding) -> str:
+    """What a finding replaces an earlier one of."""
+    if found.kind == "straggler":
+        return f"straggler {found.worker} {found.evidence['since_step']:.0f}"
+    return found.kind if found.kind in ("imbalance", "memory") else "bound"
+
+
+def _is_news(found: Finding, topic: str) -> bool:
+    """That what binds the run is not known is said as well; of the rest only what is known."""
+    return found.is_complete or topic == "bound"
+
+
+def _gist(found: Finding) -> object:
+    """What makes a finding another one; its numbers do not."""
+    if found.kind == "straggler":  # what it costs comes and goes with the others' noise
+        return found.cause, found.is_past
+    return found.kind, found.is_complete, found.is_problem, bool(found.next_step)

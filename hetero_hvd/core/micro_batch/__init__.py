@@ -1,0 +1,1 @@
+"""How many samples go through the model at once: what pays, and what the memory holds."""

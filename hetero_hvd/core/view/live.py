@@ -1,0 +1,244 @@
+"""What a run looks like now: a fold over its events, for the page, `top` and recorded runs.
+
+A value that nobody has measured is None and is shown as such, never as zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from hetero_hvd.core.diagnosis.arrival_skew import lateness_seconds
+from hetero_hvd.core.diagnosis.judge import Judge
+from hetero_hvd.core.view.live_words import event_in_words
+from hetero_hvd.messages import (
+    PHASES,
+    BatchPlan,
+    DeviceUsed,
+    Event,
+    Finding,
+    FindingKind,
+    Finished,
+    Ready,
+    RunEnded,
+    RunStarted,
+    StepsTimed,
+    StepTiming,
+    StragglerReported,
+    WorkerExited,
+    WorkerId,
+    WorkerQuarantined,
+    WorkersJoined,
+    WorkerStarted,
+)
+
+BAR_PHASES = (*PHASES, "other")
+"""What a step is made of: the phases and the rest."""
+
+MAX_EVENTS = 100
+MAX_POINTS = 600
+
+
+class WorkerView(msgspec.Struct, kw_only=True):
+    """One worker as it stands.
+
+    Attributes:
+        name: `node:slot`.
+        state: `starting`, `ready`, `training`, `finished`, `ended` or `quarantined`.
+        share: Samples per step by the newest plan.
+        phases: Phase to seconds per step; unmeasured ones are absent.
+        step_seconds: Seconds per step.
+        lateness_seconds: So much later than the first one it was ready to reduce.
+        overlapped_comm_seconds: Reduction beside other work, per step.
+        samples_per_second: Samples per second of its own time, without any wait for others.
+        speed_ratio: The same / the fastest worker's, 0...1: unequal machines differ, and are well.
+        memory_bytes: Peak memory of its device, bytes.
+        device_utilization_ratio: Of its GPU, 0...1.
+        restarts: Processes of this slot before this one.
+        slow_since_step: Since when it is slower than it should be; None: it is not.
+        slow_cause: As in `StragglerReported`.
+        expected_speed_ratio: Its speed / what it should be, while it is slow.
+    """
+
+    name: str
+    state: str = "starting"
+    share: int | None = None
+    phases: dict[str, float] = msgspec.field(default_factory=dict)
+    step_seconds: float | None = None
+    lateness_seconds: float | None = None
+    overlapped_comm_seconds: float | None = None
+    samples_per_second: float | None = None
+    speed_ratio: float | None = None
+    memory_bytes: float | None = None
+    device_utilization_ratio: float | None = None
+    restarts: int = 0
+    slow_since_step: int | None = None
+    slow_cause: str | None = None
+    expected_speed_ratio: float | None = None
+
+
+class LiveState(msgspec.Struct, kw_only=True):
+    """A run as it stands; plain data, the body of GET /state.
+
+    Attributes:
+        run_id: See `RunStarted`.
+        state: `starting`, `training` or `ended`.
+        step: Last step heard of; -1 before the first.
+        epoch: Of that step.
+        loss: Of that step.
+        samples_per_second: Of the whole job.
+        verdict: What limits the run, in sentences; see `core.diagnosis.findings`.
+        workers: By name.
+        throughput: Points (seconds since 1970, samples per second), oldest first.
+        events: (seconds since 1970, words), oldest first.
+    """
+
+    run_id: str = ""
+    state: str = "starting"
+    step: int = -1
+    epoch: int | None = None
+    loss: float | None = None
+    samples_per_second: float | None = None
+    verdict: list[str] = msgspec.field(default_factory=list)
+    workers: list[WorkerView] = msgspec.field(default_factory=list)
+    throughput: list[tuple[float, float]] = msgspec.field(default_factory=list)
+    events: list[tuple[float, str]] = msgspec.field(default_factory=list)
+
+
+class LiveView:
+    """Folds events into a `LiveState`; deterministic, cost of an event O(workers).
+
+    Attributes:
+        num_events: Events folded in; grows with each change.
+    """
+
+    def __init__(self) -> None:
+        self.num_events = 0
+        self._state = LiveState()
+        self._workers: dict[str, WorkerView] = {}
+        self._judge = Judge()
+        self._members: tuple[WorkerId, ...] = ()
+        self._rendezvous_id = 0
+        self._events: deque[tuple[float, str]] = deque(maxlen=MAX_EVENTS)
+        self._points: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
+
+    def observe(self, at_unix_seconds: float, event: Event) -> None:
+        """Take in an event; an observer of the journal.
+
+        Args:
+            at_unix_seconds: When it happened, seconds since 1970.
+            event: What happened.
+        """
+        self.num_events += 1
+        self._judge.observe(event)
+        if words := event_in_words(event):
+            self._events.append((at_unix_seconds, words))
+        match event:
+            case RunStarted():
+                self._state.run_id = event.run_id
+            case WorkersJoined():
+                self._joined(event)
+            case BatchPlan():
+                for worker, share in zip(event.workers, event.local_batch_sizes, strict=True):
+                    self._worker(worker).share = share
+            case StepsTimed() if event.rendezvous_id == self._rendezvous_id:
+                self._timed(at_unix_seconds, event)
+            case RunEnded():
+                self._state.state = "ended"
+            case _:
+                self._of_one_worker(event)
+
+    def state(self) -> LiveState:
+        """The run as it stands."""
+        self._state.workers = [self._workers[name] for name in sorted(self._workers)]
+        self._state.verdict = _sentences(self._judge.findings())
+        self._state.events = list(self._events)
+        self._state.throughput = list(self._points)
+        return self._state
+
+    def _worker(self, worker: WorkerId) -> WorkerView:
+        return self._workers.setdefault(str(worker), WorkerView(name=str(worker)))
+
+    def _of_one_worker(self, event: Event) -> None:
+        match event:
+            case WorkerStarted():
+                view = self._worker(event.worker)
+                view.state, view.restarts = "starting", event.num_restarts
+                view.slow_since_step = view.slow_cause = view.expected_speed_ratio = None
+            case Ready():
+                self._worker(event.worker).state = "ready"
+            case Finished():
+                self._worker(event.worker).state = "finished"
+            case WorkerExited() if self._worker(event.worker).state != "finished":
+                self._worker(event.worker).state = "ended"
+            case WorkerQuarantined():
+                self._worker(event.worker).state = "quarantined"
+            case DeviceUsed():
+                ratio = measured(event.utilization_ratio)
+                self._worker(event.worker).device_utilization_ratio = ratio
+            case StragglerReported():
+                view = self._worker(event.worker)
+                since = event.since_step if event.since_step >= 0 else event.step
+                view.slow_since_step = since if event.is_slow else None
+                view.slow_cause = event.cause
+                view.expected_speed_ratio = measured(event.speed_ratio) if event.is_slow else None
+
+    def _joined(self, event: WorkersJoined) -> None:
+        self._rendezvous_id, self._members = event.rendezvous_id, event.workers
+        self._state.state = "training"
+        for view in self._workers.values():
+            if view.state == "training":
+                view.state = "ready"
+        for worker in event.workers:
+            self._worker(worker).state = "training"
+
+    def _timed(self, at_unix_seconds: float, event: StepsTimed) -> None:
+        state = self._state
+        state.step, state.epoch, state.loss = event.step, event.epoch, measured(event.loss)
+        late = lateness_seconds(event.timings)
+        for worker, row, behind in zip(self._members, event.timings, late, strict=False):
+            if row.num_steps > 0:
+                _measure(self._worker(worker), row)
+                self._worker(worker).lateness_seconds = measured(behind)
+        views = [self._worker(worker) for worker in self._members]
+        fastest = max((view.samples_per_second or 0.0 for view in views), default=0.0)
+        for view in views:
+            speed = view.samples_per_second
+            view.speed_ratio = speed / fastest if speed is not None and fastest > 0 else None
+        state.samples_per_second = _throughput(event.timings)
+        if state.samples_per_second is not None:
+            self._points.append((at_unix_seconds, state.samples_per_second))
+
+
+def _sentences(findings: Sequence[Finding]) -> list[str]:
+    """That nobody steps comes first, then who is slow, then what binds the run."""
+    shown = [found for found in findings if found.kind != "memory" or found.next_step]
+    order: tuple[FindingKind, ...] = ("stall", "straggler", "imbalance")
+    shown.sort(key=lambda found: order.index(found.kind) if found.kind in order else len(order))
+    return list(map(str, shown))
+
+
+def measured(value: float) -> float | None:
+    """The value, or None where it was not measured."""
+    return value if math.isfinite(value) else None
+
+
+def _measure(view: WorkerView, row: StepTiming) -> None:
+    seconds = {name: getattr(row, f"{name}_seconds") for name in BAR_PHASES}
+    view.phases = {name: value for name, value in seconds.items() if math.isfinite(value)}
+    view.share = row.local_batch_size
+    view.step_seconds = measured(row.step_seconds)
+    view.overlapped_comm_seconds = measured(row.overlapped_comm_seconds)
+    view.memory_bytes = measured(row.memory_bytes)
+    busy = row.busy_seconds
+    view.samples_per_second = row.local_batch_size / busy if busy > 0 else None
+
+
+def _throughput(rows: Sequence[StepTiming]) -> float | None:
+    """Samples of a step / its duration: that of the worker for which it took longest."""
+    rows = [row for row in rows if row.num_steps > 0]
+    seconds = max((row.step_seconds for row in rows), default=math.nan)
+    return sum(row.local_batch_size for row in rows) / seconds if seconds > 0 else None

@@ -1,0 +1,414 @@
+"""The workers of a job: what they say, who of them is a member, and when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hetero_hvd import channel
+from hetero_hvd.config import ClusterConfig
+from hetero_hvd.driver.crashes import Crashes
+from hetero_hvd.driver.ending import Ending
+from hetero_hvd.driver.membership.admission import Reception
+from hetero_hvd.driver.membership.membership import Membership
+from hetero_hvd.driver.membership.rendezvous import Rendezvous
+from hetero_hvd.driver.membership.shortage import Shortage
+from hetero_hvd.driver.membership.standstill import Standstill
+from hetero_hvd.driver.network import descriptors
+from hetero_hvd.driver.network.channel_server import ChannelServer
+from hetero_hvd.driver.network.endpoints import DriverAddresses, Endpoints
+from hetero_hvd.driver.output.console import Console
+from hetero_hvd.driver.output.event_bus import Journal
+from hetero_hvd.driver.output.json_logs import LogLines
+from hetero_hvd.driver.status import status_of
+from hetero_hvd.driver.training.run_tracker import MAX_RESETS_WITHOUT_STEP, Ledger
+from hetero_hvd.driver.workers.credentials import Credentials
+from hetero_hvd.driver.workers.grace import WRITE_SECONDS, Grace
+from hetero_hvd.driver.workers.launcher import UNREACHABLE_CODES, count_gpus, exit_in_words
+from hetero_hvd.driver.workers.slot import Slot
+from hetero_hvd.driver.workers.worker_launch import Starter
+from hetero_hvd.driver.workers.worker_pool import EXIT_LOST, Slots
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import (
+    ClockTold,
+    Crashed,
+    Entered,
+    Event,
+    Finished,
+    FromWorker,
+    Heartbeat,
+    Leaving,
+    Ready,
+    ScriptEnded,
+    WorkerExited,
+    WorkersJoined,
+)
+
+logger = logging.getLogger(__name__)
+
+EXIT_USER_ERROR = 2
+EXIT_REFUSED = 64
+"""Before a worker is ready: its input is wrong (EX_USAGE of sysexits.h)."""
+
+AFTER_A_LOOP = ", and is not started again: it would begin with the script's first loop over epochs"
+
+SIGNALLED = 128
+"""Larger exit codes are those of processes that a signal has ended."""
+
+
+class Team:
+    """Brings together slots, channels, rendezvous and Horovod. Used in the loop's thread.
+
+    Args:
+        config: Of the job at its start.
+        command: The user's command.
+        output: Folder for logs and decisions.
+        console: Where to tell people.
+        resume: Folder of an earlier run to go on from.
+        log_lines: See `Slots`.
+
+    Attributes:
+        endpoints: Where the nodes reach the driver.
+        slots: The workers' processes.
+        membership: Who of them trains.
+        send: Tells the worker with a host's name something; False: it has no channel.
+        reception: Receives those who are ready.
+        ledger: The books of the run.
+        journal: All that happens.
+        all_lost: Set when all members are gone, but others may take their place.
+        ended: Set once, when the job is over; an exception is a reason to give up.
+
+    Raises:
+        JobError: There is no way to a node.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        command: tuple[str, ...],
+        output: Path,
+        console: Console,
+        resume: Path | None = None,
+        *,
+        log_lines: LogLines | None = None,
+    ) -> None:
+        self._job, self._console, self._last_failure = config.job, console, 0
+        secrets = Credentials.new(tls=config.job.channel_tls)
+        self._channels = ChannelServer(secrets.key, self, secrets.tls)
+        self.send, self._rendezvous = self._channels.send, Rendezvous(descriptors.limit())
+        self.endpoints = Endpoints(DriverAddresses.of(config), self._channels)
+        self._news, self.all_lost = asyncio.Event(), asyncio.Event()
+        self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self.journal = Journal()
+        if log_lines is not None:
+            self.journal.subscribe(log_lines.observe)
+        self.ledger = Ledger(config, console, output / "decisions.jsonl", self.journal)
+        start = Starter(config, command, secrets, self.endpoints, output=output, resume=resume)
+        self.slots = Slots(
+            console,
+            output / "logs",
+            launch=start,
+            count_gpus=count_gpus,
+            on_change=self._slots_changed,
+            on_exit=self._exited,
+            journal=self.journal,
+            log_lines=log_lines,
+        )
+        self.membership = self._new_membership()
+        self._shortage = Shortage(config.job, self.slots, self.membership, self.ledger, console)
+        self._standstill = Standstill()
+        self.journal.subscribe(Grace(self.slots).observe)
+        self._crashes = Crashes(self.slots, self.membership, console, self.end)
+        self.reception = Reception(
+            self.slots, self.membership, self._channels, self.journal, console
+        )
+
+    def _new_membership(self) -> Membership:
+        return Membership(
+            self._job,
+            slots=self.slots,
+            channels=self._channels,
+            endpoints=self.endpoints,
+            rendezvous=self._rendezvous,
+            ledger=self.ledger,
+            on_over=self._over,
+        )
+
+    def end(self, ending: Ending) -> None:
+        """The job is over; the first reason counts."""
+        if not self.ended.done():
+            self.ended.set_result(ending)
+            self.slots.may_restart = False
+            self.slots.judged.set()
+
+    def give_up(self, task: asyncio.Task[None]) -> None:
+        """Called when the job's main task has ended: it never does without a reason to give up."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.ended.done():
+            self.ended.set_exception(error)
+
+    async def wait_for_change(self, timeout_seconds: float) -> None:
+        """Wait until a worker became ready or went."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._news.wait(), timeout_seconds)
+        self._news.clear()
+
+    def check(self, *, slept_too_long_seconds: float) -> None:
+        """Look for workers that hang, and for a job that does not get on. Call it often.
+
+        Args:
+            slept_too_long_seconds: So long the driver itself did not run; not the workers' fault.
+        """
+        now, slept_seconds = time.monotonic(), max(0.0, slept_too_long_seconds)
+        for slot in self.slots.all:
+            slot.heard_at_seconds += slept_seconds
+            silent_seconds = now - slot.heard_at_seconds
+            has_ended = slot.last_word is not None  # its process may take any time to end
+            if slot.ready and not has_ended:
+                self._check_silence(slot, silent_seconds, now)
+        for host in self._rendezvous.overdue(self._job.elastic_timeout_seconds):
+            if (late := self.slots.find(host)) is not None:
+                self._kill(late, "has let the others wait for too long")
+        self._crashes.look()
+        members = sorted(slot.worker for slot in self.membership.present)
+        if stuck := self._standstill.found(members, now):
+            self.end(Ending(EXIT_USER_ERROR, stuck))
+        self._shortage.look(is_ended=self.ended.done())
+        is_training = bool(self.membership.hosts) and not self.ended.done()
+        self.ledger.look_for_stall(is_training=is_training, slept_seconds=slept_seconds)
+        self.reception.look()
+        if self.ledger.resets_without_step >= MAX_RESETS_WITHOUT_STEP:
+            raise JobError(
+                f"{MAX_RESETS_WITHOUT_STEP} resets in a row without a step: see the workers' logs"
+            )
+
+    def _check_silence(self, slot: Slot, silent_seconds: float, now_seconds: float) -> None:
+        """Stopped, stuck or out of reach it is lost; but a call may just hold its interpreter."""
+        limit_seconds = self._job.heartbeat_timeout_seconds
+        if silent_seconds < limit_seconds / 2:
+            return
+        is_busy = slot.is_busy(now_seconds)
+        if silent_seconds > max(limit_seconds, is_busy * self._job.hang_timeout_seconds):
+            though = ", though it computes," if is_busy else ""
+            self._kill(slot, f"has been silent for {silent_seconds:.0f} s{though}")
+
+    async def close(self) -> None:
+        """Close all sockets and files."""
+        self._rendezvous.close()
+        await self._channels.close()
+        self.ledger.close()
+
+    # --- the workers' channels, see `server.Desk` ---------------------------------------------
+
+    def expects(self, hello: channel.Hello) -> bool:
+        """Whether this worker was started by us and still runs."""
+        slot = self.slots.find(hello.host)
+        return slot is not None and slot.worker == hello.worker
+
+    def connected(self, hello: channel.Hello, address: str) -> None:
+        """From now on the rendezvous answers this address."""
+        logger.info("%s is connected from %s", hello.host, address)
+        self._rendezvous.allow(address)
+
+    def received(self, host: str, message: FromWorker) -> None:
+        """Act on a worker's message."""
+        if (slot := self.slots.find(host)) is None:
+            return
+        slot.heard(message)
+        try:
+            self._handle(slot, message)
+        except Exception as error:  # noqa: BLE001 - raised again by whoever awaits `ended`
+            if not self.ended.done():
+                self.ended.set_exception(error)
+
+    def status(self) -> dict[str, Any]:
+        """What GET /status answers."""
+        refused = {"channel": self._channels.refused, "rendezvous": self._rendezvous.refused}
+        facts = status_of(self.slots, self.membership, self.ledger, is_ended=self.ended.done())
+        return facts | {"refused": refused}
+
+    def _handle(self, slot: Slot, message: FromWorker) -> None:
+        if isinstance(message, Event):
+            self.journal.publish(message)
+        match message:
+            case Ready():
+                self.reception.ready(slot, message)
+            case Heartbeat():
+                self.ledger.beat(slot.worker, message)
+                self._standstill.told(slot.worker, message, time.monotonic())
+            case Crashed():
+                self._crashed(slot, message)
+            case Entered() | Finished():
+                self._loop_begins_or_ends(slot, message)
+            case ScriptEnded():
+                self._script_ended(slot, message)
+            case Leaving():
+                self._leaves(slot, message)
+            case ClockTold():
+                self.reception.told_time(slot, message)
+            case _:
+                self._account_for(slot, message)
+
+    def _account_for(self, slot: Slot, message: FromWorker) -> None:
+        for plan in self.ledger.take(message):
+            self._channels.send(slot.host, plan)
+        if isinstance(message, WorkersJoined):
+            self.slots.met(message.workers)
+
+    def _loop_begins_or_ends(self, slot: Slot, message: Entered | Finished) -> None:
+        if isinstance(message, Entered):
+            self.ledger.entered(slot.worker, slot.num_entered)
+            return
+        self.slots.may_restart = False  # a new worker would begin with the first loop again
+        self.ledger.take(message)
+        self.membership.release_ended()
+
+    def _leaves(self, slot: Slot, word: Leaving) -> None:
+        self.ledger.summary.reached(word.applied_steps)
+        self.ledger.left(slot.worker)
+        if word.is_writing and slot.process is not None:
+            self._console.say(f"{slot.worker} keeps the state of step {word.applied_steps}")
+            slot.process.allow(WRITE_SECONDS, whatever_follows=True)
+        self.reception.leaves(slot)
+
+    def _crashed(self, slot: Slot, crash: Crashed) -> None:
+        if not slot.is_wanted or self.ended.done():
+            return
+        others = [other for other in self.membership.present if other is not slot]
+        is_behind = not slot.num_entered and any(other.num_entered for other in others)
+        if crash.user_error and is_behind:  # they train with the same script: it is its own
+            slot.output.drop()  # one line is enough
+            self.slots.refuse(slot, crash.error)
+        else:
+            self._crashes.add(slot, crash, EXIT_USER_ERROR if crash.user_error else 1)
+
+    def _kill(self, slot: Slot, fault: str) -> None:
+        if slot.process is not None:
+            self._console.say(f"{slot.worker} {fault} and is killed")
+            slot.heard_at_seconds = math.inf
+            slot.process.kill()
+            self.membership.lost(slot.host)
+
+    @property
+    def _may_go_on(self) -> bool:
+        """Whether there are, or will be, enough workers: nodes may still announce themselves."""
+        has_enough = self._job.discover or len(self.slots.all) >= self._job.min_np
+        return self.slots.may_restart and has_enough
+
+    def _slots_changed(self) -> None:
+        self._news.set()
+        has_trained = bool(self.ledger.workers)
+        if self.ended.done() or not (self.membership.has_started or has_trained):
+            return
+        self.membership.hosts_changed()
+        if self._last_failure and self.slots.may_restart and not self._may_go_on:
+            reason = f"{len(self.slots.all)} workers are left, min_np is {self._job.min_np}"
+            self.end(Ending(self._last_failure, reason))
+
+    def _exited(self, slot: Slot, code: int) -> None:
+        record = self.ledger.summary.workers[slot.worker]
+        record.exit_codes.append(code)
+        record.is_ended_by_driver = self.ended.done() and code > SIGNALLED
+        words = exit_in_words(code)
+        self.journal.publish(
+            WorkerExited(worker=slot.worker, host=slot.host, exit_code=code, words=words)
+        )
+        self.reception.gone(slot.host)
+        self._rendezvous.gone(slot.host)
+        is_orderly = code == 0 and slot.last_word is not None
+        self.membership.lost(slot.host, is_orderly=is_orderly)
+        self._last_failure = code or EXIT_LOST * slot.has_ended_silently or self._last_failure
+        if self.ended.done():
+            return
+        if slot.memory.failed:
+            self._handle(slot, slot.memory.as_event(slot.worker, self.ledger.summary.last_step))
+        if not slot.is_wanted:
+            self._console.say(f"{slot.worker} has left")
+            return
+        what = f"{slot.worker} {words}"
+        after = f"; the job was at step {self.ledger.summary.num_steps} when last heard of"
+        has_finished = self.ledger.summary.workers[slot.worker].finished is not None
+        if slot.ready is None:
+            self._not_started(slot, code, what)
+        elif code and isinstance(slot.last_word, ScriptEnded) and not has_finished:
+            error = f"the script has ended with exit code {code}"
+            told = Crashed(worker=slot.worker, error=error, traceback="", user_error=False)
+            self._crashes.add(slot, told, code)
+        elif code and not isinstance(slot.last_word, Crashed):
+            again = "" if self.slots.may_restart else AFTER_A_LOOP
+            self._console.say(f"{what}{after}{again}")
+        elif slot.has_ended_silently and not has_finished:
+            self._console.say(f"{what}, but its script has not ended: it counts as lost{after}")
+
+    def _script_ended(self, slot: Slot, event: ScriptEnded) -> None:
+        self.ledger.summary.script_ended(slot.worker, event)
+        self.ledger.left(slot.worker)
+        self.membership.release_ended()
+        if self.ledger.summary.workers[slot.worker].finished is None:
+            self._console.say(
+                f"the script of {slot.worker} has ended after {event.applied_steps} steps, before "
+                "its last epoch"
+            )
+
+    def _not_started(self, slot: Slot, code: int, what: str) -> None:
+        """A worker ended before it was ready; if none got further, the job cannot start."""
+        lines = (line for line in reversed(slot.output.tail) if line.strip())
+        last_line = next(lines, "it has printed nothing")
+        if code == EXIT_REFUSED:
+            self._input_is_wrong(slot, last_line)
+            return
+        if slot.num_refusals <= 1:  # else it would be said again and again
+            self._console.say(f"{what} before it was ready: {last_line}")
+        is_hopeful = any(
+            other.ready or other.num_restarts == 0 for other in self.slots.all if other is not slot
+        )
+        is_away = self._job.discover and code in UNREACHABLE_CODES  # its agent may come back
+        if not self.membership.has_started and not is_hopeful and not is_away:
+            if not code:
+                what = "the script ended without a loop over the epochs() of a hetero_hvd.Trainer"
+            reason = f"no worker became ready: {what}: {last_line}"
+            self.end(Ending(code or EXIT_USER_ERROR, reason))
+
+    def _input_is_wrong(self, slot: Slot, line: str) -> None:
+        """Of the whole job, unless another worker got further with the same script."""
+        others = [other for other in self.slots.all if other is not slot]
+        if self.membership.has_started or any(other.ready for other in others):
+            self._last_failure = EXIT_USER_ERROR  # should too few be left
+            self.slots.refuse(slot, line)
+            return
+        for other in self.slots.all:  # they run the same script: one line is enough
+            other.output.is_shown = False
+        self.end(Ending(EXIT_USER_ERROR, f"{slot.worker}: {line}"))
+
+    def _over(self, reason: str | None) -> None:
+        """All members have ended, or Horovod could not go on without those who did."""
+        self._crashes.look()
+        summary = self.ledger.summary
+        finished = any(record.finished for record in summary.workers.values())
+        present = self.ledger.workers or summary.workers
+        members = [summary.workers[worker] for worker in present]
+        are_all_lost = self._last_failure and not self.membership.present
+        if finished:
+            pairs = zip(present, members, strict=True)
+            ends = [(worker, r.exit_codes[-1:]) for worker, r in pairs if r.finished]
+            worker, code = next(((w, codes[0]) for w, codes in ends if any(codes)), (None, 0))
+            later = f"; after that {worker} {exit_in_words(code)}" if code else ""
+            self.end(Ending(code, f"the training is finished{later}", is_orderly=True))
+        elif members and all(record.script_ended for record in members):
+            code = 0 if summary.is_consistent in (True, None) else 1
+            reason = f"the script has ended on all workers after {summary.num_steps} steps"
+            self.end(Ending(code, reason, is_orderly=True))
+        elif are_all_lost and self._may_go_on and not self.ended.done():
+            self._console.say(
+                f"all members are lost at step {self.ledger.summary.last_step}: the others go on "
+                "from the last checkpoint"
+            )
+            self.all_lost.set()
+        else:
+            code = self._last_failure or EXIT_LOST
+            self.end(Ending(code, reason or "no worker is left to go on with"))

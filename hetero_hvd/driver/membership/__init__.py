@@ -1,0 +1,1 @@
+"""Who of the ready workers is a member, and where the members meet."""

@@ -1,0 +1,60 @@
+"""Whether the workers' software fits together: one table before the job starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hetero_hvd.core.versions import Mismatch, compare, table
+from hetero_hvd.driver.output.console import Console
+from hetero_hvd.driver.workers.slot import Slot
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import Ready, WorkerId
+
+
+class Compatibility:
+    """Compares what ready workers say of their software.
+
+    Args:
+        console: Is told each mismatch once.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told: set[str] = set()
+
+    def check_start(self, slots: Iterable[Slot]) -> None:
+        """Before the workers that are ready become members.
+
+        Raises:
+            JobError: They cannot train together; with the table.
+        """
+        facts = _facts(slots)
+        mismatches = compare(facts)
+        if any(mismatch.is_fatal for mismatch in mismatches):
+            lines = ["the nodes' software does not fit together:", *table(facts)]
+            raise JobError("\n".join([*lines, *map(str, mismatches)]))
+        if self._news(mismatches):
+            for line in ("the nodes' software differs:", *table(facts), *map(str, mismatches)):
+                self._console.say(line)
+
+    def why_not(self, worker: WorkerId, ready: Ready, others: Iterable[Slot]) -> str | None:
+        """Why a worker cannot join those who are ready; None if it can.
+
+        Differences that do not matter so much are told.
+        """
+        mismatches = compare({worker: ready.versions}, _facts(others))
+        fatal = [mismatch for mismatch in mismatches if mismatch.is_fatal]
+        if fatal:
+            return str(fatal[0])
+        for mismatch in self._news(mismatches):
+            self._console.say(str(mismatch))
+        return None
+
+    def _news(self, mismatches: Iterable[Mismatch]) -> list[Mismatch]:
+        fresh = [mismatch for mismatch in mismatches if str(mismatch) not in self._told]
+        self._told.update(map(str, fresh))
+        return fresh
+
+
+def _facts(slots: Iterable[Slot]) -> Mapping[WorkerId, Mapping[str, str]]:
+    return {slot.worker: slot.ready.versions for slot in slots if slot.ready is not None}

@@ -1,0 +1,47 @@
+"""Says that a job pauses because too few workers are left."""
+
+from __future__ import annotations
+
+from hetero_hvd.config import JobConfig
+from hetero_hvd.driver.membership.membership import Membership
+from hetero_hvd.driver.output.console import Console
+from hetero_hvd.driver.training.run_tracker import Ledger
+from hetero_hvd.driver.workers.worker_pool import Slots
+
+
+class Shortage:
+    """Says it once, each time.
+
+    Args:
+        job: For min_np, and how long to wait.
+        slots: The workers' processes.
+        membership: Who of them trains.
+        ledger: Knows whose script has ended.
+        console: Where to tell people.
+    """
+
+    def __init__(
+        self,
+        job: JobConfig,
+        slots: Slots,
+        membership: Membership,
+        ledger: Ledger,
+        console: Console,
+    ) -> None:
+        self._job, self._slots, self._membership = job, slots, membership
+        self._ledger, self._console = ledger, console
+        self._is_short = False
+
+    def look(self, *, is_ended: bool) -> None:
+        """Call it often; nothing is said once the job is over."""
+        num_left = len(self._slots.available())
+        records = self._ledger.summary.workers
+        is_ending = any(records[worker].end for worker in self._ledger.workers)
+        goes_on = bool(self._membership.rendezvous.waiting) or not is_ending
+        is_short = self._membership.has_started and num_left < self._job.min_np and goes_on
+        if is_short and not self._is_short and not is_ended:
+            self._console.say(
+                f"paused: {num_left} workers are left, min_np is {self._job.min_np}; waiting for "
+                f"others, at most {self._job.elastic_timeout_seconds:g} s"
+            )
+        self._is_short = is_short

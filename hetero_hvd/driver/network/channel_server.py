@@ -1,0 +1,211 @@
+"""The driver's end of the channels: one WebSocket for each worker, authenticated."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Protocol
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from hetero_hvd import channel
+from hetero_hvd.errors import ChannelError
+from hetero_hvd.messages import FromDriver, FromWorker
+from hetero_hvd.security.connection_limiter import Door, Warnings
+from hetero_hvd.security.tls import server_options
+
+logger = logging.getLogger(__name__)
+
+CHANNEL_PATH = "/channel"
+HANDSHAKE_SECONDS = 10.0
+CLOSE_SECONDS = 1.0
+"""For a worker to answer our good-bye; one that is out of reach never does."""
+
+MAX_STRANGER_BYTES = 4096
+"""Of one frame, until the worker has proved who it is."""
+
+MAX_UNSENT_MESSAGES = 1000
+POLICY_VIOLATION = 1008
+
+
+class Desk(Protocol):
+    """Who handles what the workers say; called in the loop's thread."""
+
+    def expects(self, hello: channel.Hello) -> bool:
+        """Whether such a worker was started and still runs."""
+
+    def connected(self, hello: channel.Hello, address: str) -> None:
+        """A worker has proved who it is, from this network address."""
+
+    def received(self, host: str, message: FromWorker) -> None:
+        """A genuine message."""
+
+
+class Connection:
+    """One worker's channel."""
+
+    def __init__(
+        self,
+        socket: ServerConnection,
+        session: channel.Session[FromDriver, FromWorker],
+        hello: channel.Hello,
+    ) -> None:
+        self.hello = hello
+        self._socket = socket
+        self._session = session
+        self._unsent: asyncio.Queue[FromDriver] = asyncio.Queue(MAX_UNSENT_MESSAGES)
+
+    def send(self, message: FromDriver) -> None:
+        """Queue a message; a worker that takes none is cut off instead of filling our memory."""
+        try:
+            self._unsent.put_nowait(message)
+        except asyncio.QueueFull:
+            logger.warning("channel: %s does not take its messages", self.hello.host)
+            self.cut()
+
+    async def write(self) -> None:
+        """Seal and send, in order, until cancelled."""
+        with suppress(ConnectionClosed):
+            while True:
+                await self._socket.send(self._session.seal(await self._unsent.get()))
+
+    async def read(self, handle: Callable[[str, FromWorker], None]) -> None:
+        """Pass on what comes until the worker leaves.
+
+        Raises:
+            ChannelError: A frame is not genuine.
+        """
+        with suppress(ConnectionClosed):
+            async for frame in self._socket:
+                handle(self.hello.host, self._session.open(frame))
+
+    async def close(self) -> None:
+        """Say good-bye."""
+        await self._socket.close()
+
+    def cut(self) -> None:
+        """End it at once."""
+        self._socket.transport.abort()
+
+
+class ChannelServer:
+    """All channels. Used in the loop's thread only.
+
+    Args:
+        key: The job's key.
+        desk: Who handles what comes.
+        tls: Both ends then show certificates; None for a channel that is signed only.
+    """
+
+    def __init__(self, key: bytes, desk: Desk, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = server_options(tls)
+        self._door = Door("channel")
+        self._num_cut = 0
+        self._key = key
+        self._desk = desk
+        self._connections: dict[str, Connection] = {}
+        self._servers: list[Server] = []
+
+    @property
+    def refused(self) -> int:
+        """Connections turned away, before or after their handshake."""
+        return self._door.refused + self._num_cut
+
+    async def listen(self, address: str) -> int:
+        """Accept connections on one of our addresses.
+
+        Returns:
+            The port.
+        """
+        server = await serve(
+            self._serve,
+            sock=self._door.listen(address, 0),
+            process_request=self._route,
+            open_timeout=HANDSHAKE_SECONDS,
+            max_size=MAX_STRANGER_BYTES,
+            compression=None,
+            close_timeout=CLOSE_SECONDS,
+            ping_interval=None,  # the worker's heartbeat says more: that its Python runs
+            logger=Warnings(logger, {}),
+            **self._tls,
+        )
+        self._servers.append(server)
+        port: int = next(iter(server.sockets)).getsockname()[1]
+        return port
+
+    def send(self, host: str, message: FromDriver) -> bool:
+        """Queue a message for a worker; False if it has no channel now."""
+        connection = self._connections.get(host)
+        if connection is None:
+            return False
+        connection.send(message)
+        return True
+
+    def cut(self, host: str) -> None:
+        """End a worker's channel, if it has one; it gets no other unless the desk expects it."""
+        if (connection := self._connections.get(host)) is not None:
+            connection.cut()
+
+    async def close(self) -> None:
+        """Close all channels."""
+        for server in self._servers:
+            server.close()
+        self._door.close()
+        for server in self._servers:
+            await server.wait_closed()
+
+    def _route(self, connection: ServerConnection, request: Request) -> Response | None:
+        if request.path == CHANNEL_PATH:
+            return None
+        self._door.refuse(connection.remote_address, "not for the channel")
+        return connection.respond(HTTPStatus.NOT_FOUND, "")
+
+    async def _serve(self, socket: ServerConnection) -> None:
+        peer = socket.remote_address
+        try:
+            connection = await asyncio.wait_for(self._handshake(socket), HANDSHAKE_SECONDS)
+        except (ChannelError, ConnectionClosed, TimeoutError) as error:
+            self._door.refuse(peer, str(error) or "no answer in time")
+            await socket.close(POLICY_VIOLATION)
+            return
+        self._door.proved(peer)
+        try:
+            await self._converse(connection, str(peer[0]))
+        except ChannelError as error:
+            self._num_cut += 1
+            logger.warning("channel: %s cut off: %s", connection.hello.host, error)
+            await socket.close(POLICY_VIOLATION)
+
+    async def _handshake(self, socket: ServerConnection) -> Connection:
+        nonce = channel.challenge()
+        await socket.send(nonce)
+        hello, proof, session = channel.accept(self._key, nonce, await socket.recv())
+        if not self._desk.expects(hello):
+            self._door.refuse(socket.remote_address, why := f"{hello.host} is not expected")
+            await socket.send(proof)  # so that it believes us
+            await socket.close(channel.NOT_EXPECTED)
+            raise ChannelError(why)
+        socket.protocol.max_message_size = channel.MAX_FRAME_BYTES
+        await socket.send(proof)
+        return Connection(socket, session, hello)
+
+    async def _converse(self, connection: Connection, peer: str) -> None:
+        host = connection.hello.host
+        earlier = self._connections.get(host)
+        self._connections[host] = connection
+        if earlier is not None:
+            await earlier.close()
+        self._desk.connected(connection.hello, peer)
+        writer = asyncio.create_task(connection.write())
+        try:
+            await connection.read(self._desk.received)
+        finally:
+            writer.cancel()
+            if self._connections.get(host) is connection:
+                del self._connections[host]

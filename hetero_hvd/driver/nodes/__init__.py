@@ -1,0 +1,1 @@
+"""Which nodes there are: those of nodes.yaml and those that announce themselves."""

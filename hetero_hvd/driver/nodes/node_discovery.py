@@ -1,0 +1,222 @@
+"""nodes.yaml and the nodes that announce themselves, merged into one view."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from hetero_hvd.config import ClusterConfig, NodeConfig
+from hetero_hvd.config.job import JobConfig
+from hetero_hvd.config.paths import own_path
+from hetero_hvd.discovery.advert import Advert, Verifier
+from hetero_hvd.discovery.listener import Ear
+from hetero_hvd.discovery.machine import machine_identity
+from hetero_hvd.discovery.registry import Roster
+from hetero_hvd.discovery.words import in_words
+from hetero_hvd.driver.nodes.host_resolver import Names
+from hetero_hvd.errors import JobError
+from hetero_hvd.security.cluster_key import read_key
+
+logger = logging.getLogger(__name__)
+
+COMPLAINT_SECONDS = 10.0
+MAX_SAID = 20
+"""Reasons that people are told, each once."""
+
+ASK_SECONDS = 5.0
+
+
+LOOKS = 3
+"""A second each: zeroconf lets who has just announced himself wait for so long."""
+
+
+async def look_around(config: ClusterConfig) -> tuple[ClusterConfig, dict[str, Advert]]:
+    """The nodes of nodes.yaml and those that announce themselves now; takes 3 s.
+
+    Returns:
+        All nodes, and what the announced ones of them say, by name.
+
+    Raises:
+        UserError: The key cannot be read, or there is no network.
+    """
+    found = FoundNodes(replace(config.job, discover=True))
+    await found.open()
+    try:
+        found.merge(config)  # begins to look up host names
+        for _ in range(LOOKS):
+            found.ask()
+            await asyncio.sleep(1)
+            found.listen()
+        cluster = found.merge(config)
+        listed = {node.name for node in config.nodes}
+        names = {node.name for node in cluster.nodes} - listed
+        return cluster, {a.name: a for a in found.present() if a.name in names}
+    finally:
+        await found.close()
+
+
+class FoundNodes:
+    """The nodes that announce themselves. Used in the loop's thread only.
+
+    Args:
+        job: Of the job at its start: whether to listen, the key, and who is welcome.
+        say: Tells people of a node that is new.
+
+    Raises:
+        UserError: The key cannot be read.
+    """
+
+    def __init__(self, job: JobConfig, say: Callable[[str], None] = logger.info) -> None:
+        self._say = say
+        self._key_file = job.cluster_key_file or ""
+        self._tls_file = job.tls_file
+        self._allowed = set(job.allow.split(",")) if job.allow else None
+        self._ear = Ear() if job.discover else None
+        key = read_key(own_path(self._key_file, "job.cluster_key_file")) if job.discover else b""
+        self._verifier = Verifier(key)
+        self._roster = Roster()
+        self._complained_at_seconds = self._asked_at_seconds = -1e9
+        self._own_machine = machine_identity()
+        self._names, self._added, self._said = Names(), set[str](), set[str]()
+        self._machines: dict[str, str] = {}
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        """How many adverts were not used, by reason."""
+        dropped = self._ear.dropped if self._ear else 0
+        counts = {"dropped": dropped, "conflict": self._roster.conflicts}
+        return dict(self._verifier.ignored) | counts
+
+    async def open(self) -> None:
+        """Listen.
+
+        Raises:
+            JobError: There is no network to listen on.
+        """
+        if self._ear is not None:
+            try:
+                await self._ear.open()
+            except OSError as error:
+                raise JobError(f"job.discover: cannot listen for nodes: {error}") from error
+
+    async def close(self) -> None:
+        """Listen no more."""
+        self._names.close()
+        if self._ear is not None:
+            await self._ear.close()
+
+    def ask(self) -> None:
+        """Ask all agents to announce themselves; `listen` does so every 5 s."""
+        self._asked_at_seconds = time.monotonic()
+        if self._ear is not None:
+            self._ear.ask()
+
+    def listen(self) -> bool:
+        """Check what came since the last tick: what is too much the ear has dropped.
+
+        Returns:
+            Whether there is news: an advert that is believed.
+        """
+        if self._ear is None:
+            return False
+        has_news = False
+        now_seconds = time.monotonic()
+        if now_seconds - self._asked_at_seconds >= ASK_SECONDS:
+            self.ask()
+        for sender, text in self._ear.take():
+            verdict = self._verifier.check(text, now_seconds=time.time())
+            if isinstance(verdict, Advert):
+                has_news = True
+                if why := self._roster.heard(verdict, now_seconds=now_seconds):
+                    self._complain(sender, why, now_seconds)
+            elif verdict != "replayed":  # zeroconf itself repeats what it says
+                self._complain(sender, verdict, now_seconds)
+        return has_news
+
+    def meet(self, machines: Mapping[str, str]) -> None:
+        """Learn on which machines the nodes are: name to identity, of those that have told."""
+        self._machines.update(machines)
+
+    def merge(self, config: ClusterConfig) -> ClusterConfig:
+        """The nodes of nodes.yaml, completed, and the announced ones that it does not have."""
+        listed = tuple(self._with_key(node) for node in config.nodes)
+        if self._ear is None:
+            return config if listed == config.nodes else replace(config, nodes=listed)
+        names = {node.name for node in listed}
+        are_known = self._names.look_up(node.address for node in listed)
+        addresses = {a for node in listed for a in self._names.addresses(node.address)}
+        present = self.present()
+        machines = {self._machines[name] for name in names & self._machines.keys()}
+        if any(node.launcher == "local" for node in listed):
+            machines.add(self._own_machine)
+        added = [
+            node
+            for advert in present
+            if advert.name not in names and addresses.isdisjoint(advert.addresses)
+            if advert.machine not in machines and advert.slots
+            if self._allowed is None or advert.name in self._allowed
+            if are_known or advert.name in self._added
+            if (node := self._node(advert)) is not None
+        ]
+        for advert in present:
+            if advert.name in {node.name for node in added} - self._added:
+                self._greet(advert)
+        self._added = {node.name for node in added}
+        return replace(config, nodes=(*listed, *added))
+
+    def present(self) -> tuple[Advert, ...]:
+        """The newest adverts of those that are there, by name; also of those that are not used."""
+        return self._roster.present(now_seconds=time.monotonic())
+
+    def exporters(self, config: ClusterConfig) -> dict[str, str]:
+        """Where Prometheus finds the nodes' own metrics: name to `http[s]://ADDRESS:PORT`."""
+        names = {a: n.name for n in config.nodes for a in self._names.addresses(n.address)}
+        found = {}
+        for advert in self.present():
+            if advert.exporter:
+                name = next((names[a] for a in advert.addresses if a in names), advert.name)
+                address = advert.addresses[0]
+                host = f"[{address}]" if ":" in address else address
+                found[name] = f"{advert.exporter}://{host}:{advert.port}"
+        return found
+
+    def _with_key(self, node: NodeConfig) -> NodeConfig:
+        if node.launcher != "agent":
+            return node
+        return replace(
+            node,
+            identity_file=node.identity_file or self._key_file,
+            tls_file=node.tls_file or self._tls_file,
+        )
+
+    def _node(self, advert: Advert) -> NodeConfig | None:
+        """How to start its workers; None if Horovod, which knows IPv4 only, cannot reach it."""
+        for address in advert.addresses:
+            if ipaddress.ip_address(address).version == 4:  # noqa: PLR2004 - the protocol's name
+                return NodeConfig(
+                    name=advert.name,
+                    address=address,
+                    port=advert.port,
+                    slots=advert.slots,
+                    launcher="agent",
+                    identity_file=self._key_file,
+                    tls_file=self._tls_file,
+                )
+        return None
+
+    def _greet(self, advert: Advert) -> None:
+        self._say(f"{advert.name} announces itself: {in_words(advert)}")
+
+    def _complain(self, sender: str, why: str, now_seconds: float) -> None:
+        if why not in self._said and len(self._said) < MAX_SAID:
+            self._said.add(why)
+            self._say(f"an advert from {sender} is not used: {why}; more of these only in the log")
+        if now_seconds - self._complained_at_seconds >= COMPLAINT_SECONDS:
+            self._complained_at_seconds = now_seconds
+            logger.warning(
+                "an advert from %s was ignored: %s; so far: %s", sender, why, self.ignored
+            )

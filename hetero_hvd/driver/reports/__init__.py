@@ -1,0 +1,1 @@
+"""What is made of recorded runs: figures, plots, pages, exports, comparisons."""

@@ -1,0 +1,263 @@
+"""The driver's exporter: a run's events as Prometheus metrics. What is unknown is absent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from hetero_hvd.core.balance.hysteresis import Action
+from hetero_hvd.core.bandwidth import bus_factor
+from hetero_hvd.core.diagnosis.arrival_skew import exposed_seconds, lateness_seconds
+from hetero_hvd.core.view.metric_names import PREFIX, RUN, WORKER
+from hetero_hvd.driver.training.summary import Exchange
+from hetero_hvd.messages import (
+    CAUSES,
+    PHASES,
+    CollectivesTimed,
+    Crashed,
+    Decided,
+    Event,
+    OutOfMemory,
+    Recovered,
+    RunEnded,
+    RunStarted,
+    StepsTimed,
+    StepTiming,
+    StragglerReported,
+    WorkerId,
+    WorkersJoined,
+    WorkerStarted,
+)
+
+BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Upper ends in seconds; with +Inf the 13 that 10,000 ranks can bear."""
+
+PHASE_FIELDS = {phase: f"{phase}_seconds" for phase in (*PHASES, "other")}
+PHASE_FIELDS["h2d"] = PHASE_FIELDS["transfer"]
+"""Label of a phase to its column; `h2d` is the old label of `transfer`, for one more release."""
+
+STEP_BUCKETS = tuple(map(float, range(9)))
+"""The staleness bound is 8 at most."""
+
+RESETS = ("fault", "membership")
+OUT_OF_MEMORY = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
+
+
+def service_discovery(status: Mapping[str, Any], *, target: str) -> list[dict[str, Any]]:
+    """What Prometheus should scrape, for its http_sd.
+
+    Args:
+        status: As GET /status tells it; `node_exporters`, if there, maps a node's name to
+            `http[s]://ADDRESS:PORT` of its exporter. Only nodes that have a worker now are listed.
+        target: Address and port of the driver, whose series have their `run_id` already.
+    """
+    present = {worker.rpartition(":")[0] for worker in status["workers"]}
+    nodes = []
+    for node, url in sorted(status.get("node_exporters", {}).items()):
+        scheme, _, address = url.partition("://")
+        if node in present:
+            labels = {"node": node, "__scheme__": scheme}
+            nodes.append({"targets": [address], "labels": labels})
+    return [{"targets": [target], "labels": {}}, *nodes]
+
+
+class Metrics:
+    """Folds a run's events; `observe` is an observer of the journal.
+
+    Has a registry of its own, so that several can live in one process. Cost of an event:
+    O(workers), of a rendering: O(series).
+
+    Args:
+        run_id: See `RunStarted`; a label of every series.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        # It makes a series more for each counter, which nobody asks for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        self._run_id = run_id
+        self._gauges: dict[str, Gauge] = {}
+        self._counters: dict[str, Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for entry in (*RUN, *WORKER):
+            name, labels, of = PREFIX + entry.name, ("run_id", *entry.labels), self._registry
+            if entry.kind == "gauge":
+                self._gauges[entry.name] = Gauge(name, entry.doc, labels, registry=of)
+            elif entry.kind == "counter":
+                self._counters[entry.name] = Counter(name, entry.doc, labels, registry=of)
+            else:
+                buckets = STEP_BUCKETS if name.endswith("_steps") else BUCKETS
+                histogram = Histogram(name, entry.doc, labels, registry=of, buckets=buckets)
+                self._histograms[entry.name] = histogram
+        self._members: tuple[WorkerId, ...] = ()
+        self._rendezvous_id = 0
+        self._counted_reset = 0
+        self._slow: dict[WorkerId, str] = {}
+
+    def render(self) -> tuple[bytes, str]:
+        """The page for Prometheus, and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def observe(self, at_unix_seconds: float, event: Event) -> None:  # noqa: C901 - one line a kind
+        """Take in an event.
+
+        Args:
+            at_unix_seconds: When it happened, seconds since 1970.
+            event: What happened.
+        """
+        match event:
+            case RunStarted():
+                self._set("run_info", 1.0, run=event.run_id.rpartition("-")[0])
+                self._set("run_active", 1.0)
+                self._add("restarts", 0.0)
+            case WorkerStarted() if event.num_restarts:
+                self._add("restarts", 1.0)
+            case RunEnded():
+                self._set("run_active", 0.0)
+                self._set("run_exit_code", event.exit_code)
+            case WorkersJoined():
+                self._joined(event)
+            case StepsTimed() if self._is_of_members(event):
+                self._timed(at_unix_seconds, event)
+            case CollectivesTimed():
+                self._operations(event)
+            case Recovered() if event.rendezvous_id > self._counted_reset:
+                self._counted_reset = event.rendezvous_id
+                self._add("resets", 1.0, reason=event.cause)
+            case Decided():
+                self._add("balancer_decisions", 1.0, action=event.action.replace(" ", "_"))
+                if event.current_seconds > 0:
+                    gain = 1.0 - event.proposed_seconds / event.current_seconds
+                    self._set("planned_gain_ratio", gain)
+            case StragglerReported():
+                self._slow.pop(event.worker, None)
+                if event.is_slow:
+                    self._slow[event.worker] = event.cause or "unknown"
+                self._count_slow()
+            case OutOfMemory() | Crashed() if _is_out_of_memory(event):
+                self._add("oom", 1.0)
+
+    def _is_of_members(self, event: StepsTimed) -> bool:
+        is_present = event.rendezvous_id == self._rendezvous_id
+        return is_present and len(event.timings) == len(self._members)
+
+    def _joined(self, event: WorkersJoined) -> None:
+        for worker in set(self._members) - set(event.workers):
+            self._slow.pop(worker, None)
+            for entry in WORKER:
+                self._forget(entry.name, worker=str(worker))
+        self._members, self._rendezvous_id = event.workers, event.rendezvous_id
+        self._set("world_size", len(event.workers))
+        self._set("rendezvous_id", event.rendezvous_id)
+        self._add("oom", 0.0)  # all are heard of, so none is known to have happened
+        for reason in RESETS:  # a counter that begins at 1 has never increased, to Prometheus
+            self._add("resets", 0.0, reason=reason)
+        for action in get_args(Action):
+            self._add("balancer_decisions", 0.0, action=action.replace(" ", "_"))
+        self._count_slow()
+        for rank, worker in enumerate(event.workers):
+            self._set("worker_rank", rank, worker=str(worker))
+
+    def _timed(self, at_unix_seconds: float, event: StepsTimed) -> None:
+        self._set("last_step_timestamp_seconds", at_unix_seconds)
+        exchange = Exchange.of(event)
+        if exchange is None:
+            return
+        rows = [row for row in event.timings if row.num_steps > 0]
+        num_steps = max(row.num_steps for row in rows)
+        self._add("steps", num_steps)
+        self._add("samples", exchange.num_samples)
+        self._set("load_imbalance_ratio", exchange.imbalance_ratio)
+        speed = exchange.num_samples / exchange.num_seconds
+        self._set("goodput_ratio", speed / exchange.ideal_samples_per_second)
+        slowest = max((r.step_seconds for r in rows if r.step_seconds > 0), default=math.nan)
+        self._see("step_duration_seconds", slowest)
+        self._add("exposed_comm_seconds", exposed_seconds(rows) * num_steps)
+        hidden = [r.overlapped_comm_seconds for r in rows]
+        self._add("overlapped_comm_seconds", num_steps * sum(hidden) / len(hidden))
+        for row in rows:
+            for phase, field in PHASE_FIELDS.items():
+                self._see("phase_duration_seconds", getattr(row, field), phase=phase)
+            self._see("staleness_steps", row.staleness_steps)
+        self._workers(event.timings)
+
+    def _workers(self, rows: tuple[StepTiming, ...]) -> None:
+        speeds = [_speed(row) for row in rows]
+        fastest = max((speed for speed in speeds if math.isfinite(speed)), default=math.nan)
+        late = lateness_seconds(rows)
+        for worker, row, speed, behind in zip(self._members, rows, speeds, late, strict=True):
+            if row.num_steps == 0:
+                continue
+            values = {
+                "local_batch_size": row.local_batch_size,
+                "step_seconds": row.step_seconds,
+                "data_wait_seconds": row.data_wait_seconds,
+                "busy_seconds": row.busy_seconds,
+                "lag_steps": row.lag_steps,
+                "lateness_seconds": behind,
+                "speed_ratio": speed / fastest if fastest > 0 else math.nan,
+                "memory_headroom_ratio": 1.0
+                - row.memory_bytes / (row.memory_limit_bytes or math.nan),
+            }
+            for name, value in values.items():
+                self._set(f"worker_{name}", value, worker=str(worker))
+
+    def _operations(self, event: CollectivesTimed) -> None:
+        speeds: dict[tuple[str, str], tuple[float, float]] = {}
+        for entry in event.operations:
+            labels = {"op": entry.op, "backend": entry.backend}
+            bucket = str(entry.size_bucket_bytes)
+            mean = entry.total_seconds / entry.count
+            self._see("collective_duration_seconds", mean, **labels, size_bucket=bucket)
+            self._add("collective_operations", entry.count, **labels, size_bucket=bucket)
+            self._add("collective_bytes", entry.num_bytes, **labels)
+            num_bytes, seconds = speeds.get((entry.op, entry.backend), (0.0, 0.0))
+            moved = entry.num_bytes * bus_factor(entry.op, event.num_workers)
+            speeds[entry.op, entry.backend] = num_bytes + moved, seconds + entry.total_seconds
+        for (op, backend), (num_bytes, seconds) in speeds.items():
+            speed = num_bytes / seconds if seconds > 0 else math.nan
+            name = "collective_bus_bandwidth_bytes_per_second"
+            self._set(name, speed, op=op, backend=backend)
+
+    def _count_slow(self) -> None:
+        causes = list(self._slow.values())
+        for cause in CAUSES:
+            self._set("stragglers", causes.count(cause), cause=cause)
+
+    def _set(self, name: str, value: float, **labels: str) -> None:
+        """A gauge's value; one that was not measured is taken away."""
+        if math.isfinite(value):
+            self._gauges[name].labels(run_id=self._run_id, **labels).set(value)
+        else:
+            self._forget(name, **labels)
+
+    def _add(self, name: str, value: float, **labels: str) -> None:
+        if math.isfinite(value):
+            self._counters[name].labels(run_id=self._run_id, **labels).inc(value)
+
+    def _see(self, name: str, value: float, **labels: str) -> None:
+        if math.isfinite(value):
+            self._histograms[name].labels(run_id=self._run_id, **labels).observe(value)
+
+    def _forget(self, name: str, **labels: str) -> None:
+        self._gauges[name].remove_by_labels({"run_id": self._run_id, **labels})
+
+
+def _is_out_of_memory(event: OutOfMemory | Crashed) -> bool:
+    return isinstance(event, OutOfMemory) or event.error.startswith(OUT_OF_MEMORY)
+
+
+def _speed(row: StepTiming) -> float:
+    busy_seconds = row.busy_seconds
+    return row.local_batch_size / busy_seconds if busy_seconds > 0 else math.nan

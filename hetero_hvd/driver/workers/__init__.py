@@ -1,0 +1,1 @@
+"""The slots of a job: starting, watching, restarting and ending their processes."""

@@ -1,0 +1,78 @@
+"""Writes the folder from which Prometheus and Grafana can be started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hetero_hvd.monitoring.dashboards import dashboards
+
+RULES = Path(__file__).with_name("rules.yml")
+
+
+def write_stack(
+    folder: Path, *, driver: str, token_file: str | None = None, ca_file: str | None = None
+) -> list[Path]:
+    """Write prometheus.yml, the rules, and Grafana's provisioning and dashboards.
+
+    JSON is YAML too, so whatever stands in an address or a path is quoted rightly.
+
+    Args:
+        folder: Made if it is not there; files of the same names are replaced.
+        driver: Address of a driver, `http[s]://HOST:PORT`.
+        token_file: File with the driver's token for looking; Prometheus reads it, we do not.
+        ca_file: Certificate authority of the driver, PEM.
+
+    Returns:
+        What was written.
+    """
+    grafana = folder / "grafana"
+    path = "/etc/grafana/dashboards"
+    contents = {
+        folder / "prometheus.yml": _json(_prometheus(driver, token_file, ca_file)),
+        folder / "rules.yml": RULES.read_text(encoding="utf-8"),
+        grafana / "provisioning" / "datasources" / "hetero_hvd.yml": _json(_datasource()),
+        grafana / "provisioning" / "dashboards" / "hetero_hvd.yml": _json(_provider(path)),
+    }
+    for name, content in dashboards().items():
+        contents[grafana / "dashboards" / f"{name}.json"] = _json(content)
+    for file, text in contents.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return list(contents)
+
+
+def _prometheus(driver: str, token_file: str | None, ca_file: str | None) -> dict[str, Any]:
+    client: dict[str, Any] = {}
+    if token_file:
+        client["authorization"] = {"credentials_file": token_file}
+    if ca_file:
+        client["tls_config"] = {"ca_file": ca_file}
+    discovery = {"url": f"{driver.rstrip('/')}/sd", "refresh_interval": "5s", **client}
+    return {
+        "global": {"scrape_interval": "5s", "evaluation_interval": "5s"},
+        "rule_files": ["rules.yml"],
+        "scrape_configs": [
+            {
+                "job_name": "hetero_hvd",
+                "scheme": driver.partition("://")[0],
+                "http_sd_configs": [discovery],
+                **client,
+            }
+        ],
+    }
+
+
+def _datasource() -> dict[str, Any]:
+    source = {"name": "Prometheus", "type": "prometheus", "access": "proxy", "isDefault": True}
+    return {"apiVersion": 1, "datasources": [{**source, "url": "http://localhost:9090"}]}
+
+
+def _provider(path: str) -> dict[str, Any]:
+    provider = {"name": "hetero_hvd", "type": "file", "options": {"path": path}}
+    return {"apiVersion": 1, "providers": [provider]}
+
+
+def _json(content: object) -> str:
+    return json.dumps(content, indent=2) + "\n"

@@ -1,0 +1,1 @@
+"""What the kernel counts of processes and control groups."""

@@ -1,0 +1,1 @@
+"""Keys, certificates, tokens, and ports that strangers cannot fill."""

@@ -1,0 +1,263 @@
+"""The supervisor of one worker process on its node: `python -m hetero_hvd.supervisor`.
+
+The driver starts it, here or through ssh, and talks to it over standard input: first one JSON line
+that says what to run, then one signal name a line. The end of the input means that the driver or
+the ssh connection is gone. Whenever the supervisor goes, the whole process group of the worker
+goes: no orphan, anywhere. Standard library only, so that it costs little beside the worker.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hetero_hvd.probes.kernel.control_groups import num_oom_kills
+from hetero_hvd.probes.kernel.processes import active_seconds, session_of, state_of
+
+TERM_GRACE_SECONDS = 5.0
+"""Between SIGTERM and SIGKILL, unless the driver knows better; Horovod's launcher waits as long."""
+
+MAX_LINE_BYTES = 2**20
+PR_SET_PDEATHSIG = 1
+EXIT_CANNOT_START = 127
+EXIT_OUT_OF_MEMORY = 71
+"""The kernel has killed the worker for want of memory; see `driver.workers.micro_batch_cap`."""
+
+GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
+SITE = Path(__file__).parent / "site"
+"""Refuses scripts that would train alone; see the module in it."""
+
+
+def lines(descriptor: int) -> Iterator[bytes]:
+    """The complete lines that arrive; ends with the input, or at a line that cannot be ours."""
+    rest = b""
+    while len(rest) <= MAX_LINE_BYTES and (chunk := os.read(descriptor, 65536)):
+        *complete, rest = (rest + chunk).split(b"\n")
+        yield from complete
+
+
+def visible_gpus(environment: dict[str, str]) -> list[str]:
+    """The node's GPUs as CUDA would number them, without loading CUDA."""
+    given = environment.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name.strip() for name in given.split(",") if name.strip()]
+    with suppress(OSError):
+        return [str(index) for index in range(len(list(GPU_FOLDER.iterdir())))]
+    return []
+
+
+def worker_environment(order: dict[str, Any]) -> dict[str, str]:
+    """This process's environment, the driver's additions, and the slot's own GPU.
+
+    `python` in the command is this interpreter, whether its virtual environment is active or not.
+    """
+    environment = {**os.environ, **order["environment"]}
+    environment["PATH"] = os.pathsep.join(
+        [str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]
+    )
+    entries = [str(SITE), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, entries))
+    gpus = visible_gpus(environment)
+    if order["gpu"] is not None and order["gpu"] < len(gpus):
+        environment["CUDA_VISIBLE_DEVICES"] = gpus[order["gpu"]]
+    return environment
+
+
+def killed_with_parent() -> Callable[[], None]:
+    """A function to run in the child: the kernel kills it when this process dies, in any way."""
+    libc = ctypes.CDLL(None)
+    parent = os.getpid()
+
+    def prepare() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(EXIT_CANNOT_START)
+
+    return prepare
+
+
+def read_order(line: bytes) -> dict[str, Any]:
+    """The driver's first line.
+
+    Raises:
+        ValueError: It is no order; the text says which field is wrong.
+    """
+    try:
+        order = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("the order is no JSON") from error
+    if not isinstance(order, dict):
+        raise ValueError("the order is no JSON object")  # noqa: TRY004 - what was read is wrong
+    command, environment = order.get("command"), order.get("environment")
+    gpu = order.get("gpu", "")
+    fields = {
+        "command": _are_texts(command) and bool(command),
+        "directory": _are_texts([order.get("directory")]),
+        "environment": isinstance(environment, dict)
+        and _are_texts([*environment, *environment.values()])
+        and all(name and "=" not in name for name in environment),
+        "gpu": gpu is None or (type(gpu) is int and gpu >= 0),
+    }
+    for name, is_right in fields.items():
+        if not is_right:
+            raise ValueError(f"field {name!r} of the order is not as it must be")
+    return order
+
+
+def _are_texts(values: object) -> bool:
+    """Whether it is a list of texts, none of which ends early for the system."""
+    return isinstance(values, list) and all(
+        isinstance(value, str) and "\0" not in value for value in values
+    )
+
+
+def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Run the command in a process group of its own; a script gets this interpreter.
+
+    Raises:
+        OSError: There is no such program or folder.
+        RuntimeError: The folder is in the home of a user that is not there.
+        ValueError: A text cannot be given to a program here.
+    """
+    command: list[str] = order["command"]
+    if command[0].endswith(".py"):
+        command = [sys.executable, *command]
+    environment = worker_environment(order)
+    return subprocess.Popen(
+        command,
+        cwd=Path(order["directory"]).expanduser(),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=killed_with_parent(),  # noqa: PLW1509 - no thread was started yet
+    )
+
+
+def signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+    """Signal the worker and whatever it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, number)
+
+
+def tell_pulse(pid: int) -> None:
+    """Tell how the worker is, in one piece, among what it writes; see `driver.output.pulse`."""
+    own, of_all = active_seconds(pid), sum(map(active_seconds, session_of(pid)))
+    sign = f"\x01hetero-hvd:{state_of(pid)} {own:.3f} {of_all:.3f}\x01"
+    with suppress(OSError):
+        os.write(sys.stdout.fileno(), sign.encode())
+
+
+class Grace:
+    """The time between SIGTERM and SIGKILL; may change while it passes."""
+
+    def __init__(self) -> None:
+        self._seconds, self._changed = TERM_GRACE_SECONDS, threading.Event()
+
+    def allow(self, seconds: bytes) -> None:
+        """Take a new one."""
+        with suppress(ValueError):
+            self._seconds = float(seconds)
+            self._changed.set()
+
+    def wait(self) -> None:
+        """Until it is over."""
+        began_at_seconds = time.monotonic()
+        while (left := began_at_seconds + self._seconds - time.monotonic()) > 0:
+            self._changed.wait(left)
+            self._changed.clear()
+
+
+def obey(
+    child: subprocess.Popen[bytes],
+    orders: Iterator[bytes],
+    ending: threading.Event,
+    killing: threading.Event,
+    grace: Grace,
+) -> None:
+    """Read the driver's further orders; the end of the input ends the worker."""
+    try:
+        for line in orders:
+            if line == b"KILL":
+                killing.set()
+                signal_group(child, signal.SIGKILL)
+            elif line == b"TERM":
+                ending.set()
+            elif line.startswith(b"GRACE "):
+                grace.allow(line.removeprefix(b"GRACE "))
+            elif line == b"LOOK":
+                tell_pulse(child.pid)
+    finally:  # also after an error of ours: nobody would hear the order to end any more
+        ending.set()
+
+
+def end_when_told(
+    child: subprocess.Popen[bytes], ending: threading.Event, grace: Grace, *, is_script: bool
+) -> None:
+    """SIGTERM first; what is left after the grace gets SIGKILL.
+
+    A Python script ends what it has started itself; its data loader must not die before it, as it
+    still finishes a step. Any other command may not pass the signal on.
+    """
+    ending.wait()
+    if is_script:
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGTERM)
+    else:
+        signal_group(child, signal.SIGTERM)
+    grace.wait()
+    signal_group(child, signal.SIGKILL)
+
+
+def main() -> int:
+    """Supervise one worker.
+
+    Returns:
+        The worker's exit code; 128 + n if signal n ended it; 127 if it could not be started; 71
+        if the kernel killed it for want of memory.
+    """
+    if sys.argv[1:] == ["--gpus"]:
+        sys.stdout.write(f"{len(visible_gpus(dict(os.environ)))}\n")
+        return 0
+    orders = lines(sys.stdin.fileno())
+    first = next(orders, None)
+    if first is None:
+        return EXIT_CANNOT_START
+    ending, killing, grace = threading.Event(), threading.Event(), Grace()
+    num_kills = num_oom_kills()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    try:
+        order = read_order(first)
+        child = start(order)
+    except (OSError, RuntimeError, ValueError) as error:
+        sys.stderr.write(f"cannot start the worker: {error}\n")
+        return EXIT_CANNOT_START
+    is_script = order["command"][0].endswith(".py")
+    tasks = (
+        lambda: obey(child, orders, ending, killing, grace),
+        lambda: end_when_told(child, ending, grace, is_script=is_script),
+    )
+    for task in tasks:
+        threading.Thread(target=task, daemon=True).start()
+    # Not reaped yet, the worker keeps its process group's number from being given to somebody else.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    signal_group(child, signal.SIGKILL)
+    code = child.wait()
+    is_asked_for = killing.is_set() or ending.is_set()
+    if code == -signal.SIGKILL and not is_asked_for and num_oom_kills() > num_kills:
+        return EXIT_OUT_OF_MEMORY
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""How fast this slot is, and how fast it trains the model of a script."""

@@ -1,0 +1,1 @@
+"""Collective operations: the door to Horovod, and what is built on it alone."""

@@ -1,0 +1,364 @@
+"""The worker's door to Horovod: every collective operation, and nothing that decides anything.
+
+`SoloCollective` is the same for a script that runs alone, for which Horovod need not be installed.
+Horovod's `HorovodInternalError` (a peer is gone, or the membership changed under way) becomes
+`Interrupted` here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import torch
+
+from hetero_hvd.errors import JobError, TransientError, WorkerLostError
+from hetero_hvd.probes.horovod_build import corrections
+from hetero_hvd.worker.comm.instruments import Instruments
+from hetero_hvd.worker.comm.operation_log import OperationLog
+from hetero_hvd.worker.comm.single_process import SoloCollective
+from hetero_hvd.worker.comm.sockets import connections, cut, open_sockets
+
+MIN_POLL_SECONDS, MAX_POLL_SECONDS, POLL_RATIO = 0.0002, 0.002, 1 / 32
+"""Between two looks at an operation under way: this part of the time waited so far, within bounds.
+The `hvd.synchronize` of a stock Horovod would spin on a core that CPU workers need for computing
+(75-97 % of it, measured); a look each 0.2 ms takes 2.5 % of a core."""
+
+BROADCAST_CHUNK_BYTES = 64 * 2**20
+"""Gloo counts elements in an int; smaller pieces also bound the extra memory."""
+
+MAX_INIT_SECONDS = 600.0
+"""How long a worker tries to enter a rendezvous before it gives up."""
+
+RETRY_SECONDS = 0.05
+"""Between two such tries."""
+
+OTHER_LAUNCHERS = {
+    "OMPI_COMM_WORLD_SIZE": "mpirun",
+    "PMI_SIZE": "mpiexec",
+    "LOCAL_WORLD_SIZE": "torchrun",
+}
+"""Variables that tell that another launcher started several processes."""
+
+Handle = Any
+"""An operation under way, as `wait` takes it; it remembers its end, so it can be asked again."""
+
+
+class Interrupted(TransientError):  # noqa: N818 - control flow, as in Horovod
+    """A collective operation broke: a new rendezvous, and on from the last complete step."""
+
+
+class Pending:
+    """An operation of one rendezvous.
+
+    Horovod knows its operations by number and forgets how they ended (0.28.1, `torch/mpi_ops.py`):
+    after a wait that failed, a second one returns None as if all were well, a look raises
+    ValueError, and in the next rendezvous the number belongs to another operation.
+
+    Args:
+        number: Horovod's.
+        generation: Of the rendezvous.
+
+    Attributes:
+        result: What a wait returned; None: none has yet.
+        fault: Why it broke; empty if it did not.
+    """
+
+    __slots__ = ("fault", "generation", "number", "result")
+
+    def __init__(self, number: int, generation: int) -> None:
+        self.number, self.generation = number, generation
+        self.result: torch.Tensor | None = None
+        self.fault = ""
+
+
+class Collective(Protocol):
+    """What the workers of one rendezvous do together."""
+
+    rank: int
+    size: int
+    operations: OperationLog
+    """Hears of every operation."""
+
+    def start(self) -> None:
+        """Enter the first rendezvous."""
+
+    def restart(self) -> None:
+        """Leave this rendezvous and enter the next one; operations under way are dropped."""
+
+    def stop(self) -> None:
+        """Leave for good."""
+
+    generation: int
+    """Counts the rendezvous that were entered or tried."""
+
+    def cut(self, generation: int | None = None) -> None:
+        """Let every operation under way fail; may be called from any thread.
+
+        Args:
+            generation: Only if this is still the rendezvous under way.
+        """
+
+    def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
+        """Start summing `tensor` over all workers, in place."""
+
+    def gather_rows_async(self, rows: torch.Tensor, name: str) -> Handle:
+        """Start concatenating 2-D `rows` of all workers in rank order; `wait` returns them."""
+
+    def wait(self, handle: Handle) -> torch.Tensor:
+        """Block until the operation is done; a second call gives the same answer.
+
+        Raises:
+            Interrupted: It broke, or its rendezvous is over; what it would have written is
+                undefined.
+        """
+
+    def is_done(self, handle: Handle) -> bool:
+        """Whether `wait` would return, or fail, at once."""
+
+    def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
+        """Copy rank `root`'s 1-D tensor into everybody's, in place."""
+
+
+class HorovodCollective:
+    """The workers of one Horovod rendezvous.
+
+    Args:
+        elastic: Whether a new rendezvous can be entered after a fault.
+        is_unwanted: Asked after a failed attempt to enter one: whether to stop trying.
+        hvd: What to use as `horovod.torch`; None: the installed one.
+    """
+
+    def __init__(
+        self,
+        *,
+        elastic: bool,
+        is_unwanted: Callable[[], bool],
+        hvd: Any = None,  # noqa: ANN401 - has no types
+    ) -> None:
+        # Horovod is needed only by those who train together.
+        self._hvd = hvd = hvd or importlib.import_module("horovod.torch")
+        self._elastic = elastic
+        self._is_unwanted = is_unwanted
+        self._spins = "waits-are-woken" not in corrections()
+        self.operations = OperationLog(self.is_done)
+        self.instruments = Instruments(hvd)
+        self._before = open_sockets()
+        self._own: dict[int, int] | None = None
+        self._cutting = threading.Lock()
+        self.generation = 0
+        self.rank = 0
+        self.size = 1
+
+    def start(self) -> None:
+        """Enter a rendezvous; try again if it breaks while it forms (corrected Horovod only).
+
+        Raises JobError if Horovod does not start, WorkerLostError if this is no member any more.
+        """
+        deadline = time.monotonic() + MAX_INIT_SECONDS
+        with self._cutting:
+            self._before, self._own = open_sockets(), None
+        while True:
+            try:
+                self._hvd.init()
+                self.rank, self.size = self._hvd.rank(), self._hvd.size()
+                self._reserve()
+                self._own = self._found_own()
+                break
+            # ValueError is raised by the corrected Horovod; the stock one aborts.
+            except (ValueError, Interrupted) as error:
+                self._hvd.shutdown()
+                if self._is_unwanted():
+                    raise WorkerLostError("no longer a member of the job") from error
+                if not self._elastic or time.monotonic() > deadline:
+                    raise JobError(f"Horovod did not start: {error}") from error
+                time.sleep(RETRY_SECONDS)
+
+    def _reserve(self) -> None:
+        """Let Horovod allocate the buffer in which it joins small reductions, by joining two.
+
+        It would do so when first two come together, in its own thread, and if there is no memory
+        then, that thread ends without a word to those who wait for these two.
+        """
+        pair = [torch.zeros(1), torch.zeros(1)]
+        reduce, total = self._hvd.grouped_allreduce_async_, self._hvd.Sum
+        self.wait(self._submitted(lambda: reduce(pair, name="reserve", op=total)))
+
+    def _found_own(self) -> dict[int, int]:
+        """Horovod's connections: both ends are new, one here and one at another worker.
+
+        All are there after `init`. The script may have opened others meanwhile, in a thread.
+        """
+        new = dict(open_sockets().items() - self._before.items())
+        ends = connections(new)
+        own = [[self.rank, _digest(near, far)] for near, far in ends.values()]
+        rows = torch.tensor([[self.rank, 0], *own], dtype=torch.int64)
+        known = self.wait(self.gather_rows_async(rows, "connections")).tolist()
+        theirs = {digest for rank, digest in known if rank != self.rank}
+        found = {fd: new[fd] for fd, (near, far) in ends.items() if _digest(far, near) in theirs}
+        if len(found) < self.size - 1:  # something between them changes addresses
+            return {descriptor: new[descriptor] for descriptor in ends}
+        return found
+
+    def restart(self) -> None:
+        """Shut Horovod down and start it again; all handles are void afterwards."""
+        if not self._elastic:
+            raise JobError("a worker is gone, and this job was not started as an elastic one")
+        with self._cutting:  # what is meant for this rendezvous must not hit the next one
+            self.generation += 1
+        self.operations.forget()
+        self._hvd.shutdown()
+        self.cut()  # the stock Horovod leaves most of them open: others would wait for this worker
+        self.start()
+
+    def stop(self) -> None:
+        """Shut Horovod down."""
+        self._hvd.shutdown()
+
+    def cut(self, generation: int | None = None) -> None:
+        """End Horovod's connections; while a rendezvous forms, all that were opened since."""
+        port = int(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "0"))
+        with self._cutting:
+            if generation in (None, self.generation):
+                new = dict(open_sockets().items() - self._before.items())
+                cut(new if self._own is None else self._own, except_port=port)
+
+    def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
+        """Start `hvd.allreduce_async_` with `op=Sum`; equal names and shapes on all ranks."""
+        reduce, total = self._hvd.allreduce_async_, self._hvd.Sum
+        handle = self._submitted(lambda: reduce(tensor, name=name, op=total))
+        return self._launched(handle, "allreduce", tensor)
+
+    def gather_rows_async(self, rows: torch.Tensor, name: str) -> Handle:
+        """Start `hvd.allgather_async`; the number of rows may differ between ranks."""
+        handle = self._submitted(lambda: self._hvd.allgather_async(rows, name=name))
+        return self._launched(handle, "allgather", rows)
+
+    def operate_async(
+        self, op: str, tensor: torch.Tensor, name: str, options: dict[str, Any]
+    ) -> Handle:
+        """Start any operation; see `Instruments.operate`."""
+        return self._submitted(lambda: self.instruments.operate(op, tensor, name, options))
+
+    def wait(self, handle: Handle) -> torch.Tensor:
+        """Sleep until it is done, so that a waiting worker leaves its core to a computing one."""
+        if handle.result is not None:
+            result: torch.Tensor = handle.result
+            return result
+        if not handle.fault and handle.generation != self.generation:
+            handle.fault = "the rendezvous of this operation is over"
+        if handle.fault:
+            raise Interrupted(handle.fault)
+        if self._spins:
+            self._poll(handle)
+        try:
+            handle.result = result = self._hvd.synchronize(handle.number)
+        except self._hvd.HorovodInternalError as error:
+            handle.fault = str(error)
+            raise _translated(error) from error
+        self.operations.done(handle, getattr(result, "nbytes", None))
+        return result
+
+    def _poll(self, handle: Handle) -> None:
+        began_at = time.perf_counter()
+        while not self.is_done(handle):
+            waited = time.perf_counter() - began_at
+            time.sleep(min(max(MIN_POLL_SECONDS, POLL_RATIO * waited), MAX_POLL_SECONDS))
+
+    def _submitted(self, submit: Callable[[], int]) -> Pending:
+        try:
+            return Pending(submit(), self.generation)
+        except self._hvd.HorovodInternalError as error:
+            raise _translated(error) from error
+
+    def _launched(self, handle: Pending, op: str, tensor: torch.Tensor) -> Pending:
+        self.operations.launched(handle, op, self.instruments.backend_of(tensor), tensor.nbytes)
+        return handle
+
+    def is_done(self, handle: Handle) -> bool:
+        """Ask Horovod, unless the end is known."""
+        if handle.result is not None or handle.fault or handle.generation != self.generation:
+            return True
+        return bool(self._hvd.poll(handle.number))
+
+    def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
+        """Broadcast in chunks, in place."""
+        chunk = max(1, BROADCAST_CHUNK_BYTES // tensor.element_size())
+        for index, start in enumerate(range(0, tensor.numel(), chunk)):
+            piece = tensor[start : start + chunk]
+            self._broadcast(piece, root, f"{name}.{index}")
+
+    def _broadcast(self, piece: torch.Tensor, root: int, name: str) -> None:
+        handle = self._submitted(lambda: self._hvd.broadcast_async_(piece, root, name=name))
+        self.wait(self._launched(handle, "broadcast", piece))
+
+
+def _digest(one: str, other: str) -> int:
+    """A number of 63 bits that stands for a connection, as one end sees it."""
+    digest = blake2b(f"{one} {other}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def _translated(error: Exception) -> Exception:
+    """A broken rendezvous is worth a new one; a mismatch between ranks would only come again."""
+    if "ismatched" in str(error):
+        return JobError(f"the workers do not agree on what to reduce: {error}")
+    return Interrupted(str(error))
+
+
+def nccl_version() -> str:
+    """Of the NCCL that Horovod was built with; empty without it, or without Horovod."""
+    try:
+        import horovod.torch as hvd  # noqa: PLC0415 - as above
+    except ImportError:
+        return ""
+    code = int(hvd.nccl_built())  # NCCL_VERSION_CODE, since NCCL 2.9 in this form
+    return f"{code // 10_000}.{code % 10_000 // 100}.{code % 100}" if code else ""
+
+
+def open_collective(*, is_unwanted: Callable[[], bool]) -> Collective:
+    """The collective that this process's environment asks for.
+
+    Horovod's launcher (ours, `horovodrun`, elastic or not) sets `HOROVOD_RANK`; without it the
+    script runs alone.
+
+    Args:
+        is_unwanted: Whether the driver has told this worker to leave.
+
+    Raises:
+        JobError: Another launcher started several processes, which would each train alone.
+    """
+    if "HOROVOD_RANK" not in os.environ:
+        for variable, launcher in OTHER_LAUNCHERS.items():
+            if int(os.environ.get(variable, "1")) > 1:
+                raise JobError(
+                    f"{variable} is set: start the script with hetero-hvd run or horovodrun "
+                    f"instead of {launcher}"
+                )
+        return SoloCollective()
+    return HorovodCollective(
+        elastic=os.environ.get("HOROVOD_ELASTIC") == "1", is_unwanted=is_unwanted
+    )
+
+
+class HostUpdates:
+    """Horovod's own notice that hosts came or went, for a script under elastic `horovodrun`.
+
+    Horovod's driver tells rank 0. Our own sends `ResetRequested` on the channel instead.
+    """
+
+    def __init__(self) -> None:
+        from horovod.common.elastic import notification_manager  # noqa: PLC0415 - as above
+
+        self.pending = False
+        notification_manager.init()
+        notification_manager.register_listener(self)
+
+    def on_hosts_updated(self, timestamp: float, update_res: Sequence[int] | int) -> None:  # noqa: ARG002
+        """Called by Horovod's notification thread on rank 0."""
+        self.pending = True

@@ -1,0 +1,54 @@
+"""The collective operations of a script that runs alone: see `collective.Collective`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hetero_hvd.worker.comm.operation_log import OperationLog
+
+Handle = Any
+
+
+class SoloCollective:
+    """One worker, no Horovod: every operation is the identity."""
+
+    rank = 0
+    size = 1
+    generation = 0
+
+    def __init__(self) -> None:
+        self.operations = OperationLog()
+
+    def start(self) -> None:
+        """Nobody to meet."""
+
+    def restart(self) -> None:
+        """Nobody to meet."""
+
+    def stop(self) -> None:
+        """Nobody to leave."""
+
+    def cut(self, generation: int | None = None) -> None:
+        """Nothing to wait for."""
+
+    def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:  # noqa: ARG002
+        """The sum of one tensor is itself."""
+        return tensor
+
+    def gather_rows_async(self, rows: torch.Tensor, name: str) -> Handle:  # noqa: ARG002
+        """The rows of one worker are its own."""
+        return rows.clone()
+
+    def wait(self, handle: Handle) -> torch.Tensor:
+        """Already there."""
+        tensor: torch.Tensor = handle
+        return tensor
+
+    def is_done(self, handle: Handle) -> bool:  # noqa: ARG002
+        """Always."""
+        return True
+
+    def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
+        """Everybody has it."""

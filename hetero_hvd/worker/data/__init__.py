@@ -1,0 +1,1 @@
+"""Which samples this worker loads, in which order and with which random numbers."""

@@ -1,0 +1,91 @@
+"""Random numbers that depend on what is computed, not on who computes it or when."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hetero_hvd.core.data.grains import Stream, seed_of
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators of Python, NumPy and torch (for CPU and CUDA).
+
+    Args:
+        seed: 64 bits.
+    """
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that scripts use
+    # `torch.manual_seed` formats a traceback for each kind of device: a millisecond.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)
+
+
+@contextmanager
+def own_course(seed: int | None = None) -> Iterator[None]:
+    """Inside, the global generators go their own way; afterwards they are as they were before.
+
+    Args:
+        seed: Where they start; None: where they are.
+    """
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    if seed is not None:
+        seed_all(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(states[2])
+        if on_devices:
+            torch.cuda.set_rng_state_all(on_devices)
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds of one step.
+
+    Attributes:
+        seed: The run's.
+        epoch: Epoch.
+        step: Step in the epoch.
+    """
+
+    seed: int
+    epoch: int
+    step: int
+
+    def use(self, stream: Stream, grain: int = 0) -> None:
+        """Seed all generators for one purpose."""
+        seed_all(seed_of(self.seed, self.epoch, self.step, grain, stream))
+
+
+def equal(one: Any, other: Any) -> bool:  # noqa: ANN401 - samples of any kind
+    """Whether two samples, batches or results are the same, as far as they can be looked into."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor | np.ndarray) or hasattr(type(one), "__array_interface__"):
+        return _equal_arrays(one, other)
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if is_dataclass(one):
+        return equal(vars(one), vars(other))
+    return not isinstance(one, int | float | str | bytes) or one == other or one != one  # noqa: PLR0124
+
+
+def _equal_arrays(one: Any, other: Any) -> bool:  # noqa: ANN401 - tensors, arrays, images
+    if isinstance(one, torch.Tensor):
+        is_dense = one.layout is torch.strided and other.layout is torch.strided
+        return not is_dense or torch.equal(one.nan_to_num(), other.nan_to_num())
+    one, other = np.asarray(one), np.asarray(other)
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))

@@ -1,0 +1,391 @@
+"""Hands out this worker's share of each global batch.
+
+Step k of an epoch consumes positions `[k*B, (k+1)*B)` of a permutation that depends on (seed,
+epoch) alone; a worker takes the contiguous slice that the plan gives its rank. So nothing but
+(epoch, step) describes where the data is, and no sample is lost or repeated over any change of plan
+or membership.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch.utils.data as torch_data
+
+from hetero_hvd.core.data import grains, shards
+from hetero_hvd.core.data.grains import Stream
+from hetero_hvd.errors import UserError
+from hetero_hvd.worker.data.collate import AsItIs, Collate, InitialiseWith, fetching
+from hetero_hvd.worker.data.grain_batch import GrainBatch
+from hetero_hvd.worker.data.grain_reading import GrainDataset, GrainRequest, Trial, grains_of
+from hetero_hvd.worker.data.position import Order
+from hetero_hvd.worker.data.seeding import Seeds, own_course
+
+
+class Slice(NamedTuple):
+    """This worker's part of one step.
+
+    Attributes:
+        step_in_epoch: Which step.
+        num_samples: Samples of this worker, >= 0.
+        global_samples: Samples of all workers together in this step, > 0.
+        batch: What the user's `collate_fn` made of them; None when there are none.
+        epoch: Which epoch.
+        first_sample: Samples of the step that come before them, on other workers.
+        grains: The same as `batch`, grain by grain; None where there are no grains.
+        num_idle: Workers that have no part of the step.
+    """
+
+    step_in_epoch: int
+    num_samples: int
+    global_samples: int
+    batch: Any
+    epoch: int = 0
+    first_sample: int = 0
+    grains: GrainBatch | None = None
+    num_idle: int = 0
+
+
+SharesAt = Callable[[int], tuple[Sequence[int], int]]
+"""Local batch sizes in rank order and this worker's rank, for a step of the epoch."""
+
+
+class _StepSampler:
+    """The inner loader's batch sampler: asks for the plan only when a step is to be loaded."""
+
+    def __init__(self) -> None:
+        self.steps: Iterator[tuple[int, Sequence[Any]]] = iter(())
+
+    def __iter__(self) -> Iterator[Sequence[Any]]:
+        return map(itemgetter(1), self.steps)
+
+
+class ShareLoader:
+    """A user's `DataLoader`, cut into this worker's shares.
+
+    The global batch size, the order (shuffled or not), `drop_last`, `collate_fn`, worker processes,
+    prefetching and pinning are taken from the user's loader. The data order comes from (seed,
+    epoch), not from torch's generator, so that every worker knows it.
+
+    For an `IterableDataset` every worker reads the whole stream and keeps its slice: each sample is
+    used exactly once provided that the stream is the same on every worker and at every repetition.
+
+    Args:
+        loader: The loader of the script, with `batch_size` = samples per global batch.
+        accumulation_steps: Batches of the loader in one optimizer step, >= 1.
+        seed: Seed of the data order.
+        grain: Samples that are never split between workers, and that are read and collated by
+            themselves, with generators seeded for them; None: samples are divided one by one and
+            read as they come.
+        undivided: The same, but read as they come.
+
+    Raises:
+        UserError: The loader is of a kind whose samples cannot be divided; says which and what to
+            do.
+    """
+
+    def __init__(
+        self,
+        loader: torch_data.DataLoader[Any],
+        *,
+        accumulation_steps: int = 1,
+        seed: int = 0,
+        grain: int | None = None,
+        undivided: int = 1,
+    ) -> None:
+        self.global_batch_size = (loader.batch_size or 1) * accumulation_steps
+        self._source = loader
+        self._seed, self._grain, self._undivided = seed, grain, grain or undivided
+        self._is_stream = isinstance(loader.dataset, torch_data.IterableDataset)
+        self._shuffle = not self._is_stream and _is_shuffled(loader)
+        if self._is_stream and loader.num_workers:
+            raise UserError("an IterableDataset is read in the worker itself: set num_workers=0")
+        self._sampler = _StepSampler()
+        self._inner: torch_data.DataLoader[Any] | None = None
+        if grain is not None:
+            try_reading(loader, grain)
+            self._inner = _inner_loader(loader, self._reader(), self._sampler)
+        elif not self._is_stream:
+            self._inner = _inner_loader(loader, loader.dataset, self._sampler)
+        self._order: tuple[int, np.ndarray[Any, np.dtype[np.int64]]] | None = None
+
+    @property
+    def prefetch_steps(self) -> int:
+        """Steps ahead of the current one whose samples may already be asked for."""
+        return self._source.num_workers * (self._source.prefetch_factor or 0)
+
+    def steps_per_epoch(self, skipped: int = 0) -> int | None:
+        """Optimizer steps in an epoch; None for a stream, whose end is known when it comes.
+
+        Args:
+            skipped: Samples of the epoch that come before its step 0.
+        """
+        if self._is_stream:
+            return None
+        drop_last = self._source.drop_last
+        left = self.num_samples - skipped
+        return shards.steps_per_epoch(left, self.global_batch_size, drop_last=drop_last)
+
+    @property
+    def order(self) -> Order:
+        """What decides which samples a step consumes."""
+        return Order(
+            global_batch_size=self.global_batch_size,
+            num_samples=-1 if self._is_stream else self.num_samples,
+            is_shuffled=self._shuffle,
+            seed=self._seed,
+            drop_last=self._source.drop_last,
+        )
+
+    def slices(
+        self, epoch: int, first_step: int, shares_at: SharesAt, skipped: int = 0
+    ) -> Iterator[Slice]:
+        """This worker's slices of one epoch, from a step on.
+
+        Steps are loaded ahead by `prefetch_steps`; `shares_at` is asked once per step, in order,
+        when its loading starts.
+
+        Args:
+            epoch: Which permutation.
+            first_step: First step of the epoch to hand out, >= 0.
+            shares_at: The plan.
+            skipped: Samples of the epoch that come before its step 0.
+        """
+        if self._inner is None:
+            yield from self._stream_slices(epoch, first_step, shares_at, skipped)
+            return
+        planned: list[Slice] = []
+        self._sampler.steps = self._indices(epoch, first_step, shares_at, skipped, planned)
+        for batch in self._inner:
+            part = planned.pop(0)
+            yield part._replace(batch=batch) if self._grain is None else self._whole(part, batch)
+
+    def _whole(self, part: Slice, found: Any) -> Slice:  # noqa: ANN401 - what the reader gave
+        """The part with its grains, put together for the script."""
+        if not (grains_found := grains_of(found)):
+            return part
+        size = self._grain or 1
+        sizes = [min(size, part.num_samples - at) for at in range(0, part.num_samples, size)]
+        batch = GrainBatch(grains_found, sizes)
+        return part._replace(batch=batch.joined, grains=batch)
+
+    def batches_alone(self, num_batches: int) -> Iterator[int]:
+        """Read whole batches by one reader, as fast as it can; yields the samples of each."""
+        if self._is_stream:
+            return
+        sampler, planned = _StepSampler(), list[Slice]()
+        total = (self.global_batch_size,), 0
+        steps = self._indices(0, 0, lambda _: total, 0, planned)
+        sampler.steps = itertools.islice(steps, num_batches)
+        dataset = self._source.dataset if self._grain is None else self._reader()
+        for _ in _inner_loader(self._source, dataset, sampler, num_workers=1):
+            yield planned.pop(0).num_samples
+
+    def _reader(self) -> GrainDataset:
+        return GrainDataset(self._source.dataset, self._source.collate_fn)
+
+    @property
+    def num_samples(self) -> int:
+        """Of the dataset; a stream has no number."""
+        return len(self._source.dataset)  # type: ignore[arg-type]
+
+    def num_chunks(self, size: int) -> int:
+        """Pieces of `size` samples in an epoch; the last, smaller one counts unless dropped."""
+        return shards.steps_per_epoch(self.num_samples, size, drop_last=self._source.drop_last)
+
+    def indices(self, epoch: int, positions: range) -> Sequence[int]:
+        """Samples at these places of the epoch's order."""
+        order = self._epoch_order(epoch, self.num_samples) if self._shuffle else None
+        return _indices_at(positions, order)
+
+    def batches_of(self, samples: Iterator[Sequence[int]]) -> Iterator[Any]:
+        """A batch for each list of samples; `samples` may go on after an end."""
+        if self._inner is None:
+            raise UserError("wait_free: an IterableDataset cannot be read from any position")
+        self._sampler.steps = zip(itertools.repeat(0), samples, strict=False)
+        return iter(self._inner)
+
+    def _indices(
+        self,
+        epoch: int,
+        first_step: int,
+        shares_at: SharesAt,
+        skipped: int,
+        planned: list[Slice],
+    ) -> Iterator[tuple[int, Sequence[Any]]]:
+        num_samples, size = self.num_samples, self.global_batch_size
+        order = self._epoch_order(epoch, num_samples) if self._shuffle else None
+        for step in range(first_step, self.steps_per_epoch(skipped) or 0):
+            positions = shards.step_positions(
+                step, num_samples=num_samples, global_batch_size=size, first_sample=skipped
+            )
+            mine, num_idle = _my_part(positions, *shares_at(step), self._undivided)
+            first = mine.start - positions.start
+            part = Slice(step, len(mine), len(positions), None, epoch, first, num_idle=num_idle)
+            planned.append(part)
+            if self._grain is None:
+                yield step, _indices_at(mine, order)
+                continue
+            seeds = Seeds(self._seed, epoch, step)
+            pieces = grains.pieces(mine, grain=self._grain, start=positions.start)
+            yield step, [GrainRequest(seeds, g, _indices_at(piece, order)) for g, piece in pieces]
+
+    def _epoch_order(self, epoch: int, num_samples: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        if self._order is None or self._order[0] != epoch:
+            self._order = (epoch, shards.permutation(num_samples, seed=self._seed, epoch=epoch))
+        return self._order[1]
+
+    def _stream_slices(
+        self, epoch: int, first_step: int, shares_at: SharesAt, skipped: int
+    ) -> Iterator[Slice]:
+        dataset = self._source.dataset
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
+        stream = iter(dataset)
+        size = self.global_batch_size
+        for _ in itertools.islice(stream, skipped + first_step * size):
+            pass
+        for step in itertools.count(first_step):
+            samples = list(itertools.islice(stream, size))
+            if not samples or (self._source.drop_last and len(samples) < size):
+                return
+            mine, num_idle = _my_part(range(len(samples)), *shares_at(step), self._undivided)
+            kept = samples[mine.start : mine.stop]
+            batch = self._source.collate_fn(kept) if kept else None
+            first = mine.start
+            yield Slice(step, len(kept), len(samples), batch, epoch, first, num_idle=num_idle)
+
+
+def contiguous_batches(
+    loader: torch_data.DataLoader[Any],
+    shares: Sequence[int],
+    rank: int,
+    *,
+    seeds: Seeds | None = None,
+) -> Iterator[tuple[int, int, Any]]:
+    """One worker's part of a whole set, in the set's own order.
+
+    Args:
+        loader: The loader of the script; its `batch_size` bounds each batch.
+        shares: Relative shares in rank order, >= 0, at least one > 0.
+        rank: Which part.
+        seeds: Divide whole batches only and seed the generators for each, so that they are the same
+            however they are divided; None: divide sample by sample.
+
+    Yields:
+        Which batch of the set (only with seeds), number of samples, the batch.
+    """
+    if isinstance(loader.dataset, torch_data.IterableDataset):
+        raise UserError("evaluation needs a dataset with a length, not an IterableDataset")
+    _is_shuffled(loader)  # refuses those that would leave samples out
+    num_samples = len(loader.dataset)  # type: ignore[arg-type]
+    if not num_samples:
+        return
+    enough = [share * -(-num_samples // sum(shares)) for share in shares]
+    size = loader.batch_size or 1
+    mine, _ = _my_part(range(num_samples), enough, rank, 1 if seeds is None else size)
+    parts = [mine[start : start + size] for start in range(0, len(mine), size)]
+    sampler = _StepSampler()
+    if seeds is None:
+        sampler.steps = ((0, part) for part in parts)
+        inner = _inner_loader(loader, loader.dataset, sampler)
+    else:
+        asked = [GrainRequest(seeds, p.start // size, p, Stream.EVALUATION_DATA) for p in parts]
+        sampler.steps = ((0, [request]) for request in asked)
+        inner = _inner_loader(loader, GrainDataset(loader.dataset, loader.collate_fn), sampler)
+    for part, batch in zip(parts, inner, strict=True):
+        yield part.start // size, len(part), batch if seeds is None else grains_of(batch)[0]
+
+
+def try_reading(loader: torch_data.DataLoader[Any], grain: int) -> None:
+    """Find out, in the process that reads, whether what the loader reads can be reproduced.
+
+    Args:
+        loader: The user's.
+        grain: Samples that are collated together.
+
+    Raises:
+        UserError: It cannot; says why.
+    """
+    reader = GrainDataset(loader.dataset, loader.collate_fn)
+    sampler = _StepSampler()
+    sampler.steps = iter([(0, [0])])
+    with own_course():
+        found = _inner_loader(loader, Trial(reader, grain), sampler, num_workers=1)
+        for complaint in found if len(reader) else ():
+            if complaint:
+                raise UserError(complaint)
+
+
+def _my_part(
+    positions: range, sizes: Sequence[int], rank: int, grain: int = 1
+) -> tuple[range, int]:
+    """This rank's positions, and how many ranks have none."""
+    parts = grains.divide(len(positions), sizes, grain=grain)
+    return shards.slice_of(positions, parts, rank), parts.count(0)
+
+
+def _indices_at(
+    positions: range, order: np.ndarray[Any, np.dtype[np.int64]] | None
+) -> Sequence[int]:
+    return positions if order is None else order[positions.start : positions.stop].tolist()
+
+
+def _is_shuffled(loader: torch_data.DataLoader[Any]) -> bool:
+    sampler = loader.sampler
+    if isinstance(sampler, torch_data.SequentialSampler):
+        return False
+    if isinstance(sampler, torch_data.DistributedSampler):
+        return bool(sampler.shuffle)
+    whole = isinstance(sampler, torch_data.RandomSampler) and not sampler.replacement
+    if whole and sampler.num_samples == len(loader.dataset):  # type: ignore[arg-type,attr-defined]
+        return True
+    if isinstance(sampler, torch_data.WeightedRandomSampler):
+        raise UserError(
+            "the DataLoader's sampler is a WeightedRandomSampler, which is not supported: leave it "
+            "out and weigh the loss instead, for example with cross_entropy(..., weight=)"
+        )
+    raise UserError(
+        f"the DataLoader's sampler is a {type(sampler).__name__}: must be none (shuffle=True or "
+        "False); put what it selects into the dataset, for example with torch.utils.data.Subset"
+    )
+
+
+def _inner_loader(
+    loader: torch_data.DataLoader[Any],
+    dataset: Any,  # noqa: ANN401 - whatever torch accepts
+    sampler: _StepSampler,
+    num_workers: int | None = None,
+) -> torch_data.DataLoader[Any]:
+    """A loader like the user's that reads what the sampler asks for.
+
+    Args:
+        loader: The user's.
+        dataset: The user's, or one of ours that gives whole batches.
+        sampler: What to read.
+        num_workers: So many loader processes at most; None: as many as the user's has.
+    """
+    if isinstance(dataset, GrainDataset):
+        collate: Collate = AsItIs()
+    elif isinstance(dataset, Trial):
+        collate = itemgetter(0)
+    else:
+        dataset, collate = fetching(dataset, loader.collate_fn)
+    initialise = loader.worker_init_fn and InitialiseWith(loader.dataset, loader.worker_init_fn)
+    return torch_data.DataLoader(
+        dataset,
+        batch_sampler=sampler,  # type: ignore[arg-type]  # any iterable of lists of indices will do
+        num_workers=min(loader.num_workers, num_workers or loader.num_workers),
+        collate_fn=collate,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=initialise,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )

@@ -1,0 +1,216 @@
+"""How many samples go through the model at once on this worker."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+import torch
+
+from hetero_hvd.core.micro_batch.batch_size_search import KneeSearch
+from hetero_hvd.core.micro_batch.memory_model import MemoryModel
+from hetero_hvd.core.micro_batch.micro_batch_limit import MicroBatchLimit, evenly, smaller
+from hetero_hvd.errors import InvariantError, JobError
+from hetero_hvd.messages import MicroBatchRaised, StepTiming, WorkerId
+from hetero_hvd.probes.machine.memory import MemoryUse
+from hetero_hvd.worker.micro_batch.memory_meter import MemoryMeter
+from hetero_hvd.worker.options import StepOptions
+
+LIMIT_VARIABLE = "HETERO_HVD_MAX_MICRO_BATCH"
+"""Set by the driver for a worker that the kernel had killed for want of memory."""
+
+AUTO = -1
+CPU = torch.device("cpu")
+
+
+class Sizing:
+    """Chooses the size of the micro-batches, step by step.
+
+    It is what the script asks for or the whole share, unless something says that the memory will
+    not hold it: peaks measured so far, a failure, or a kill.
+
+    Args:
+        wanted: What the script asks for, samples; 0 = the whole share; -1 = what pays.
+        device: Where the model is.
+        is_fixed: Nothing else than `wanted` will do.
+
+    Attributes:
+        size: Of the micro-batches of the step under way, samples; 0 before the first.
+        shape: Of the passes of that step: this worker's samples in it, and `size`.
+    """
+
+    def __init__(
+        self, wanted: int = 0, device: torch.device = CPU, *, is_fixed: bool = False
+    ) -> None:
+        self._wanted = max(0, wanted)
+        self._search = KneeSearch() if wanted == AUTO else None
+        self._device = device
+        self._is_fixed = is_fixed
+        self._limit = MicroBatchLimit(_given_limit())
+        self._model = MemoryModel()
+        self._cap = self._capacity = 0
+        self._meter: MemoryMeter | None = None
+        self._members: frozenset[WorkerId] = frozenset()
+        self._largest_done = 0
+        self._is_done = False
+        self._tell: Callable[[MicroBatchRaised], object] = lambda _: None
+        self._told = 0
+        self._reserved_bytes = 0
+        self.size, self.shape = 0, (0, 0)
+
+    @classmethod
+    def of(cls, options: StepOptions, device: torch.device) -> Sizing:
+        """What the script's options ask for."""
+        size = options.micro_batch_size or 0
+        wanted = AUTO if size == "auto" else size
+        return cls(wanted, device, is_fixed=options.equal_micro_batches)
+
+    @property
+    def smallest(self) -> str:
+        """What is never cut, in words."""
+        if self._is_fixed:
+            return (
+                f"{self._wanted} samples at a time, fewer are not allowed by grain or "
+                "equal_micro_batches"
+            )
+        return "one sample at a time"
+
+    @property
+    def largest(self) -> int:
+        """Samples in a micro-batch at most, as things are; 0 = not limited."""
+        if self._is_fixed:
+            return self._wanted
+        asked = self._wanted if self._search is None else self._search.size
+        return smaller(asked, self._held)
+
+    @property
+    def _held(self) -> int:
+        """Samples that the memory holds; 0 = not limited, as far as known."""
+        return smaller(self._cap, self._capacity, self._limit.at(time.monotonic()))
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether a step with micro-batches of this size was done before."""
+        return self.size <= self._largest_done
+
+    def enter(
+        self,
+        workers: Collection[WorkerId],
+        node_limit_bytes: int | None,
+        tell: Callable[[MicroBatchRaised], object],
+        *,
+        capacity: int = -1,
+    ) -> None:
+        """Take note of the members: when others train together, what failed may be tried again.
+
+        Args:
+            workers: All members.
+            node_limit_bytes: The most memory that the user allows; None = no such limit.
+            tell: Tells the driver, at once.
+            capacity: Samples that the user allows at a time; -1 = not limited.
+        """
+        self._tell, self._capacity = tell, max(0, capacity)
+        members = frozenset(workers)
+        if self._members and members != self._members:
+            self._limit.forgive()
+        self._members = members
+        if self._meter is None:
+            self._meter = MemoryMeter(self._device, node_limit_bytes)
+            self._meter.restart()
+            self._model.start(self._meter.read().used_bytes)
+
+    def reserve(self, num_bytes: int) -> None:
+        """Leave room in the host's memory for something that comes and goes beside the steps."""
+        if self._device.type == "cpu":
+            self._reserved_bytes = num_bytes
+
+    def choose(self, share: int) -> int:
+        """The size for a step, >= 1, <= share. What the script asked for is taken as it is.
+
+        Args:
+            share: Samples of this worker, >= 1.
+        """
+        if self._search is not None:
+            self._search.grow(share, self._held)
+        limit = self.largest
+        size = min(share, limit) if limit == self._wanted and limit else evenly(share, limit)
+        if size != self.size:
+            self._switch(size)
+        self.shape = share, size
+        return size
+
+    def fail(self) -> bool:
+        """The micro-batches of the step under way do not fit; whether smaller ones can be had."""
+        if self.size < 1:
+            raise InvariantError("a step that has not begun has no micro-batches")
+        if self.size == 1 or self._is_fixed:
+            return False
+        self._limit.fail(self.size, now_seconds=time.monotonic())
+        if self._search is not None:
+            self._search.fail(self.size)
+        self._told = 0
+        self._is_done = False  # its peak is that of a failure
+        return True
+
+    def done(self) -> None:
+        """The forward and backward passes of a step have ended well."""
+        self._largest_done = max(self._largest_done, self.size)
+        self._is_done = True
+
+    def forget_peak(self) -> None:
+        """The newest peak was that of something else than a step."""
+        if self._meter is not None:
+            self._meter.restart()
+
+    def timed(self, share: int, seconds: Mapping[str, float]) -> None:
+        """How long a step took.
+
+        Args:
+            share: Samples of this worker in it.
+            seconds: By phase.
+        """
+        passes = seconds.get("forward", 0.0) + seconds.get("backward", 0.0)
+        if self._search is not None and share and passes > 0:
+            self._search.observe(passes / share)
+
+    def measured(self, row: StepTiming) -> StepTiming:
+        """A row of timings with what is known about the memory; learns from it."""
+        if self._meter is None:
+            return row
+        use = self._learn(self._meter)
+        return msgspec.structs.replace(
+            row,
+            memory_bytes=float(use.peak_bytes),
+            memory_limit_bytes=float(use.limit_bytes),
+            micro_batch_size=self.largest,
+        )
+
+    def _switch(self, size: int) -> None:
+        if self._meter is not None:
+            self._learn(self._meter)
+            self._meter.restart()
+        self.size, self._is_done = size, False
+        if size > self._told:
+            self._told = size
+            self._tell(MicroBatchRaised(micro_batch_size=size))
+
+    def _learn(self, meter: MemoryMeter) -> MemoryUse:
+        use = meter.read()
+        if self._is_done and self.size:
+            self._model.observe(self.size, use.peak_bytes)
+            self._cap = self._model.cap(use.limit_bytes - self._reserved_bytes)
+        return use
+
+
+def _given_limit() -> int:
+    """The largest micro-batch that the driver allows after a lack of memory; 0: any.
+
+    Raises:
+        JobError: The variable is malformed.
+    """
+    text = os.environ.get(LIMIT_VARIABLE, "0")
+    if not text.isdecimal():
+        raise JobError(f"{LIMIT_VARIABLE}={text!r}: must be a whole number >= 0; unset it")
+    return int(text)

@@ -1,0 +1,188 @@
+"""What a model has registered: a script may change it between two steps, alike on all workers.
+
+Layers are added, replaced, pruned, adapted and frozen while training goes on, and forward passes
+put other tensors in the place of buffers. So the model is asked at each step.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import Parameter
+
+from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.worker.comm.horovod import Collective
+from hetero_hvd.worker.comm.payloads import gather_bytes
+from hetero_hvd.worker.data.share_loader import Slice
+
+DIGEST_BITS = 12
+"""So that sums over 4096 workers are exact in float32."""
+
+
+Digest = tuple[float, float]
+
+
+class Place:
+    """Where a buffer is registered; the forward pass may put another tensor there.
+
+    Attributes:
+        name: Of the buffer in the model.
+        is_persistent: Whether it is part of the model's state.
+    """
+
+    def __init__(self, name: str, module: nn.Module, key: str) -> None:
+        self._module, self._key = module, key
+        self.name = name
+        self.is_persistent = key not in getattr(module, "_non_persistent_buffers_set", ())
+
+    def get(self) -> torch.Tensor | None:
+        """The tensor that is there now; None: there is none."""
+        found = getattr(self._module, self._key, None)
+        return found if isinstance(found, torch.Tensor) else None
+
+    def put(self, tensor: torch.Tensor | None) -> None:
+        """Register another one."""
+        setattr(self._module, self._key, tensor)
+
+
+class Registered:
+    """The parameters and buffers of a model as of the last `look`.
+
+    Args:
+        model: The user's model.
+
+    Attributes:
+        parameters: By name; a shared one by its first name.
+        places: Of the buffers.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._facts: list[tuple[str, int, tuple[object, ...]]] = []
+        self.parameters: dict[str, Parameter] = {}
+        self.places: list[Place] = []
+        self._code = 0
+        self._versions: list[int] | None = None
+
+    def look(self) -> bool:
+        """Ask the model; gives whether something is registered otherwise than before."""
+        parameters: dict[int, tuple[str, Parameter]] = {}
+        places: dict[int, Place] = {}
+        for prefix, module in self._model.named_modules():
+            path = f"{prefix}." if prefix else ""
+            for key, parameter in module._parameters.items():  # noqa: SLF001 - as torch's own walk
+                if parameter is not None:
+                    parameters.setdefault(id(parameter), (path + key, parameter))
+            for key, buffer in module._buffers.items():  # noqa: SLF001
+                place = Place(path + key, module, key)
+                places.setdefault(id(place if buffer is None else buffer), place)
+        self.places = list(places.values())
+        facts = [(name, id(each), _facts(each)) for name, each in parameters.values()]
+        facts += [(p.name, 0, _facts(p.get())) for p in self.places if p.is_persistent]
+        if facts == self._facts:
+            return False
+        self._facts = facts
+        self.parameters = dict(parameters.values())
+        self._code = zlib.crc32("\n".join(self._lines()).encode())
+        return True
+
+    def digest(self, epoch: int, step_in_epoch: int) -> Digest:
+        """Two numbers that tell steps apart that must not be reduced together.
+
+        By their place in the training, by names, shapes and types of the model's parameters and
+        persistent buffers, and by what is trained.
+        """
+        code, limit = zlib.crc32(f"{epoch}.{step_in_epoch}".encode(), self._code), 1 << DIGEST_BITS
+        return float(code % limit), float(code // limit % limit)
+
+    def forget(self) -> None:
+        """The next look finds everything new."""
+        self._facts = []
+
+    def mark(self) -> None:
+        """From here on the parameters must not change until `check_unwritten`."""
+        self._versions = list(map(_version_of, self.parameters.values()))
+
+    def check_unwritten(self) -> None:
+        """Make sure that the first forward pass since `mark` has left the parameters alone.
+
+        Raises:
+            UserError: It has not; says which.
+        """
+        before, self._versions = self._versions, None
+        for (name, parameter), version in zip(self.parameters.items(), before or (), strict=False):
+            if _version_of(parameter) != version:
+                raise UserError(
+                    f"the forward pass writes into the parameter {name}: each worker would write "
+                    "something else; keep it in a buffer, or write after trainer.step"
+                )
+
+    def check_alike(
+        self,
+        collective: Collective,
+        sums: Sequence[float],
+        *,
+        digest: Digest,
+        part: Slice,
+        num_workers: int,
+    ) -> None:
+        """Make sure that all workers have computed the same step with the same model.
+
+        Args:
+            collective: The rendezvous.
+            sums: Of digests of workers.
+            digest: This worker's when it computed the step.
+            part: This worker's part of the step.
+            num_workers: Of how many workers the sums are.
+
+        Raises:
+            JobError: The steps or the models differ; says in what.
+        """
+        if list(sums) == [num_workers * number for number in digest]:
+            return
+        name = os.environ.get("HETERO_HVD_WORKER", f"rank {collective.rank}")
+        place = f"step {part.step_in_epoch} of epoch {part.epoch}"
+        text = "\n".join([name, place, *self._lines()])
+        found = gather_bytes(collective, text.encode(), "registered")
+        raise JobError(_difference([payload.decode().split("\n") for payload in found]))
+
+    def _lines(self) -> list[str]:
+        return [" ".join(map(str, (name, *facts[:-1]))) for name, _, facts in self._facts]
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    """How often it was written to; torch does not count that for tensors of inference mode."""
+    return -1 if tensor.is_inference() else tensor._version  # noqa: SLF001 - documented
+
+
+def _facts(tensor: torch.Tensor | None) -> tuple[object, ...]:
+    """What must be equal on all workers, and last what may differ."""
+    if tensor is None:
+        return ("none", "")
+    trained = "trained" if tensor.requires_grad else "fixed"
+    return (list(tensor.shape), tensor.dtype, trained, tensor.device)
+
+
+def _difference(models: list[list[str]]) -> str:
+    """Of the first worker and the first that differs: each its name, its step, and its model."""
+    (first, place, *lines), (other, there, *others) = (
+        models[0],
+        next((model for model in models if model[1:] != models[0][1:]), models[-1]),
+    )
+    if place != there:
+        return (
+            f"{first} takes {place}, {other} {there}: leave an epoch early after the same step on "
+            "all workers: decide by trainer.applied_steps, trainer.loss or what trainer.evaluate "
+            "gives, not by counting batches, as a worker that joins or takes a step again counts "
+            "others"
+        )
+    mine = next((line for line in lines if line not in others), "nothing else")
+    theirs = next((line for line in others if line not in lines), "nothing else")
+    return (
+        f"the workers' models differ: {first} has {mine}, {other} has {theirs}: change a model "
+        "between the same two steps on all workers"
+    )

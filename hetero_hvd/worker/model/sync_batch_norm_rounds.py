@@ -1,0 +1,213 @@
+"""Micro-batches that the workers of a step go through together, although their numbers differ.
+
+A layer that normalises over all workers meets the others in its forward and its backward pass. All
+agree at the start of a step how many rounds there are: the largest number of micro-batches that any
+of them has. Who has fewer, or nothing at all, *helps* in the rest: it takes part with empty
+contributions, so that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+import torch
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.probes.phase_clock import PhaseClock
+from hetero_hvd.worker.comm.horovod import Collective, Handle, Interrupted
+
+BACKWARD_FLAG = 1
+"""Place in a layer's forward sums that tells whether anybody will ask for its backward sums."""
+
+
+Way = Literal["forward", "backward"]
+
+
+class RoundLayer(Protocol):
+    """What a layer must tell to be helped for."""
+
+    num_features: int
+    is_asked_for: bool
+    """Whether its input in the last forward pass here needs a gradient."""
+
+    def sums_known(self, sums: torch.Tensor) -> None:
+        """The forward sums of a round are complete; also called where this worker only helps."""
+
+
+class Rounds:
+    """The rounds of the steps of one model. Used by the training thread, and by its autograd.
+
+    Args:
+        layers: Name to layer; each meets the others once in every forward pass.
+
+    Attributes:
+        fault: What broke on the way. It is no error in the script's passes, which go on with this
+            worker's own numbers; `finish` raises it, and the step is dropped.
+    """
+
+    def __init__(self, layers: Mapping[str, RoundLayer]) -> None:
+        self._layers = dict(layers)
+        self._collective: Collective | None = None
+        self._round = self._last = -1
+        self._waiting: set[str] = set()
+        self._waited: dict[Way, float] = {"forward": 0.0, "backward": 0.0}
+        self.fault: Interrupted | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are such layers."""
+        return bool(self._layers)
+
+    def begin_step(self) -> None:
+        """Nothing is agreed yet."""
+        self._collective = None
+        self._round = self._last = -1
+        self.fault = None
+        _current.rounds = None
+
+    def agree(self, collective: Collective, num_own: int, clock: PhaseClock) -> None:
+        """Learn the number of rounds.
+
+        Args:
+            collective: The rendezvous.
+            num_own: Micro-batches of this worker in the step, >= 0.
+            clock: Of the step.
+        """
+        if not self._layers or collective.size == 1:
+            return
+        mine = torch.tensor([[float(num_own)]], dtype=torch.float64)
+        try:
+            with clock.phase("comm_wait"):
+                numbers = collective.wait(collective.gather_rows_async(mine, "rounds"))
+        except Interrupted as fault:
+            self.fault = fault
+            return
+        self._collective, self._last = collective, int(numbers.max()) - 1
+        _current.rounds = self
+
+    @property
+    def is_open(self) -> bool:
+        """Whether layers meet the other workers now."""
+        return self._collective is not None
+
+    def next(self) -> None:
+        """The next micro-batch begins."""
+        self._round += 1
+        self._waiting = set()
+
+    def forward_sums(self, name: str, own: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Add a layer's numbers up over all workers.
+
+        Args:
+            name: Of the layer.
+            own: This worker's, float64 on the CPU.
+
+        Returns:
+            The sums, and the round that they belong to.
+
+        Raises:
+            UserError: The layer was met twice in this round.
+        """
+        if name in self._waiting:
+            raise UserError(
+                f"model.{name}: SyncBatchNorm was used twice in one forward pass, or again by "
+                "activation checkpointing: use a layer of its own, and checkpoint the others"
+            )
+        self._waiting.add(name)
+        return self._sum(own, name, self._round, "forward"), self._round
+
+    def backward_sums(self, name: str, number: int, own: torch.Tensor) -> torch.Tensor:
+        """The same in the backward pass of a round."""
+        return self._sum(own, name, number, "backward")
+
+    def help_backward(self) -> None:
+        """This worker's micro-batch has no backward pass: its weight is zero."""
+        if self._collective is None or self.fault is not None:
+            return
+        try:
+            self._help_backward({n for n in self._waiting if self._layers[n].is_asked_for})
+        except Interrupted as fault:
+            self.fault = fault
+
+    def finish(self, collective: Collective, clock: PhaseClock) -> None:
+        """Help in the rounds that others have beyond one's own.
+
+        Args:
+            collective: The rendezvous.
+            clock: Of the step: waiting for others inside of a pass is no work of this worker's.
+
+        Raises:
+            Interrupted: The rendezvous broke, now or before.
+        """
+        if self._collective is None and self.fault is None:
+            self.agree(collective, 0, clock)
+        if self.fault is not None:
+            raise self.fault
+        while self._round < self._last:
+            self.next()
+            with clock.phase("comm_wait"):
+                self._help()
+        _current.rounds = None
+        for way, seconds in self._waited.items():
+            if seconds:
+                clock.add(way, -seconds)
+                clock.add("comm_wait", seconds)
+        self._waited = {"forward": 0.0, "backward": 0.0}
+
+    def _help(self) -> None:
+        handles = {
+            name: self._start(torch.zeros(2 + 2 * layer.num_features), name, self._round, "forward")
+            for name, layer in self._layers.items()
+        }
+        asked = set()
+        for name, handle in handles.items():
+            sums = self._wait(handle)
+            self._layers[name].sums_known(sums)
+            if sums[BACKWARD_FLAG]:
+                asked.add(name)
+        self._help_backward(asked)
+
+    def _help_backward(self, names: set[str]) -> None:
+        handles = [
+            self._start(
+                torch.zeros(2 * self._layers[name].num_features), name, self._round, "backward"
+            )
+            for name in sorted(names)
+        ]
+        for handle in handles:
+            self._wait(handle)
+
+    def _sum(self, own: torch.Tensor, name: str, number: int, way: Way) -> torch.Tensor:
+        if self.fault is not None:
+            return own
+        began = time.perf_counter()
+        try:
+            return self._wait(self._start(own, name, number, way))
+        except Interrupted as fault:
+            self.fault = fault
+            return own
+        finally:
+            self._waited[way] += time.perf_counter() - began
+
+    def _start(self, own: torch.Tensor, name: str, number: int, way: Way) -> Handle:
+        assert self._collective is not None  # noqa: S101 - only called in between
+        return self._collective.sum_async(own.double(), f"sync.{name}.{number}.{way}")
+
+    def _wait(self, handle: Handle) -> torch.Tensor:
+        assert self._collective is not None  # noqa: S101
+        return self._collective.wait(handle)
+
+
+class _Current(threading.local):
+    rounds: Rounds | None = None
+
+
+_current = _Current()
+
+
+def current_rounds() -> Rounds | None:
+    """The rounds under way in this thread; None outside of a step."""
+    return _current.rounds

@@ -1,0 +1,108 @@
+"""A step whose memory does not suffice is done in smaller pieces: the same step, the same batch.
+
+While this worker tries again all others wait for it in the reduction, as for any slow one. What it
+had added up is dropped before, so that nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hetero_hvd.core.view.live_words import out_of_memory_in_words
+from hetero_hvd.errors import UserError, first_line
+from hetero_hvd.messages import OutOfMemory
+from hetero_hvd.worker.comm.horovod import Interrupted
+from hetero_hvd.worker.micro_batch.memory_meter import free_memory
+from hetero_hvd.worker.micro_batch.split import Loss
+from hetero_hvd.worker.recovery.elastic_state import ElasticState
+from hetero_hvd.worker.session.admission import device
+from hetero_hvd.worker.session.self_description import describe_device
+from hetero_hvd.worker.step.step import Step
+
+logger = logging.getLogger(__name__)
+
+WORDS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "std::bad_alloc",
+    "CUDA error: out of memory",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+"""Of RuntimeErrors that mean what `torch.OutOfMemoryError` means: from the CPU's allocator, and
+from CUDA's libraries, which do not ask torch for memory."""
+
+HINT = (
+    "lower what one sample needs (its size or the model's), use activation checkpointing "
+    "(torch.utils.checkpoint with use_reentrant=False) or a lower precision (torch.autocast)"
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in WORDS)
+
+
+def contribute(
+    step: Step, state: ElasticState, loss_function: Callable[..., Loss], batch: Sequence[Any]
+) -> None:
+    """Forward and backward passes of this worker's part of a step, as small as they have to be.
+
+    Args:
+        step: That has begun.
+        state: Of this worker.
+        loss_function: The script's.
+        batch: The part.
+
+    Raises:
+        UserError: Not even one sample fits.
+    """
+    while True:
+        try:
+            _pass(step, loss_function, batch)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            words = first_line(error)
+        else:
+            return
+        # Only here, where the error is gone, are the frames that held the tensors.
+        free_memory()
+        failed = step.sizing.size
+        if not step.try_smaller():
+            raise UserError(_does_not_fit(state, step, words))
+        _tell(state, failed, step.sizing.largest, words)
+        if step.has_restarted:
+            return
+        if step.rounds.is_open:  # the others are in the middle of a round with this worker
+            state.seat.collective.cut()
+            step.rounds.fault = Interrupted("out of memory: all take the step again")
+            return
+
+
+def _pass(step: Step, loss_function: Callable[..., Loss], batch: Sequence[Any]) -> None:
+    for micro_batch in step.micro_batches(batch):
+        step.backward(step.compute(loss_function, micro_batch))
+
+
+def _tell(state: ElasticState, failed: int, largest: int, words: str) -> None:
+    event = OutOfMemory(
+        worker=state.seat.place.worker,
+        step=state.position.applied_steps,
+        micro_batch_size=failed,
+        next_micro_batch_size=largest,
+        error=words,
+    )
+    logger.warning("%s (%s)", out_of_memory_in_words(event), words)
+    state.seat.tell(event)
+
+
+def _does_not_fit(state: ElasticState, step: Step, words: str) -> str:
+    where = f"{state.seat.place.worker} ({describe_device(device())})"
+    return f"{where}: no memory for {step.sizing.smallest}: {words}; {HINT}"

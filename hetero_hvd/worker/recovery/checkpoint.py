@@ -1,0 +1,129 @@
+"""When the state of a training is kept on disk, and how it goes on from there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.worker.data.position import Order, Position
+from hetero_hvd.worker.micro_batch.sizing import Sizing
+from hetero_hvd.worker.recovery.checkpoint_store import open_checkpoints
+from hetero_hvd.worker.recovery.replica import Replica
+from hetero_hvd.worker.session.turns import next_number
+
+
+class Keeping:
+    """The checkpoints of one worker's training, if the job wants any.
+
+    Rank 0 writes them; but the best state of an evaluation that it had no part in is written by the
+    first worker that had.
+
+    Args:
+        replica: What to keep.
+        position: Part of it.
+        order: Of the samples, as this script wants it.
+        sizing: Leaves room for the copy that a checkpoint takes.
+        is_leader: Whether this worker has rank 0 at the moment.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        position: Position,
+        order: Order,
+        sizing: Sizing,
+        is_leader: Callable[[], bool],
+    ) -> None:
+        self._replica, self._position, self._order = replica, position, order
+        self._sizing, self._is_leader = sizing, is_leader
+        self._checkpoints = open_checkpoints(os.environ, replica, trainer=next_number())
+        self._is_proven = self._was_writing = False
+
+    def prove(self) -> None:
+        """See that the state can be kept and copied, and leave room for its copy.
+
+        Raises:
+            UserError: It cannot.
+        """
+        num_bytes = self._replica.prove()
+        if self._checkpoints is not None:
+            self._sizing.reserve(num_bytes)
+
+    def load(self) -> Path | None:
+        """Go on from the newest checkpoint; None: there is none.
+
+        Raises:
+            UserError: It is of another script; says what is different.
+        """
+        path = None if self._checkpoints is None else self._checkpoints.load_newest()
+        if path is not None:
+            try:
+                self._position.go_on_with(self._order)
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from error
+        return path
+
+    def check_found(self, *, is_found: bool) -> None:
+        """All workers have looked for a checkpoint.
+
+        Raises:
+            JobError: One was asked for, and none that is there can be read.
+        """
+        if is_found or self._checkpoints is None:
+            return
+        if why := self._checkpoints.why_not_resumed():
+            raise JobError(why)
+
+    def step_done(self) -> None:
+        """After each step: a checkpoint if it is time for one."""
+        if not self._is_proven:  # the first step has given the optimizer its state
+            self._is_proven = True
+            self.prove()
+        if self._checkpoints is None:
+            return
+        if self._is_leader() and self._checkpoints.is_due():
+            self._checkpoints.save(self._position.applied_steps)
+        if self._checkpoints.is_writing or self._was_writing:
+            self._sizing.forget_peak()  # it was that of the copy
+        self._was_writing = self._checkpoints.is_writing
+
+    def evaluated(self, metrics: Mapping[str, float], *, is_keeper: bool) -> None:
+        """Keep the state that has the best result.
+
+        Args:
+            metrics: The result.
+            is_keeper: Whether it is for this worker to do so: rank 0 may not have taken part.
+        """
+        checkpoints = self._checkpoints
+        if checkpoints is not None and checkpoints.is_best(metrics) and is_keeper:
+            checkpoints.save(self._position.applied_steps, metrics)
+
+    @property
+    def will_keep(self) -> bool:
+        """Whether `keep` takes its time on this worker."""
+        is_writing = self._checkpoints is not None and self._checkpoints.is_writing
+        return is_writing or self._has_to_begin
+
+    def keep(self) -> None:
+        """The last one who could: rank 0 keeps what it has."""
+        self.begin()
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+
+    def begin(self) -> None:
+        """Rank 0 copies what it has, and writes it while the script goes on; nobody waits."""
+        if self._checkpoints is not None and self._has_to_begin:
+            self._checkpoints.save(self._position.applied_steps)
+
+    @property
+    def _has_to_begin(self) -> bool:
+        applied_steps = self._position.applied_steps
+        return self._checkpoints is not None and self._is_leader() and applied_steps > 0
+
+    def in_words(self) -> str:
+        """What is on disk of this run."""
+        return (
+            "no checkpoints are written" if self._checkpoints is None else self._checkpoints.kept()
+        )

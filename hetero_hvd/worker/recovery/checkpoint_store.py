@@ -1,0 +1,404 @@
+"""Durable checkpoints: written beside the training, whole or not at all, checked when read.
+
+Rank 0 writes, or who has evaluated without it: the two may be at it at once. On the step path the
+state is copied to the host's memory, nothing more; a thread serialises and writes it: temporary
+folder, fsync, SHA-256 in a manifest, rename. A copy that is damaged, half a copy, or one that holds
+more than tensors and plain data is never taken: the one before is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from hetero_hvd.errors import JobError, UserError, first_line
+from hetero_hvd.worker.recovery.replica import Replica, Unreadable, unpacked
+
+logger = logging.getLogger(__name__)
+
+STATE, MANIFEST = "state.pt", "manifest.json"
+CHUNK_BYTES = 2**20
+
+
+class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """From the driver, as JSON in `HETERO_HVD_CHECKPOINTS`.
+
+    Attributes:
+        folder: Where to.
+        run: Name of this run of the job: older runs' checkpoints in the folder are not taken.
+        every_seconds: Between two checkpoints; 0 = only those of the best, and when leaving.
+        keep: Newest ones kept.
+        best: Metric of `Trainer.evaluate` whose best checkpoint is kept too, `-` in front if less
+            is better; "" for none.
+        resume: Folder of an earlier run to go on from; "" for none.
+    """
+
+    folder: str
+    run: str
+    every_seconds: float = 60.0
+    keep: int = 2
+    best: str = ""
+    resume: str = ""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint says of itself.
+
+    Attributes:
+        run: Which run of the job wrote it.
+        run_number: Of that run among those that wrote into the folder; later ones have larger ones.
+        applied_steps: Optimizer steps applied.
+        sha256: Of the state's bytes.
+        num_bytes: Of the state.
+        metrics: Of the last evaluation, if there was one after the last step; JSON has no NaN and
+            no infinity: they are left out, and null in those of earlier versions.
+        trainer: Whose state it is: which `Trainer` of the script, from 1 in the order in which they
+            are made.
+    """
+
+    run: str
+    applied_steps: int
+    sha256: str
+    num_bytes: int
+    metrics: dict[str, float | None] = {}
+    run_number: int = 0
+    trainer: int = 1
+
+
+class Checkpoints:
+    """Writes checkpoints while training goes on, and finds the newest good one.
+
+    Args:
+        settings: Where, when and how many.
+        replica: What to keep.
+        trainer: Which `Trainer` of the script it is of, from 1.
+    """
+
+    def __init__(self, settings: CheckpointSettings, replica: Replica, trainer: int = 1) -> None:
+        self._settings = settings
+        self._replica = replica
+        self._trainer = trainer
+        self._folder = Path(settings.folder)
+        self._writer: threading.Thread | None = None
+        self._next_at_seconds = time.monotonic() + settings.every_seconds
+        self._best = float("-inf")
+        self._num_failed = 0
+
+    def why_not_resumed(self) -> str:
+        """Why nobody has found what was asked for, and what to do; empty: there was nothing.
+
+        An earlier run may have ended before this trainer had its turn.
+        """
+        wanted, own = self._settings.resume, self._trainer
+        trainers = {manifest.trainer for _, manifest in _listed(Path(wanted))} if wanted else {own}
+        if not wanted or (own not in trainers and (trainers or own > 1)):
+            return ""
+        if own == 1 and len(trainers) <= 1:
+            return (
+                f"--resume: no worker has found a checkpoint in {wanted} that can be read; start "
+                "without --resume to train from the beginning"
+            )
+        return (
+            f"--resume: no worker has found a checkpoint of the script's trainer {own} in {wanted} "
+            f"that can be read; delete those of trainer {own} to train it from the beginning, and "
+            "the others go on from theirs"
+        )
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a copy of the state is in memory."""
+        return self._writer is not None and self._writer.is_alive()
+
+    def load_newest(self) -> Path | None:
+        """Take over the newest good checkpoint of this run, else of the one to resume.
+
+        Returns:
+            Which one; None: there is none.
+
+        Raises:
+            UserError: It is good, but of another script; says what is different.
+        """
+        self.wait()
+        earlier = _listed(Path(self._settings.resume)) if self._settings.resume else []
+        earlier = [item for item in earlier if item[1].trainer == self._trainer]
+        for path, manifest in self._own() + earlier:
+            state = _state(path, manifest)
+            if state is None:
+                continue
+            try:
+                words = self._replica.resume(state)
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from error
+            for line in words:
+                logger.warning("%s: %s", path, line)
+            _restore_randomness(state.get("randomness", {}))
+            logger.warning("has found %s: step %d", path, manifest.applied_steps)
+            return path
+        return None
+
+    def kept(self) -> str:
+        """What is on disk of this run, in words."""
+        self.wait()
+        for path, manifest in self._own():
+            return f"the newest checkpoint is of step {manifest.applied_steps}: {path}"
+        return "no checkpoint was written yet"
+
+    def is_due(self) -> bool:
+        """Whether to call `save`; a writer that is still busy is not disturbed."""
+        is_time = self._settings.every_seconds and time.monotonic() >= self._next_at_seconds
+        return bool(is_time) and not self.is_writing
+
+    def is_best(self, metrics: Mapping[str, float]) -> bool:
+        """Whether these are the best metrics so far; remembers them."""
+        name = self._settings.best
+        value = metrics.get(name.lstrip("-"))
+        if not name or value is None or not math.isfinite(value):
+            return False
+        goodness = -value if name.startswith("-") else value
+        is_better = goodness > self._best
+        self._best = max(self._best, goodness)
+        return is_better
+
+    def save(self, applied_steps: int, metrics: Mapping[str, float] | None = None) -> None:
+        """Copy the state now, write it beside the training; without memory for that, say so."""
+        self.wait()
+        self._writer = None
+        self._next_at_seconds = time.monotonic() + self._settings.every_seconds
+        try:
+            state = self._replica.snapshot() | {"randomness": _randomness()}
+            finite = {name: mean for name, mean in (metrics or {}).items() if math.isfinite(mean)}
+            arguments = (state, applied_steps, finite)
+            writer = threading.Thread(target=self._write, args=arguments, name="checkpoint")
+            writer.start()
+        # RuntimeError comes from torch, and for the thread.
+        except (MemoryError, RuntimeError, UserError) as error:
+            self._complain(applied_steps, error)
+        else:
+            self._writer = writer
+
+    def wait(self) -> None:
+        """Until what is being written is safe, or has failed."""
+        if self._writer is not None:
+            self._writer.join()
+
+    def _write(
+        self, state: dict[str, Any], applied_steps: int, metrics: dict[str, float | None]
+    ) -> None:
+        which = f"-trainer{self._trainer}" if self._trainer > 1 else ""
+        name = f"step-{applied_steps:012d}-{self._settings.run}{which}"
+        kind = ".rated-" if metrics else "."  # of each there is one writer at a time
+        partial = self._folder / f"{kind}{name}.{os.getpid()}"
+        try:
+            partial.mkdir(parents=True)
+            with (partial / STATE).open("wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            manifest = Manifest(
+                run=self._settings.run,
+                applied_steps=applied_steps,
+                sha256=_digest(partial / STATE),
+                num_bytes=(partial / STATE).stat().st_size,
+                metrics=metrics,
+                run_number=self._run_number(),
+                trainer=self._trainer,
+            )
+            _write_manifest(partial, manifest)
+            try:
+                partial.rename(self._folder / name)
+            except OSError:
+                if not (self._folder / name).exists():
+                    raise
+                if metrics:  # that step's is there already
+                    _add_metrics(self._folder / name, metrics)
+            _sync_folder(self._folder)
+            self._num_failed = 0
+            self._prune(kind)
+        # torch calls a full disk a RuntimeError.
+        except (OSError, MemoryError, RuntimeError, msgspec.DecodeError) as error:
+            self._complain(applied_steps, error)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _own(self) -> list[tuple[Path, Manifest]]:
+        """Complete checkpoints of this trainer in this run, newest first."""
+        mine = self._settings.run, self._trainer
+        return [item for item in _listed(self._folder) if (item[1].run, item[1].trainer) == mine]
+
+    def _run_number(self) -> int:
+        found = [manifest for _, manifest in _listed(self._folder)]
+        own = [m.run_number for m in found if m.run == self._settings.run]
+        return own[0] if own else 1 + max((m.run_number for m in found), default=0)
+
+    def _complain(self, applied_steps: int, error: Exception) -> None:
+        self._num_failed += 1
+        again = self._settings.every_seconds
+        logger.error(
+            "the checkpoint of step %d cannot be written: %s (training goes on; %d failed in a "
+            "row, the next one is tried %s)",
+            applied_steps,
+            first_line(error),
+            self._num_failed,
+            f"in {again:g} s" if again else "when there is a better state, or at the end",
+        )
+
+    def _prune(self, kind: str) -> None:
+        own = self._own()
+        name = self._settings.best
+        sign = -1 if name.startswith("-") else 1
+        found = [(item[1].metrics.get(name.lstrip("-")), item) for item in own]
+        rated = [(sign * value, item) for value, item in found if value is not None]
+        _, best = max(rated, key=itemgetter(0), default=(None, None))
+        for item in own[max(1, self._settings.keep) :]:
+            if item is not best:
+                shutil.rmtree(item[0], ignore_errors=True)
+        for partial in self._folder.glob(f"{kind}step-*-{self._settings.run}.*"):
+            shutil.rmtree(partial, ignore_errors=True)  # of a writer that was killed
+
+
+def open_checkpoints(
+    variables: Mapping[str, str], replica: Replica, trainer: int = 1
+) -> Checkpoints | None:
+    """As the environment asks for, for a trainer of the script; None without.
+
+    Raises:
+        JobError: The variable is malformed.
+    """
+    text = variables.get("HETERO_HVD_CHECKPOINTS")
+    if not text:
+        return None
+    try:
+        settings = msgspec.json.decode(text, type=CheckpointSettings)
+    except msgspec.DecodeError as error:
+        raise JobError(f"HETERO_HVD_CHECKPOINTS: {error}") from error
+    return Checkpoints(settings, replica, trainer)
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Whole or not at all.
+
+    Raises:
+        DecodeError: It could not be read back.
+    """
+    content = msgspec.json.encode(manifest)
+    msgspec.json.decode(content, type=Manifest)
+    partial = folder / f".{MANIFEST}.{os.getpid()}"
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(folder / MANIFEST)
+    _sync_folder(folder)
+
+
+def _add_metrics(path: Path, metrics: dict[str, float | None]) -> None:
+    """The state of that step is there already: let it count as evaluated."""
+    manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
+    _write_manifest(path, msgspec.structs.replace(manifest, metrics=manifest.metrics | metrics))
+
+
+def _listed(folder: Path) -> list[tuple[Path, Manifest]]:
+    """Complete checkpoints, newest first: those of the last run that wrote into the folder."""
+    found = []
+    for path in folder.glob("step-*"):
+        try:
+            manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
+        except (OSError, msgspec.DecodeError) as error:
+            logger.warning("%s is not taken: %s", path, error)
+            continue
+        found.append((path, manifest))
+    return sorted(
+        found,
+        key=lambda item: (item[1].run_number, item[1].applied_steps, str(item[0])),
+        reverse=True,
+    )
+
+
+def _state(path: Path, manifest: Manifest) -> dict[str, Any] | None:
+    """What a checkpoint holds, if it can be taken."""
+    payload = _read(path, manifest)
+    if payload is None:
+        return None
+    try:
+        found = unpacked(payload)
+    except Unreadable as error:
+        logger.warning("%s is not taken: %s: trying the one before", path, error)
+        return None
+    if not isinstance(found, dict):
+        logger.warning("%s is not taken: it holds no state: trying the one before", path)
+        return None
+    return found
+
+
+def _read(path: Path, manifest: Manifest) -> bytes | None:
+    """The state's bytes if they are what the manifest says."""
+    try:
+        payload = (path / STATE).read_bytes()
+    except OSError as error:
+        logger.warning("%s is not taken: %s", path, error)
+        return None
+    if hashlib.sha256(payload).hexdigest() != manifest.sha256:
+        logger.warning(
+            "%s is damaged (%d bytes of %d, or others): trying the one before",
+            path,
+            len(payload),
+            manifest.num_bytes,
+        )
+        return None
+    return payload
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _randomness() -> dict[str, Any]:
+    """The state of every generator that a script is likely to use."""
+    version, words, gauss = random.getstate()
+    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - the one scripts use
+    state = {
+        "python": [version, list(words), gauss],
+        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def _restore_randomness(state: dict[str, Any]) -> None:
+    if not state:
+        return
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if torch.cuda.is_available() and len(state.get("cuda", [])) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])

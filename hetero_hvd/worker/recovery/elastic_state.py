@@ -1,0 +1,420 @@
+"""Elastic state: what survives when workers are lost or join, and how all get equal again.
+
+A step is applied only after all its reductions, so at any instant a survivor has applied exactly k
+or k + 1. Nothing is rolled back: unless all replicas agree the most advanced is copied (`meet`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from functools import partial
+
+from hetero_hvd.errors import InvariantError, JobError, UserError, WorkerLostError
+from hetero_hvd.messages import Finished, Leaving, Recovered, StepsTimed
+from hetero_hvd.probes.phase_clock import NO_PHASE, PhaseClock
+from hetero_hvd.worker.comm.horovod import Interrupted
+from hetero_hvd.worker.comm.payloads import gather_bytes
+from hetero_hvd.worker.data.position import Position
+from hetero_hvd.worker.data.share_loader import ShareLoader
+from hetero_hvd.worker.data.stateful import Stateful
+from hetero_hvd.worker.micro_batch.sizing import Sizing
+from hetero_hvd.worker.recovery.checkpoint import Keeping
+from hetero_hvd.worker.recovery.last_state import LastState
+from hetero_hvd.worker.recovery.membership import (
+    FRESH,
+    Membership,
+    Report,
+    exchange_reports,
+    meet,
+    next_rendezvous_id,
+)
+from hetero_hvd.worker.recovery.replica import Replica
+from hetero_hvd.worker.recovery.replica_check import Undecided, heal, is_check_due
+from hetero_hvd.worker.recovery.watchdog import Watchdog
+from hetero_hvd.worker.recovery.workload import Work
+from hetero_hvd.worker.session.admission import Seat, init
+from hetero_hvd.worker.session.whereabouts import waits_in
+from hetero_hvd.worker.step.pipeline import Pipeline
+from hetero_hvd.worker.timing.step_measurements import StepProfile
+from hetero_hvd.worker.timing.step_times import StepTimes
+from hetero_hvd.worker.timing.timing_exchange import RESET, STOP, Table
+
+logger = logging.getLogger(__name__)
+
+
+class ElasticState:
+    """This worker's replica and its membership in the job.
+
+    Args:
+        parts: Name to model, optimizer, scheduler, scaler: what must be equal on all workers.
+        loader: For the global batch size and how far it loads ahead.
+        clock: Tells the phase of the step that is under way.
+        pipeline: The steps that are taken and not applied yet.
+        sizing: Knows the memory and the micro-batches.
+
+    Attributes:
+        numerics: See `membership.Report`.
+        work: What is trained.
+        last_state: What is kept when the script leaves its loop.
+    """
+
+    def __init__(
+        self,
+        parts: dict[str, Stateful],
+        loader: ShareLoader,
+        clock: PhaseClock,
+        pipeline: Pipeline,
+        sizing: Sizing,
+    ) -> None:
+        self._pipeline, self._sizing = pipeline, sizing
+        self.position = Position(order=loader.order)
+        self._replica = Replica({**parts, "position": self.position})
+        self._kept = Keeping(
+            self._replica, self.position, loader.order, sizing, lambda: self.is_leader
+        )
+        self.last_state = LastState(self._replica)
+        floor_seconds = float(os.environ.get("HETERO_HVD_HANG_SECONDS", "inf"))
+        self._clock = clock
+        self._watchdog = Watchdog(clock, lambda: sizing.shape, floor_seconds=floor_seconds)
+        self._loader = loader
+        self.numerics, self.work = "", Work()
+        self._seat: Seat | None = None
+        self._membership: Membership | None = None
+        self._agreed = (FRESH, "")
+        self._timed_at = (0, math.nan)
+        self._times, self._profile = StepTimes(varies=pipeline.varies), StepProfile(clock)
+
+    @property
+    def seat(self) -> Seat:
+        """This process's seat; admission happens at the first use."""
+        if self._seat is None:
+            self._seat = init(progress=lambda: self.position.applied_steps)
+        return self._seat
+
+    @property
+    def membership(self) -> Membership:
+        """The membership under way; UserError before `enter`."""
+        if self._membership is None:
+            raise UserError("batches() and evaluate() belong into the loop over trainer.epochs()")
+        return self._membership
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this worker has rank 0 at the moment; waits for its admission."""
+        return self.seat.collective.rank == 0
+
+    @property
+    def num_workers(self) -> int:
+        """Members at the moment; waits for this worker's admission."""
+        if self._membership is None:
+            return self.seat.collective.size
+        return len(self._membership.workers)
+
+    def enter(self) -> None:
+        """Be admitted and consistent with the others, if this has not happened yet."""
+        self.last_state.checksum = ""
+        self.seat.progress = lambda: self.position.applied_steps
+        if self.seat.farewell is not None:
+            self.seat.farewell.begin(self.loop_left)
+        if self.seat.client is not None:
+            self.seat.client.on_beat = self._watchdog.end_if_overdue
+            self.seat.client.phase = self._phase
+            self.seat.client.waits_in = partial(waits_in, threading.get_ident())
+        self.rejoin()
+        if self._membership is None:
+            self._kept.prove()
+            resumed = self._kept.load()
+            self._meet(is_new=True, has_state=resumed is not None)
+            is_found = self.membership.consistency.num_fresh < self.num_workers
+            self._kept.check_found(is_found=is_found)
+            self._times.ended_at = time.perf_counter()
+
+    def rejoin(self) -> None:
+        """Another trainer may have entered other memberships since this one has trained."""
+        is_old = self._membership and self._membership.rendezvous_id != self.seat.rendezvous_id
+        if is_old:
+            self._meet()
+
+    def check_epochs(self, num_epochs: int) -> None:
+        """Say so if the checkpoint has as many epochs behind it as are asked for, or more."""
+        done = self.position.epoch
+        if done > num_epochs and self.is_leader:
+            logger.warning(
+                "%d epochs are trained already, %d is asked for: nothing is left to do",
+                done,
+                num_epochs,
+            )
+
+    def shares_in_epoch(self, step_in_epoch: int) -> tuple[tuple[int, ...], int]:
+        """The plan for a step of the epoch under way, and this worker's rank."""
+        first = self.position.applied_steps - self.position.step_in_epoch
+        return self.membership.shares_at(first + step_in_epoch), self.seat.collective.rank
+
+    def recover(self, cause: str, reason: str) -> None:
+        """Enter a new rendezvous and be consistent again; returns when training can go on.
+
+        Args:
+            cause: `fault` or `membership`.
+            reason: In words, for the log.
+        """
+        logger.info("entering a new rendezvous: %s", reason)
+        self._clock.current = ("rendezvous", time.perf_counter())
+        self._pipeline.forget(self.seat.collective)
+        self.leave_if_due()
+        self._restart()
+        self._meet()
+        self.seat.tell(
+            Recovered(
+                worker=self.seat.place.worker,
+                rendezvous_id=self.membership.rendezvous_id,
+                cause=cause,
+                seconds=time.perf_counter() - self._times.ended_at,
+                broadcast=self.membership.consistency.broadcast,
+            )
+        )
+        self._clock.current = NO_PHASE
+        self._times.ended_at = time.perf_counter()  # what it took is no part of the next step
+
+    def is_urgent(self, share: int, busy_seconds: float | None) -> bool:
+        """Whether the next exchange should not wait: this worker has changed, or has a new plan.
+
+        Args:
+            share: Samples of this worker in the step under way.
+            busy_seconds: Its own time in it; None if that is not known yet.
+        """
+        if busy_seconds is not None:
+            step = self.position.applied_steps + self._pipeline.num_in_flight
+            own = time.perf_counter() - self._times.ended_at - self._clock.waited_seconds
+            evaluation = self._clock.evaluation_seconds
+            self._times.look(share, own, evaluation, planned=self._planned(step))
+        if self._times.has_changed or not self.is_leader:
+            return self._times.has_changed
+        return self.membership.exchange.is_news(self.seat.planner.newest())
+
+    def step_taken(self, share: int, seconds: dict[str, float], is_urgent: bool) -> None:
+        """Account for a step, and take part in the exchange when one is due.
+
+        Args:
+            share: Samples of this worker in the step.
+            seconds: Time per phase of this worker in the step.
+            is_urgent: Whether any worker wanted an exchange now.
+        """
+        step = self.position.applied_steps + self._pipeline.num_in_flight - 1
+        is_told = "forward" in seconds or share == 0  # by the device, just now; or it has nothing
+        if is_told and self._clock.busy_seconds is None:
+            own = sum(value for phase, value in seconds.items() if phase != "comm_wait")
+            evaluation = seconds.get("evaluation", 0.0)
+            self._times.look(share, own, evaluation, planned=self._planned(step))
+        more = self._profile.step_applied(self.seat, step)
+        self._times.add(share, seconds, more | self._pipeline.state())
+        self._watchdog.learn(seconds)
+        self._sizing.timed(share, seconds)
+        self._kept.step_done()
+        self.leave_if_due()
+        exchange = self.membership.exchange
+        if is_urgent:
+            exchange.hurry(step)
+        try:
+            if is_check_due(self.position):
+                self._compare(f"at step {self.position.applied_steps}")
+            table = None
+            if exchange.is_awaited(step):
+                with self._clock.phase("comm_wait"):
+                    table = exchange.read()
+            if table is not None:
+                self._act_on(table)
+            if exchange is self.membership.exchange and exchange.is_due(step):
+                flags = RESET * self.seat.reset_requested + STOP * self.seat.stop_requested
+                newest = self.seat.planner.newest() if self.is_leader else None
+                self._timed_at = self.position.epoch, self.position.loss
+                exchange.submit(step, self._sizing.measured(self._times.take()), newest, flags)
+        except Interrupted as fault:
+            self.recover("fault", str(fault))
+
+    def loop_left(self) -> str:
+        """The script takes no more steps; gives the digest of the state, empty if none is kept."""
+        farewell = self.seat.farewell
+        is_kept = farewell is not None and (farewell.is_said or farewell.has_finished)
+        if self._membership is not None and not is_kept:
+            self.last_state.keep(self._drain, self._kept.begin)
+        return self.last_state.checksum
+
+    def _drain(self) -> None:
+        try:
+            with self.last_state.applying():
+                self._pipeline.drain(self.seat.collective)
+        except Interrupted:  # not all have left; who goes on takes these steps anew
+            self._pipeline.forget(self.seat.collective)
+
+    def evaluated(self, metrics: dict[str, float], *, is_keeper: bool) -> None:
+        """Keep the state that has the best result, if it is for this worker to do so."""
+        self._kept.evaluated(metrics, is_keeper=is_keeper)
+
+    @property
+    def _capacity(self) -> int:
+        return self.seat.place.capacity
+
+    def _phase(self) -> str:
+        """The phase that the training is in; in the channel's thread."""
+        return self._clock.current[0]
+
+    def leave_if_due(self) -> None:
+        """End this process if it should go whatever the others do: its state is whole just now."""
+        self.seat.await_driver()
+        if (reason := self.seat.leave_reason) is not None:
+            self.seat.part()
+            self._leave(reason, self.seat.leave_code)
+
+    def _planned(self, step: int) -> int:
+        return self.membership.shares_at(step)[self.seat.collective.rank]
+
+    def finish(self) -> bool:
+        """All epochs are done: prove that all replicas are equal, and tell the driver.
+
+        Returns:
+            Whether it is so; if the membership changed under way, a member may not be as far.
+
+        Raises:
+            JobError: The replicas differ, and nobody can tell which is right.
+        """
+        try:
+            self._tell_timings(self.membership.exchange.read())
+            checksum = self._compare(f"after {self.position.applied_steps} steps", "finish")
+        except Interrupted as fault:
+            self.recover("fault", str(fault))
+            return False
+        self._kept.keep()
+        worker, applied_steps = self.seat.place.worker, self.position.applied_steps
+        self._profile.finish(self.seat, applied_steps - 1)
+        self.seat.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
+        return True
+
+    def _compare(self, when: str, name: str = "checksums") -> str:
+        """See that the replicas are equal, or make them so; gives the checksum of all."""
+        collective, workers = self.seat.collective, self.membership.workers
+        try:
+            checksum, is_healed = heal(collective, self._replica, workers, when, name)
+        except Undecided as why:
+            self.last_state.is_trusted = False
+            if name == "finish":
+                self._kept.keep()
+            words = self._kept.in_words().encode()
+            kept = gather_bytes(collective, words, "kept")[0].decode()
+            raise JobError(
+                f"{why}, and no state is held by most: a script must change them on all workers "
+                f"alike; {kept}"
+            ) from why
+        self._agreed = (self.position.applied_steps, checksum)
+        if is_healed:
+            self._times.forget()
+        return checksum
+
+    def _fall_back(self, why: Undecided) -> bool:
+        """Nobody can tell which state is right: go back to the newest checkpoint.
+
+        Returns:
+            Whether this worker has one.
+
+        Raises:
+            JobError: Nobody has.
+        """
+        self.last_state.is_trusted = False
+        step, path = self.position.applied_steps, self._kept.load()
+        found = gather_bytes(self.seat.collective, str(path or "").encode(), "fallback")
+        if not any(found):
+            raise JobError(
+                f"after step {step} {why}, no state is held by most, and there is no checkpoint: "
+                "start the job again"
+            )
+        if self.is_leader:
+            logger.error("after step %d %s: all go back to the newest checkpoint", step, why)
+        return path is not None
+
+    def _tell_timings(self, table: Table | None) -> None:
+        if table is not None and self.is_leader:
+            epoch, loss = self._timed_at
+            self.seat.planner.timed(
+                StepsTimed(
+                    rendezvous_id=self.membership.rendezvous_id,
+                    step=table.step,
+                    epoch=epoch,
+                    loss=loss,
+                    timings=table.timings,
+                    exchange_seconds=table.blocked_seconds,
+                )
+            )
+
+    def _act_on(self, table: Table) -> None:
+        self.membership.follow(table.plan, applied_steps=self.position.applied_steps)
+        if table.needs_all and self.is_leader:
+            self.seat.planner.need_all()
+        self._tell_timings(table)
+        if table.stop or table.reset:
+            self._pipeline.drain(self.seat.collective)
+        if table.stop:
+            self._leave("the driver ends the job")
+        if table.reset:
+            self.recover("membership", "the driver wants another membership")
+
+    def _restart(self) -> None:
+        try:
+            self.seat.collective.restart()
+        except WorkerLostError as error:
+            self.leave_if_due()
+            self._leave(str(error))
+
+    def _leave(self, reason: str, code: int = 0) -> None:
+        """End this process quietly, as it was asked to; `finally` blocks of the script run."""
+        logger.info("leaving: %s", reason)
+        applied_steps, is_trusted = self.position.applied_steps, self.last_state.is_trusted
+        is_writing = is_trusted and self._kept.will_keep
+        self.seat.tell(Leaving(applied_steps=applied_steps, is_writing=is_writing))
+        if is_trusted:
+            self._kept.keep()
+        raise SystemExit(code)
+
+    def _meet(self, *, is_new: bool = False, has_state: bool = True) -> None:
+        seat = self.seat
+        while True:
+            report = Report(
+                worker=seat.place.worker,
+                applied_steps=self.position.applied_steps if has_state else FRESH,
+                is_new=is_new,
+                epoch=self.position.epoch,
+                num_evaluations=len(self.position.evaluations),
+                checksum=self._replica.checksum(),
+                rendezvous_id=seat.rendezvous_id,
+                global_batch_size=self._loader.global_batch_size,
+                capacity=self._capacity,
+                prefetch_steps=self._loader.prefetch_steps,
+                agreed=self._agreed[1] if self._agreed[0] == self.position.applied_steps else "",
+                order=self._loader.order,
+                parts=self._replica.names,
+                staleness_bound=self._pipeline.bound,
+                numerics=self.numerics,
+                work=self.work,
+                micro_batch_size=self._sizing.largest,
+            )
+            try:
+                reports = exchange_reports(seat.collective, report)
+                # Stored at once: should this rendezvous break, its id must not be used again.
+                seat.agreed(next_rendezvous_id(reports))
+                try:
+                    self._membership = meet(seat.collective, self._replica, reports, seat.planner)
+                    self.last_state.is_trusted = True
+                    break
+                except Undecided as why:
+                    has_state = self._fall_back(why)
+            except InvariantError:
+                self.last_state.is_trusted = False
+                raise
+            except Interrupted as fault:
+                logger.info("the rendezvous broke: %s", fault)
+                self._restart()
+        self._agreed = self.position.applied_steps, self.membership.consistency.checksum
+        seat.reset_done()
+        self._times.forget()

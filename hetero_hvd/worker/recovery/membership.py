@@ -1,0 +1,295 @@
+"""One rendezvous: its members, that their replicas are equal, and the plan they follow."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from dataclasses import dataclass
+
+import msgspec
+
+from hetero_hvd.core.balance.planner import stretched
+from hetero_hvd.errors import InvariantError, JobError
+from hetero_hvd.messages import BatchPlan, WorkerId, WorkersJoined
+from hetero_hvd.worker.comm.horovod import Collective
+from hetero_hvd.worker.comm.payloads import gather_bytes
+from hetero_hvd.worker.data.position import Order
+from hetero_hvd.worker.recovery.replica import Replica
+from hetero_hvd.worker.recovery.replica_check import Undecided, differences, majority
+from hetero_hvd.worker.recovery.transfer import copy_state
+from hetero_hvd.worker.recovery.workload import Work
+from hetero_hvd.worker.session.plan_source import Planner
+from hetero_hvd.worker.timing.timing_exchange import Exchange
+
+logger = logging.getLogger(__name__)
+
+FRESH = -1
+"""Applied steps of a worker that has no state worth keeping."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What each worker tells the others when it enters a rendezvous.
+
+    Attributes:
+        worker: Who it is.
+        applied_steps: Steps applied, or `FRESH`.
+        epoch: Epoch that it is in.
+        num_evaluations: Evaluations done since the last applied step.
+        checksum: Digest of its replica.
+        rendezvous_id: The last rendezvous that it was in; 0 for none.
+        global_batch_size: From its script.
+        capacity: Its largest local batch, samples; -1 = not limited.
+        prefetch_steps: Steps that it may load ahead.
+        staleness_bound: Steps that it may have under way after a step.
+        numerics: What its bits depend on, `; ` between two facts; empty if that does not matter.
+        micro_batch_size: Samples in one of its forward passes at most; 0 = not limited.
+        work: What it trains, and on what.
+        is_new: Whether its script has not begun its loop yet, whatever it has from a checkpoint.
+        agreed: Checksum of its replica when all were last known to be equal, if no step was applied
+            since then; else empty.
+        order: What decides which samples a step consumes.
+        parts: Names of what its replica holds.
+    """
+
+    worker: WorkerId
+    applied_steps: int
+    epoch: int
+    num_evaluations: int
+    checksum: str
+    rendezvous_id: int
+    global_batch_size: int
+    capacity: int
+    prefetch_steps: int
+    staleness_bound: int = 0
+    numerics: str = ""
+    micro_batch_size: int = 0
+    work: Work = Work()
+    is_new: bool = False
+    agreed: str = ""
+    order: Order = Order()
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consistency:
+    """How the replicas were made equal.
+
+    Attributes:
+        broadcast: Whether state was copied.
+        checksum: Of all replicas now.
+        num_fresh: Members that came without state.
+        num_new: Members whose scripts have not begun their loops yet.
+    """
+
+    broadcast: bool
+    checksum: str
+    num_fresh: int
+    num_new: int
+
+
+class Membership:
+    """The members of one rendezvous, after `meet` has made their replicas equal.
+
+    Attributes:
+        rendezvous_id: Version of the membership; the same on all members.
+        workers: Members in rank order.
+        consistency: How the replicas were made equal.
+        prefetch_steps: The most that any of them may load ahead.
+        exchange: The exchange of timings and plans.
+    """
+
+    def __init__(
+        self,
+        collective: Collective,
+        reports: list[Report],
+        consistency: Consistency,
+        plan: BatchPlan,
+    ) -> None:
+        self.rendezvous_id = plan.rendezvous_id
+        self.workers = tuple(report.worker for report in reports)
+        self.consistency = consistency
+        self.prefetch_steps = max(report.prefetch_steps for report in reports)
+        self.exchange = Exchange(
+            collective, self.workers, plan, self.prefetch_steps, reports[0].staleness_bound
+        )
+        self._plans: deque[BatchPlan] = deque([plan])
+
+    @property
+    def plan(self) -> BatchPlan:
+        """The newest plan, in force or about to be."""
+        return self._plans[-1]
+
+    def follow(self, plan: BatchPlan, *, applied_steps: int) -> None:
+        """Switch to `plan` from its `from_step` on.
+
+        Plans in between are kept until they are of no use to the steps from `applied_steps` on: who
+        loads ahead has asked for those steps already, and who does not must get the same answer.
+        """
+        if plan.plan_id != self.plan.plan_id:
+            self._plans.append(plan)
+        while len(self._plans) > 1 and self._plans[1].from_step <= applied_steps:
+            self._plans.popleft()
+
+    def shares_at(self, step: int) -> tuple[int, ...]:
+        """Local batch sizes in rank order for a step, counted from the start of training."""
+        for plan in reversed(self._plans):
+            if plan.from_step <= step:
+                return plan.local_batch_sizes
+        return self._plans[0].local_batch_sizes
+
+
+def exchange_reports(collective: Collective, report: Report) -> list[Report]:
+    """What all members of a new rendezvous report, in rank order.
+
+    Raises:
+        Interrupted: The rendezvous broke.
+        JobError: The workers run different scripts.
+    """
+    payloads = gather_bytes(collective, msgspec.msgpack.encode(report), "reports")
+    reports = [msgspec.msgpack.decode(payload, type=Report) for payload in payloads]
+    for name in _facts(report):
+        found: dict[object, WorkerId] = {_facts(other)[name]: other.worker for other in reports}
+        if len(found) > 1:
+            told = ", ".join(f"{worker}: {fact}" for fact, worker in found.items())
+            raise JobError(f"the workers' scripts differ: {name}: {told}")
+    for other in reports[1:]:
+        if other.numerics != reports[0].numerics:
+            raise JobError(_unequal(reports[0], other))
+    return reports
+
+
+def _facts(report: Report) -> dict[str, object]:
+    """What must be the same on all workers, in words."""
+    bound = f"{report.staleness_bound}" + ", wait_free" * report.work.wait_free
+    return {
+        **report.order.facts,
+        "staleness bound": bound,
+        "parts of the state": ", ".join(report.parts),
+    }
+
+
+def _unequal(one: Report, other: Report) -> str:
+    first, second = one.numerics.split("; "), other.numerics.split("; ")
+    mine = ", ".join(fact for fact in first if fact not in second)
+    theirs = ", ".join(fact for fact in second if fact not in first)
+    return (
+        f"reproducible: {one.worker} has {mine or 'not this mode'}, {other.worker} has "
+        f"{theirs or 'not this mode'}: their results would differ; all workers need the same"
+    )
+
+
+def next_rendezvous_id(reports: list[Report]) -> int:
+    """Of the rendezvous in which these were exchanged; no member has seen it before."""
+    return 1 + max(report.rendezvous_id for report in reports)
+
+
+def meet(
+    collective: Collective, replica: Replica, reports: list[Report], planner: Planner
+) -> Membership:
+    """Make all replicas of a new rendezvous equal, and get its first plan.
+
+    If all have applied the same number of steps and hold the same bits, nothing is copied. Else one
+    member's state goes to all the others, and all prove that they hold it; see `_rightful`.
+
+    Raises:
+        Interrupted: The rendezvous broke; enter the next one and call again.
+        Undecided: Nobody can tell which state is right.
+        InvariantError: The replicas differ after copying.
+    """
+    own = reports[collective.rank]
+    source = _rightful(collective, replica, reports)
+    best = reports[source]
+    stale = [
+        r for r in reports if (r.applied_steps, r.checksum) != (best.applied_steps, best.checksum)
+    ]
+    if stale:
+        copy_state(collective, replica, source, "replica", is_taken=own in stale)
+        proof = replica.checksum() if own in stale else own.checksum
+        proofs = gather_bytes(collective, proof.encode(), "proofs")
+        if len(set(proofs)) != 1:
+            raise InvariantError(
+                f"replicas differ after copying: {dict(zip(reports, proofs, strict=True))}"
+            )
+    plan = _first_plan(collective, reports, planner)
+    consistency = Consistency(
+        broadcast=bool(stale),
+        checksum=best.checksum,
+        num_fresh=sum(r.applied_steps == FRESH for r in reports),
+        num_new=sum(r.is_new for r in reports),
+    )
+    return Membership(collective, reports, consistency, plan)
+
+
+def _rightful(collective: Collective, replica: Replica, reports: list[Report]) -> int:
+    """Whose state all are to have.
+
+    It is that of the most advanced; of those with as many steps, one that has not left the epoch
+    yet, as another's evaluations may be missing. Where theirs differ, one was changed by something
+    else than training: what most of them hold is right; else what is still as it was when all were
+    last compared.
+    """
+    best = max(map(_progress, reports))
+    ahead = [rank for rank, report in enumerate(reports) if _progress(report) == best]
+    found = Counter(reports[rank].checksum for rank in ahead)
+    if len(found) == 1 or all(reports[rank].is_new for rank in ahead):
+        return ahead[0]
+    right, how = majority(found.elements()), "most hold another one"
+    if right is None:
+        how = "another one is as it was when all were last compared"
+        known = {reports[rank].checksum for rank in ahead if _is_unchanged(reports[rank])}
+        right = known.pop() if len(known) == 1 else None
+    digests = [report.checksum for report in reports]
+    workers = [report.worker for report in reports]
+    words = differences(collective, replica, workers, digests, right, among=ahead)
+    if right is None:
+        raise Undecided(words)
+    source = next(rank for rank in ahead if reports[rank].checksum == right)
+    if collective.rank == source:
+        logger.error("after step %d %s: replaced, as %s", best[0], words, how)
+    return source
+
+
+def _is_unchanged(report: Report) -> bool:
+    return report.checksum == report.agreed
+
+
+def _progress(report: Report) -> tuple[int, int, int]:
+    return report.applied_steps, -report.epoch, report.num_evaluations
+
+
+def _capacities(reports: list[Report]) -> tuple[int, ...]:
+    """Of the members; at the start as nodes.yaml says, after a loss so that the batch fits."""
+    given = tuple(report.capacity for report in reports)
+    if next_rendezvous_id(reports) == 1:
+        return given
+    found = stretched(given, reports[0].global_batch_size)
+    if found != given:
+        logger.warning(
+            "the workers that are left take %d samples at a time (max_local_batch_size) of the %d "
+            "of a step: each takes its part in several passes",
+            sum(given),
+            reports[0].global_batch_size,
+        )
+    return found
+
+
+def _first_plan(collective: Collective, reports: list[Report], planner: Planner) -> BatchPlan:
+    """Rank 0 asks the planner; all get its answer."""
+    payload = b""
+    if collective.rank == 0:
+        event = WorkersJoined(
+            rendezvous_id=next_rendezvous_id(reports),
+            workers=tuple(report.worker for report in reports),
+            applied_steps=max(0, *(report.applied_steps for report in reports)),
+            global_batch_size=reports[0].global_batch_size,
+            capacities=_capacities(reports),
+            prefetch_steps=max(report.prefetch_steps for report in reports),
+            undivided=reports[0].work.undivided,
+            micro_batch_sizes=tuple(report.micro_batch_size for report in reports),
+            devices=tuple(report.work.device for report in reports),
+            memory_bytes=tuple(report.work.memory_bytes for report in reports),
+            model=reports[0].work.model,
+            wait_free=reports[0].work.wait_free,
+        )
+        payload = msgspec.msgpack.encode(planner.joined(event))
+    return msgspec.msgpack.decode(gather_bytes(collective, payload, "plan")[0], type=BatchPlan)

@@ -1,0 +1,44 @@
+"""What a step's time depends on: the model, the device and how steps are taken."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+import torch
+
+from hetero_hvd.worker.micro_batch.memory_meter import device_memory_bytes
+from hetero_hvd.worker.options import StepOptions, wait_free_of
+from hetero_hvd.worker.session.self_description import describe_device
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step's time depends on.
+
+    Attributes:
+        model: Class, and a digest of all parameters' names, shapes and types and of the precision.
+        device: Its model.
+        memory_bytes: Of a GPU; 0 on a CPU, where it says nothing about the speed.
+        undivided: Samples that are never split between workers, >= 1.
+        wait_free: Whether it takes in a step what it gets done.
+    """
+
+    model: str = ""
+    device: str = ""
+    memory_bytes: float = 0.0
+    undivided: int = 1
+    wait_free: bool = False
+
+
+def describe_work(model: torch.nn.Module, options: StepOptions, device: torch.device) -> Work:
+    """Describe what a trainer was given; gradients are scaled for float16 only."""
+    parts = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in model.named_parameters()]
+    parts.append(str(options.scaler is not None))
+    digest = sha256("\n".join(parts).encode()).hexdigest()
+    return Work(
+        model=f"{type(model).__name__} {digest[:16]}",
+        device=describe_device(device),
+        memory_bytes=device_memory_bytes(device),
+        undivided=options.undivided,
+        wait_free=wait_free_of(options),
+    )

@@ -1,0 +1,1 @@
+"""Steps that give the same bits on any cluster."""

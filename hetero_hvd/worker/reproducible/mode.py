@@ -1,0 +1,208 @@
+"""The reproducible mode: who asks for it, what it demands, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from hetero_hvd.core.numerics.fixed_point import MAX_NARROW_GRAINS, NARROW, WIDE, FixedPoint
+from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.worker.options import StepOptions, reproducible_of, wait_free_of
+from hetero_hvd.worker.recovery.elastic_state import ElasticState
+from hetero_hvd.worker.session.plan_source import LocalPlanner
+from hetero_hvd.worker.step.staleness import staleness_of
+
+DEFAULT_GRAIN = 16
+UNFIT_MODULES = {
+    "OptimizedModule": "torch.compile makes other code for the shapes that a worker meets first",
+    "SyncBatchNorm": "SyncBatchNorm normalises over what the workers happen to hold; use BatchNorm",
+}
+"""Class name to why it is refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproducible:
+    """The mode, once it is decided.
+
+    Attributes:
+        grain: Samples of one forward and backward, > 0; divides the global batch.
+        seed: Seed of data order and all random numbers.
+        num_grains: Grains in a whole step.
+        fixed_point: How grains are added up.
+    """
+
+    grain: int
+    seed: int
+    num_grains: int
+    fixed_point: FixedPoint
+
+    @property
+    def numerics(self) -> str:
+        """All that bits depend on beside the script; must be equal on all workers."""
+        facts = numerics() | {"grain": self.grain, "sums": f"{self.fixed_point.bits} bits"}
+        return "; ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def decide(
+    model: torch.nn.Module,
+    loader: DataLoader[Any],
+    options: StepOptions,
+    seed: int,
+) -> Reproducible | None:
+    """The mode that script and job ask for; None: not the reproducible one.
+
+    Switches torch to deterministic algorithms, for the whole process.
+
+    Args:
+        model: The user's.
+        loader: The user's, of training.
+        options: Of the script. What it leaves open, HETERO_HVD_REPRODUCIBLE and HETERO_HVD_GRAIN
+            decide, which the driver sets.
+        seed: The run's.
+
+    Raises:
+        UserError: Something asked for cannot be reproducible.
+    """
+    of_job = reproducible_of(StepOptions())
+    job_grain = os.environ.get("HETERO_HVD_GRAIN") if of_job else None
+    if not reproducible_of(options):
+        if options.grain is not None:
+            raise UserError(f"grain={options.grain}: only with reproducible=True")
+        return None
+    grain = options.grain or int(job_grain or DEFAULT_GRAIN)
+    if "HETERO_HVD_DRIVER" in os.environ and job_grain != str(grain):
+        raise UserError(
+            f"the script trains in grains of {grain}, the job plans in grains of {job_grain or 1}: "
+            f"start it with hetero-hvd run --reproducible --grain {grain}"
+        )
+    global_batch_size = (loader.batch_size or 0) * options.accumulation_steps
+    if global_batch_size % grain:
+        raise UserError(
+            f"reproducible: the global batch of {global_batch_size} samples must be a multiple of "
+            f"grain={grain}"
+        )
+    mode = Reproducible(
+        grain=grain,
+        seed=seed,
+        num_grains=global_batch_size // grain,
+        fixed_point=WIDE if options.sum_bits == WIDE.bits else NARROW,
+    )
+    _refuse(model, loader, options, mode)
+    _be_deterministic(model)
+    return mode
+
+
+def join(state: ElasticState, mode: Reproducible | None) -> None:
+    """Enter the job in this mode.
+
+    Raises:
+        JobError: The workers start with different models.
+    """
+    if mode is not None:
+        state.numerics = mode.numerics
+        if isinstance(state.seat.planner, LocalPlanner):
+            state.seat.planner.use_grain(mode.grain)
+    state.enter()
+    consistency = state.membership.consistency
+    if mode is not None and consistency.broadcast and consistency.num_fresh == state.num_workers:
+        raise JobError(
+            "reproducible: the workers start with different parameters: call torch.manual_seed "
+            "before you build the model"
+        )
+
+
+def numerics() -> dict[str, Any]:
+    """What the bits of this process's results depend on: hardware, versions, threads, switches."""
+    facts: dict[str, Any] = {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "cpu": _cpu_model(),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
+        "matmul": torch.get_float32_matmul_precision(),
+        "onednn": torch.backends.mkldnn.enabled,
+    }
+    if torch.cuda.is_available():
+        facts |= {
+            "gpu": torch.cuda.get_device_name(),
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+            "tf32": torch.backends.cudnn.allow_tf32,
+        }
+    return facts
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in {"model name", "CPU part"}:
+            return value.strip()
+    return platform.machine()
+
+
+def _refuse(
+    model: torch.nn.Module,
+    loader: DataLoader[Any],
+    options: StepOptions,
+    mode: Reproducible,
+) -> None:
+    """Say what cannot be reproducible, by name."""
+    if options.micro_batch_size not in (None, mode.grain):
+        raise UserError(
+            f"reproducible: micro_batch_size={options.micro_batch_size}: leave it out, each grain "
+            f"of {mode.grain} samples is one forward and backward"
+        )
+    if wait_free_of(options):
+        raise UserError("reproducible: wait_free must be off: who is fast decides what a step is")
+    if staleness_of(options).bound:
+        raise UserError("reproducible: staleness_bound must be 0: faults would change the delays")
+    if options.compression != "none":
+        raise UserError(
+            f"reproducible: compression={options.compression}: rounds each worker's own sum; leave "
+            "it out"
+        )
+    if mode.fixed_point is NARROW and mode.num_grains > MAX_NARROW_GRAINS:
+        raise UserError(
+            f"reproducible: sum_bits=32 holds {MAX_NARROW_GRAINS} grains a step, this are "
+            f"{mode.num_grains}: use larger grains or sum_bits=64"
+        )
+    if isinstance(loader.dataset, IterableDataset):
+        raise UserError(
+            "reproducible: an IterableDataset cannot be read from any position: use a dataset "
+            "with a length"
+        )
+    refuse_model(model)
+
+
+def refuse_model(model: torch.nn.Module) -> None:
+    """Refuse what cannot be reproducible in a model.
+
+    Raises:
+        UserError: There is such a thing.
+    """
+    for name, module in model.named_modules():
+        why = UNFIT_MODULES.get(type(module).__name__)
+        if why is not None:
+            raise UserError(f"reproducible: model{'.' * bool(name)}{name}: {why}")
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype.itemsize > 4:  # noqa: PLR2004 - float32's
+            raise UserError(
+                f"reproducible: {name} is of {parameter.dtype}: gradients are summed with the "
+                "precision of float32, use that"
+            )
+
+
+def _be_deterministic(model: torch.nn.Module) -> None:
+    if any(parameter.is_cuda for parameter in model.parameters()):
+        variable = "CUBLAS_WORKSPACE_CONFIG"
+        if os.environ.get(variable) not in {":4096:8", ":16:8"}:
+            raise UserError(f"reproducible: set {variable}=:4096:8 before the script starts")
+    torch.use_deterministic_algorithms(True)  # what has no such algorithm is refused by torch
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    # (It would fill what `torch.empty` gives, to find those who read it.)
+    torch.backends.cudnn.benchmark = False

@@ -1,0 +1,321 @@
+"""Makes this process a worker: alone, under `horovodrun` (elastic or not), or under our driver."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import math
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import torch
+
+from hetero_hvd.core.balance.cluster import BalanceConfig
+from hetero_hvd.discovery.machine import machine_identity
+from hetero_hvd.errors import UserError, WorkerFault, WorkerLostError
+from hetero_hvd.messages import Finished, FromWorker, Leaving
+from hetero_hvd.worker.comm.horovod import Collective, HostUpdates, open_collective
+from hetero_hvd.worker.session.driver_client import DriverClient
+from hetero_hvd.worker.session.farewell import Farewell
+from hetero_hvd.worker.session.json_logs import log_records
+from hetero_hvd.worker.session.launch_settings import Place, read_place
+from hetero_hvd.worker.session.plan_source import DriverPlanner, LocalPlanner, Planner
+from hetero_hvd.worker.session.self_description import describe_device, device_uuid, software
+
+logger = logging.getLogger(__name__)
+
+EXIT_TERMINATED = 128 + signal.SIGTERM
+REUNION_POLL_SECONDS = 0.05
+EXIT_CUT_OFF = 75  # EX_TEMPFAIL of sysexits.h
+
+AGAIN_SECONDS = 2.0
+"""A SIGTERM that comes sooner after the first one is the same wish: who stops a whole machine or
+control group signals the supervisor too, which passes it on."""
+
+
+class Seat:
+    """This process's seat in the job, for as long as the process lives.
+
+    Attributes:
+        place: Who and where it is.
+        client: The channel to our driver; None without one.
+        farewell: How the driver hears of the end of the script; None without one.
+        collective: The door to the other workers.
+        planner: Where plans come from; used on rank 0.
+        rendezvous_id: The last membership that this process was in; see `agreed`.
+        progress: Gives the number of applied steps of the training that was begun last.
+    """
+
+    def __init__(self, place: Place, *, progress: Callable[[], int]) -> None:
+        self.place = place
+        self.client: DriverClient | None = None
+        self.farewell: Farewell | None = None
+        self.rendezvous_id = self._agreed_generation = 0
+        self._updates: HostUpdates | None = None
+        self.progress, self._is_terminated = progress, False
+        self._terminated_at_seconds = 0.0
+        self._parting = threading.Lock()
+        self._has_parted = False
+        log_records(step=lambda: self._done() - 1, rendezvous_id=lambda: self.rendezvous_id)
+        if place.driver is not None:
+            check_interface(place)
+            prove_health(device())
+            self.client = DriverClient(place, progress=self._done, introduction=_introduction)
+            self.farewell = Farewell(
+                self.client, place.worker, progress=self._done, part=self._end_collective
+            )
+            self.farewell.prepare()
+            admission = self.client.wait_for_admission()
+            os.environ.update(admission.environment)
+            self.rendezvous_id = admission.rendezvous_id
+        self.collective: Collective = open_collective(is_unwanted=self._is_unwanted)
+        if self.client is not None:
+            self.client.on_void = self.collective.cut
+            self.client.on_member_lost = self._member_lost
+            self._drain_on_sigterm()
+        self.collective.start()
+        atexit.register(self.leave)
+        if self.farewell is not None:
+            self.farewell.await_end()
+        if self.client is not None:
+            self.planner: Planner = DriverPlanner(self.client)
+        else:
+            self.planner = LocalPlanner(_balance_config(os.environ.get("HETERO_HVD_BALANCE")))
+            if os.environ.get("HOROVOD_ELASTIC") == "1":
+                self._updates = HostUpdates()
+
+    def _done(self) -> int:
+        """Applied steps, of whichever training: another one may have begun meanwhile."""
+        return self.progress()
+
+    @property
+    def reset_requested(self) -> bool:
+        """Whether the driver, ours or Horovod's, wants another membership."""
+        if self.client is not None:
+            return self.client.reset_requested
+        return self._updates is not None and self._updates.pending
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether our driver ends the job."""
+        return self.client is not None and self.client.stop is not None
+
+    @property
+    def leave_reason(self) -> str | None:
+        """Why this worker should leave after the step under way, whatever the others do."""
+        if self._is_terminated:
+            return "SIGTERM"
+        is_given_up = self.client is not None and self.client.is_given_up
+        return "the driver is out of reach" if is_given_up else None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether this worker must not train now: the driver may have replaced it."""
+        return self.client is not None and self.client.is_cut_off
+
+    def await_driver(self) -> None:
+        """Block as long as this worker is cut off and need not leave."""
+        while self.is_cut_off and self.leave_reason is None:
+            time.sleep(REUNION_POLL_SECONDS)
+
+    def _is_unwanted(self) -> bool:
+        self.await_driver()
+        return self.stop_requested or self.leave_reason is not None
+
+    @property
+    def leave_code(self) -> int:
+        """With which exit code: it tells the driver whether to start this worker again."""
+        return EXIT_TERMINATED if self._is_terminated else EXIT_CUT_OFF
+
+    def agreed(self, rendezvous_id: int) -> None:
+        """All members of the rendezvous under way have given it this id."""
+        self._agreed_generation = self.collective.generation
+        self.rendezvous_id = rendezvous_id
+
+    def _member_lost(self, rendezvous_id: int) -> None:
+        """In the channel's thread; no more than a hint, as it may come too late."""
+        if rendezvous_id == self.rendezvous_id:
+            self.collective.cut(self._agreed_generation)
+        elif rendezvous_id > self.rendezvous_id or not rendezvous_id:
+            self.collective.cut()
+
+    def tell(self, message: FromWorker) -> None:
+        """Tell the driver, if there is one."""
+        if self.client is None or self.farewell is None:
+            return
+        if isinstance(message, Finished):
+            self.farewell.has_finished = True
+        if isinstance(message, Leaving):
+            self.farewell.is_said = True
+        self.client.send(message)
+
+    def reset_done(self) -> None:
+        """A new membership is entered: what was asked for has been done."""
+        if self.client is not None:
+            self.client.reset_requested = False
+        if self._updates is not None:
+            self._updates.pending = False
+
+    def part(self) -> None:
+        """Let the others go on at once: what this process still has to do may take long."""
+        self.collective.cut()
+
+    def leave(self) -> None:
+        """Close everything, once."""
+        atexit.unregister(self.leave)
+        self._end_collective()
+        if self.client is not None:
+            self.client.close()
+
+    def _end_collective(self) -> None:
+        with self._parting:
+            if self._has_parted:
+                return
+            self._has_parted = True
+            if self.leave_reason is not None or self.is_cut_off:
+                self.collective.cut()  # nobody may be there to agree on an orderly end
+            self.collective.stop()
+
+    def _drain_on_sigterm(self) -> None:
+        """SIGTERM: finish the step and leave; a later one ends at once. An own handler stays."""
+        is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        if not is_free or threading.current_thread() is not threading.main_thread():
+            return
+
+        def terminated(*_: object) -> None:
+            now_seconds = time.monotonic()
+            if not self._is_terminated:
+                self._is_terminated, self._terminated_at_seconds = True, now_seconds
+            elif now_seconds > self._terminated_at_seconds + AGAIN_SECONDS:
+                os._exit(EXIT_TERMINATED)
+
+        signal.signal(signal.SIGTERM, terminated)
+        _end_if_asked_again()
+
+
+def _end_if_asked_again() -> None:
+    """End this process at a further SIGTERM, though its main thread may be in C for ever.
+
+    No handler runs there, but Python tells of each signal through the wakeup descriptor. A script's
+    own one stays: then there is the handler only. A forked child would write into ours: it must
+    not.
+    """
+    asked, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    own = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    if own != -1:
+        signal.set_wakeup_fd(own)
+        os.close(asked)
+        os.close(wakeup)
+        return
+
+    def forget() -> None:
+        if (found := signal.set_wakeup_fd(-1)) not in (wakeup, -1):
+            signal.set_wakeup_fd(found)
+
+    def watch() -> None:
+        again_at_seconds = math.inf
+        while numbers := os.read(asked, 4096):
+            if signal.SIGTERM not in numbers:
+                continue
+            now_seconds = time.monotonic()
+            if now_seconds > again_at_seconds:
+                os._exit(EXIT_TERMINATED)
+            again_at_seconds = min(again_at_seconds, now_seconds + AGAIN_SECONDS)
+
+    os.register_at_fork(after_in_child=forget)
+    threading.Thread(target=watch, name="sigterm", daemon=True).start()
+
+
+_seats: list[Seat] = []
+
+
+def init(*, progress: Callable[[], int] = lambda: 0) -> Seat:
+    """Become a worker of the job, and wait until the driver admits this one; at once when alone.
+
+    Everything slow that the script does (imports, building the model, reading the dataset's index)
+    belongs before this call: a worker that joins a running job costs the others nothing until here.
+    `Trainer` calls it when its loop starts. Calling it again gives the same seat.
+
+    Args:
+        progress: Gives the number of applied steps, for the heartbeat.
+
+    Raises:
+        JobError: The environment is malformed, or Horovod is missing or does not start.
+        WorkerFault: This worker's device computes wrongly.
+        SystemExit: The driver does not want this worker any more: the process ends quietly.
+    """
+    if not _seats:
+        try:
+            _seats.append(Seat(read_place(), progress=progress))
+        except WorkerLostError as error:
+            logger.info("leaving before training: %s", error)
+            raise SystemExit(0) from error
+    return _seats[0]
+
+
+def device() -> torch.device:
+    """The device that this worker computes on.
+
+    Under our driver each worker sees its own GPU only (`CUDA_VISIBLE_DEVICES`); under `horovodrun`
+    the GPU with the worker's local rank is taken. Without a GPU: the CPU. Does not need `init`.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    index = int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % torch.cuda.device_count()
+    return torch.device("cuda", index)
+
+
+def check_interface(place: Place) -> None:
+    """See that there is the network interface of nodes.yaml: Horovod would look for it for ever.
+
+    A label of an address (`eth0:1`) is the name of one for Gloo, though not for the kernel.
+
+    Raises:
+        UserError: There is none of that name.
+    """
+    wanted = place.settings.get("interface")
+    found = {name for _, name in socket.if_nameindex()} | psutil.net_if_addrs().keys()
+    if wanted is not None and wanted not in found:
+        raise UserError(
+            f"interface: {wanted}: node {place.worker.node} has no network interface of that "
+            f"name; it has {', '.join(sorted(found))}"
+        )
+
+
+def prove_health(where: torch.device) -> None:
+    """Compute something known on the device before the others count on it.
+
+    Raises:
+        WorkerFault: The device computes wrongly. (If it does not answer, torch raises its own.)
+    """
+    size = 128
+    ones = torch.ones(size, size, device=where)
+    if float((ones @ ones).sum()) != size**3:
+        raise WorkerFault(f"{where} computes wrongly: a product of ones is not what it must be")
+
+
+def _balance_config(text: str | None) -> BalanceConfig:
+    """The balancer's settings for a job without our driver: JSON in `HETERO_HVD_BALANCE`."""
+    try:
+        return BalanceConfig(**json.loads(text or "{}"))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"HETERO_HVD_BALANCE={text!r}: {error}") from error
+
+
+def _introduction() -> dict[str, Any]:
+    """What this worker is; fields of `Ready`."""
+    own = device()
+    return {
+        "versions": software(own),
+        "device": describe_device(own),
+        "device_uuid": device_uuid(own),
+        "machine_id": machine_identity(),
+    }

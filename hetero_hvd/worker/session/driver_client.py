@@ -1,0 +1,314 @@
+"""The worker's end of the channel to the driver: one thread, one connection at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psutil
+from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from hetero_hvd import channel
+from hetero_hvd.errors import ChannelError, WorkerLostError
+from hetero_hvd.messages import (
+    Admit,
+    BatchPlan,
+    ClockAsked,
+    ClockTold,
+    FromDriver,
+    FromWorker,
+    Heartbeat,
+    MemberLost,
+    Ready,
+    ResetRequested,
+    Stop,
+    TraceRequested,
+)
+from hetero_hvd.security.tls import client_context
+from hetero_hvd.worker.session.launch_settings import Place
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 1.0
+CONNECT_TIMEOUT_SECONDS = 10.0
+MAX_BACKOFF_SECONDS = 1.0
+LEASE_SECONDS = 7.0
+"""A member that has not heard of its driver for so long is cut off, and must not train on: the
+driver may have replaced it. Longer than a busy driver ever needs to answer."""
+
+REUNION_SECONDS = 30.0
+"""So long a member whose lease is over waits for its driver, which may only have been paused."""
+
+LEASED_TIMEOUT_SECONDS = 2.0
+"""For a member to connect anew: a longer wait would outlast the lease."""
+
+
+class DriverClient:
+    """What the driver has told this worker, and the way to answer.
+
+    If the driver is out of reach, `send` drops and training goes on with the last plan, until the
+    lease is over; the thread keeps trying to connect.
+
+    Args:
+        place: Where this worker is and where the driver listens.
+        progress: Called for each heartbeat; gives the number of applied steps.
+        introduction: Called in the thread for each connection; gives the fields of `Ready` that say
+            what this worker is.
+
+    Attributes:
+        reset_requested: Whether the driver wants another membership.
+        phase: Called for each heartbeat; gives the phase that the training is in.
+        on_void: Called in the thread when this worker has lost the driver.
+        on_member_lost: Called in the thread with the `rendezvous_id` of `MemberLost`.
+        on_beat: Called in the thread before each heartbeat.
+        on_trace: Called in the thread when the driver wants a trace.
+        waits_in: Called in the thread for each heartbeat; see `whereabouts.waits_in`.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        progress: Callable[[], int],
+        introduction: Callable[[], Mapping[str, Any]] = lambda: {"versions": {}},
+    ) -> None:
+        self._place = place
+        self._introduction = introduction
+        self._progress = progress
+        self._tls = client_context(place.tls) if place.tls else None
+        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._connection: ClientConnection | None = None
+        self._session: channel.Session[FromWorker, FromDriver] | None = None
+        self._closed = threading.Event()
+        self._admission: Admit | None = None
+        self._plan: BatchPlan | None = None
+        self._stop: Stop | None = None
+        self._heard_at_seconds = time.monotonic()
+        self._is_cut_off = self._is_refused = False
+        self.reset_requested = False
+        self.phase: Callable[[], str] = str
+        self.on_void: Callable[[], None] = lambda: None
+        self.on_member_lost: Callable[[int], None] = lambda _: None
+        self.on_beat: Callable[[], None] = lambda: None
+        self.on_trace: Callable[[TraceRequested], None] = lambda _: None
+        self.waits_in: Callable[[], tuple[str, str]] = lambda: ("", "")
+        self._thread = threading.Thread(target=self._run, name="driver-channel", daemon=True)
+        self._thread.start()
+
+    @property
+    def plan(self) -> BatchPlan | None:
+        """The newest plan received."""
+        return self._plan
+
+    @property
+    def stop(self) -> Stop | None:
+        """The driver's order to leave, if it came."""
+        return self._stop
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the lease is over, and the driver has not come back."""
+        return self._is_cut_off
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether there is nothing to wait for any more: the driver is gone, or has replaced us."""
+        patience = LEASE_SECONDS + REUNION_SECONDS
+        return self._is_cut_off and (self._is_refused or self._silent_seconds > patience)
+
+    @property
+    def _silent_seconds(self) -> float:
+        return time.monotonic() - self._heard_at_seconds
+
+    def wait_for_admission(self) -> Admit:
+        """Block until the driver makes this worker a member.
+
+        Raises:
+            WorkerLostError: The driver does not want it any more.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._admission is not None or self._stop is not None)
+        if self._admission is None:
+            raise WorkerLostError(self._stop.reason if self._stop else "no admission")
+        return self._admission
+
+    def wait_for_plan(self, rendezvous_id: int, *, timeout_seconds: float) -> BatchPlan | None:
+        """Block until a plan for this membership is there; None after the timeout."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._plan is not None and self._plan.rendezvous_id == rendezvous_id,
+                timeout_seconds,
+            )
+        plan = self._plan
+        return plan if plan is not None and plan.rendezvous_id == rendezvous_id else None
+
+    def send(self, message: FromWorker) -> bool:
+        """Send if the driver is within reach; whether it was."""
+        with self._lock:
+            if self._connection is None or self._session is None:
+                return False
+            try:
+                self._connection.send(self._session.seal(message))
+            except (WebSocketException, OSError) as error:
+                logger.warning("the driver is out of reach: %s", error)
+                return False
+        return True
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        self._closed.set()
+        connection = self._connection
+        if connection is not None:
+            connection.close()
+        self._thread.join(timeout=CONNECT_TIMEOUT_SECONDS)
+
+    def _run(self) -> None:
+        backoff = 0.1
+        while not self._closed.is_set():
+            try:
+                with self._connect() as connection:
+                    self._shake_hands(connection)
+                    backoff = 0.1
+                    self._listen(connection)
+            except (WebSocketException, OSError, ChannelError, TimeoutError) as error:
+                if not self._closed.is_set():
+                    logger.warning("no channel to the driver: %s", error)
+                self._is_refused |= _is_farewell(error)
+            with self._lock:
+                self._connection = self._session = None
+            self._check_lease()
+            self.on_beat()
+            self._closed.wait(backoff)
+            backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+
+    def _check_lease(self) -> None:
+        if self._admission is None:
+            return
+        silent_seconds, was_cut_off = self._silent_seconds, self._is_cut_off
+        self._is_cut_off = self._is_refused or silent_seconds > LEASE_SECONDS
+        if self._is_cut_off and not was_cut_off:
+            logger.error("the driver is out of reach for %.0f s", silent_seconds)
+            self.on_void()
+        elif was_cut_off and not self._is_cut_off:
+            logger.warning("the driver is within reach again")
+
+    def _timeout_seconds(self) -> float:
+        return CONNECT_TIMEOUT_SECONDS if self._admission is None else LEASED_TIMEOUT_SECONDS
+
+    def _connect(self) -> ClientConnection:
+        address, port = self._place.driver or ("127.0.0.1", 0)
+        host = f"[{address}]" if ":" in address else address
+        tls = self._tls
+        return connect(
+            f"{'wss' if tls else 'ws'}://{host}:{port}/channel",
+            ssl=tls,
+            server_hostname="driver" if tls else None,  # as in driver/workers/credentials.py
+            open_timeout=self._timeout_seconds(),
+            close_timeout=LEASED_TIMEOUT_SECONDS,
+            ping_interval=None,  # `_listen` pings: it has to know when the driver answered
+            max_size=channel.MAX_FRAME_BYTES,
+            compression=None,
+            proxy=None,
+        )
+
+    def _shake_hands(self, connection: ClientConnection) -> None:
+        key = self._place.key
+        driver_nonce = connection.recv(timeout=self._timeout_seconds(), decode=False)
+        frame, nonce = channel.answer(
+            key, driver_nonce, worker=self._place.worker, host=self._place.host
+        )
+        connection.send(frame)
+        proof = connection.recv(timeout=self._timeout_seconds())
+        session = channel.confirm(key, driver_nonce, nonce, proof)
+        self._heard_at_seconds = time.monotonic()
+        with self._lock:  # nothing that `send` was given may come before `Ready`
+            connection.send(session.seal(self._ready(connection.socket)))
+            self._connection, self._session = connection, session
+
+    def _ready(self, connection: socket.socket) -> Ready:
+        return Ready(
+            worker=self._place.worker,
+            host=self._place.host,
+            interface=self._place.settings.get("interface")
+            or interface_of(connection.getsockname()[0]),
+            pid=os.getpid(),
+            **self._introduction(),
+        )
+
+    def _listen(self, connection: ClientConnection) -> None:
+        next_beat = time.monotonic()
+        pong: threading.Event | None = None
+        while not self._closed.is_set():
+            if time.monotonic() >= next_beat:
+                # While a call holds the interpreter, nothing is heard, nor is anything trained.
+                self._heard_at_seconds += max(0.0, time.monotonic() - next_beat)
+                if pong is None or pong.is_set():
+                    self._heard_at_seconds, pong = time.monotonic(), connection.ping()
+                self._check_lease()
+                self.on_beat()
+                self.send(self._heartbeat())
+                next_beat = time.monotonic() + HEARTBEAT_SECONDS
+            try:
+                frame = connection.recv(timeout=max(0.0, next_beat - time.monotonic()))
+            except TimeoutError:
+                continue
+            self._heard_at_seconds = time.monotonic()
+            session = self._session
+            if session is not None:
+                self._take(session.open(frame))
+
+    def _heartbeat(self) -> Heartbeat:
+        operation, place = self.waits_in()
+        return Heartbeat(
+            applied_steps=self._progress(), phase=self.phase(), operation=operation, place=place
+        )
+
+    def _take(self, message: FromDriver) -> None:
+        with self._changed:
+            match message:
+                case Admit():
+                    self._admission = message
+                case MemberLost():
+                    self.on_member_lost(message.rendezvous_id)
+                case BatchPlan():
+                    self._plan = message
+                case ResetRequested():
+                    self.reset_requested = True
+                case TraceRequested():
+                    self.on_trace(message)
+                case Stop():
+                    self._stop = message
+                case ClockAsked():
+                    self._tell_time(message)
+            self._changed.notify_all()
+
+    def _tell_time(self, question: ClockAsked) -> None:
+        now = time.time()
+        self.send(
+            ClockTold(
+                asked_at_seconds=question.asked_at_seconds,
+                received_at_seconds=now,
+                replied_at_seconds=now,
+            )
+        )
+
+
+def _is_farewell(error: Exception) -> bool:
+    """Whether the driver has said that this worker is none of the job any more."""
+    received = error.rcvd if isinstance(error, ConnectionClosed) else None
+    return received is not None and received.code == channel.NOT_EXPECTED
+
+
+def interface_of(address: str) -> str:
+    """Name of the network interface that holds an IP address; `lo` if none does."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in addresses):
+            return name
+    return "lo"

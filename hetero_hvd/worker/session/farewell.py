@@ -1,0 +1,147 @@
+"""The end of this worker's script: what the driver hears of it, and that nobody waits for it.
+
+A process may live on for long after its script: threads that are no daemons, exit hooks and the
+teardown of torch take their time. What it does together with the others ends with the main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.messages import Crashed, Entered, FromWorker, ScriptEnded, WorkerId
+from hetero_hvd.worker.session.driver_client import DriverClient
+from hetero_hvd.worker.session.whereabouts import raised_in
+
+SEND_SECONDS, RETRY_SECONDS = 5.0, 0.1
+"""For the last word to reach the driver, should the channel be broken just now."""
+
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+EXIT_REFUSED = 64
+"""EX_USAGE of sysexits.h; see `driver.controller`."""
+
+
+def refuse_in_one_line() -> None:
+    """Under our driver: what is wrong with the input before training is one line, for all workers.
+
+    Nobody can tell the driver more than the exit code before this worker is admitted.
+    """
+    if "HETERO_HVD_WORKER" in os.environ and not isinstance(sys.excepthook, _Refusal):
+        sys.excepthook = _Refusal(sys.excepthook)
+
+
+class _Refusal:
+    """An exception hook for the time before training.
+
+    Args:
+        previous: For what is no wrong input.
+    """
+
+    def __init__(self, previous: Hook) -> None:
+        self.previous = previous
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if not issubclass(kind, UserError):
+            self.previous(kind, error, trace)
+            return
+        sys.stdout.flush()
+        sys.stderr.write(f"{in_one_line(error, trace)}\n")
+        sys.stderr.flush()
+        os._exit(EXIT_REFUSED)
+
+
+class Farewell:
+    """Tells the driver once how the script has ended, and ends what the worker has with the others.
+
+    A process that ends without a word was lost, whatever its exit code.
+
+    Args:
+        client: The way to the driver.
+        worker: Who this is.
+        progress: Gives the number of applied steps.
+        part: Called in a thread at the end of the script: nobody waits for this worker any more.
+
+    Attributes:
+        is_said: Whether the driver knows how it ends.
+        has_finished: Whether all epochs of the last loop are done.
+        on_end: Called in a thread if the script has ended without an error; gives the digest of the
+            state that it has kept, empty if it has kept none.
+    """
+
+    def __init__(
+        self,
+        client: DriverClient,
+        worker: WorkerId,
+        *,
+        progress: Callable[[], int],
+        part: Callable[[], None],
+    ) -> None:
+        self._client, self._worker = client, worker
+        self._progress, self._part = progress, part
+        hook = sys.excepthook
+        self._previous_hook: Hook = hook.previous if isinstance(hook, _Refusal) else hook
+        self.is_said = self.has_finished = False
+        self.on_end: Callable[[], str] = lambda: ""
+
+    def prepare(self) -> None:
+        """From now on the driver hears of an exception that ends the script."""
+        sys.excepthook = self._raised
+
+    def begin(self, on_end: Callable[[], str]) -> None:
+        """The script begins a loop over epochs."""
+        self.has_finished, self.on_end = False, on_end
+        self._client.send(Entered(worker=self._worker))
+
+    def await_end(self) -> None:
+        """From now on the driver hears of the end of the script.
+
+        The thread is no daemon, so the interpreter, which joins those first, waits for it before it
+        takes anything down. A forked child does not have it.
+        """
+        threading.Thread(target=self._say_at_end, name="farewell").start()
+
+    def _raised(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        self.is_said = True
+        if not issubclass(kind, KeyboardInterrupt):
+            lines = traceback.format_exception(kind, error, trace)
+            is_user_error = issubclass(kind, UserError)
+            self._send(
+                Crashed(
+                    worker=self._worker,
+                    error=in_one_line(error, trace) if is_user_error else lines[-1].strip(),
+                    traceback="".join(lines),
+                    user_error=is_user_error,
+                )
+            )
+        self._previous_hook(kind, error, trace)
+
+    def _say_at_end(self) -> None:
+        threading.main_thread().join()
+        if not self.is_said:
+            checksum = self.on_end()
+            self.is_said = True
+            self._send(ScriptEnded(applied_steps=self._progress(), checksum=checksum))
+        self._part()
+
+    def _send(self, message: FromWorker) -> None:
+        deadline = time.monotonic() + SEND_SECONDS
+        while not self._client.send(message) and time.monotonic() < deadline:
+            time.sleep(RETRY_SECONDS)
+
+
+def in_one_line(error: BaseException, trace: TracebackType | None) -> str:
+    """What is wrong, and where the script has called it."""
+    place = raised_in(trace)
+    return f"{error} ({place})" if place else str(error)

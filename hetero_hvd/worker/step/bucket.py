@@ -1,0 +1,200 @@
+"""A bucket of gradients: one flat buffer that is summed over the workers in one reduction."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch.nn import Parameter
+
+from hetero_hvd.worker.comm.horovod import Collective, Handle
+from hetero_hvd.worker.options import Compression
+
+
+class BucketSum:
+    """One bucket's gradients while they are being summed.
+
+    Args:
+        bucket: Whose.
+        wire: What travels, and where the sum arrives; the bucket's own buffer, or a copy.
+        own: What this worker adds, if that is kept.
+        rounding: What rounding has lost in it, and what was owed before; None: that is not kept.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        wire: torch.Tensor,
+        own: torch.Tensor | None,
+        rounding: Rounding | None,
+    ) -> None:
+        self._bucket, self.wire, self.own = bucket, wire, own
+        self._rounding = rounding
+        self.handle: Handle = None
+
+    def publish(self, factor: float) -> None:
+        """Leave the sum, times `factor`, in the parameters' `grad`."""
+        self._show(self.wire, factor)
+
+    def guess(self, factor: float) -> None:
+        """The same with what this worker adds."""
+        if self.own is not None:
+            self._show(self.own, factor)
+
+    def _show(self, values: torch.Tensor, factor: float) -> None:
+        bucket = self._bucket
+        if values is not bucket.flat:
+            bucket.flat.copy_(values)
+        used = bucket.used.tolist()
+        for parameter, view, flag in zip(bucket.parameters, bucket.views, used, strict=True):
+            parameter.grad = view if flag and parameter.requires_grad else None
+        if factor != 1.0:
+            bucket.flat.mul_(factor)
+
+    def settle(self, factor: float | None) -> None:
+        """It was applied, times `factor`; or not at all: None."""
+        if self._rounding is not None:
+            self._bucket.owe(self._rounding.owed(factor))
+            self._rounding = None
+
+
+class Rounding(NamedTuple):
+    """What one worker's rounding to fp16 leaves to be made up for.
+
+    Attributes:
+        lost: What the wire lacks, in units of the reduced sum.
+        before: What was owed, and added to the sum; in units of the gradient.
+        expected_factor: From the sum to the gradient, when it was added.
+    """
+
+    lost: torch.Tensor
+    before: torch.Tensor | None
+    expected_factor: float
+
+    def owed(self, factor: float | None) -> torch.Tensor | None:
+        """In units of the gradient, now that the true factor is known; None: it was not applied."""
+        if factor is None or self.before is None:
+            return self.before if factor is None else self.lost * factor
+        return self.lost * factor + self.before * (1.0 - factor / self.expected_factor)
+
+
+class Bucket:
+    """Gradients of several parameters in one flat buffer, then one `used` flag for each.
+
+    Each parameter's `grad` is a view into the buffer, so nothing is copied. The flags are summed
+    along: a parameter that no worker used keeps `grad=None`, as it would in one process.
+
+    Args:
+        index: Of the bucket.
+        parameters: Of one type, on one device.
+        compression: See `Reducer`.
+    """
+
+    def __init__(self, index: int, parameters: list[Parameter], compression: Compression) -> None:
+        self.index = index
+        self._compression = compression
+        self._owed: torch.Tensor | None = None
+        self.parameters = parameters
+        first = parameters[0]
+        elements = sum(parameter.numel() for parameter in parameters)
+        self.flat = torch.zeros(elements + len(parameters), dtype=first.dtype, device=first.device)
+        self.views, offset = [], 0
+        for parameter in parameters:
+            view = self.flat[offset : offset + parameter.numel()].view_as(parameter)
+            self.views.append(view)
+            offset += parameter.numel()
+        self.used = self.flat[offset:]
+        self.sum: BucketSum | None = None
+        self.is_closed = False
+        self.pending: set[int] = set()
+        self.seen = [0.0] * len(parameters)
+
+    def prepare(self) -> None:
+        """Zero the gradients."""
+        self.flat.zero_()
+        self.sum = None
+        self.is_closed = False
+        self.pending = set(range(len(self.parameters)))
+        self.seen = [0.0] * len(self.parameters)
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            parameter.grad = view
+
+    def close(self) -> None:
+        """Let further gradients go elsewhere, where the hook drops them."""
+        self.is_closed = True
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def owe(self, more: torch.Tensor | None) -> None:
+        """Make up for this in the next reduction."""
+        if more is not None:
+            self._owed = more if self._owed is None else self._owed + more
+
+    def launch(self, collective: Collective, lane: int, *, copies: bool, factor: float) -> None:
+        """Start the reduction; see `Reducer`."""
+        self.used.copy_(torch.tensor(self.seen))
+        own = self.flat.clone() if copies else None
+        wire, rounding = self._on_the_wire(copies=copies, factor=factor)
+        self.sum = BucketSum(self, wire, own, rounding)
+        name = f"gradients.{self.index}.{lane}"
+        self.sum.handle = collective.sum_async(self.sum.wire, name)
+
+    def _on_the_wire(self, *, copies: bool, factor: float) -> tuple[torch.Tensor, Rounding | None]:
+        if self._compression == "none":
+            # Horovod has no bfloat16, and half-precision sums lose bits: both travel as float32.
+            if self.flat.dtype in (torch.float16, torch.bfloat16):
+                return self.flat.float(), None
+            return self.flat.clone() if copies else self.flat, None
+        if self._compression == "fp16":
+            return self.flat.half(), None
+        before, self._owed = self._owed, None
+        if before is not None:
+            self.flat.add_(before / factor)
+        wire = self.flat.half()
+        lost = torch.nan_to_num(self.flat - wire, nan=0.0, posinf=0.0, neginf=0.0)
+        lost[-len(self.parameters) :] = 0.0  # the flags are exact
+        return wire, Rounding(lost, before, factor)
+
+
+class Gradients:
+    """The gradients of one step, on their way.
+
+    Args:
+        sums: Of each bucket.
+        own_are_finite: Whether this worker's own hold no infinity and no NaN; None: not looked at.
+    """
+
+    def __init__(self, sums: list[BucketSum], own_are_finite: bool | None) -> None:
+        self._sums = sums
+        self.own_are_finite = own_are_finite
+
+    @property
+    def handles(self) -> list[Handle]:
+        """Of the reductions."""
+        return [each.handle for each in self._sums]
+
+    def are_finite(self) -> bool:
+        """Whether the reduced gradients hold no infinity and no NaN; the same on all workers."""
+        totals = [each.wire.sum() for each in self._sums]
+        if not totals or bool(torch.stack([t.float() for t in totals]).isfinite().all()):
+            return True
+        return all(bool(each.wire.isfinite().all()) for each in self._sums)
+
+    def publish(self, factor: float) -> None:
+        """Leave the reduced gradients, times `factor`, in the parameters' `grad`."""
+        for each in self._sums:
+            each.publish(factor)
+
+    def guess(self, factor: float) -> bool:
+        """The same with this worker's own gradients, which must be kept; False if not finite."""
+        owns = [each.own.sum() for each in self._sums if each.own is not None]
+        if not owns or not bool(torch.stack([own.float() for own in owns]).isfinite().all()):
+            return False
+        for each in self._sums:
+            each.guess(factor)
+        return True
+
+    def settle(self, factor: float | None) -> None:
+        """They were applied with this factor, from the sum to the gradient; None: they were not."""
+        for each in self._sums:
+            each.settle(factor)

@@ -1,0 +1,80 @@
+"""The reductions of one step, from the moment they are submitted until they are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from hetero_hvd.errors import TransientError
+from hetero_hvd.worker.comm.horovod import Collective, Handle
+from hetero_hvd.worker.data.share_loader import Slice
+from hetero_hvd.worker.step.bucket import Gradients
+from hetero_hvd.worker.step.buffer_average import BufferSum
+
+Urgency = Callable[[int, float | None], bool]
+"""Tells from the samples and the busy seconds of a step whether timings are to be exchanged now."""
+
+
+def never(_num_samples: int, _busy_seconds: float | None) -> bool:
+    """Nothing is urgent."""
+    return False
+
+
+class TakeAgain(TransientError):  # noqa: N818 - control flow
+    """The sums of this step cannot be used: take it again, on all workers."""
+
+
+@dataclass(kw_only=True)
+class Flight:
+    """One step under way.
+
+    Attributes:
+        part: This worker's part of the step.
+        gradients: Of the parameters.
+        buffers: Of the model; None: it has none that are averaged.
+        totals: Sum of weights, sum of weighted losses, how many workers are in a hurry; what
+            `Step._own_counts` adds; two sums of the digests of the workers' models.
+        totals_handle: Of their reduction.
+        own_weight: Sum of this worker's weights.
+        own_loss_is_finite: This worker's.
+        loss_scale: Factor of the gradients, of a `GradScaler`; 1 without.
+        check: Called with the rendezvous and the sums of the digests, before anything else is
+            waited for: with different models the workers do not reduce the same.
+    """
+
+    part: Slice
+    gradients: Gradients
+    buffers: BufferSum | None
+    totals: torch.Tensor
+    totals_handle: Handle
+    own_weight: float
+    own_loss_is_finite: bool
+    loss_scale: float
+    check: Callable[[Collective, Sequence[float]], None]
+    _waiting: list[Handle] = field(init=False)
+    _is_checked: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        """Collect the handles; the totals come first, as they tell whether the rest fits."""
+        buffers = [] if self.buffers is None else [self.buffers.handle]
+        self._waiting = [self.totals_handle, *self.gradients.handles, *buffers]
+
+    def is_done(self, collective: Collective) -> bool:
+        """Whether `wait` would return, or fail, at once."""
+        return all(collective.is_done(handle) for handle in self._waiting)
+
+    def wait(self, collective: Collective) -> None:
+        """Block until all is reduced; may be called again.
+
+        Raises:
+            Interrupted: A reduction broke; the gradients are undefined, nothing else was changed.
+            JobError: The workers' models differ.
+        """
+        while self._waiting:
+            collective.wait(self._waiting[0])
+            del self._waiting[0]
+            if not self._is_checked:
+                self._is_checked = True
+                self.check(collective, self.totals[-2:].tolist())

@@ -1,0 +1,205 @@
+"""Sums the workers' gradients in buckets while the backward pass is still running.
+
+gradient = sum over ranks of (sum over own samples of d loss / N): each worker scales its own loss,
+the reduction is a plain sum, so that the result is exact for any shares. (Horovod's
+`DistributedOptimizer` averages per-rank means, which is wrong as soon as the counts differ, and
+allows one backward a step.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch.nn import Parameter
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.worker.comm.horovod import Collective, Interrupted
+from hetero_hvd.worker.options import DEFAULT_BUCKET_BYTES, Compression
+from hetero_hvd.worker.step.bucket import Bucket, Gradients
+
+FIRST_BUCKET_BYTES = 2**20
+"""As in PyTorch's DistributedDataParallel: a small first one lets the reduction begin early in the
+backward pass."""
+
+
+class Reducer:
+    """The gradients of one model, reduced over all workers.
+
+    Order of calls: `build` with the model's parameters, and again when they change. In a step:
+    `prepare`, then backward passes with `last_backward` set before the last, then `take`. After a
+    backward pass that failed: `prepare_again`, and all passes once more.
+
+    Args:
+        bucket_bytes: Size at which a bucket is closed.
+        compression: What travels: `none`, the gradients as they are; `fp16`, half the bytes;
+            `fp16-feedback`, and what rounding loses is added to the worker's next gradient
+            (Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019). A worker that is lost
+            takes at most one step's rounding with it.
+
+    Attributes:
+        overlap: Whether a bucket is submitted as soon as the last backward has completed it.
+        copies: Whether what travels is a copy, so that the next step can begin before it is back.
+        inspects: Whether `Gradients.own_are_finite` is found out; that is a pass over them.
+        expected_factor: From a reduced sum to the gradient of the mean loss, as far as is known
+            while it is submitted, > 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+        compression: Compression = "none",
+    ) -> None:
+        self._compression = compression
+        self._bucket_bytes = bucket_bytes
+        self._first_bucket_bytes = min(bucket_bytes, FIRST_BUCKET_BYTES)
+        self._buckets: list[Bucket] = []
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._collective: Collective | None = None
+        self._fault: Interrupted | None = None
+        self.overlap = True
+        self.last_backward = False
+        self.copies = False
+        self.inspects = False
+        self.expected_factor = 1.0
+        self._lane = 0
+        self._own_are_finite = True
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The parameters that take part, in the order of the buckets."""
+        return [parameter for bucket in self._buckets for parameter in bucket.parameters]
+
+    @property
+    def wire_dtype(self) -> torch.dtype:
+        """Type of the first bucket's elements under way.
+
+        Horovod joins small reductions of one type into one operation; another type costs a second
+        one, which is more than a millisecond where all workers share a machine's cores.
+        """
+        is_double = bool(self._buckets) and self._buckets[0].flat.dtype == torch.float64
+        return torch.float64 if is_double else torch.float32
+
+    def build(self, parameters: Iterable[Parameter]) -> None:
+        """Reduce these from now on; those without `requires_grad` are left out.
+
+        Raises:
+            UserError: A parameter is of a kind that cannot be reduced.
+        """
+        self.release()
+        group: list[Parameter] = []
+        group_bytes = 0
+        # Backward produces gradients in about the reverse order of the parameters.
+        for parameter in reversed(list(parameters)):
+            if not parameter.requires_grad:
+                parameter.grad = None
+                continue
+            if not parameter.dtype.is_floating_point:
+                raise UserError(
+                    f"a parameter is of {parameter.dtype}: must be a real floating-point type"
+                )
+            alike = group and (group[0].dtype, group[0].device) == (
+                parameter.dtype,
+                parameter.device,
+            )
+            limit = self._bucket_bytes if self._buckets else self._first_bucket_bytes
+            if group and (not alike or group_bytes >= limit):
+                self._add_bucket(group)
+                group, group_bytes = [], 0
+            group.append(parameter)
+            group_bytes += parameter.numel() * parameter.element_size()
+        if group:
+            self._add_bucket(group)
+
+    def release(self) -> None:
+        """Let go of the parameters; what they have as gradients stays."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._buckets = [], []
+
+    def prepare(self, collective: Collective, lane: int = 0) -> None:
+        """Zero the gradients and get ready for a step's backward passes.
+
+        Args:
+            collective: The rendezvous.
+            lane: Another one than those of the steps under way, the same on all workers: it
+                becomes part of the reductions' names.
+        """
+        self._collective, self._lane = collective, lane
+        self._fault = None
+        self.last_backward = False
+        self._own_are_finite = True
+        for bucket in self._buckets:
+            bucket.prepare()
+
+    def prepare_again(self) -> None:
+        """The backward passes of this step start anew; what was submitted stays, as it is final."""
+        self.last_backward = False
+        for bucket in self._buckets:
+            if bucket.sum is None:
+                bucket.prepare()
+            else:
+                bucket.close()
+
+    def take(self) -> Gradients:
+        """Submit what the backward passes have not completed (unused parameters), and hand over.
+
+        Raises:
+            Interrupted: The rendezvous broke.
+        """
+        for bucket in self._buckets:
+            if bucket.sum is None:
+                self._launch(bucket)
+        if self._fault is not None:
+            raise self._fault
+        sums = [bucket.sum for bucket in self._buckets if bucket.sum is not None]
+        return Gradients(sums, self._own_are_finite if self.inspects else None)
+
+    def _add_bucket(self, group: list[Parameter]) -> None:
+        bucket = Bucket(len(self._buckets), group, self._compression)
+        self._buckets.append(bucket)
+        for place, parameter in enumerate(group):
+            hook = self._make_hook(bucket, place)
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
+
+    def _make_hook(self, bucket: Bucket, place: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        def on_gradient(parameter: torch.Tensor) -> None:
+            if bucket.is_closed:
+                parameter.grad = None
+                return
+            view = bucket.views[place]
+            grad = parameter.grad
+            if grad is not None and grad.data_ptr() != view.data_ptr():
+                if grad.is_sparse:
+                    raise UserError(
+                        "sparse gradients are not reduced: use sparse=False in the embedding"
+                    )
+                # Somebody set `grad` to None; put what arrived where it belongs.
+                view.copy_(grad)
+                parameter.grad = view
+            if bucket.sum is not None:
+                raise UserError(
+                    "a gradient arrived after its bucket was reduced: "
+                    "use checkpoint(use_reentrant=False)"
+                )
+            bucket.seen[place] = 1.0
+            if self.last_backward and self._collective is not None:
+                self._collective.operations.glance()
+                bucket.pending.discard(place)
+                if self.overlap and not bucket.pending:
+                    self._launch(bucket)
+
+        return on_gradient
+
+    def _launch(self, bucket: Bucket) -> None:
+        if self._fault is not None or self._collective is None:
+            return
+        if self.inspects:
+            self._own_are_finite &= bool(bucket.flat.isfinite().all())
+        try:
+            bucket.launch(
+                self._collective, self._lane, copies=self.copies, factor=self.expected_factor
+            )
+        except Interrupted as fault:  # not through autograd: `take` raises it
+            self._fault = fault

@@ -1,0 +1,1 @@
+"""What this worker measures of its steps, and how all workers learn of it."""

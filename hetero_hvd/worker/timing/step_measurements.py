@@ -1,0 +1,111 @@
+"""What is measured around the steps of a worker, and told to the driver every few seconds."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from hetero_hvd.messages import CollectivesTimed, DeviceUsed, PhasesTimed
+from hetero_hvd.probes.garbage import GarbageMeter
+from hetero_hvd.probes.kernel.contention import ContentionMeter
+from hetero_hvd.probes.kernel.memory_stalls import MemoryStallMeter
+from hetero_hvd.probes.kernel.throttling import ThrottleMeter
+from hetero_hvd.probes.phase_clock import PhaseClock
+from hetero_hvd.worker.session.admission import Seat, device
+from hetero_hvd.worker.session.self_description import device_uuid
+from hetero_hvd.worker.timing.gpu_utilization import DeviceUse
+from hetero_hvd.worker.timing.named_phases import named_times
+from hetero_hvd.worker.timing.trace import open_tracing
+
+REPORT_SECONDS = 2.0
+"""Between two messages of one kind, whatever the pace of the exchange of timings."""
+
+LOOK_SECONDS = 0.05
+"""Between two readings of the kernel's files, which cost more than all the rest together; what
+short steps lost to a quota or to memory is put down to the last of them."""
+
+
+class StepProfile:
+    """The measurements of one worker that no phase of a step contains, and its traces.
+
+    Args:
+        clock: Of the phases.
+    """
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self._clock, self._tracing = clock, open_tracing(os.environ, clock)
+        self._meters: dict[str, ThrottleMeter | MemoryStallMeter | ContentionMeter] = {
+            "throttled": ThrottleMeter(),
+            "memory_stall": MemoryStallMeter(),
+            "contention": ContentionMeter(),
+        }
+        self._garbage = GarbageMeter()
+        self._nothing = {name: 0.0 * meter.take() for name, meter in self._meters.items()}
+        self._use: DeviceUse | None = None
+        self._reducing_before = 0.0
+        self._next_look_at = self._next_report_at = 0.0
+
+    def step_applied(self, seat: Seat, step: int) -> dict[str, float]:
+        """A step has ended.
+
+        Args:
+            seat: Of this worker.
+            step: Index of the step.
+
+        Returns:
+            Seconds in this step: `throttled`, `memory_stall`, `contention`, `garbage`, `processor`,
+            and `reducing`, with a reduction under way. NaN is not known here.
+        """
+        reducing = seat.collective.operations.reducing_seconds
+        in_step, self._reducing_before = reducing - self._reducing_before, reducing
+        now, lost = time.monotonic(), self._nothing
+        if now >= self._next_look_at:
+            self._next_look_at = now + LOOK_SECONDS
+            lost = {name: meter.take() for name, meter in self._meters.items()}
+        if now >= self._next_report_at:
+            self._tell(seat, step)
+        if self._tracing is not None:
+            self._tracing.step_applied(seat, step)
+        used = self._clock.take_processor_seconds()
+        return {**lost, "garbage": self._garbage.take(), "reducing": in_step, "processor": used}
+
+    def finish(self, seat: Seat, step: int) -> None:
+        """Nothing more will come: send what is left.
+
+        Args:
+            seat: Of this worker.
+            step: Index of the last step.
+        """
+        self._tell(seat, step)
+        self._garbage.close()
+        if self._use is not None:
+            self._use.close()
+        if self._tracing is not None:
+            self._tracing.close(seat, step)
+
+    def _tell(self, seat: Seat, step: int) -> None:
+        """Send what was gathered since the last time; without our driver it is dropped."""
+        self._next_report_at = time.monotonic() + REPORT_SECONDS
+        operations = seat.collective.operations.take()
+        seconds, counts = named_times.take()
+        if seat.client is None:
+            return
+        if operations and seat.collective.rank == 0:
+            seat.client.send(
+                CollectivesTimed(
+                    rendezvous_id=seat.rendezvous_id,
+                    step=step,
+                    num_workers=seat.collective.size,
+                    operations=operations,
+                )
+            )
+        if seconds:
+            seat.client.send(
+                PhasesTimed(worker=seat.place.worker, step=step, seconds=seconds, counts=counts)
+            )
+        if self._use is None:
+            self._use = DeviceUse(device_uuid(device()))
+        if (ratio := self._use.news()) is not None:
+            seat.client.send(
+                DeviceUsed(worker=seat.place.worker, step=step, utilization_ratio=ratio)
+            )

@@ -1,0 +1,65 @@
+"""What this worker's steps took since the last exchange, and whether that has changed."""
+
+from __future__ import annotations
+
+import time
+
+from hetero_hvd.core.balance.pace import Hurry
+from hetero_hvd.messages import StepTiming
+from hetero_hvd.worker.timing.timing_exchange import TimingWindow
+
+
+class StepTimes:
+    """The timings of one worker.
+
+    Args:
+        varies: See `TimingWindow`.
+
+    Attributes:
+        has_changed: Whether its speed is another one since a few steps.
+        ended_at: End of the last step, `time.perf_counter`.
+    """
+
+    def __init__(self, *, varies: bool = False) -> None:
+        self._varies = varies
+        self._window, self._hurry = TimingWindow(varies=varies), Hurry()
+        self.has_changed = self._is_another = False
+        self.ended_at = time.perf_counter()
+
+    def forget(self) -> None:
+        """What was before says nothing any more."""
+        self._window = TimingWindow(varies=self._varies)
+
+    def look(
+        self, share: int, own_seconds: float, evaluation_seconds: float, *, planned: int
+    ) -> None:
+        """Look for a change of speed.
+
+        A step after an evaluation is worth an exchange at once, but the worker is the same.
+
+        Args:
+            share: Samples of this worker in the step.
+            own_seconds: Its own time in it: all but the waits for others.
+            evaluation_seconds: The part of it that evaluations took.
+            planned: Its samples by the plan; the rest of an epoch has fewer, and says nothing.
+        """
+        self.has_changed = share == planned and self._hurry.observe(share, own_seconds)
+        self._is_another = self.has_changed and not evaluation_seconds
+
+    def add(self, share: int, seconds: dict[str, float], more: dict[str, float]) -> None:
+        """Account for a step that has just ended.
+
+        Args:
+            share: Samples of this worker in the step.
+            seconds: Time per phase, as `PhaseClock.take` gives it.
+            more: Other columns of `StepTiming` without their unit, per step.
+        """
+        now = time.perf_counter()
+        if self._is_another:
+            self.forget()
+        self._window.add(share, seconds | {"step": now - self.ended_at} | more)
+        self.ended_at = now
+
+    def take(self) -> StepTiming:
+        """The means since the last time."""
+        return self._window.take()

@@ -1,0 +1,229 @@
+"""Every few steps all workers learn all timings, the newest plan and what the driver wants of them.
+
+One small float64 allgather, submitted after step k and read after step k+1 (k+1+S with staleness
+bound S), so that it hides behind compute. Rank 0's rows also carry the plan and the flags; so every
+worker holds the same table, the same plan and the same wishes after the same step, and all of them
+act at the same step.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hetero_hvd.core.balance.pace import HURRIED_STEPS
+from hetero_hvd.messages import PHASES, BatchPlan, StepTiming, WorkerId
+from hetero_hvd.worker.comm.horovod import Collective, Handle
+
+FIELDS = StepTiming.__struct_fields__
+COUNTS = ("num_steps", "local_batch_size", "micro_batch_size")
+RESET = 1
+STOP = 2
+TIMED = (*PHASES, "step", "throttled", "processor", "memory_stall", "contention", "garbage")
+COUNTED = ("staleness", "lag")
+"""Columns of `StepTiming` that are means over steps, without their unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What one exchange told every worker.
+
+    Attributes:
+        step: Index of the step after which it was submitted.
+        timings: One row per worker in rank order.
+        plan: The plan to follow from `plan.from_step`.
+        reset: All workers are to enter a new rendezvous now.
+        stop: All workers are to leave now.
+        blocked_seconds: Time this worker's training loop spent on the exchange.
+        needs_all: A worker wishes that all have a part of each step.
+    """
+
+    step: int
+    timings: tuple[StepTiming, ...]
+    plan: BatchPlan
+    reset: bool
+    stop: bool
+    blocked_seconds: float
+    needs_all: bool
+
+
+class Exchange:
+    """The exchange of one membership.
+
+    Args:
+        collective: The rendezvous.
+        workers: Its members in rank order.
+        plan: The plan that all of them start with.
+        prefetch_steps: The largest over all members; no plan may take effect within it.
+        staleness_bound: Steps that may be under way after a step.
+
+    Attributes:
+        needs_all: Whether this worker wishes that all have a part; the next row says so.
+    """
+
+    def __init__(
+        self,
+        collective: Collective,
+        workers: tuple[WorkerId, ...],
+        plan: BatchPlan,
+        prefetch_steps: int,
+        staleness_bound: int = 0,
+    ) -> None:
+        self._collective = collective
+        self._workers = workers
+        self._plan = plan
+        self._prefetch_steps = prefetch_steps
+        self._staleness_bound = staleness_bound
+        self._handle: Handle = None
+        self._step = -1
+        self._next_step = plan.from_step
+        self._reason = plan.reason
+        self._sent_plan_id = plan.plan_id
+        self._hurry_until = -1
+        self.needs_all = False
+
+    def is_due(self, step: int) -> bool:
+        """Whether an exchange is due after this step; the same answer on every worker."""
+        return self._handle is None and step >= self._next_step
+
+    def hurry(self, step: int) -> None:
+        """Exchange after this step and some more; all workers call it after the same step."""
+        self._hurry_until = step + HURRIED_STEPS
+        self._next_step = min(self._next_step, step)
+
+    def submit(self, step: int, timing: StepTiming, newest: BatchPlan | None, flags: int) -> None:
+        """Send this worker's row; on rank 0 also the newest plan and the flags.
+
+        The plan's `from_step` is stamped here: the step after the one during which all will read
+        it, and beyond what anybody may have loaded ahead.
+        """
+        row = [float(getattr(timing, field)) for field in FIELDS]
+        row.append(float(self.needs_all))
+        self.needs_all = False
+        rows = [row]
+        if self._collective.rank == 0:
+            plan = self._plan
+            if newest is not None and self.is_news(newest):
+                plan = newest
+            first = step + 2 + self._staleness_bound + self._prefetch_steps
+            from_step = plan.from_step if plan is self._plan else max(plan.from_step, first)
+            head = [plan.plan_id, from_step, plan.exchange_steps, flags]
+            rows += _in_rows([*head, *plan.local_batch_sizes], len(row))
+            self._reason = plan.reason
+            self._sent_plan_id = plan.plan_id
+        table = torch.tensor(rows, dtype=torch.float64)
+        self._handle = self._collective.gather_rows_async(table, "timings")
+        self._step = step
+
+    def is_awaited(self, step: int) -> bool:
+        """Whether the exchange under way is to be read after this step; the same on all workers."""
+        return self._handle is not None and step > self._step + self._staleness_bound
+
+    def read(self) -> Table | None:
+        """The table, if an exchange is under way; blocks until it is complete.
+
+        Raises:
+            Interrupted: The rendezvous broke.
+        """
+        if self._handle is None:
+            return None
+        began = time.perf_counter()
+        rows = self._collective.wait(self._handle).tolist()
+        blocked_seconds = time.perf_counter() - began
+        self._handle = None
+        num_extra = len(rows) - len(self._workers)
+        told = [rows[0], *rows[1 + num_extra :]]
+        numbers = [int(number) for row in rows[1 : 1 + num_extra] for number in row]
+        plan_id, from_step, exchange_steps, flags = numbers[:4]
+        if plan_id != self._plan.plan_id:
+            self._plan = BatchPlan(
+                rendezvous_id=self._plan.rendezvous_id,
+                plan_id=plan_id,
+                from_step=from_step,
+                exchange_steps=exchange_steps,
+                workers=self._workers,
+                local_batch_sizes=tuple(numbers[4 : 4 + len(self._workers)]),
+                reason=self._reason,
+            )
+        is_hurried = self._step + 1 < self._hurry_until
+        self._next_step = self._step + (1 if is_hurried else self._plan.exchange_steps)
+        return Table(
+            step=self._step,
+            timings=tuple(_timing(row[:-1]) for row in told),
+            plan=self._plan,
+            reset=bool(flags & RESET),
+            stop=bool(flags & STOP),
+            blocked_seconds=blocked_seconds,
+            needs_all=any(row[-1] for row in told),
+        )
+
+    def is_news(self, plan: BatchPlan | None) -> bool:
+        """Whether this plan, the newest that rank 0 has, was not sent to the others yet."""
+        return (
+            plan is not None
+            and plan.rendezvous_id == self._plan.rendezvous_id
+            and plan.plan_id > self._sent_plan_id
+            and plan.workers == self._workers
+        )
+
+
+def _in_rows(numbers: list[int], width: int) -> list[list[float]]:
+    padded = [float(number) for number in numbers] + [0.0] * (-len(numbers) % width)
+    return [padded[start : start + width] for start in range(0, len(padded), width)]
+
+
+def _timing(row: list[float]) -> StepTiming:
+    values: dict[str, Any] = dict(zip(FIELDS, row, strict=True))
+    return StepTiming(**{**values, **{name: int(values[name]) for name in COUNTS}})
+
+
+class TimingWindow:
+    """This worker's timings since the last exchange.
+
+    Args:
+        varies: Whether shares differ from step to step, so that their mean tells more than the
+            steps with the last one.
+    """
+
+    def __init__(self, *, varies: bool = False) -> None:
+        self._varies = varies
+        self._share = -1
+        self._num_samples = self._num_steps = 0
+        self._sums: dict[str, float] = {}
+
+    def add(self, share: int, seconds: dict[str, float]) -> None:
+        """Add one step; a step with another share than the ones before starts the window anew.
+
+        Args:
+            share: Samples of this worker in the step.
+            seconds: Columns of `StepTiming`, without their unit, to the value of this step; and
+                `reducing`, seconds with a reduction under way.
+        """
+        if share != self._share and not self._varies:
+            self._num_samples, self._num_steps, self._sums = 0, 0, {}
+        self._share = share
+        self._num_samples += share
+        self._num_steps += 1
+        for name, value in seconds.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+
+    def take(self) -> StepTiming:
+        """The means of the window, which is empty afterwards; NaN where nothing was measured."""
+        count = self._num_steps
+        share = round(self._num_samples / count) if count else max(0, self._share)
+        means = {name: total / count for name, total in self._sums.items()}
+        self._num_samples, self._num_steps, self._sums = 0, 0, {}
+        seconds = {f"{name}_seconds": means.get(name, 0.0 if count else math.nan) for name in TIMED}
+        # On a device's own clock phases may lie beside each other: then there is no rest. (`max`
+        # gives its first argument, if that is NaN.)
+        in_phases = sum(seconds[f"{phase}_seconds"] for phase in PHASES)
+        seconds["other_seconds"] = max(seconds["step_seconds"] - in_phases, 0.0)
+        hidden = means.get("reducing", math.nan) - seconds["comm_wait_seconds"]
+        seconds["overlapped_comm_seconds"] = max(hidden, 0.0)
+        steps = {f"{name}_steps": means.get(name, math.nan) for name in COUNTED}
+        columns: dict[str, Any] = seconds | steps
+        return StepTiming(num_steps=count, local_batch_size=share, memory_bytes=math.nan, **columns)

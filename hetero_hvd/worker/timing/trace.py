@@ -1,0 +1,212 @@
+"""Begins and ends windows of recording between steps, when the job or somebody wants one."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import TraceRequested, TraceWritten
+from hetero_hvd.probes.phase_clock import PhaseClock
+from hetero_hvd.worker.comm.horovod import HorovodCollective
+from hetero_hvd.worker.session.admission import Seat
+from hetero_hvd.worker.timing.trace_recorders import (
+    MAX_BYTES,
+    MAX_SECONDS,
+    ProfilerWindow,
+    TimelineWindow,
+    Window,
+    mark,
+)
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "HETERO_HVD_TRACES"
+DEFAULT_STEPS, MAX_FILES = 5, 40
+"""Of a window that a signal asks for; of one process in its life."""
+
+CLOSED_SECONDS = 1.0
+"""For Horovod's thread to end its file."""
+
+
+class TraceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the driver says at the start, JSON in `HETERO_HVD_TRACES`.
+
+    Attributes:
+        folder: For the files.
+        from_step: First step of the window that the job wants; -1: none.
+        to_step: The step after its last.
+        workers: Who records it; empty: all.
+        timeline: Whether with Horovod's timeline, too.
+    """
+
+    folder: str
+    from_step: int = -1
+    to_step: int = -1
+    workers: tuple[str, ...] = ()
+    timeline: bool = False
+
+
+class Tracing:
+    """The windows of one worker, one after the other.
+
+    Args:
+        config: What the driver says.
+        clock: Its phases are shown in the traces.
+    """
+
+    def __init__(self, config: TraceConfig, clock: PhaseClock) -> None:
+        self._config = config
+        self._clock = clock
+        self._wish: TraceRequested | None = None
+        self._windows: list[Window] = []
+        self._problem = ""
+        self._from_step, self._to_step, self._end_at = 0, 0, 0.0
+        self._generation, self._num_files = 0, 0
+        self._is_listening = False
+
+    def request(self, wish: TraceRequested) -> None:
+        """Record from the next step on, or after the window that is open; from any thread."""
+        self._wish = wish
+
+    def step_applied(self, seat: Seat, step: int) -> None:
+        """Called after each step: ends what is over, begins what is wanted.
+
+        Args:
+            seat: Of this worker.
+            step: Index of the step that has ended.
+        """
+        if not self._is_listening:
+            self._is_listening = True
+            self._listen(seat)
+        if self._windows and self._is_over(seat, step):
+            self.close(seat, step)
+        if self._windows or (self._wish is None and step + 1 != self._config.from_step):
+            return
+        wish, self._wish = self._wish or self._planned(seat), None
+        if wish is not None:
+            self._open(wish, seat, step + 1)
+
+    def close(self, seat: Seat, step: int) -> None:
+        """End the windows and tell the driver.
+
+        Args:
+            seat: Of this worker.
+            step: Index of the last step.
+        """
+        self._clock.marker = None
+        windows, self._windows = self._windows, []
+        for window in windows:
+            written = self._written(window, seat, step)
+            logger.info("trace: %s %s", written.path, written.problem)
+            if seat.client is not None:
+                seat.client.send(written)
+
+    def _listen(self, seat: Seat) -> None:
+        if seat.client is not None:
+            seat.client.on_trace = self.request
+        is_free = signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+        if is_free and threading.current_thread() is threading.main_thread():
+            wish = TraceRequested(num_steps=DEFAULT_STEPS, profiler=True, timeline=True)
+            signal.signal(signal.SIGUSR2, lambda *_: self.request(wish))
+
+    def _planned(self, seat: Seat) -> TraceRequested | None:
+        config = self._config
+        is_chosen = not config.workers or str(seat.place.worker) in config.workers
+        if not is_chosen and not config.timeline:
+            return None
+        num_steps = config.to_step - config.from_step
+        return TraceRequested(num_steps=num_steps, profiler=is_chosen, timeline=config.timeline)
+
+    def _open(self, wish: TraceRequested, seat: Seat, step: int) -> None:
+        name = f"{seat.place.worker.node}-{seat.place.worker.slot}.step{step}"
+        self._from_step, self._to_step = step, step + wish.num_steps
+        self._end_at, self._problem = time.monotonic() + MAX_SECONDS, ""
+        self._generation = seat.collective.generation
+        folder = Path(self._config.folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for make in self._makers(wish, seat, folder / name):
+                if self._num_files >= MAX_FILES:
+                    logger.warning("trace: %d files are the most of a process", MAX_FILES)
+                    break
+                self._windows.append(make())
+                self._num_files += 1
+        except (OSError, RuntimeError, ValueError) as error:  # torch's and Horovod's own
+            logger.warning("trace: cannot be recorded: %s", error)
+        if any(window.kind == "profiler" for window in self._windows):
+            self._clock.marker = mark
+
+    def _makers(
+        self, wish: TraceRequested, seat: Seat, name: Path
+    ) -> Iterator[Callable[[], Window]]:
+        if wish.profiler:
+            yield lambda: ProfilerWindow(name.with_name(name.name + ".trace.json.gz"))
+        collective = seat.collective
+        if wish.timeline and collective.rank == 0 and isinstance(collective, HorovodCollective):
+            path = name.with_name(name.name + ".timeline.json")
+            yield lambda: TimelineWindow(path, collective.instruments)
+
+    def _is_over(self, seat: Seat, step: int) -> bool:
+        if seat.collective.generation != self._generation:
+            self._problem = "the membership changed"
+        elif time.monotonic() > self._end_at:
+            self._problem = f"longer than {MAX_SECONDS:g} s"
+        elif any(window.is_full() for window in self._windows):
+            self._problem = f"larger than {MAX_BYTES} bytes"
+        return bool(self._problem) or step + 1 >= self._to_step
+
+    def _written(self, window: Window, seat: Seat, step: int) -> TraceWritten:
+        path, num_bytes, problem = str(window.path), 0, self._problem
+        try:
+            is_same = seat.collective.generation == self._generation
+            if window.kind == "profiler" or is_same:  # a reset has ended the timeline
+                window.close()
+            num_bytes = self._size_of(window)
+            if num_bytes > MAX_BYTES:
+                window.path.unlink()
+                path, problem = "", f"{num_bytes} bytes are more than {MAX_BYTES}"
+        except (OSError, RuntimeError, ValueError) as error:
+            path, problem = "", str(error)
+        return TraceWritten(
+            worker=seat.place.worker,
+            kind=window.kind,
+            path=path,
+            num_bytes=num_bytes,
+            from_step=self._from_step,
+            num_steps=step + 1 - self._from_step,
+            problem=problem,
+        )
+
+    def _size_of(self, window: Window) -> int:
+        """Bytes of the file; Horovod's ends with a bracket once it is complete."""
+        deadline = time.monotonic() + CLOSED_SECONDS
+        while window.kind == "timeline" and time.monotonic() < deadline:
+            with window.path.open("rb") as file:
+                file.seek(max(0, window.path.stat().st_size - 1))
+                if file.read(1) == b"]":
+                    break
+            time.sleep(0.002)
+        return window.path.stat().st_size
+
+
+def open_tracing(variables: Mapping[str, str], clock: PhaseClock) -> Tracing | None:
+    """What the environment asks for; None where nobody could be told of a trace.
+
+    Raises:
+        JobError: The variable is malformed.
+    """
+    text: Any = variables.get(VARIABLE)
+    if text is None:
+        return None
+    try:
+        return Tracing(msgspec.json.decode(text, type=TraceConfig), clock)
+    except msgspec.DecodeError as error:
+        raise JobError(f"{VARIABLE}: {error}") from error
