@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
-from hetero_hvd.core.balance.known import Curve
+from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.driver.output.console import WorkerOutput
 from hetero_hvd.driver.output.json_logs import log_file
 from hetero_hvd.driver.records.timings import TimingLog, read_timings
 from hetero_hvd.driver.records.writer import Recorder
-from hetero_hvd.driver.training.run_tracker import Ledger
+from hetero_hvd.driver.training.run_tracker import RunTracker
 from hetero_hvd.driver.training.speed_store import CurveStore
 from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.messages import Evaluated, StepsTimed, WorkerId, WorkersJoined
@@ -50,7 +50,7 @@ class Said(list):
 @contextmanager
 def decisions(folder, said):
     """Those of the balancer, beside the timings that they were based on."""
-    ledger = Ledger(CONFIG, said, folder / "decisions.jsonl")
+    ledger = RunTracker(CONFIG, said, folder / "decisions.jsonl")
     yield lambda _: [ledger.take(JOINED) for _ in range(30)]  # more than fits into a page
     ledger.close()
 
@@ -102,7 +102,7 @@ def curves(folder, said):  # noqa: ARG001 - it is said in driver.log
     store = CurveStore(folder / "curves.json", CONFIG.nodes)
     store.load(JOINED)
     model = StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.002)
-    yield lambda _: store.save({ALPHA: Curve(model=model, largest_share=8)})
+    yield lambda _: store.save({ALPHA: SpeedProfile(model=model, largest_share=8)})
 
 
 @contextmanager

@@ -19,7 +19,7 @@ the agent takes to notice that a driver is out of reach, and to end its worker."
 MAX_JOB_CHARACTERS = 120
 
 
-class Ending(Protocol):
+class AgentEnding(Protocol):
     """A worker, as far as it matters here."""
 
     @property
@@ -31,7 +31,7 @@ class Ending(Protocol):
 class _Taken:
     job: str
     peer: str
-    worker: Ending
+    worker: AgentEnding
 
 
 class NoPlace(Exception):  # noqa: N818 - an answer, not a fault
@@ -53,7 +53,7 @@ class Places:
         self._changed = asyncio.Event()
 
     @asynccontextmanager
-    async def place(self, job: str, peer: str, worker: Ending) -> AsyncIterator[None]:
+    async def place(self, job: str, peer: str, worker: AgentEnding) -> AsyncIterator[None]:
         """Have a slot; one that is about to become free is waited for.
 
         Args:

@@ -20,7 +20,7 @@ from hetero_hvd.agent.places import NoPlace, Places
 from hetero_hvd.discovery import encrypted_link as link
 from hetero_hvd.discovery.exit_codes import EXIT_NO_PLACE
 from hetero_hvd.errors import ChannelError
-from hetero_hvd.security.connection_limiter import Door, Warnings
+from hetero_hvd.security.connection_limiter import ConnectionLimiter, Warnings
 from hetero_hvd.security.tls import server_options
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class AgentServer:
         self._tls = server_options(tls)
         self.started = 0
         self._pages = pages
-        self._door = Door("agent")
+        self._door = ConnectionLimiter("agent")
         self._num_running = 0
         self._idle = asyncio.Event()
         self._idle.set()

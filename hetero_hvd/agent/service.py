@@ -26,7 +26,7 @@ from hetero_hvd.discovery.machine import (
     own_addresses,
     own_interfaces,
 )
-from hetero_hvd.discovery.multicast import Voice
+from hetero_hvd.discovery.multicast import AdvertPublisher
 from hetero_hvd.errors import DiscoveryError, UserError
 from hetero_hvd.probes.machine.hardware import allowed_cores, gpus
 
@@ -134,7 +134,7 @@ class Announcer:
         self._options = options
         self._port = port
         self._instance = secrets.token_bytes(8)
-        self._voice = Voice(options.name, port)
+        self._voice = AdvertPublisher(options.name, port)
         self._said: tuple[str, ...] = ()
         self._network: Hashable = None
         self._said_at_seconds = 0.0

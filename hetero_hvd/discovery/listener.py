@@ -32,7 +32,7 @@ RECEIVE_BUFFER_BYTES = 2**20
 _MULTICAST_ALL = 49  # IP_MULTICAST_ALL of linux/in.h: 0 = only the groups that this socket joined
 
 
-class Ear:
+class AdvertListener:
     """Collects the TXT records of our service; what is too much is dropped and counted.
 
     Nothing is ever resolved: all that matters is inside, signed, so that a forged advert makes us

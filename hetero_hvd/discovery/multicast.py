@@ -43,7 +43,7 @@ def adverts_in(packet: bytes) -> list[bytes]:
     return texts[:MAX_ADVERTS]
 
 
-class Voice:
+class AdvertPublisher:
     """Announces one node, as often as told.
 
     Args:

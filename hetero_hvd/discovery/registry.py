@@ -25,7 +25,7 @@ class _Sighting:
     former: tuple[bytes, ...] = ()
 
 
-class Roster:
+class NodeRegistry:
     """The nodes that announce themselves.
 
     A machine is one node, whatever names it used: its newest advert counts. Of two machines with

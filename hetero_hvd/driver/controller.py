@@ -13,26 +13,26 @@ from typing import Any
 from hetero_hvd import channel
 from hetero_hvd.config import ClusterConfig
 from hetero_hvd.driver.crashes import Crashes
-from hetero_hvd.driver.ending import Ending
-from hetero_hvd.driver.membership.admission import Reception
+from hetero_hvd.driver.ending import JobResult
+from hetero_hvd.driver.membership.admission import Admission
 from hetero_hvd.driver.membership.membership import Membership
 from hetero_hvd.driver.membership.rendezvous import Rendezvous
-from hetero_hvd.driver.membership.shortage import Shortage
+from hetero_hvd.driver.membership.shortage import MinWorkersNotice
 from hetero_hvd.driver.membership.standstill import Standstill
 from hetero_hvd.driver.network import descriptors
 from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.driver.network.endpoints import DriverAddresses, Endpoints
 from hetero_hvd.driver.output.console import Console
-from hetero_hvd.driver.output.event_bus import Journal
+from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.output.json_logs import LogLines
 from hetero_hvd.driver.status import status_of
-from hetero_hvd.driver.training.run_tracker import MAX_RESETS_WITHOUT_STEP, Ledger
+from hetero_hvd.driver.training.run_tracker import MAX_RESETS_WITHOUT_STEP, RunTracker
 from hetero_hvd.driver.workers.credentials import Credentials
 from hetero_hvd.driver.workers.grace import WRITE_SECONDS, Grace
 from hetero_hvd.driver.workers.launcher import UNREACHABLE_CODES, count_gpus, exit_in_words
 from hetero_hvd.driver.workers.slot import Slot
-from hetero_hvd.driver.workers.worker_launch import Starter
-from hetero_hvd.driver.workers.worker_pool import EXIT_LOST, Slots
+from hetero_hvd.driver.workers.worker_launch import WorkerLauncher
+from hetero_hvd.driver.workers.worker_pool import EXIT_LOST, WorkerPool
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import (
     ClockTold,
@@ -61,7 +61,7 @@ SIGNALLED = 128
 """Larger exit codes are those of processes that a signal has ended."""
 
 
-class Team:
+class JobController:
     """Brings together slots, channels, rendezvous and Horovod. Used in the loop's thread.
 
     Args:
@@ -70,7 +70,7 @@ class Team:
         output: Folder for logs and decisions.
         console: Where to tell people.
         resume: Folder of an earlier run to go on from.
-        log_lines: See `Slots`.
+        log_lines: See `WorkerPool`.
 
     Attributes:
         endpoints: Where the nodes reach the driver.
@@ -103,13 +103,15 @@ class Team:
         self.send, self._rendezvous = self._channels.send, Rendezvous(descriptors.limit())
         self.endpoints = Endpoints(DriverAddresses.of(config), self._channels)
         self._news, self.all_lost = asyncio.Event(), asyncio.Event()
-        self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        self.journal = Journal()
+        self.ended: asyncio.Future[JobResult] = asyncio.get_running_loop().create_future()
+        self.journal = EventBus()
         if log_lines is not None:
             self.journal.subscribe(log_lines.observe)
-        self.ledger = Ledger(config, console, output / "decisions.jsonl", self.journal)
-        start = Starter(config, command, secrets, self.endpoints, output=output, resume=resume)
-        self.slots = Slots(
+        self.ledger = RunTracker(config, console, output / "decisions.jsonl", self.journal)
+        start = WorkerLauncher(
+            config, command, secrets, self.endpoints, output=output, resume=resume
+        )
+        self.slots = WorkerPool(
             console,
             output / "logs",
             launch=start,
@@ -120,11 +122,13 @@ class Team:
             log_lines=log_lines,
         )
         self.membership = self._new_membership()
-        self._shortage = Shortage(config.job, self.slots, self.membership, self.ledger, console)
+        self._shortage = MinWorkersNotice(
+            config.job, self.slots, self.membership, self.ledger, console
+        )
         self._standstill = Standstill()
         self.journal.subscribe(Grace(self.slots).observe)
         self._crashes = Crashes(self.slots, self.membership, console, self.end)
-        self.reception = Reception(
+        self.reception = Admission(
             self.slots, self.membership, self._channels, self.journal, console
         )
 
@@ -139,7 +143,7 @@ class Team:
             on_over=self._over,
         )
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: JobResult) -> None:
         """The job is over; the first reason counts."""
         if not self.ended.done():
             self.ended.set_result(ending)
@@ -177,7 +181,7 @@ class Team:
         self._crashes.look()
         members = sorted(slot.worker for slot in self.membership.present)
         if stuck := self._standstill.found(members, now):
-            self.end(Ending(EXIT_USER_ERROR, stuck))
+            self.end(JobResult(EXIT_USER_ERROR, stuck))
         self._shortage.look(is_ended=self.ended.done())
         is_training = bool(self.membership.hosts) and not self.ended.done()
         self.ledger.look_for_stall(is_training=is_training, slept_seconds=slept_seconds)
@@ -308,7 +312,7 @@ class Team:
         self.membership.hosts_changed()
         if self._last_failure and self.slots.may_restart and not self._may_go_on:
             reason = f"{len(self.slots.all)} workers are left, min_np is {self._job.min_np}"
-            self.end(Ending(self._last_failure, reason))
+            self.end(JobResult(self._last_failure, reason))
 
     def _exited(self, slot: Slot, code: int) -> None:
         record = self.ledger.summary.workers[slot.worker]
@@ -372,7 +376,7 @@ class Team:
             if not code:
                 what = "the script ended without a loop over the epochs() of a hetero_hvd.Trainer"
             reason = f"no worker became ready: {what}: {last_line}"
-            self.end(Ending(code or EXIT_USER_ERROR, reason))
+            self.end(JobResult(code or EXIT_USER_ERROR, reason))
 
     def _input_is_wrong(self, slot: Slot, line: str) -> None:
         """Of the whole job, unless another worker got further with the same script."""
@@ -383,7 +387,7 @@ class Team:
             return
         for other in self.slots.all:  # they run the same script: one line is enough
             other.output.is_shown = False
-        self.end(Ending(EXIT_USER_ERROR, f"{slot.worker}: {line}"))
+        self.end(JobResult(EXIT_USER_ERROR, f"{slot.worker}: {line}"))
 
     def _over(self, reason: str | None) -> None:
         """All members have ended, or Horovod could not go on without those who did."""
@@ -398,11 +402,11 @@ class Team:
             ends = [(worker, r.exit_codes[-1:]) for worker, r in pairs if r.finished]
             worker, code = next(((w, codes[0]) for w, codes in ends if any(codes)), (None, 0))
             later = f"; after that {worker} {exit_in_words(code)}" if code else ""
-            self.end(Ending(code, f"the training is finished{later}", is_orderly=True))
+            self.end(JobResult(code, f"the training is finished{later}", is_orderly=True))
         elif members and all(record.script_ended for record in members):
             code = 0 if summary.is_consistent in (True, None) else 1
             reason = f"the script has ended on all workers after {summary.num_steps} steps"
-            self.end(Ending(code, reason, is_orderly=True))
+            self.end(JobResult(code, reason, is_orderly=True))
         elif are_all_lost and self._may_go_on and not self.ended.done():
             self._console.say(
                 f"all members are lost at step {self.ledger.summary.last_step}: the others go on "
@@ -411,4 +415,4 @@ class Team:
             self.all_lost.set()
         else:
             code = self._last_failure or EXIT_LOST
-            self.end(Ending(code, reason or "no worker is left to go on with"))
+            self.end(JobResult(code, reason or "no worker is left to go on with"))

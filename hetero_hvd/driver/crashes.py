@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hetero_hvd.driver.ending import Ending
+from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.membership.membership import Membership
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.workers.slot import Slot
-from hetero_hvd.driver.workers.worker_pool import Slots
+from hetero_hvd.driver.workers.worker_pool import WorkerPool
 from hetero_hvd.messages import Crashed
 
 
@@ -54,7 +54,11 @@ class Crashes:
     """
 
     def __init__(
-        self, slots: Slots, membership: Membership, console: Console, end: Callable[[Ending], None]
+        self,
+        slots: WorkerPool,
+        membership: Membership,
+        console: Console,
+        end: Callable[[JobResult], None],
     ) -> None:
         self._slots, self._membership = slots, membership
         self._console, self._end = console, end
@@ -127,5 +131,5 @@ class Crashes:
         for slot in self._slots.all:
             slot.output.drop()
         self._console.say(f"{crash.told.worker}: {crash.told.error}")
-        self._end(Ending(crash.exit_code, f"{crash.told.worker}: {crash.told.error}"))
+        self._end(JobResult(crash.exit_code, f"{crash.told.worker}: {crash.told.error}"))
         self._slots.judged.set()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Ending:
+class JobResult:
     """How a job ended.
 
     Attributes:

@@ -11,10 +11,10 @@ from typing import Any
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveView
-from hetero_hvd.driver.controller import Team
-from hetero_hvd.driver.ending import Ending
+from hetero_hvd.driver.controller import JobController
+from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.records.run_folder import RunFolder
-from hetero_hvd.driver.traces import Tracing
+from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.driver.web import Web
 from hetero_hvd.driver.web.app import Sources
 from hetero_hvd.driver.web.metrics import Metrics, service_discovery
@@ -27,7 +27,7 @@ PATIENCE = 1.5
 """In intervals of the scraper."""
 
 
-class Viewing:
+class HttpService:
     """Joins the journal to the page, and the page's orders to the team.
 
     Args:
@@ -42,8 +42,8 @@ class Viewing:
         self,
         job: JobConfig,
         folder: RunFolder,
-        team: Team,
-        tracing: Tracing,
+        team: JobController,
+        tracing: TraceOrders,
         facts: Callable[[], dict[str, Any]],
     ) -> None:
         self._facts = facts
@@ -103,7 +103,7 @@ class Viewing:
         return service_discovery(self._status(), target=self._web.target)
 
     def _stop(self) -> str:
-        self._team.end(Ending(EXIT_STOPPED, "ended by an order over HTTP"))
+        self._team.end(JobResult(EXIT_STOPPED, "ended by an order over HTTP"))
         return "all workers are asked to end"
 
 

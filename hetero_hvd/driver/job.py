@@ -18,13 +18,13 @@ from typing import Any
 import msgspec
 
 from hetero_hvd.config import JOB_SETTINGS, NodesFile
-from hetero_hvd.driver.controller import Team
-from hetero_hvd.driver.ending import Ending
-from hetero_hvd.driver.http_service import Viewing
+from hetero_hvd.driver.controller import JobController
+from hetero_hvd.driver.ending import JobResult
+from hetero_hvd.driver.http_service import HttpService
 from hetero_hvd.driver.membership.gpu_conflict import machines_of
 from hetero_hvd.driver.network import descriptors
-from hetero_hvd.driver.network.control_socket import Control
-from hetero_hvd.driver.nodes.node_discovery import FoundNodes
+from hetero_hvd.driver.network.control_socket import ControlSocket
+from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.json_logs import LogLines, log_file
 from hetero_hvd.driver.output.pulse import ASK_SECONDS
@@ -32,7 +32,7 @@ from hetero_hvd.driver.records.run_files import private
 from hetero_hvd.driver.records.run_folder import RunFolder, run_folder
 from hetero_hvd.driver.records.writer import Recorder
 from hetero_hvd.driver.reports.html import write_report
-from hetero_hvd.driver.traces import Tracing
+from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.driver.training.final_report import as_dict, as_text
 from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.messages import RunEnded, RunStarted
@@ -125,16 +125,18 @@ class Job:
         self._run_id = folder.run_id
         self._output = output = folder.path
         self._console = console
-        self._team = Team(nodes_file.current, command, output, console, resume, log_lines=log_lines)
-        self._found = FoundNodes(nodes_file.current.job, console.say)
+        self._team = JobController(
+            nodes_file.current, command, output, console, resume, log_lines=log_lines
+        )
+        self._found = NodeDiscovery(nodes_file.current.job, console.say)
         self._recorder = Recorder(output, console.say)
         self._team.journal.subscribe(self._recorder.observe)
         slots = self._team.slots
-        self._tracing = Tracing(lambda: slots.all, self._team.send, console.say)
+        self._tracing = TraceOrders(lambda: slots.all, self._team.send, console.say)
         self._team.journal.subscribe(self._tracing.observe)
         orders = {"drain": lambda target: slots.drain(str(target)), "trace": self._tracing.start}
-        self._control = Control(output, orders)
-        self._viewing = Viewing(
+        self._control = ControlSocket(output, orders)
+        self._viewing = HttpService(
             nodes_file.current.job, folder, self._team, self._tracing, self._facts
         )
         self._is_interrupted = False
@@ -147,11 +149,11 @@ class Job:
         loop.add_signal_handler(signal.SIGUSR2, self._tracing.start_all)
         work = asyncio.create_task(self._work())
         work.add_done_callback(self._team.give_up)
-        ending = Ending(EXIT_BUG, "an error of the driver")
+        ending = JobResult(EXIT_BUG, "an error of the driver")
         try:
             ending = await self._team.ended
         except UserError as error:
-            ending = Ending(EXIT_USER_ERROR, str(error))
+            ending = JobResult(EXIT_USER_ERROR, str(error))
             raise
         finally:
             work.cancel()
@@ -274,9 +276,9 @@ class Job:
             return
         self._is_interrupted = True
         self._console.say(f"{name}: all workers are asked to end; once more kills them")
-        self._team.end(Ending(128 + number, f"ended by {name}"))
+        self._team.end(JobResult(128 + number, f"ended by {name}"))
 
-    async def _close(self, ending: Ending) -> None:
+    async def _close(self, ending: JobResult) -> None:
         """End every process that was started, and every thread."""
         self._control.close()
         await self._found.close()
@@ -290,7 +292,7 @@ class Job:
                 await slots.wait(KILL_SECONDS)
         await self._team.close()
 
-    def _summarize(self, ending: Ending) -> None:
+    def _summarize(self, ending: JobResult) -> None:
         summary = self._team.ledger.summary
         facts = as_dict(summary, exit_code=ending.exit_code, reason=ending.reason)
         content = msgspec.json.format(msgspec.json.encode(facts)) + b"\n"  # writes NaN as null

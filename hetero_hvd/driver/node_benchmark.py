@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
-from hetero_hvd.core.balance.known import Curve
+from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.benchmark import fit, is_valid
 from hetero_hvd.driver.output.split_lines import LineSplitter
 from hetero_hvd.driver.training.speed_store import CurveStore
@@ -137,7 +137,7 @@ async def _measure(
     return found
 
 
-def curve_of(model: ModelMeasured) -> Curve | None:
+def curve_of(model: ModelMeasured) -> SpeedProfile | None:
     """What to start the next job with: the curve through what is valid; None if that is too little.
 
     A curve through noise would be worse than to begin with equal shares.
@@ -149,10 +149,12 @@ def curve_of(model: ModelMeasured) -> Curve | None:
     ]
     if len(valid) < min(FEWEST_SIZES, len(model.sizes)) or not valid:
         return None
-    return Curve(model=fit(valid, model.micro_batch_size), largest_share=max(valid)[0])
+    return SpeedProfile(model=fit(valid, model.micro_batch_size), largest_share=max(valid)[0])
 
 
-def keep(cluster: ClusterConfig, found: list[Measured]) -> tuple[Path, dict[WorkerId, Curve]]:
+def keep(
+    cluster: ClusterConfig, found: list[Measured]
+) -> tuple[Path, dict[WorkerId, SpeedProfile]]:
     """Put the curves where the next job looks for them.
 
     Returns:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_hvd.driver.membership.membership import Membership
-from hetero_hvd.driver.training.run_tracker import Ledger
-from hetero_hvd.driver.workers.worker_pool import Slots
+from hetero_hvd.driver.training.run_tracker import RunTracker
+from hetero_hvd.driver.workers.worker_pool import WorkerPool
 
 
 def status_of(
-    slots: Slots, membership: Membership, ledger: Ledger, *, is_ended: bool
+    slots: WorkerPool, membership: Membership, ledger: RunTracker, *, is_ended: bool
 ) -> dict[str, Any]:
     """Plain data about workers, plan and progress."""
     plan = ledger.plan

@@ -29,7 +29,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     timeline: bool = False
 
 
-class Tracing:
+class TraceOrders:
     """Passes orders on to the workers. Used in the loop's thread.
 
     Args:

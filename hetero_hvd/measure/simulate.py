@@ -14,7 +14,7 @@ import numpy as np
 from hetero_hvd.core.balance.policies import Policy, make_policy
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeModel
-from hetero_hvd.core.simulation.scenario import Blocks, Change, Curve, Scenario, Swing
+from hetero_hvd.core.simulation.scenario import Blocks, Change, Scenario, Swing, TrueCurve
 from hetero_hvd.core.simulation.simulation import Simulation
 from hetero_hvd.errors import JobError
 from hetero_hvd.measure.recording import read_recording
@@ -202,7 +202,7 @@ def scenario_of(arguments: argparse.Namespace) -> Scenario:
     )
 
 
-def _curve(speed: float, overhead_seconds: float, block_size: int) -> Curve:
+def _curve(speed: float, overhead_seconds: float, block_size: int) -> TrueCurve:
     if block_size == 1:
         return StepTimeModel(overhead_seconds=overhead_seconds, seconds_per_sample=1 / speed)
     block_seconds = block_size / speed

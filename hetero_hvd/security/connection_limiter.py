@@ -36,7 +36,7 @@ def plain_address(address: str) -> str:
     return mapped if "." in mapped else address
 
 
-class Door:
+class ConnectionLimiter:
     """Keeps the books of one server's connections. Used in the loop's thread only.
 
     Args:
@@ -134,7 +134,7 @@ class Door:
 class _Listening(socket.socket):
     """Tells the door of each connection that asyncio accepts."""
 
-    def __init__(self, door: Door, family: socket.AddressFamily) -> None:
+    def __init__(self, door: ConnectionLimiter, family: socket.AddressFamily) -> None:
         super().__init__(family, socket.SOCK_STREAM)
         self._door = door
 
@@ -149,7 +149,7 @@ class _Listening(socket.socket):
 class _Connection(socket.socket):
     """Tells the door when it is closed."""
 
-    def __init__(self, door: Door, descriptor: int, peer: tuple[Any, ...]) -> None:
+    def __init__(self, door: ConnectionLimiter, descriptor: int, peer: tuple[Any, ...]) -> None:
         super().__init__(fileno=descriptor)
         self.peer = peer[:2]  # what is behind it, for IPv6, follows from the address
         self.is_tolerated = False

@@ -22,9 +22,9 @@ from hetero_hvd.worker.evaluation import Evaluations, Metrics
 from hetero_hvd.worker.micro_batch.split import Loss, is_unpacked
 from hetero_hvd.worker.options import TrainerOptions, step_options
 from hetero_hvd.worker.out_of_memory import contribute
-from hetero_hvd.worker.recovery.membership import Membership
+from hetero_hvd.worker.recovery.membership import WorkerMembership
 from hetero_hvd.worker.recovery.replica import Trainable, all_parts
-from hetero_hvd.worker.recovery.workload import describe_work
+from hetero_hvd.worker.recovery.workload import describe_workload
 from hetero_hvd.worker.reproducible.fingerprints import Fingerprints
 from hetero_hvd.worker.reproducible.mode import decide, join
 from hetero_hvd.worker.session.admission import device
@@ -104,12 +104,12 @@ class Trainer:
         self._state = open_state(
             state, self._loader, self._step.clock, self._pipeline, self._step.sizing
         )
-        self._state.work = describe_work(model, own, device())
+        self._state.work = describe_workload(model, own, device())
         self._fingerprints = Fingerprints({**state, "position": self._state.position}, mode)
         self._slice: Slice | None = None
         self._last: Slice | None = None
         self._parts: Iterator[Slice] = iter(())
-        self._parts_of: Membership | None = None
+        self._parts_of: WorkerMembership | None = None
         self._left_at = 0
         others = (extra_state or {}).values()
         self._evaluations = Evaluations(model, others, self._state, self._step.clock, mode)

@@ -16,7 +16,7 @@ from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.step.staleness import Staleness
 from hetero_hvd.worker.step.step import Step
 from hetero_hvd.worker.wait_free.round_step import RoundStep
-from hetero_hvd.worker.wait_free.rounds import RoundPipeline, Rounds
+from hetero_hvd.worker.wait_free.rounds import ChunkRounds, RoundPipeline
 
 CHUNKS_PER_ROUND = 16
 """So that a worker of a sixteenth of the cluster's speed still takes part in each round."""
@@ -41,7 +41,7 @@ def make_step(
 
 def make_rounds(
     step: Step, options: StepOptions, loader: ShareLoader, dataset: object, bound: int
-) -> Rounds | None:
+) -> ChunkRounds | None:
     """The rounds of a script; None: it trains in steps.
 
     Raises:
@@ -54,11 +54,11 @@ def make_rounds(
     size = options.micro_batch_size
     if not isinstance(size, int):
         size = max(1, loader.global_batch_size // CHUNKS_PER_ROUND)
-    return Rounds(loader, step, size, bound)
+    return ChunkRounds(loader, step, size, bound)
 
 
 def make_pipeline(
-    step: Step, staleness: Staleness, applied: Callable[[float], None], rounds: Rounds | None
+    step: Step, staleness: Staleness, applied: Callable[[float], None], rounds: ChunkRounds | None
 ) -> Pipeline:
     """The way from computed steps to applied ones."""
     if rounds is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetero_hvd.core.balance.balancer import balance
-from hetero_hvd.core.balance.cluster import ClusterState
+from hetero_hvd.core.balance.cluster import BalancerState
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.simulation.scenario import Blocks, Change, Scenario, Swing
@@ -120,7 +120,7 @@ def _unsteady(name: str, scenario: Scenario, most_moves: float, num_seeds: int) 
         seconds = {}
         for balances in (True, False):
             config = BalanceConfig(exchange_seconds=1e-9, balance=balances)
-            run = Simulation(scenario, ClusterState(config), np.random.default_rng(seed))
+            run = Simulation(scenario, BalancerState(config), np.random.default_rng(seed))
             run.run(UNSTEADY_STEPS)
             sums = np.cumsum([0.0, *run.true_seconds_at])
             seconds[balances] = sums[100:] - sums[:-100]
@@ -166,7 +166,7 @@ def _one_table(models: Mapping[WorkerId, StepTimeModel], batch: int) -> tuple[fl
     """Seconds that the balancer takes for the fourth table of timings, and bytes that it holds."""
     workers = tuple(models)
     tracemalloc.start()
-    state = ClusterState(BalanceConfig())
+    state = BalancerState(BalanceConfig())
     joined = WorkersJoined(
         rendezvous_id=1,
         workers=workers,
@@ -212,7 +212,7 @@ def _runs(
     runs = [
         Simulation(
             scenario,
-            ClusterState(config or BalanceConfig(exchange_seconds=1e-9)),
+            BalancerState(config or BalanceConfig(exchange_seconds=1e-9)),
             np.random.default_rng(seed),
         )
         for seed in range(num_seeds)

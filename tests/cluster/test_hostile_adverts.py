@@ -13,7 +13,7 @@ import pytest
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.driver.job import TICK_SECONDS
-from hetero_hvd.driver.nodes.node_discovery import FoundNodes
+from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery
 from hetero_hvd.security.cluster_key import make_key
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -25,7 +25,7 @@ class Listener:
 
     def __init__(self, key):
         job = JobConfig(discover=True, cluster_key_file=str(key))
-        self.found = FoundNodes(job)
+        self.found = NodeDiscovery(job)
         self._config = ClusterConfig(job=job, nodes=(NodeConfig(name="local", slots=1),))
         self.longest_tick_seconds = 0.0
         self.packets = []

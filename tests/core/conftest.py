@@ -10,7 +10,7 @@ import pytest
 from hetero_hvd.core.balance.cluster import BalanceConfig
 from hetero_hvd.core.balance.policies import make_policy
 from hetero_hvd.core.balance.step_time import StepTimeModel
-from hetero_hvd.core.simulation.scenario import Curve, Scenario
+from hetero_hvd.core.simulation.scenario import Scenario, TrueCurve
 from hetero_hvd.core.simulation.simulation import Simulation, row_of
 
 
@@ -57,7 +57,7 @@ class Run(Simulation):
         policy = make_policy(config or BalanceConfig())
         super().__init__(described, policy, np.random.default_rng(seed))
 
-    def set_curve(self, index: int, curve: Curve) -> None:
+    def set_curve(self, index: int, curve: TrueCurve) -> None:
         """From now on the worker is like that."""
         curves = list(self.scenario.curves)
         curves[index] = curve

@@ -1,4 +1,4 @@
-"""`ClusterState`: what follows from each event."""
+"""`BalancerState`: what follows from each event."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.balance.cluster import BalanceConfig, ClusterState
+from hetero_hvd.core.balance.cluster import BalanceConfig, BalancerState
 from hetero_hvd.core.balance.hysteresis import Decision
-from hetero_hvd.core.balance.known import Curve
+from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.errors import ConfigError, InfeasiblePlanError, InvariantError
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
@@ -55,7 +55,7 @@ def table_maker(timing):
 @pytest.fixture(name="settled")
 def settled_state(table):
     """A state that has balanced alpha, beta and gamma, with its plan and step."""
-    state = ClusterState(BalanceConfig())
+    state = BalancerState(BalanceConfig())
     (plan,) = state.handle(joined(A, B, C), now_seconds=0.0)
     for step in range(60):
         state.handle(table(plan, step), now_seconds=float(step))
@@ -78,7 +78,7 @@ def plans(answers):
 def test_each_rendezvous_gets_exactly_one_plan_for_it(members, batch, step, balance):
     """Even shares, at most one sample apart, when nothing is known; it holds from the next step."""
     workers = tuple(WorkerId(*member) for member in members)
-    state = ClusterState(BalanceConfig(balance=balance))
+    state = BalancerState(BalanceConfig(balance=balance))
     event = joined(*workers, rendezvous_id=7, step=step, batch=batch)
     (plan,) = state.handle(event, now_seconds=0.0)
     assert (plan.rendezvous_id, plan.plan_id, plan.from_step) == (7, 1, step)
@@ -91,13 +91,13 @@ def test_each_rendezvous_gets_exactly_one_plan_for_it(members, batch, step, bala
 def test_hints_shape_the_first_plan():
     """Shares go as the relative speeds; a node without a hint counts as 1."""
     config = BalanceConfig(relative_speeds={"beta": 0.5, "gamma": 0.25})
-    (plan,) = ClusterState(config).handle(joined(A, B, C), now_seconds=0.0)
+    (plan,) = BalancerState(config).handle(joined(A, B, C), now_seconds=0.0)
     assert plan.local_batch_sizes == (80, 40, 20)
 
 
 def test_capacities_bound_every_plan(table):
     """A worker is never given more than it holds, even or balanced; too little is an error."""
-    state = ClusterState(BalanceConfig())
+    state = BalancerState(BalanceConfig())
     event = joined(A, B, C, capacities=(60, -1, -1))
     (plan,) = state.handle(event, now_seconds=0.0)
     for step in range(30):
@@ -111,7 +111,7 @@ def test_capacities_bound_every_plan(table):
 
 def test_balanced_shares_follow_the_speeds_at_the_earliest_step(table):
     """The first table after the first step gives the plan; it names the earliest step for all."""
-    state = ClusterState(BalanceConfig())
+    state = BalancerState(BalanceConfig())
     (even,) = state.handle(joined(A, B, C, prefetch=2), now_seconds=0.0)
     assert state.handle(table(even, 0), now_seconds=0.0) == []
     decision, plan = state.handle(table(even, 1), now_seconds=0.0)
@@ -174,8 +174,8 @@ def test_a_worker_that_an_earlier_job_found_slow_is_measured_at_once(table):
     well = {
         w: StepTimeModel(overhead_seconds=0.0, seconds_per_sample=1 / SPEEDS[w]) for w in (A, C)
     }
-    remembered = {w: Curve(model=m, largest_share=80) for w, m in {**well, B: slow}.items()}
-    state = ClusterState(BalanceConfig(), remembered)
+    remembered = {w: SpeedProfile(model=m, largest_share=80) for w, m in {**well, B: slow}.items()}
+    state = BalancerState(BalanceConfig(), remembered)
     (plan,) = state.handle(joined(A, B, C), now_seconds=0.0)
     assert plan.local_batch_sizes[1] == 0
     for step in range(60):
@@ -188,7 +188,7 @@ def test_a_worker_that_an_earlier_job_found_slow_is_measured_at_once(table):
 def test_nobody_is_left_without_a_part_where_the_script_needs_all(table):
     """A worker that is not worth its part has lost it, until an evaluation asks for all."""
     speeds = {A: 1000.0, B: 500.0, C: 2.0}
-    state = ClusterState(BalanceConfig())
+    state = BalancerState(BalanceConfig())
     (plan,) = state.handle(joined(A, B, C), now_seconds=0.0)
     for step in range(60):
         if step == 30:
@@ -204,7 +204,7 @@ def test_nobody_is_left_without_a_part_where_the_script_needs_all(table):
 def test_the_small_last_batch_of_an_epoch_never_becomes_a_plan(timing, seed):
     """Whatever the noise, each plan is one for a whole batch, on devices that no line describes."""
     noise = np.random.default_rng(seed)
-    state = ClusterState(BalanceConfig())
+    state = BalancerState(BalanceConfig())
     (plan,) = state.handle(joined(A, B, C, batch=128), now_seconds=0.0)
     actions = set()
 
@@ -232,7 +232,7 @@ def test_the_small_last_batch_of_an_epoch_never_becomes_a_plan(timing, seed):
 def test_a_newcomer_is_placed_among_the_measured_by_its_hint(table):
     """A hint of 0.5 beside a measured node of hint 1 means half its speed."""
     config = BalanceConfig(relative_speeds={"beta": 0.5})
-    state = ClusterState(config)
+    state = BalancerState(config)
     (plan,) = state.handle(joined(A), now_seconds=0.0)
     for step in range(5):
         state.handle(table(plan, step), now_seconds=0.0)
@@ -242,7 +242,7 @@ def test_a_newcomer_is_placed_among_the_measured_by_its_hint(table):
 
 def test_the_baseline_is_even_and_ends_on_time(table):
     """Even shares for exactly the asked steps, then the balanced plan, learnt meanwhile."""
-    state = ClusterState(BalanceConfig(baseline_steps=20))
+    state = BalancerState(BalanceConfig(baseline_steps=20))
     (even,) = state.handle(joined(A, B, C), now_seconds=0.0)
     for step in range(17):
         answers = state.handle(table(even, step), now_seconds=0.0)
@@ -256,7 +256,7 @@ def test_the_baseline_is_even_and_ends_on_time(table):
 
 def test_without_balancing_shares_stay_even_but_exchanges_still_become_rare(table):
     """`balance=False` measures and reports; the only plans are about the pace."""
-    state = ClusterState(BalanceConfig(balance=False))
+    state = BalancerState(BalanceConfig(balance=False))
     (even,) = state.handle(joined(A, B, C), now_seconds=0.0)
     made = [
         plan
@@ -305,7 +305,7 @@ def test_rows_that_were_not_measured_change_nothing(settled, table):
 
 def test_a_plan_that_never_came_into_force_is_sent_again(table):
     """Tables that keep contradicting it prompt a repetition under a new number."""
-    state = ClusterState(BalanceConfig())
+    state = BalancerState(BalanceConfig())
     (even,) = state.handle(joined(A, B, C), now_seconds=0.0)
     made = [p for s in range(80) for p in plans(state.handle(table(even, s), now_seconds=0.0))]
     repeated = [plan for plan in made if "sent again" in plan.reason]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetero_hvd.core.diagnosis.judge import RECENT_EXCHANGES, Judge
+from hetero_hvd.core.diagnosis.judge import RECENT_EXCHANGES, Diagnoser
 from hetero_hvd.messages import StepsTimed, StragglerReported, WorkersJoined
 from tests.core.test_verdicts import ALPHA, BETA, row
 
@@ -25,7 +25,7 @@ def running_judge():
 
     class Run:
         def __init__(self):
-            self.judge = Judge()
+            self.judge = Diagnoser()
             self.join(ALPHA, BETA)
 
         def join(self, *workers):

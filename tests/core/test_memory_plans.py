@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetero_hvd.core.balance.cluster import BalanceConfig, ClusterState
+from hetero_hvd.core.balance.cluster import BalanceConfig, BalancerState
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
 
 WORKERS = tuple(WorkerId(name, 0) for name in ("alpha", "beta", "gamma"))
@@ -41,14 +41,14 @@ def table(timing):
 )
 def test_the_memory_of_gpus_shapes_the_first_plan_where_no_speed_is_known(sizes, shares):
     """Unless a worker has no GPU: then its memory says nothing."""
-    state = ClusterState(BalanceConfig())
+    state = BalancerState(BalanceConfig())
     (plan,) = state.handle(joined(memory_bytes=sizes), now_seconds=0.0)
     assert plan.local_batch_sizes == shares
 
 
 def test_a_worker_tells_the_size_of_its_micro_batches(table):
     """What each costs stays known; only their number has changed."""
-    state = ClusterState(BalanceConfig(balance=False))
+    state = BalancerState(BalanceConfig(balance=False))
     (plan,) = state.handle(joined(), now_seconds=0.0)
     for step in range(20):
         state.handle(table(plan, step), now_seconds=step)
@@ -62,7 +62,7 @@ def test_a_worker_tells_the_size_of_its_micro_batches(table):
 @pytest.mark.parametrize("balance", [True, False])
 def test_shares_are_multiples_of_what_the_script_never_divides(table, balance):
     """In the first plan and in those that follow from speeds."""
-    state = ClusterState(BalanceConfig(balance=balance))
+    state = BalancerState(BalanceConfig(balance=balance))
     found = state.handle(joined(undivided=20), now_seconds=0.0)
     for step in range(1, 9):
         found += state.handle(table(state.plan, step), now_seconds=step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_hvd.core.diagnosis.judge import Judge
+from hetero_hvd.core.diagnosis.judge import Diagnoser
 from hetero_hvd.core.diagnosis.stall import EVALUATION_SECONDS, STALL_SECONDS, StallWatch
 from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.messages import Heartbeat, WorkerId
@@ -47,7 +47,7 @@ class Standing:
 )
 def test_whom_all_wait_for_is_told_once_and_so_is_the_end(phases, who, words):
     """Whatever they are in, after ten seconds; the judgement has it as long as it lasts."""
-    job, judge = Standing(), Judge()
+    job, judge = Standing(), Diagnoser()
     assert job.go_on(5, "forward", "forward", steps_per_second=10) == []
     (told,) = job.go_on(40, *phases)
     assert (told.is_stalled, told.step, told.workers) == (True, 50, who)

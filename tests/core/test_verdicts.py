@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from hetero_hvd.core.diagnosis.findings import Episode, judge, mean_row, straggler_cost_seconds
+from hetero_hvd.core.diagnosis.findings import Episode, diagnose, mean_row, straggler_cost_seconds
 from hetero_hvd.messages import StepTiming, WorkerId
 
 ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)
@@ -32,7 +32,7 @@ def row(share=8, *, data=0.01, transfer=0.0, compute=0.08, comm=0.01, num_steps=
 
 def judged(alpha, beta, *episodes):
     """Findings about two workers, without the stragglers."""
-    return judge({ALPHA: alpha, BETA: beta}, episodes)[len(episodes) :]
+    return diagnose({ALPHA: alpha, BETA: beta}, episodes)[len(episodes) :]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_step_spent_outside_of_the_phases_is_the_scripts():
 
 def test_nothing_measured_is_incomplete():
     """Without workers every judgement abstains."""
-    assert not any(finding.is_complete for finding in judge({}))
+    assert not any(finding.is_complete for finding in diagnose({}))
 
 
 def test_rows_are_averaged_by_steps():
@@ -136,7 +136,7 @@ def test_a_straggler_is_told_with_its_price():
         gain_ratio=0.9,
         cost_seconds=1.8,
     )
-    found, *_ = judge(rows, [slow])
+    found, *_ = diagnose(rows, [slow])
     assert found.words == (
         "alpha:0 is slow since step 30: 0.50 of its own speed (throttle: a CPU quota holds it "
         "back); it costs 90 ms a step, 1.8 s in all"
@@ -144,7 +144,7 @@ def test_a_straggler_is_told_with_its_price():
     assert found.next_step == "raise the CPU quota of alpha"
     assert found.max_gain_ratio == pytest.approx(0.9)
     slow.until_step = 50
-    found, *_ = judge(rows, [slow])
+    found, *_ = diagnose(rows, [slow])
     assert found.words.startswith("alpha:0 was slow from step 30 to 50: 0.50")
     assert not found.is_problem
 

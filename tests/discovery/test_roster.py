@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hetero_hvd.discovery.advert import LIFETIME_SECONDS
-from hetero_hvd.discovery.registry import ABSENT_SECONDS, HOLD_DOWN_SECONDS, Roster
+from hetero_hvd.discovery.registry import ABSENT_SECONDS, HOLD_DOWN_SECONDS, NodeRegistry
 from tests.discovery.test_advert import make
 
 GONE_SECONDS = LIFETIME_SECONDS + HOLD_DOWN_SECONDS
@@ -16,7 +16,7 @@ def names(roster, now_seconds=0.0):
 
 def test_one_machine_under_two_names_is_one_node():
     """Its newest advert counts."""
-    roster = Roster()
+    roster = NodeRegistry()
     roster.heard(make(name="alpha"), now_seconds=0.0)
     roster.heard(make(name="other"), now_seconds=0.0)
     assert names(roster) == ["other"]
@@ -24,7 +24,7 @@ def test_one_machine_under_two_names_is_one_node():
 
 def test_a_second_machine_with_the_name_or_the_gpu_of_another_is_not_used():
     """The first stays: two workers never land on one GPU."""
-    roster = Roster()
+    roster = NodeRegistry()
     roster.heard(make(devices=("GPU-1", "GPU-2")), now_seconds=0.0)
     roster.heard(make(machine="1" * 32, addresses=("10.0.0.9",)), now_seconds=0.0)
     roster.heard(make(machine="2" * 32, name="beta", devices=("GPU-2",)), now_seconds=0.0)
@@ -35,7 +35,7 @@ def test_a_second_machine_with_the_name_or_the_gpu_of_another_is_not_used():
 
 def test_a_silent_node_stays_for_the_hold_down():
     """Then it is gone; one that says good-bye is gone at once."""
-    roster = Roster()
+    roster = NodeRegistry()
     roster.heard(make(), now_seconds=0.0)
     assert names(roster, GONE_SECONDS) == ["alpha"]
     assert names(roster, GONE_SECONDS + 0.1) == []
@@ -46,7 +46,7 @@ def test_a_silent_node_stays_for_the_hold_down():
 
 def test_an_agent_that_was_started_anew_is_away_for_a_moment():
     """Long enough for the driver to let the workers go that it has lost; then it is there again."""
-    roster = Roster()
+    roster = NodeRegistry()
     roster.heard(make(), now_seconds=0.0)
     roster.heard(make(instance=b"newstart"), now_seconds=10.0)
     assert names(roster, 10.0) == []
@@ -56,7 +56,7 @@ def test_an_agent_that_was_started_anew_is_away_for_a_moment():
 
 def test_two_agents_with_one_identity_do_not_take_turns():
     """Copies of a machine, or two agents on one: the last one started stays."""
-    roster = Roster()
+    roster = NodeRegistry()
     assert roster.heard(make(name="alpha", instance=b"1" * 8), now_seconds=0.0) is None
     assert roster.heard(make(name="beta", instance=b"2" * 8), now_seconds=1.0) is None
     for second in range(2, 60, 2):
@@ -74,7 +74,7 @@ def test_two_agents_with_one_identity_do_not_take_turns():
 
 def test_a_machine_that_was_booted_anew_is_no_other_machine():
     """It has another identity, but the name and the address of before."""
-    roster = Roster()
+    roster = NodeRegistry()
     roster.heard(make(instance=b"1" * 8), now_seconds=0.0)
     assert roster.heard(make(machine="1" * 32, instance=b"2" * 8), now_seconds=30.0) is None
     assert names(roster, 30.0 + ABSENT_SECONDS) == ["alpha"]

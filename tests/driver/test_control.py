@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.driver.network import control_socket as control
-from hetero_hvd.driver.network.control_socket import Control, newest_run
+from hetero_hvd.driver.network.control_socket import ControlSocket, newest_run
 from hetero_hvd.errors import JobError
 
 from .conftest import until
@@ -39,7 +39,7 @@ def test_the_newest_run_is_one_that_lives(tmp_path):
         drivers = []
         for name in ("1-older", "3-newest"):
             (runs / name).mkdir()
-            drivers.append(Control(runs / name, {"say": str}))
+            drivers.append(ControlSocket(runs / name, {"say": str}))
             await drivers[-1].listen()
         os.utime(runs / "1-older" / control.NAME, (1.5e9, 1.5e9))
         os.utime(runs / "3-newest" / control.NAME, (1.6e9, 1.6e9))
@@ -64,7 +64,7 @@ def test_the_next_job_cleans_up_after_those_that_were_killed(tmp_path):
         for name in ("killed", "own"):
             killed(tmp_path / name, at_seconds=1e9)
         (tmp_path / "other").mkdir()
-        other, own = (Control(tmp_path / name, {"say": str}) for name in ("other", "own"))
+        other, own = (ControlSocket(tmp_path / name, {"say": str}) for name in ("other", "own"))
         await other.listen()
         await own.listen()
         there = {path.parent.name for path in tmp_path.glob(f"*/{control.NAME}")}

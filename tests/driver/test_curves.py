@@ -8,13 +8,13 @@ import pytest
 
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.config.node import EmulateConfig
-from hetero_hvd.core.balance.known import Curve
+from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.driver.training.speed_store import CurveStore
 from hetero_hvd.messages import WorkerId, WorkersJoined
 
 ALPHA = WorkerId("alpha", 0)
-CURVE = Curve(
+CURVE = SpeedProfile(
     model=StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.002), largest_share=64
 )
 
@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_read_is_ignored_and_then_replaced(tmp_path, conte
 
 def test_senseless_curves_are_ignored(tmp_path):
     """A cost of zero or a share of zero would break the balancer."""
-    wrong = Curve(
+    wrong = SpeedProfile(
         model=StepTimeModel(overhead_seconds=0.0, seconds_per_sample=0.0), largest_share=1
     )
     made = CurveStore(tmp_path / "curves.json", [NodeConfig(name="alpha")])

@@ -13,7 +13,7 @@ from hetero_hvd.driver.nodes import gpu_counts
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.workers import restart_policy as restarts
 from hetero_hvd.driver.workers.launcher import WorkerProcess, launch_order
-from hetero_hvd.driver.workers.worker_pool import Slots
+from hetero_hvd.driver.workers.worker_pool import WorkerPool
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import Admit, Ready
 
@@ -40,7 +40,7 @@ class Bench:
         self.exits = []
         self.answers, self.num_questions = [], 0
         self._script = script
-        self.slots = Slots(
+        self.slots = WorkerPool(
             self.console,
             folder,
             launch=self._launch,

@@ -12,7 +12,7 @@ from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.discovery.advert import sign
 from hetero_hvd.discovery.listener import MAX_FROM_ALL, MAX_FROM_ONE, MAX_PACKET_BYTES
-from hetero_hvd.driver.nodes.node_discovery import FoundNodes
+from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery
 from hetero_hvd.security.cluster_key import make_key, read_key
 from tests.discovery.test_advert import as_text, make
 
@@ -24,7 +24,7 @@ def network(tmp_path):
 
     def view(*nodes, **job):
         settings = JobConfig(discover=True, cluster_key_file=str(tmp_path / "key"), **job)
-        return FoundNodes(settings), ClusterConfig(job=settings, nodes=nodes)
+        return NodeDiscovery(settings), ClusterConfig(job=settings, nodes=nodes)
 
     def hear(found, *adverts, sender="10.0.0.99"):
         key = read_key(tmp_path / "key")

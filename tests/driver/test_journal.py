@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hetero_hvd.driver.output.event_bus import Journal
+from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.messages import RunEnded
 
 
 def test_every_observer_hears_every_event_in_order():
     """All observers get the same events with times that do not go back."""
-    journal = Journal()
+    journal = EventBus()
     first, second = [], []
     journal.subscribe(lambda at, event: first.append((at, event)))
     journal.subscribe(lambda at, event: second.append((at, event)))
@@ -22,7 +22,7 @@ def test_every_observer_hears_every_event_in_order():
 
 def test_an_observer_that_cannot_write_is_left_out(caplog):
     """A full disk ends the records, neither the run nor the other observers."""
-    journal = Journal()
+    journal = EventBus()
     heard = []
 
     def full_disk(_at, _event):
@@ -38,7 +38,7 @@ def test_an_observer_that_cannot_write_is_left_out(caplog):
 
 def test_an_observer_that_is_wrong_is_told_of_once(caplog):
     """It only watches: the run and the other observers go on, and it hears what comes later."""
-    journal = Journal()
+    journal = EventBus()
     heard = []
 
     def wrong(_at, event):

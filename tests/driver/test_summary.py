@@ -12,8 +12,8 @@ import pytest
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.training.final_report import as_dict, as_text
-from hetero_hvd.driver.training.run_tracker import MAX_RESETS_WITHOUT_STEP, Ledger
-from hetero_hvd.driver.training.summary import Exchange, Summary
+from hetero_hvd.driver.training.run_tracker import MAX_RESETS_WITHOUT_STEP, RunTracker
+from hetero_hvd.driver.training.summary import Summary, TableStats
 from hetero_hvd.messages import (
     BatchPlan,
     Evaluated,
@@ -75,7 +75,7 @@ BALANCED = (row(80, 0.08, 0.08), row(20, 0.08, 0.08))
 
 def test_an_exchange_in_numbers():
     """Speed, what the workers could do if nobody waited, and how uneven they are."""
-    exchange = Exchange.of(timed(0, *UNIFORM))
+    exchange = TableStats.of(timed(0, *UNIFORM))
     assert exchange.num_samples / exchange.num_seconds == 500
     assert exchange.ideal_samples_per_second == 50 / 0.05 + 50 / 0.2
     assert exchange.imbalance_ratio == pytest.approx(1.2)
@@ -83,13 +83,13 @@ def test_an_exchange_in_numbers():
 
 def test_unmeasured_and_idle_workers():
     """A worker without samples counts for nothing; an unmeasured one leaves the ideal unknown."""
-    idle = Exchange.of(timed(0, row(100, 0.1, 0.1), row(0, 0.0, 0.1)))
+    idle = TableStats.of(timed(0, row(100, 0.1, 0.1), row(0, 0.0, 0.1)))
     assert idle.ideal_samples_per_second == 1000
     assert idle.imbalance_ratio == 0
-    unmeasured = Exchange.of(timed(0, row(50, 0.1, 0.1), row(50, math.nan, 0.1)))
+    unmeasured = TableStats.of(timed(0, row(50, 0.1, 0.1), row(50, math.nan, 0.1)))
     assert math.isnan(unmeasured.ideal_samples_per_second)
-    assert Exchange.of(timed(0, row(50, 0.1, 0.1, num_steps=0))) is None
-    assert Exchange.of(timed(0, row(50, 0.1, math.nan))) is None
+    assert TableStats.of(timed(0, row(50, 0.1, 0.1, num_steps=0))) is None
+    assert TableStats.of(timed(0, row(50, 0.1, math.nan))) is None
 
 
 def full_summary():
@@ -176,7 +176,7 @@ def ledger(folder, **job):
     console = Console(stream)
     nodes = (NodeConfig(name="alpha"), NodeConfig(name="beta", relative_speed=0.5))
     config = ClusterConfig(path=folder / "nodes.yaml", job=JobConfig(**job), nodes=nodes)
-    return Ledger(config, console, folder / "decisions.jsonl"), console, stream
+    return RunTracker(config, console, folder / "decisions.jsonl"), console, stream
 
 
 def test_the_balancer_is_asked_and_its_decisions_are_kept(tmp_path):

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
-from hetero_hvd.driver.controller import EXIT_REFUSED, Team
-from hetero_hvd.driver.ending import Ending
+from hetero_hvd.driver.controller import EXIT_REFUSED, JobController
+from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.output.console import Console, WorkerOutput
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.messages import (
@@ -82,7 +82,7 @@ def a_team(folder, *, discover):
     )
     console = Console(io.StringIO())
     config = ClusterConfig(path=Path("nodes.yaml"), job=job, nodes=nodes)
-    return Team(config, ("train.py",), folder, console), console
+    return JobController(config, ("train.py",), folder, console), console
 
 
 @pytest.mark.parametrize(("happen", "discover", "code", "ends"), ENDS.values(), ids=ENDS.keys())
@@ -134,7 +134,7 @@ def test_wrong_input_of_one_worker_is_that_of_the_job_if_none_got_further(
         assert team.ended.done() is ends
         assert slots[0].is_wanted is ends
         if ends:
-            ending = Ending(2, "alpha:0: no such dataset (train.py:7)")
+            ending = JobResult(2, "alpha:0: no such dataset (train.py:7)")
             assert team.ended.result() == ending
         else:
             assert team.slots.quarantined[ALPHA][1] == "no such dataset (train.py:7)"

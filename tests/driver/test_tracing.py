@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hetero_hvd.driver.traces import Tracing
+from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import TraceRequested, TraceWritten, WorkerId
 
@@ -24,7 +24,7 @@ def desk():
         for name in ("alpha", "beta", "gamma")
     ]
     sent, said = {}, []
-    tracing = Tracing(
+    tracing = TraceOrders(
         lambda: slots, lambda host, order: bool(sent.update({host: order})), said.append
     )
     return SimpleNamespace(tracing=tracing, sent=sent, said=said)

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 
 from hetero_hvd.config.resolve import parse_cluster
 from hetero_hvd.discovery.advert import Verifier, sign
-from hetero_hvd.discovery.listener import Ear
+from hetero_hvd.discovery.listener import AdvertListener
 from hetero_hvd.driver.membership.http_requests import MAX_HEAD_BYTES, RequestError, read_request
 from hetero_hvd.errors import ConfigError
 from tests.cluster.attacker import packet_of
@@ -26,7 +26,7 @@ YAML = (NODES, b'"\\U0010ffff"', b"%YAML 1.1\n---\n", b"? - !!x &a *a |+\n", b"{
 @given(broken(packet_of(ADVERT), packet_of(b"\x05hello", ADVERT), b"\xc0\x0c", ADVERT))
 def test_packets_and_the_adverts_in_them(packet):
     """A packet gives nothing, adverts that are genuine whole, or reasons to ignore them."""
-    ear, verifier = Ear(), Verifier(KEY)
+    ear, verifier = AdvertListener(), Verifier(KEY)
     ear.heard("10.0.0.66", packet)
     for sender, text in ear.take():
         assert sender == "10.0.0.66"

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from hetero_hvd.core.balance.cluster import ClusterState
-from hetero_hvd.core.balance.pace import HURRIED_STEPS, Hurry
+from hetero_hvd.core.balance.cluster import BalancerState
+from hetero_hvd.core.balance.pace import HURRIED_STEPS, SpeedChangeDetector
 from hetero_hvd.core.balance.settings import BalanceConfig
-from hetero_hvd.core.diagnosis.judge import Judge
+from hetero_hvd.core.diagnosis.judge import Diagnoser
 from hetero_hvd.core.diagnosis.straggler import StragglerWatch
 from hetero_hvd.messages import (
     OWN_PHASES,
@@ -50,8 +50,8 @@ class Diagnosis:
     """
 
     def __init__(self) -> None:
-        self.judge, self._watch = Judge(), StragglerWatch()
-        self._policy = ClusterState(BalanceConfig())
+        self.judge, self._watch = Diagnoser(), StragglerWatch()
+        self._policy = BalancerState(BalanceConfig())
         self._workers: tuple[WorkerId, ...] = ()
         self.reports: list[StragglerReported] = []
         self.news: list[tuple[float, Finding]] = []
@@ -119,7 +119,7 @@ class SimulatedJob:
         self.step, self.seconds = 0, 0.0
         self._ready_at = [0.0] * len(self.workers)
         self._applied_at = [0.0]
-        self._hurries = [Hurry() for _ in self.workers]
+        self._hurries = [SpeedChangeDetector() for _ in self.workers]
         self._hurry_until = -1
         self._rows: list[list[dict[str, float]]] = []
         self._pending: list[BatchPlan] = []

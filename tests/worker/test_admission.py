@@ -8,7 +8,7 @@ import torch
 from hetero_hvd.errors import UserError, WorkerFault
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.worker.session import admission
-from hetero_hvd.worker.session.launch_settings import Place
+from hetero_hvd.worker.session.launch_settings import LaunchSettings
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ def test_an_interface_is_one_that_the_kernel_or_gloo_knows(monkeypatch, wanted):
     known = SimpleNamespace(if_nameindex=lambda: [(1, "lo"), (2, "eth0"), (3, "dummy0")])
     monkeypatch.setattr(admission, "socket", known)
     settings = {} if wanted is None else {"interface": wanted}
-    place = Place(
+    place = LaunchSettings(
         worker=WorkerId("beta", 0), host="beta-0", driver=None, key=b"", settings=settings
     )
     if wanted == "eth1":

@@ -19,7 +19,7 @@ from hetero_hvd.messages import WorkerId
 from hetero_hvd.probes.machine.memory import MemoryUse
 from hetero_hvd.worker.data.position import Order, Position
 from hetero_hvd.worker.micro_batch.memory_meter import MemoryMeter
-from hetero_hvd.worker.micro_batch.sizing import Sizing
+from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.recovery import checkpoint_store as checkpoint
 from hetero_hvd.worker.recovery.checkpoint import Keeping
 from hetero_hvd.worker.recovery.checkpoint_store import (
@@ -355,7 +355,7 @@ def test_the_memory_model_leaves_room_for_the_copy(monkeypatch, reserved, expect
     uses = (MemoryUse(used_bytes=100, peak_bytes=peak, limit_bytes=1000) for peak in peaks)
     monkeypatch.setattr(MemoryMeter, "restart", lambda _: None)
     monkeypatch.setattr(MemoryMeter, "read", lambda _: next(uses))
-    sizing = Sizing()
+    sizing = MicroBatchSizer()
     sizing.reserve(reserved)
     sizing.enter([WorkerId("alpha", 0)], None, lambda _: None)
     sizing.size = 4

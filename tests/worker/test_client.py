@@ -25,7 +25,7 @@ from hetero_hvd.messages import (
     WorkersJoined,
 )
 from hetero_hvd.worker.session.driver_client import DriverClient
-from hetero_hvd.worker.session.launch_settings import Place
+from hetero_hvd.worker.session.launch_settings import LaunchSettings
 from hetero_hvd.worker.session.plan_source import DriverPlanner
 
 WORKER = WorkerId("alpha", 0)
@@ -94,7 +94,7 @@ def start():
 def place(port, key):
     """Where the client of these tests is."""
     address = ("127.0.0.1", port)
-    return Place(worker=WORKER, host="alpha-0", driver=address, key=key, settings={})
+    return LaunchSettings(worker=WORKER, host="alpha-0", driver=address, key=key, settings={})
 
 
 def pair(start):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hetero_hvd.core.numerics.fixed_point import NARROW, NON_FINITE, UNUSED, WIDE, ZERO, exponent_of
-from hetero_hvd.worker.comm.single_process import SoloCollective
+from hetero_hvd.worker.comm.single_process import SingleProcess
 from hetero_hvd.worker.reproducible.fixed_point_sums import CHUNK, FixedPointSums
 
 SIZES = [3, 64, 65, CHUNK + 1]
@@ -39,8 +39,8 @@ def sums_of(grains, kind, parts=1):
     first = workers[0]
     for other in workers[1:]:
         first._sums += other._sums
-    first.launch(SoloCollective(), bucket_bytes=1000)
-    first.wait(SoloCollective())
+    first.launch(SingleProcess(), bucket_bytes=1000)
+    first.wait(SingleProcess())
     first.decode([0.5] * len(SIZES))
     return [view.clone() for view in first.views]
 

@@ -1,6 +1,6 @@
 """What is known about the cluster, and the plan that follows from each thing heard.
 
-`ClusterState.handle` alone changes the state, and touches no socket, no clock, no Horovod.
+`BalancerState.handle` alone changes the state, and touches no socket, no clock, no Horovod.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hetero_hvd.core.balance.balancer import slowest_seconds
-from hetero_hvd.core.balance.hysteresis import Decision, MoveRule
-from hetero_hvd.core.balance.known import Curve, KnownWorker, own_seconds
+from hetero_hvd.core.balance.hysteresis import Decision, ReplanPolicy
+from hetero_hvd.core.balance.known import SpeedProfile, WorkerModel, own_seconds
 from hetero_hvd.core.balance.move_record import MoveRecord
-from hetero_hvd.core.balance.pace import ExchangePace
+from hetero_hvd.core.balance.pace import ExchangeInterval
 from hetero_hvd.core.balance.planner import (
     PLAN_DELAY_STEPS,
     best_plan,
@@ -23,14 +23,14 @@ from hetero_hvd.core.balance.planner import (
     next_plan,
 )
 from hetero_hvd.core.balance.settings import BalanceConfig
-from hetero_hvd.core.balance.spares import Spares
+from hetero_hvd.core.balance.spares import IdleWorkers
 from hetero_hvd.core.balance.step_time import StepTimeEstimator, StepTimeModel
 from hetero_hvd.core.balance.swings import Swings
-from hetero_hvd.core.balance.trial import Trial
+from hetero_hvd.core.balance.trial import PlanTrial
 from hetero_hvd.errors import InvariantError
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
 
-__all__ = ["BalanceConfig", "ClusterState"]
+__all__ = ["BalanceConfig", "BalancerState"]
 
 CALM_GAIN_RATIO = 0.05
 """What a plan must save over the last swings to be worth a move while speeds swing."""
@@ -42,7 +42,7 @@ LOST_PLAN_ROWS = 20
 """Tables that contradict the plan in force before it is sent again."""
 
 
-class ClusterState:
+class BalancerState:
     """All that the balancer knows; change it through `handle` only.
 
     What was learnt about a worker is kept over all rendezvous, so one that returns starts balanced.
@@ -53,20 +53,20 @@ class ClusterState:
     """
 
     def __init__(
-        self, config: BalanceConfig, remembered: Mapping[WorkerId, Curve] | None = None
+        self, config: BalanceConfig, remembered: Mapping[WorkerId, SpeedProfile] | None = None
     ) -> None:
         self._config = config
         self._remembered = {} if remembered is None else remembered
-        self._all_known: dict[WorkerId, KnownWorker] = {}
-        self._known: dict[WorkerId, KnownWorker] = {}
+        self._all_known: dict[WorkerId, WorkerModel] = {}
+        self._known: dict[WorkerId, WorkerModel] = {}
         self._joined: WorkersJoined | None = None
         self._plan: BatchPlan | None = None
         self._last_step = -1
-        self._rule = MoveRule(config.min_gain_ratio)
-        self._pace = ExchangePace(config.exchange_seconds)
-        self._spares = Spares()
+        self._rule = ReplanPolicy(config.min_gain_ratio)
+        self._pace = ExchangeInterval(config.exchange_seconds)
+        self._spares = IdleWorkers()
         self._moves, self._swings = MoveRecord(), Swings()
-        self._trial: Trial | None = None
+        self._trial: PlanTrial | None = None
         self._num_contradictions = 0
         self._measured: tuple[int, ...] = ()
         self._num_rows = 0
@@ -92,7 +92,7 @@ class ClusterState:
         return {w: k.estimator for w, k in self._known.items() if k.estimator.is_ready}
 
     @property
-    def curves(self) -> dict[WorkerId, Curve]:
+    def curves(self) -> dict[WorkerId, SpeedProfile]:
         """What to remember of all workers that were ever measured in this job."""
         curves = {worker: record.curve for worker, record in self._all_known.items()}
         return {worker: curve for worker, curve in curves.items() if curve}
@@ -140,19 +140,19 @@ class ClusterState:
             record.forgive()
             self._all_known[worker] = record
         self._joined, self._known, self._last_step = event, known, -1
-        self._spares = Spares()
+        self._spares = IdleWorkers()
         self._moves, self._swings = MoveRecord(), Swings()
         self._unsettle()
         self._plan = first_plan(event, sizes, reason=reason)
         return self._plan
 
-    def _known_of(self, worker: WorkerId, micro_batch_size: int) -> KnownWorker:
+    def _known_of(self, worker: WorkerId, micro_batch_size: int) -> WorkerModel:
         """What this job knows of a worker, else what was remembered of it, else nothing."""
         record = self._all_known.get(worker)
         if record is not None:
             record.split(micro_batch_size)
             return record
-        record = KnownWorker(micro_batch_size)
+        record = WorkerModel(micro_batch_size)
         if worker in self._remembered:
             record.recall(self._remembered[worker])
         return record
@@ -349,7 +349,7 @@ class ClusterState:
         self._swings.moved(decision.step)
         self._moves.moved(plan.local_batch_sizes, decision.proposed, promised, decision.step)
         if self._trial is None:
-            self._trial = Trial()
+            self._trial = PlanTrial()
         self._trial.begin(self._known, decision.proposed)
         self._rule.forget()
         self._pace.disturb()
@@ -376,7 +376,7 @@ class ClusterState:
         return self._pace.exchange_steps(plan.exchange_steps)
 
     def _best(
-        self, joined: WorkersJoined, known: Mapping[WorkerId, KnownWorker], now_seconds: float
+        self, joined: WorkersJoined, known: Mapping[WorkerId, WorkerModel], now_seconds: float
     ) -> tuple[dict[WorkerId, StepTimeModel], tuple[int, ...]]:
         """The models of all members, guessed where not measured, and the best plan for them."""
         models = models_or_guesses(
@@ -391,7 +391,7 @@ class ClusterState:
         self,
         joined: WorkersJoined,
         models: Mapping[WorkerId, StepTimeModel],
-        known: Mapping[WorkerId, KnownWorker],
+        known: Mapping[WorkerId, WorkerModel],
         now_seconds: float,
     ) -> tuple[int, ...]:
         return best_plan(

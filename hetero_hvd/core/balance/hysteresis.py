@@ -58,7 +58,7 @@ class Decision:
         return 1 - self.proposed_seconds / self.current_seconds
 
 
-class MoveRule:
+class ReplanPolicy:
     """Move at once for a large gain, after two agreeing plans for a certain one, else not.
 
     A gain is certain above the configured minimum and above what the model's uncertainty could

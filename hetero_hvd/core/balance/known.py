@@ -49,7 +49,7 @@ class LastingWait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class SpeedProfile:
     """What is worth keeping about a worker when the job has ended.
 
     Attributes:
@@ -67,7 +67,7 @@ class Curve:
         return estimator
 
 
-class KnownWorker:
+class WorkerModel:
     """One worker's step-time estimator and the shares that it has proven to carry.
 
     Attributes:
@@ -92,11 +92,11 @@ class KnownWorker:
         self._wait = LastingWait()
 
     @property
-    def curve(self) -> Curve | None:
+    def curve(self) -> SpeedProfile | None:
         """What to remember of it; None if nothing was measured in this job."""
         if not (self.estimator.is_ready and self.largest_share and self.last_timing):
             return None
-        return Curve(model=self.estimator.model, largest_share=self.largest_share)
+        return SpeedProfile(model=self.estimator.model, largest_share=self.largest_share)
 
     def split(self, micro_batch_size: int) -> None:
         """Its micro-batches have another size from now on; what each costs stays known."""
@@ -104,7 +104,7 @@ class KnownWorker:
         for estimator in (self.estimator, self._withdrawn):
             estimator.micro_batch_size = micro_batch_size
 
-    def recall(self, curve: Curve) -> None:
+    def recall(self, curve: SpeedProfile) -> None:
         """Start from what was remembered; measurements replace it."""
         self.estimator.recall(curve.model, curve.largest_share)
         self.largest_share = curve.largest_share

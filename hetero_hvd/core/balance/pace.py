@@ -18,7 +18,7 @@ HURRIED_STEPS = 4
 MAX_EXCHANGE_STEPS = 100
 
 
-class ExchangePace:
+class ExchangeInterval:
     """Every step while things change, then about once in `exchange_seconds`."""
 
     def __init__(self, exchange_seconds: float) -> None:
@@ -48,7 +48,7 @@ class ExchangePace:
         return current if steps / 2 < current < steps * 2 else steps
 
 
-class Hurry:
+class SpeedChangeDetector:
     """Tells from a worker's own steps that its speed has changed, before any exchange does.
 
     The reference is a running mean of the busy time at the share in force; a step that is off by

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
 from hetero_hvd.core.balance.balancer import balance, slowest_seconds
-from hetero_hvd.core.balance.known import KnownWorker
+from hetero_hvd.core.balance.known import WorkerModel
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.messages import BatchPlan, WorkerId, WorkersJoined
 
@@ -92,7 +92,7 @@ def next_plan(
 
 
 def models_or_guesses(
-    known: Mapping[WorkerId, KnownWorker],
+    known: Mapping[WorkerId, WorkerModel],
     *,
     relative_speeds: Mapping[str, float],
     global_batch_size: int,

@@ -1,6 +1,6 @@
 """Rules that divide the batch: ours, and those of the literature that it is measured against.
 
-The published rules act on the newest table of timings, through the same door as `ClusterState`, so
+The published rules act on the newest table of timings, through the same door as `BalancerState`, so
 that a simulation and a real run drive all of them alike. Theirs know no capacities, no uncertainty
 and no overheads; none acts on a table that was measured before its last plan came into force.
 """
@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from hetero_hvd.core.balance.cluster import ClusterState
+from hetero_hvd.core.balance.cluster import BalancerState
 from hetero_hvd.core.balance.hysteresis import Decision
-from hetero_hvd.core.balance.known import Curve
+from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.planner import even_plan, first_plan, next_plan
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
@@ -167,8 +167,8 @@ RULES: dict[str, type[StaticSplit]] = {
 
 
 def make_policy(
-    config: BalanceConfig, remembered: Mapping[WorkerId, Curve] | None = None
+    config: BalanceConfig, remembered: Mapping[WorkerId, SpeedProfile] | None = None
 ) -> Policy:
     """The policy that `config.rule` names; only ours makes use of what is remembered."""
     rule = RULES.get(config.rule)
-    return ClusterState(config, remembered) if rule is None else rule(config)
+    return BalancerState(config, remembered) if rule is None else rule(config)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from hetero_hvd.messages import WorkerId
 
 
-class Spares:
+class IdleWorkers:
     """When to measure workers without work again, since only work shows their speed.
 
     A worker is tried again after a minute, then at intervals that grow fourfold up to an hour; one

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from hetero_hvd.core.balance.known import KnownWorker, own_seconds
+from hetero_hvd.core.balance.known import WorkerModel, own_seconds
 from hetero_hvd.core.balance.step_time import StepTimeEstimator
 from hetero_hvd.messages import StepTiming, WorkerId
 
@@ -20,7 +20,7 @@ LOSS_SIGMAS = 3.0
 """The same in noise widths: four standard errors of the median of three rows."""
 
 
-class Trial:
+class PlanTrial:
     """A new plan until enough rows show that no worker has met a cliff (memory, cache, power).
 
     A larger share never lowers the speed of a worker with overhead + cost per sample, whatever
@@ -45,7 +45,7 @@ class Trial:
         per_worker: list[float] = [median(column) for column in zip(*self._busy, strict=True)]
         return max(per_worker)
 
-    def begin(self, known: Mapping[WorkerId, KnownWorker], sizes: tuple[int, ...]) -> None:
+    def begin(self, known: Mapping[WorkerId, WorkerModel], sizes: tuple[int, ...]) -> None:
         """Try these shares; if another plan was on trial, what was known before it still counts."""
         self._sizes = sizes
         self._busy.clear()
@@ -65,7 +65,7 @@ class Trial:
             self._busy.append(busy)
 
     def overloaded(
-        self, known: Mapping[WorkerId, KnownWorker]
+        self, known: Mapping[WorkerId, WorkerModel]
     ) -> dict[WorkerId, tuple[int, StepTimeEstimator]]:
         """Workers slowed down by their share: that share, and the estimator from before it."""
         found = {}

@@ -133,7 +133,7 @@ def mean_row(rows: Sequence[StepTiming]) -> StepTiming:
     return StepTiming(num_steps=steps, local_batch_size=rows[-1].local_batch_size, **means)
 
 
-def judge(
+def diagnose(
     rows: Rows, episodes: Sequence[Episode] = (), *, longer_rows: Rows | None = None
 ) -> list[Finding]:
     """Who is or was slow, what binds the run, and what other shares would gain.

@@ -15,7 +15,7 @@ import msgspec
 from hetero_hvd.core.diagnosis.findings import (
     Episode,
     bound,
-    judge,
+    diagnose,
     mean_row,
     straggler_cost_seconds,
 )
@@ -53,7 +53,7 @@ MAX_EPISODES = 20
 Table = dict[WorkerId, StepTiming]
 
 
-class Judge:
+class Diagnoser:
     """A fold over a run's events; deterministic. Cost of an event: O(workers).
 
     Attributes:
@@ -100,7 +100,7 @@ class Judge:
         told = self._whole() if of_whole_run or self._is_over else self._recent()
         stall = [] if self._stall is None else [_stalled(self._stall)]
         rows, longer = self._means(of_plan=True), self._means()
-        return (*stall, *judge(rows, tuple(reversed(told)), longer_rows=longer))
+        return (*stall, *diagnose(rows, tuple(reversed(told)), longer_rows=longer))
 
     def _recent(self) -> list[Episode]:
         """Those that last, and those that have ended within the window that is judged."""
@@ -158,7 +158,7 @@ class Judge:
         """Topics of which the mean of some exchanges has said something new for some times."""
         changed = set()
         rows, longer = self._means(num_averaged, of_plan=True), self._means(num_averaged)
-        for found in judge(rows, longer_rows=longer):
+        for found in diagnose(rows, longer_rows=longer):
             topic, gist = _topic(found), _gist(found)
             seen, count = self._seen.get((topic, num_averaged), (None, 0))
             count = count + 1 if seen == gist else 1

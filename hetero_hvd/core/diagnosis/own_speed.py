@@ -31,7 +31,7 @@ ROWS_TO_SPREAD = 3
 """Rows from which the noise of a worker is told."""
 
 
-class OwnSpeed:
+class SpeedBaseline:
     """One worker's best curves, one for each size of share.
 
     Another curve takes its place if it is faster and that is certain, or if it does not differ by

@@ -24,7 +24,7 @@ from hetero_hvd.core.diagnosis.lost_time import (
     Usual,
     causes_of,
 )
-from hetero_hvd.core.diagnosis.own_speed import OwnSpeed
+from hetero_hvd.core.diagnosis.own_speed import SpeedBaseline
 from hetero_hvd.messages import Cause, StepTiming, StragglerReported, WorkerId
 
 VERDICT_RATIO, HEALTHY_RATIO = 0.85, 0.95
@@ -86,7 +86,7 @@ class _Watched:
     """One worker: the best that it has shown, and its last rows."""
 
     def __init__(self) -> None:
-        self.best = OwnSpeed()
+        self.best = SpeedBaseline()
         self.usual = Usual()
         self.granted = self.most_granted = 0.0
         self.smooth = 1.0

@@ -10,7 +10,7 @@ from typing import Protocol
 from hetero_hvd.core.simulation.jitter import DEFAULT_SPIKE_RATIO, Jitter
 
 
-class Curve(Protocol):
+class TrueCurve(Protocol):
     """The truth about a worker."""
 
     def step_seconds(self, local_batch_size: int) -> float:
@@ -34,7 +34,7 @@ class Blocks:
     overhead_seconds: float = 0.0
 
     def step_seconds(self, local_batch_size: int) -> float:
-        """See `Curve`."""
+        """See `TrueCurve`."""
         num_blocks = -(-local_batch_size // self.block_size)
         return self.overhead_seconds + num_blocks * self.block_seconds
 
@@ -92,7 +92,7 @@ class Scenario:
         recorded: Time ratios of a recorded run, (steps, workers); they repeat after its end.
     """
 
-    curves: tuple[Curve, ...]
+    curves: tuple[TrueCurve, ...]
     global_batch_size: int
     noise_ratio: float = 0.0
     spike_probability: float = 0.0

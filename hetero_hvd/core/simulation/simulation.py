@@ -14,11 +14,11 @@ import numpy as np
 
 from hetero_hvd.core.balance.balancer import balance
 from hetero_hvd.core.balance.hysteresis import Decision
-from hetero_hvd.core.balance.pace import HURRIED_STEPS, Hurry
+from hetero_hvd.core.balance.pace import HURRIED_STEPS, SpeedChangeDetector
 from hetero_hvd.core.balance.planner import first_plan
 from hetero_hvd.core.balance.policies import Policy
 from hetero_hvd.core.balance.step_time import StepTimeModel
-from hetero_hvd.core.simulation.scenario import Blocks, Curve, Scenario
+from hetero_hvd.core.simulation.scenario import Blocks, Scenario, TrueCurve
 from hetero_hvd.messages import BatchPlan, StepsTimed, StepTiming, WorkerId, WorkersJoined
 
 
@@ -58,7 +58,7 @@ class Simulation:
         self._rows: list[tuple[float, ...]] = []
         self._best: tuple[object, tuple[int, ...], float] = (None, (), math.nan)
         self._moves_at: list[int] = []
-        self._hurries = [Hurry() for _ in scenario.curves]
+        self._hurries = [SpeedChangeDetector() for _ in scenario.curves]
         self._hurry_until = 0
         self.join(self._present(scenario.time_ratios(0)))
 
@@ -227,7 +227,7 @@ def row_of(
     )
 
 
-def _affine(curve: Curve, ratio: float) -> StepTimeModel:
+def _affine(curve: TrueCurve, ratio: float) -> StepTimeModel:
     """The straight line through a curve, or its stairs; exact where it is one of these."""
     if isinstance(curve, Blocks):
         return StepTimeModel(

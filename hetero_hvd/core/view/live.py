@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hetero_hvd.core.diagnosis.arrival_skew import lateness_seconds
-from hetero_hvd.core.diagnosis.judge import Judge
+from hetero_hvd.core.diagnosis.judge import Diagnoser
 from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.messages import (
     PHASES,
@@ -119,7 +119,7 @@ class LiveView:
         self.num_events = 0
         self._state = LiveState()
         self._workers: dict[str, WorkerView] = {}
-        self._judge = Judge()
+        self._judge = Diagnoser()
         self._members: tuple[WorkerId, ...] = ()
         self._rendezvous_id = 0
         self._events: deque[tuple[float, str]] = deque(maxlen=MAX_EVENTS)

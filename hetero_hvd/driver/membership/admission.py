@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from hetero_hvd.driver.membership.clock_offsets import Clocks
+from hetero_hvd.driver.membership.clock_offsets import ClockOffsets
 from hetero_hvd.driver.membership.compatibility import Compatibility
 from hetero_hvd.driver.membership.gpu_conflict import why_not_there
 from hetero_hvd.driver.membership.membership import Membership
 from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.driver.output.console import Console
-from hetero_hvd.driver.output.event_bus import Journal
+from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.workers.slot import Slot
-from hetero_hvd.driver.workers.worker_pool import Slots
+from hetero_hvd.driver.workers.worker_pool import WorkerPool
 from hetero_hvd.messages import ClockTold, Ready
 
 
-class Reception:
+class Admission:
     """Receives the workers. Used in the loop's thread only.
 
     Args:
@@ -27,17 +27,17 @@ class Reception:
 
     def __init__(
         self,
-        slots: Slots,
+        slots: WorkerPool,
         membership: Membership,
         channels: ChannelServer,
-        journal: Journal,
+        journal: EventBus,
         console: Console,
     ) -> None:
         self._slots = slots
         self._membership = membership
         self._channels = channels
         self._compatibility = Compatibility(console)
-        self._clocks = Clocks(channels.send, journal, console)
+        self._clocks = ClockOffsets(channels.send, journal, console)
 
     def ready(self, slot: Slot, ready: Ready) -> None:
         """A worker waits to be admitted, or has its channel again."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hetero_hvd.core.clock import ClockOffset, best, offset_of
 from hetero_hvd.driver.output.console import Console
-from hetero_hvd.driver.output.event_bus import Journal
+from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.messages import ClockAsked, ClockMeasured, ClockTold, FromDriver, WorkerId
 
 NUM_QUESTIONS = 5
@@ -18,7 +18,7 @@ WORTH_TELLING_SECONDS = 1.0
 """Nothing in a job depends on the clocks; people who lay logs side by side do."""
 
 
-class Clocks:
+class ClockOffsets:
     """Asks each worker some times in a row. Used in the loop's thread only.
 
     Args:
@@ -28,7 +28,7 @@ class Clocks:
     """
 
     def __init__(
-        self, send: Callable[[str, FromDriver], bool], journal: Journal, console: Console
+        self, send: Callable[[str, FromDriver], bool], journal: EventBus, console: Console
     ) -> None:
         self._send = send
         self._journal = journal

@@ -13,9 +13,9 @@ from hetero_hvd.driver.membership.horovod_driver import AdoptingDriver, horovod_
 from hetero_hvd.driver.membership.rendezvous import Rendezvous
 from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.driver.network.endpoints import Endpoints
-from hetero_hvd.driver.training.run_tracker import Ledger
+from hetero_hvd.driver.training.run_tracker import RunTracker
 from hetero_hvd.driver.workers.slot import Slot
-from hetero_hvd.driver.workers.worker_pool import EXIT_LOST, EXIT_TERMINATED, Slots
+from hetero_hvd.driver.workers.worker_pool import EXIT_LOST, EXIT_TERMINATED, WorkerPool
 from hetero_hvd.messages import Admit, MemberLost, ResetRequested, Stop
 
 REQUEST_SECONDS = 1.0
@@ -49,11 +49,11 @@ class Membership:
         self,
         job: JobConfig,
         *,
-        slots: Slots,
+        slots: WorkerPool,
         channels: ChannelServer,
         endpoints: Endpoints,
         rendezvous: Rendezvous,
-        ledger: Ledger,
+        ledger: RunTracker,
         on_over: Callable[[str | None], None],
     ) -> None:
         self.rendezvous = rendezvous

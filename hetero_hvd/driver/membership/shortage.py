@@ -5,11 +5,11 @@ from __future__ import annotations
 from hetero_hvd.config import JobConfig
 from hetero_hvd.driver.membership.membership import Membership
 from hetero_hvd.driver.output.console import Console
-from hetero_hvd.driver.training.run_tracker import Ledger
-from hetero_hvd.driver.workers.worker_pool import Slots
+from hetero_hvd.driver.training.run_tracker import RunTracker
+from hetero_hvd.driver.workers.worker_pool import WorkerPool
 
 
-class Shortage:
+class MinWorkersNotice:
     """Says it once, each time.
 
     Args:
@@ -23,9 +23,9 @@ class Shortage:
     def __init__(
         self,
         job: JobConfig,
-        slots: Slots,
+        slots: WorkerPool,
         membership: Membership,
-        ledger: Ledger,
+        ledger: RunTracker,
         console: Console,
     ) -> None:
         self._job, self._slots, self._membership = job, slots, membership

@@ -17,7 +17,7 @@ from websockets.http11 import Request, Response
 from hetero_hvd import channel
 from hetero_hvd.errors import ChannelError
 from hetero_hvd.messages import FromDriver, FromWorker
-from hetero_hvd.security.connection_limiter import Door, Warnings
+from hetero_hvd.security.connection_limiter import ConnectionLimiter, Warnings
 from hetero_hvd.security.tls import server_options
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ MAX_UNSENT_MESSAGES = 1000
 POLICY_VIOLATION = 1008
 
 
-class Desk(Protocol):
+class ChannelHandler(Protocol):
     """Who handles what the workers say; called in the loop's thread."""
 
     def expects(self, hello: channel.Hello) -> bool:
@@ -103,9 +103,9 @@ class ChannelServer:
         tls: Both ends then show certificates; None for a channel that is signed only.
     """
 
-    def __init__(self, key: bytes, desk: Desk, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, key: bytes, desk: ChannelHandler, tls: ssl.SSLContext | None = None) -> None:
         self._tls = server_options(tls)
-        self._door = Door("channel")
+        self._door = ConnectionLimiter("channel")
         self._num_cut = 0
         self._key = key
         self._desk = desk

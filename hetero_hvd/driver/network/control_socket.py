@@ -32,7 +32,7 @@ def _short_path(folder: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
-class Control:
+class ControlSocket:
     """The driver's end. Used in the loop's thread.
 
     Args:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterable
 
 
-class Names:
+class HostResolver:
     """Looks names up in the background, each once. Used in the loop's thread only."""
 
     def __init__(self) -> None:

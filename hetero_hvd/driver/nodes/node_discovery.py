@@ -13,11 +13,11 @@ from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.discovery.advert import Advert, Verifier
-from hetero_hvd.discovery.listener import Ear
+from hetero_hvd.discovery.listener import AdvertListener
 from hetero_hvd.discovery.machine import machine_identity
-from hetero_hvd.discovery.registry import Roster
+from hetero_hvd.discovery.registry import NodeRegistry
 from hetero_hvd.discovery.words import in_words
-from hetero_hvd.driver.nodes.host_resolver import Names
+from hetero_hvd.driver.nodes.host_resolver import HostResolver
 from hetero_hvd.errors import JobError
 from hetero_hvd.security.cluster_key import read_key
 
@@ -43,7 +43,7 @@ async def look_around(config: ClusterConfig) -> tuple[ClusterConfig, dict[str, A
     Raises:
         UserError: The key cannot be read, or there is no network.
     """
-    found = FoundNodes(replace(config.job, discover=True))
+    found = NodeDiscovery(replace(config.job, discover=True))
     await found.open()
     try:
         found.merge(config)  # begins to look up host names
@@ -59,7 +59,7 @@ async def look_around(config: ClusterConfig) -> tuple[ClusterConfig, dict[str, A
         await found.close()
 
 
-class FoundNodes:
+class NodeDiscovery:
     """The nodes that announce themselves. Used in the loop's thread only.
 
     Args:
@@ -75,13 +75,13 @@ class FoundNodes:
         self._key_file = job.cluster_key_file or ""
         self._tls_file = job.tls_file
         self._allowed = set(job.allow.split(",")) if job.allow else None
-        self._ear = Ear() if job.discover else None
+        self._ear = AdvertListener() if job.discover else None
         key = read_key(own_path(self._key_file, "job.cluster_key_file")) if job.discover else b""
         self._verifier = Verifier(key)
-        self._roster = Roster()
+        self._roster = NodeRegistry()
         self._complained_at_seconds = self._asked_at_seconds = -1e9
         self._own_machine = machine_identity()
-        self._names, self._added, self._said = Names(), set[str](), set[str]()
+        self._names, self._added, self._said = HostResolver(), set[str](), set[str]()
         self._machines: dict[str, str] = {}
 
     @property

@@ -14,7 +14,7 @@ Observer = Callable[[float, Event], None]
 """Called with the time of an event, seconds since 1970, and the event. Must not block."""
 
 
-class Journal:
+class EventBus:
     """Hands every event to all observers, in order. Used in the loop's thread."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hetero_hvd.driver.training.summary import Phase, Summary, WorkerRecord
+from hetero_hvd.driver.training.summary import RunSegment, Summary, WorkerRecord
 from hetero_hvd.messages import Finding, WorkerId
 
 _NUMBERS = (
@@ -108,7 +108,7 @@ def _worker_line(worker: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def _balanced(summary: Summary) -> Phase:
+def _balanced(summary: Summary) -> RunSegment:
     """The part of the run to quote: since the plan is balanced, or all after the baseline."""
     return summary.balanced if summary.balanced.num_seconds else summary.converging
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from hetero_hvd.core.diagnosis.stall import stall_in_words
 from hetero_hvd.core.view.live_words import out_of_memory_in_words
-from hetero_hvd.driver.training.summary import Exchange, Phase
+from hetero_hvd.driver.training.summary import RunSegment, TableStats
 from hetero_hvd.messages import (
     BatchPlan,
     Evaluated,
@@ -37,7 +37,7 @@ class Progress:
         self._interval_seconds = interval_seconds
         self._next_at_seconds = -math.inf
         self._shares: tuple[int, ...] = ()
-        self._phase = Phase()
+        self._phase = RunSegment()
         self._is_first_exchange = True
 
     def joined(self, event: WorkersJoined) -> None:
@@ -47,7 +47,7 @@ class Progress:
             f"step {event.applied_steps}: {len(event.workers)} workers train together: {names}"
         )
         self._shares = ()
-        self._phase = Phase()
+        self._phase = RunSegment()
         self._is_first_exchange = True
 
     def planned(self, plan: BatchPlan) -> None:
@@ -97,14 +97,14 @@ class Progress:
         The first exchange of a membership is left out: it contains the start.
         """
         is_first, self._is_first_exchange = self._is_first_exchange, False
-        exchange = Exchange.of(event)
+        exchange = TableStats.of(event)
         if is_first or exchange is None:
             return
         self._phase.add(exchange, event, workers)
         if now_seconds < self._next_at_seconds:
             return
         self._next_at_seconds = now_seconds + self._interval_seconds
-        phase, self._phase = self._phase, Phase()
+        phase, self._phase = self._phase, RunSegment()
         speed, ideal = phase.samples_per_second, phase.ideal_samples_per_second
         loads = shown(
             [

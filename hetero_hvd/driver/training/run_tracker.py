@@ -10,16 +10,16 @@ from typing import cast
 import msgspec
 
 from hetero_hvd.config import ClusterConfig
-from hetero_hvd.core.balance.cluster import ClusterState
+from hetero_hvd.core.balance.cluster import BalancerState
 from hetero_hvd.core.balance.hysteresis import Decision
-from hetero_hvd.core.balance.known import Curve
+from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.policies import make_policy
 from hetero_hvd.core.balance.settings import BalanceConfig, Rule
-from hetero_hvd.core.diagnosis.judge import Judge
+from hetero_hvd.core.diagnosis.judge import Diagnoser
 from hetero_hvd.core.diagnosis.stall import StallWatch
 from hetero_hvd.core.diagnosis.straggler import StragglerWatch
 from hetero_hvd.driver.output.console import Console
-from hetero_hvd.driver.output.event_bus import Journal
+from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.records.timings import TimingLog
 from hetero_hvd.driver.training.progress import Progress
 from hetero_hvd.driver.training.speed_store import CurveStore
@@ -47,7 +47,7 @@ MAX_RESETS_WITHOUT_STEP = 20
 SAVE_SECONDS = 60.0
 
 
-class Ledger:
+class RunTracker:
     """Keeps the books of a run.
 
     Args:
@@ -70,16 +70,16 @@ class Ledger:
         config: ClusterConfig,
         console: Console,
         decisions: Path,
-        journal: Journal | None = None,
+        journal: EventBus | None = None,
     ) -> None:
         job = config.job
-        self._journal = journal or Journal()
+        self._journal = journal or EventBus()
         self._store = CurveStore(decisions.parent.parent / "curves.json", config.nodes)
-        self._remembered: dict[WorkerId, Curve] = {}
+        self._remembered: dict[WorkerId, SpeedProfile] = {}
         self._may_remember = job.remember
         self._saved_at_seconds = time.monotonic()
         self._stragglers = StragglerWatch()
-        self._judge, self._stall = Judge(), StallWatch()
+        self._judge, self._stall = Diagnoser(), StallWatch()
         self._tolerance = Tolerance(console.say)
         self._explain = console.say if job.explain else None
         self._cluster = make_policy(_balance_config(config), self._remembered)
@@ -156,7 +156,7 @@ class Ledger:
 
     def _evaluated(self, event: Evaluated) -> None:
         self.summary.evaluated = event
-        if event.needs_all and isinstance(self._cluster, ClusterState):
+        if event.needs_all and isinstance(self._cluster, BalancerState):
             self._cluster.need_all()
         self._progress.evaluated(event)
 
@@ -209,7 +209,7 @@ class Ledger:
             self._progress.stalled(report)
 
     def _look_for_stragglers(self, event: StepsTimed) -> None:
-        curves = self._cluster.estimators if isinstance(self._cluster, ClusterState) else {}
+        curves = self._cluster.estimators if isinstance(self._cluster, BalancerState) else {}
         found = self._stragglers.observe(self.workers, event.timings, curves, step=event.step)
         for report in found:
             self._judge.observe(report)
@@ -222,7 +222,7 @@ class Ledger:
 
     def _save_curves(self) -> None:
         self._saved_at_seconds = time.monotonic()
-        if self._may_remember and isinstance(self._cluster, ClusterState):
+        if self._may_remember and isinstance(self._cluster, BalancerState):
             fallen, curves = self._stragglers.fallen, self._cluster.curves
             self._store.save({worker: curves[worker] for worker in curves.keys() - fallen})
 

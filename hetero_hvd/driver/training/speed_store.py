@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from hetero_hvd.config import NodeConfig
-from hetero_hvd.core.balance.known import Curve
+from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.driver.records.run_files import private, regular
 from hetero_hvd.messages import WorkerId, WorkersJoined
@@ -46,7 +46,7 @@ class CurveStore:
         self._devices: dict[WorkerId, str] = {}
         self._model = ""
 
-    def load(self, event: WorkersJoined) -> dict[WorkerId, Curve]:
+    def load(self, event: WorkersJoined) -> dict[WorkerId, SpeedProfile]:
         """What is remembered of these workers, on these devices and for this model."""
         self._devices.update(zip(event.workers, event.devices, strict=False))
         self._model = event.model
@@ -61,10 +61,10 @@ class CurveStore:
                     seconds_per_sample=entry.seconds_per_sample,
                     micro_batch_size=micro_batch_size,
                 )
-                curves[worker] = Curve(model=model, largest_share=entry.largest_share)
+                curves[worker] = SpeedProfile(model=model, largest_share=entry.largest_share)
         return curves
 
-    def remember(self, worker: WorkerId, curve: Curve, *, device: str, model: str) -> None:
+    def remember(self, worker: WorkerId, curve: SpeedProfile, *, device: str, model: str) -> None:
         """Add what was measured outside a job.
 
         Args:
@@ -76,7 +76,7 @@ class CurveStore:
         self._devices[worker], self._model = device, model
         self.save({worker: curve})
 
-    def save(self, curves: Mapping[WorkerId, Curve]) -> None:
+    def save(self, curves: Mapping[WorkerId, SpeedProfile]) -> None:
         """Add these, atomically; the oldest go when there are too many."""
         if not curves:
             return

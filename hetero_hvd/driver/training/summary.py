@@ -28,7 +28,7 @@ MAX_SHARE_CHANGES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class TableStats:
     """One table of timings in a few numbers.
 
     Attributes:
@@ -45,7 +45,7 @@ class Exchange:
     imbalance_ratio: float
 
     @classmethod
-    def of(cls, event: StepsTimed) -> Exchange | None:
+    def of(cls, event: StepsTimed) -> TableStats | None:
         """Read a table; None if it says nothing about the speed."""
         num_steps = max((row.num_steps for row in event.timings), default=0)
         steps = [row.step_seconds for row in event.timings if row.step_seconds > 0]
@@ -69,7 +69,7 @@ class Exchange:
 
 
 @dataclass(kw_only=True)
-class Phase:
+class RunSegment:
     """Sums over the exchanges of a part of the run."""
 
     num_samples: float = 0.0
@@ -79,7 +79,7 @@ class Phase:
     busy_seconds: dict[WorkerId, float] = field(default_factory=lambda: defaultdict(float))
     num_steps: dict[WorkerId, int] = field(default_factory=lambda: defaultdict(int))
 
-    def add(self, exchange: Exchange, event: StepsTimed, workers: tuple[WorkerId, ...]) -> None:
+    def add(self, exchange: TableStats, event: StepsTimed, workers: tuple[WorkerId, ...]) -> None:
         """Account for one exchange."""
         self.num_samples += exchange.num_samples
         self.num_seconds += exchange.num_seconds
@@ -151,9 +151,9 @@ class Summary:
         self.evaluated: Evaluated | None = None
         self.findings: tuple[Finding, ...] = ()
         self.price_per_hour: float | None = None
-        self.uniform = Phase()
-        self.converging = Phase()
-        self.balanced = Phase()
+        self.uniform = RunSegment()
+        self.converging = RunSegment()
+        self.balanced = RunSegment()
         self._baseline_steps = baseline_steps
         self._members: tuple[WorkerId, ...] = ()
         self._loop = 0
@@ -205,7 +205,7 @@ class Summary:
         """An exchange took place. The first of a membership is left out: it contains the start."""
         self.last_step = max(self.last_step, event.step)
         is_first, self._is_first_exchange = self._is_first_exchange, False
-        exchange = Exchange.of(event)
+        exchange = TableStats.of(event)
         if is_first or exchange is None or len(event.timings) != len(self._members):
             return
         if not self._is_planned:
@@ -218,7 +218,7 @@ class Summary:
         phase = self.converging if self.steps_until_balanced is None else self.balanced
         phase.add(exchange, event, self._members)
 
-    def _look_for_balance(self, step: int, exchange: Exchange) -> None:
+    def _look_for_balance(self, step: int, exchange: TableStats) -> None:
         if self.steps_until_balanced is not None:
             return
         since, count = self._balanced_since

@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from hetero_hvd.driver.web.access import Access
 from hetero_hvd.errors import UserError
-from hetero_hvd.security.connection_limiter import Door
+from hetero_hvd.security.connection_limiter import ConnectionLimiter
 
 PAGE = Path(__file__).parent / "page"
 PAGE_FILES = {
@@ -85,8 +85,10 @@ class Answers:
         refused: Requests turned away.
     """
 
-    def __init__(self, access: Access, sources: Sources, door: Door | None = None) -> None:
-        self._door = door or Door("http")
+    def __init__(
+        self, access: Access, sources: Sources, door: ConnectionLimiter | None = None
+    ) -> None:
+        self._door = door or ConnectionLimiter("http")
         self.refused = 0
         self._access = access
         self._sources = sources

@@ -20,7 +20,7 @@ from hetero_hvd.core.balance.hysteresis import Action
 from hetero_hvd.core.bandwidth import bus_factor
 from hetero_hvd.core.diagnosis.arrival_skew import exposed_seconds, lateness_seconds
 from hetero_hvd.core.view.metric_names import PREFIX, RUN, WORKER
-from hetero_hvd.driver.training.summary import Exchange
+from hetero_hvd.driver.training.summary import TableStats
 from hetero_hvd.messages import (
     CAUSES,
     PHASES,
@@ -171,7 +171,7 @@ class Metrics:
 
     def _timed(self, at_unix_seconds: float, event: StepsTimed) -> None:
         self._set("last_step_timestamp_seconds", at_unix_seconds)
-        exchange = Exchange.of(event)
+        exchange = TableStats.of(event)
         if exchange is None:
             return
         rows = [row for row in event.timings if row.num_steps > 0]

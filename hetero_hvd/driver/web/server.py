@@ -20,7 +20,7 @@ from hetero_hvd.config import JobConfig
 from hetero_hvd.driver.web.access import Access
 from hetero_hvd.driver.web.app import Answers, Sources
 from hetero_hvd.errors import ConfigError, JobError
-from hetero_hvd.security.connection_limiter import Door
+from hetero_hvd.security.connection_limiter import ConnectionLimiter
 from hetero_hvd.security.token import read_token
 
 NAME = "live.json"
@@ -80,7 +80,7 @@ class Web:
             read=read_token(job.http_token_file, "job.http_token_file"),
             operate=read_token(job.http_operate_token_file, "job.http_operate_token_file"),
         )
-        self._door = Door("http", MAX_STRANGERS)
+        self._door = ConnectionLimiter("http", MAX_STRANGERS)
         self._answers: Answers | None = None
         self._server: _Server | None = None
         self._task: Task[None] | None = None
@@ -156,7 +156,7 @@ class Web:
             raise JobError(f"{self._file} cannot be written: {error.strerror}") from error
 
 
-def _bound(door: Door, address: str, port: int) -> socket.socket:
+def _bound(door: ConnectionLimiter, address: str, port: int) -> socket.socket:
     """A listening socket.
 
     Raises:

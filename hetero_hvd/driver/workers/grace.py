@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from hetero_hvd.driver.workers.launcher import GRACE_SECONDS
-from hetero_hvd.driver.workers.worker_pool import Slots
+from hetero_hvd.driver.workers.worker_pool import WorkerPool
 from hetero_hvd.messages import Event, StepsTimed
 
 RECENT_EXCHANGES = 8
@@ -26,7 +26,7 @@ class Grace:
         slots: Whose supervisors are told.
     """
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: WorkerPool) -> None:
         self._slots = slots
         self._longest: deque[float] = deque(maxlen=RECENT_EXCHANGES)
 

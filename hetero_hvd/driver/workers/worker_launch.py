@@ -23,7 +23,7 @@ SLEEPS = "timeline-writer-sleeps"
 a stock Horovod records one only where the user sets HOROVOD_TIMELINE."""
 
 
-class Starter:
+class WorkerLauncher:
     """Starts the process of a slot.
 
     Args:

@@ -13,7 +13,7 @@ from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.discovery.exit_codes import EXIT_NO_PLACE
 from hetero_hvd.driver.nodes.gpu_counts import GpuCounts
 from hetero_hvd.driver.output.console import Console, WorkerOutput
-from hetero_hvd.driver.output.event_bus import Journal
+from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.output.json_logs import LogLines
 from hetero_hvd.driver.workers.launcher import GRACE_SECONDS, WorkerProcess
 from hetero_hvd.driver.workers.micro_batch_cap import EXIT_OUT_OF_MEMORY, ONE_SAMPLE
@@ -37,7 +37,7 @@ EXIT_TERMINATED = 143
 """Of a worker that somebody has asked to go, by SIGTERM."""
 
 
-class Slots:
+class WorkerPool:
     """All slots. Used in the loop's thread only, but `available` and `num_held`.
 
     Args:
@@ -66,7 +66,7 @@ class Slots:
         count_gpus: Callable[[NodeConfig], Awaitable[int]],
         on_change: Callable[[], None],
         on_exit: Callable[[Slot, int], None],
-        journal: Journal | None = None,
+        journal: EventBus | None = None,
         log_lines: LogLines | None = None,
     ) -> None:
         self.may_restart = True
@@ -81,7 +81,7 @@ class Slots:
         self._gpus = GpuCounts(count_gpus, say=console.say, on_answer=self._follow)
         self._on_change = on_change
         self._on_exit = on_exit
-        self._journal = journal or Journal()
+        self._journal = journal or EventBus()
         self._tasks: dict[Slot, asyncio.Task[None]] = {}
         self._incarnations: Counter[WorkerId] = Counter()
         self._restarts = Restarts(0)

@@ -22,7 +22,7 @@ from hetero_hvd.probes.machine.hardware import allowed_cores
 from hetero_hvd.probes.phase_clock import PhaseClock
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.data.stateful import Stateful
-from hetero_hvd.worker.micro_batch.sizing import Sizing
+from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
 from hetero_hvd.worker.session.admission import device
 from hetero_hvd.worker.session.self_description import describe_device, device_uuid, software
@@ -46,7 +46,7 @@ def open_state(
     loader: ShareLoader,
     clock: PhaseClock,
     pipeline: Pipeline,
-    sizing: Sizing,
+    sizing: MicroBatchSizer,
 ) -> ElasticState:
     """The state of a training, or of a benchmark where the environment asks for one."""
     seconds = os.environ.get(SECONDS)
@@ -98,7 +98,7 @@ class BenchmarkState(ElasticState):
         loader: ShareLoader,
         clock: PhaseClock,
         pipeline: Pipeline,
-        sizing: Sizing,
+        sizing: MicroBatchSizer,
         *,
         budget_seconds: float,
     ) -> None:

@@ -1,6 +1,6 @@
 """The worker's door to Horovod: every collective operation, and nothing that decides anything.
 
-`SoloCollective` is the same for a script that runs alone, for which Horovod need not be installed.
+`SingleProcess` is the same for a script that runs alone, for which Horovod need not be installed.
 Horovod's `HorovodInternalError` (a peer is gone, or the membership changed under way) becomes
 `Interrupted` here, and nowhere else.
 """
@@ -19,9 +19,9 @@ import torch
 
 from hetero_hvd.errors import JobError, TransientError, WorkerLostError
 from hetero_hvd.probes.horovod_build import corrections
-from hetero_hvd.worker.comm.instruments import Instruments
+from hetero_hvd.worker.comm.instruments import HorovodIntrospection
 from hetero_hvd.worker.comm.operation_log import OperationLog
-from hetero_hvd.worker.comm.single_process import SoloCollective
+from hetero_hvd.worker.comm.single_process import SingleProcess
 from hetero_hvd.worker.comm.sockets import connections, cut, open_sockets
 
 MIN_POLL_SECONDS, MAX_POLL_SECONDS, POLL_RATIO = 0.0002, 0.002, 1 / 32
@@ -147,7 +147,7 @@ class HorovodCollective:
         self._is_unwanted = is_unwanted
         self._spins = "waits-are-woken" not in corrections()
         self.operations = OperationLog(self.is_done)
-        self.instruments = Instruments(hvd)
+        self.instruments = HorovodIntrospection(hvd)
         self._before = open_sockets()
         self._own: dict[int, int] | None = None
         self._cutting = threading.Lock()
@@ -242,7 +242,7 @@ class HorovodCollective:
     def operate_async(
         self, op: str, tensor: torch.Tensor, name: str, options: dict[str, Any]
     ) -> Handle:
-        """Start any operation; see `Instruments.operate`."""
+        """Start any operation; see `HorovodIntrospection.operate`."""
         return self._submitted(lambda: self.instruments.operate(op, tensor, name, options))
 
     def wait(self, handle: Handle) -> torch.Tensor:
@@ -340,7 +340,7 @@ def open_collective(*, is_unwanted: Callable[[], bool]) -> Collective:
                     f"{variable} is set: start the script with hetero-hvd run or horovodrun "
                     f"instead of {launcher}"
                 )
-        return SoloCollective()
+        return SingleProcess()
     return HorovodCollective(
         elastic=os.environ.get("HOROVOD_ELASTIC") == "1", is_unwanted=is_unwanted
     )

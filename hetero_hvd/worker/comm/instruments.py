@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 
-class Instruments:
+class HorovodIntrospection:
     """Measures Horovod, and lets it measure itself.
 
     Args:

@@ -11,7 +11,7 @@ from hetero_hvd.worker.comm.operation_log import OperationLog
 Handle = Any
 
 
-class SoloCollective:
+class SingleProcess:
     """One worker, no Horovod: every operation is the identity."""
 
     rank = 0

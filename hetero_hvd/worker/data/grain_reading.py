@@ -120,7 +120,7 @@ class GrainDataset:
         )
 
 
-class Trial(torch_data.Dataset[Any]):
+class GrainTrial(torch_data.Dataset[Any]):
     """Whatever is asked for, the complaint about a dataset; so that a loader process can tell it.
 
     Args:

@@ -21,7 +21,7 @@ from hetero_hvd.core.data.grains import Stream
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.data.collate import AsItIs, Collate, InitialiseWith, fetching
 from hetero_hvd.worker.data.grain_batch import GrainBatch
-from hetero_hvd.worker.data.grain_reading import GrainDataset, GrainRequest, Trial, grains_of
+from hetero_hvd.worker.data.grain_reading import GrainDataset, GrainRequest, GrainTrial, grains_of
 from hetero_hvd.worker.data.position import Order
 from hetero_hvd.worker.data.seeding import Seeds, own_course
 
@@ -315,7 +315,7 @@ def try_reading(loader: torch_data.DataLoader[Any], grain: int) -> None:
     sampler = _StepSampler()
     sampler.steps = iter([(0, [0])])
     with own_course():
-        found = _inner_loader(loader, Trial(reader, grain), sampler, num_workers=1)
+        found = _inner_loader(loader, GrainTrial(reader, grain), sampler, num_workers=1)
         for complaint in found if len(reader) else ():
             if complaint:
                 raise UserError(complaint)
@@ -371,7 +371,7 @@ def _inner_loader(
     """
     if isinstance(dataset, GrainDataset):
         collate: Collate = AsItIs()
-    elif isinstance(dataset, Trial):
+    elif isinstance(dataset, GrainTrial):
         collate = itemgetter(0)
     else:
         dataset, collate = fetching(dataset, loader.collate_fn)

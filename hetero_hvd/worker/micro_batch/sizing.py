@@ -25,7 +25,7 @@ AUTO = -1
 CPU = torch.device("cpu")
 
 
-class Sizing:
+class MicroBatchSizer:
     """Chooses the size of the micro-batches, step by step.
 
     It is what the script asks for or the whole share, unless something says that the memory will
@@ -61,7 +61,7 @@ class Sizing:
         self.size, self.shape = 0, (0, 0)
 
     @classmethod
-    def of(cls, options: StepOptions, device: torch.device) -> Sizing:
+    def of(cls, options: StepOptions, device: torch.device) -> MicroBatchSizer:
         """What the script's options ask for."""
         size = options.micro_batch_size or 0
         wanted = AUTO if size == "auto" else size

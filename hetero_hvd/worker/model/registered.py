@@ -26,7 +26,7 @@ DIGEST_BITS = 12
 Digest = tuple[float, float]
 
 
-class Place:
+class ModelSlot:
     """Where a buffer is registered; the forward pass may put another tensor there.
 
     Attributes:
@@ -64,21 +64,21 @@ class Registered:
         self._model = model
         self._facts: list[tuple[str, int, tuple[object, ...]]] = []
         self.parameters: dict[str, Parameter] = {}
-        self.places: list[Place] = []
+        self.places: list[ModelSlot] = []
         self._code = 0
         self._versions: list[int] | None = None
 
     def look(self) -> bool:
         """Ask the model; gives whether something is registered otherwise than before."""
         parameters: dict[int, tuple[str, Parameter]] = {}
-        places: dict[int, Place] = {}
+        places: dict[int, ModelSlot] = {}
         for prefix, module in self._model.named_modules():
             path = f"{prefix}." if prefix else ""
             for key, parameter in module._parameters.items():  # noqa: SLF001 - as torch's own walk
                 if parameter is not None:
                     parameters.setdefault(id(parameter), (path + key, parameter))
             for key, buffer in module._buffers.items():  # noqa: SLF001
-                place = Place(path + key, module, key)
+                place = ModelSlot(path + key, module, key)
                 places.setdefault(id(place if buffer is None else buffer), place)
         self.places = list(places.values())
         facts = [(name, id(each), _facts(each)) for name, each in parameters.values()]

@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import batch_norm
 
-from hetero_hvd.worker.model.sync_batch_norm_rounds import Rounds, current_rounds
+from hetero_hvd.worker.model.sync_batch_norm_rounds import SyncRounds, current_rounds
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001 - torch has no other name
@@ -92,14 +92,14 @@ def convert_sync_batch_norm(model: nn.Module) -> nn.Module:
     return model
 
 
-def find_rounds(model: nn.Module) -> Rounds:
+def find_rounds(model: nn.Module) -> SyncRounds:
     """The rounds of a model's layers, which learn their names here."""
     layers = {
         name: module for name, module in model.named_modules() if isinstance(module, SyncBatchNorm)
     }
     for name, layer in layers.items():
         layer.name = name
-    return Rounds(layers)
+    return SyncRounds(layers)
 
 
 def _own_sums(x: torch.Tensor) -> torch.Tensor:
@@ -141,7 +141,7 @@ class _Normalise(torch.autograd.Function):
         weight: torch.Tensor | None,
         bias: torch.Tensor | None,
         statistics: tuple[torch.Tensor, torch.Tensor, float, float],
-        place: tuple[Rounds, str, int],
+        place: tuple[SyncRounds, str, int],
     ) -> torch.Tensor:
         mean, variance, eps, ctx.count = statistics
         ctx.place = place

@@ -37,7 +37,7 @@ class RoundLayer(Protocol):
         """The forward sums of a round are complete; also called where this worker only helps."""
 
 
-class Rounds:
+class SyncRounds:
     """The rounds of the steps of one model. Used by the training thread, and by its autograd.
 
     Args:
@@ -202,12 +202,12 @@ class Rounds:
 
 
 class _Current(threading.local):
-    rounds: Rounds | None = None
+    rounds: SyncRounds | None = None
 
 
 _current = _Current()
 
 
-def current_rounds() -> Rounds | None:
+def current_rounds() -> SyncRounds | None:
     """The rounds under way in this thread; None outside of a step."""
     return _current.rounds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.worker.data.position import Order, Position
-from hetero_hvd.worker.micro_batch.sizing import Sizing
+from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.recovery.checkpoint_store import open_checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.session.turns import next_number
@@ -33,7 +33,7 @@ class Keeping:
         replica: Replica,
         position: Position,
         order: Order,
-        sizing: Sizing,
+        sizing: MicroBatchSizer,
         is_leader: Callable[[], bool],
     ) -> None:
         self._replica, self._position, self._order = replica, position, order

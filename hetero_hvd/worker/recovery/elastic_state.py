@@ -21,13 +21,13 @@ from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.data.stateful import Stateful
-from hetero_hvd.worker.micro_batch.sizing import Sizing
+from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.recovery.checkpoint import Keeping
 from hetero_hvd.worker.recovery.last_state import LastState
 from hetero_hvd.worker.recovery.membership import (
     FRESH,
-    Membership,
     Report,
+    WorkerMembership,
     exchange_reports,
     meet,
     next_rendezvous_id,
@@ -35,13 +35,13 @@ from hetero_hvd.worker.recovery.membership import (
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.recovery.replica_check import Undecided, heal, is_check_due
 from hetero_hvd.worker.recovery.watchdog import Watchdog
-from hetero_hvd.worker.recovery.workload import Work
-from hetero_hvd.worker.session.admission import Seat, init
+from hetero_hvd.worker.recovery.workload import Workload
+from hetero_hvd.worker.session.admission import WorkerContext, init
 from hetero_hvd.worker.session.whereabouts import waits_in
 from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.timing.step_measurements import StepProfile
 from hetero_hvd.worker.timing.step_times import StepTimes
-from hetero_hvd.worker.timing.timing_exchange import RESET, STOP, Table
+from hetero_hvd.worker.timing.timing_exchange import RESET, STOP, TimingTable
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class ElasticState:
         loader: ShareLoader,
         clock: PhaseClock,
         pipeline: Pipeline,
-        sizing: Sizing,
+        sizing: MicroBatchSizer,
     ) -> None:
         self._pipeline, self._sizing = pipeline, sizing
         self.position = Position(order=loader.order)
@@ -81,22 +81,22 @@ class ElasticState:
         self._clock = clock
         self._watchdog = Watchdog(clock, lambda: sizing.shape, floor_seconds=floor_seconds)
         self._loader = loader
-        self.numerics, self.work = "", Work()
-        self._seat: Seat | None = None
-        self._membership: Membership | None = None
+        self.numerics, self.work = "", Workload()
+        self._seat: WorkerContext | None = None
+        self._membership: WorkerMembership | None = None
         self._agreed = (FRESH, "")
         self._timed_at = (0, math.nan)
         self._times, self._profile = StepTimes(varies=pipeline.varies), StepProfile(clock)
 
     @property
-    def seat(self) -> Seat:
+    def seat(self) -> WorkerContext:
         """This process's seat; admission happens at the first use."""
         if self._seat is None:
             self._seat = init(progress=lambda: self.position.applied_steps)
         return self._seat
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> WorkerMembership:
         """The membership under way; UserError before `enter`."""
         if self._membership is None:
             raise UserError("batches() and evaluate() belong into the loop over trainer.epochs()")
@@ -334,7 +334,7 @@ class ElasticState:
             logger.error("after step %d %s: all go back to the newest checkpoint", step, why)
         return path is not None
 
-    def _tell_timings(self, table: Table | None) -> None:
+    def _tell_timings(self, table: TimingTable | None) -> None:
         if table is not None and self.is_leader:
             epoch, loss = self._timed_at
             self.seat.planner.timed(
@@ -348,7 +348,7 @@ class ElasticState:
                 )
             )
 
-    def _act_on(self, table: Table) -> None:
+    def _act_on(self, table: TimingTable) -> None:
         self.membership.follow(table.plan, applied_steps=self.position.applied_steps)
         if table.needs_all and self.is_leader:
             self.seat.planner.need_all()

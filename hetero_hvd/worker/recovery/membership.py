@@ -17,9 +17,9 @@ from hetero_hvd.worker.data.position import Order
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.recovery.replica_check import Undecided, differences, majority
 from hetero_hvd.worker.recovery.transfer import copy_state
-from hetero_hvd.worker.recovery.workload import Work
+from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.plan_source import Planner
-from hetero_hvd.worker.timing.timing_exchange import Exchange
+from hetero_hvd.worker.timing.timing_exchange import TimingExchange
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     staleness_bound: int = 0
     numerics: str = ""
     micro_batch_size: int = 0
-    work: Work = Work()
+    work: Workload = Workload()
     is_new: bool = False
     agreed: str = ""
     order: Order = Order()
@@ -87,7 +87,7 @@ class Consistency:
     num_new: int
 
 
-class Membership:
+class WorkerMembership:
     """The members of one rendezvous, after `meet` has made their replicas equal.
 
     Attributes:
@@ -109,7 +109,7 @@ class Membership:
         self.workers = tuple(report.worker for report in reports)
         self.consistency = consistency
         self.prefetch_steps = max(report.prefetch_steps for report in reports)
-        self.exchange = Exchange(
+        self.exchange = TimingExchange(
             collective, self.workers, plan, self.prefetch_steps, reports[0].staleness_bound
         )
         self._plans: deque[BatchPlan] = deque([plan])
@@ -185,7 +185,7 @@ def next_rendezvous_id(reports: list[Report]) -> int:
 
 def meet(
     collective: Collective, replica: Replica, reports: list[Report], planner: Planner
-) -> Membership:
+) -> WorkerMembership:
     """Make all replicas of a new rendezvous equal, and get its first plan.
 
     If all have applied the same number of steps and hold the same bits, nothing is copied. Else one
@@ -217,7 +217,7 @@ def meet(
         num_fresh=sum(r.applied_steps == FRESH for r in reports),
         num_new=sum(r.is_new for r in reports),
     )
-    return Membership(collective, reports, consistency, plan)
+    return WorkerMembership(collective, reports, consistency, plan)
 
 
 def _rightful(collective: Collective, replica: Replica, reports: list[Report]) -> int:

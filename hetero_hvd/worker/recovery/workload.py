@@ -12,7 +12,7 @@ from hetero_hvd.worker.options import StepOptions, wait_free_of
 from hetero_hvd.worker.session.self_description import describe_device
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """What a step's time depends on.
 
     Attributes:
@@ -30,12 +30,14 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     wait_free: bool = False
 
 
-def describe_work(model: torch.nn.Module, options: StepOptions, device: torch.device) -> Work:
+def describe_workload(
+    model: torch.nn.Module, options: StepOptions, device: torch.device
+) -> Workload:
     """Describe what a trainer was given; gradients are scaled for float16 only."""
     parts = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in model.named_parameters()]
     parts.append(str(options.scaler is not None))
     digest = sha256("\n".join(parts).encode()).hexdigest()
-    return Work(
+    return Workload(
         model=f"{type(model).__name__} {digest[:16]}",
         device=describe_device(device),
         memory_bytes=device_memory_bytes(device),

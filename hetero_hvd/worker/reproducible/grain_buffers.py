@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.model.registered import Place
+from hetero_hvd.worker.model.registered import ModelSlot
 from hetero_hvd.worker.step.buffer_average import Kept
 
 
@@ -42,7 +42,7 @@ class GrainBuffers:
         """Elements of each."""
         return [kept.before.numel() for kept in self._summed if kept.before is not None]
 
-    def remember(self, places: Iterable[Place]) -> None:
+    def remember(self, places: Iterable[ModelSlot]) -> None:
         """A step begins: keep the buffers."""
         self._summed, self._others = [], []
         for kept in map(Kept.of, places):

@@ -22,14 +22,14 @@ from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.repeatable import Repeatable
 from hetero_hvd.worker.data.seeding import Seeds
 from hetero_hvd.worker.data.share_loader import Slice
-from hetero_hvd.worker.micro_batch.sizing import Sizing
+from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.micro_batch.split import Loss, own_memory, to_device
 from hetero_hvd.worker.model.registered import Digest
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.reproducible.fixed_point_sums import FixedPointSums
 from hetero_hvd.worker.reproducible.grain_buffers import GrainBuffers
 from hetero_hvd.worker.reproducible.mode import Reproducible, refuse_model
-from hetero_hvd.worker.step.in_flight import TakeAgain, Urgency, never
+from hetero_hvd.worker.step.in_flight import ExchangeTrigger, TakeAgain, no_trigger
 from hetero_hvd.worker.step.step import Step
 
 
@@ -79,7 +79,7 @@ class GrainStep(Step):
         self._is_second_try = self._has_failed = False
         self._loss_functions = Repeatable("the loss function", model)
         self._grain = 0
-        self.sizing = Sizing(mode.grain, device, is_fixed=True)
+        self.sizing = MicroBatchSizer(mode.grain, device, is_fixed=True)
 
     def begin(self, collective: Collective, part: Slice) -> None:  # noqa: ARG002 - see `Step`
         """Start a step on this worker's grains."""
@@ -179,7 +179,7 @@ class GrainStep(Step):
         )
         sums.add()
 
-    def launch(self, collective: Collective, urgency: Urgency = never) -> int:
+    def launch(self, collective: Collective, urgency: ExchangeTrigger = no_trigger) -> int:
         """Submit this worker's grains; see `Step.launch`."""
         self._prepare()
         part, sums = self._current(), self._prepared()

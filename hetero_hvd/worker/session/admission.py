@@ -25,7 +25,7 @@ from hetero_hvd.worker.comm.horovod import Collective, HostUpdates, open_collect
 from hetero_hvd.worker.session.driver_client import DriverClient
 from hetero_hvd.worker.session.farewell import Farewell
 from hetero_hvd.worker.session.json_logs import log_records
-from hetero_hvd.worker.session.launch_settings import Place, read_place
+from hetero_hvd.worker.session.launch_settings import LaunchSettings, read_place
 from hetero_hvd.worker.session.plan_source import DriverPlanner, LocalPlanner, Planner
 from hetero_hvd.worker.session.self_description import describe_device, device_uuid, software
 
@@ -40,7 +40,7 @@ AGAIN_SECONDS = 2.0
 control group signals the supervisor too, which passes it on."""
 
 
-class Seat:
+class WorkerContext:
     """This process's seat in the job, for as long as the process lives.
 
     Attributes:
@@ -53,7 +53,7 @@ class Seat:
         progress: Gives the number of applied steps of the training that was begun last.
     """
 
-    def __init__(self, place: Place, *, progress: Callable[[], int]) -> None:
+    def __init__(self, place: LaunchSettings, *, progress: Callable[[], int]) -> None:
         self.place = place
         self.client: DriverClient | None = None
         self.farewell: Farewell | None = None
@@ -234,10 +234,10 @@ def _end_if_asked_again() -> None:
     threading.Thread(target=watch, name="sigterm", daemon=True).start()
 
 
-_seats: list[Seat] = []
+_seats: list[WorkerContext] = []
 
 
-def init(*, progress: Callable[[], int] = lambda: 0) -> Seat:
+def init(*, progress: Callable[[], int] = lambda: 0) -> WorkerContext:
     """Become a worker of the job, and wait until the driver admits this one; at once when alone.
 
     Everything slow that the script does (imports, building the model, reading the dataset's index)
@@ -254,7 +254,7 @@ def init(*, progress: Callable[[], int] = lambda: 0) -> Seat:
     """
     if not _seats:
         try:
-            _seats.append(Seat(read_place(), progress=progress))
+            _seats.append(WorkerContext(read_place(), progress=progress))
         except WorkerLostError as error:
             logger.info("leaving before training: %s", error)
             raise SystemExit(0) from error
@@ -273,7 +273,7 @@ def device() -> torch.device:
     return torch.device("cuda", index)
 
 
-def check_interface(place: Place) -> None:
+def check_interface(place: LaunchSettings) -> None:
     """See that there is the network interface of nodes.yaml: Horovod would look for it for ever.
 
     A label of an address (`eth0:1`) is the name of one for Gloo, though not for the kernel.

@@ -31,7 +31,7 @@ from hetero_hvd.messages import (
     TraceRequested,
 )
 from hetero_hvd.security.tls import client_context
-from hetero_hvd.worker.session.launch_settings import Place
+from hetero_hvd.worker.session.launch_settings import LaunchSettings
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class DriverClient:
 
     def __init__(
         self,
-        place: Place,
+        place: LaunchSettings,
         *,
         progress: Callable[[], int],
         introduction: Callable[[], Mapping[str, Any]] = lambda: {"versions": {}},

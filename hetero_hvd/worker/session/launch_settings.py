@@ -18,7 +18,7 @@ _secrets: dict[str, str] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class LaunchSettings:
     """A worker's place.
 
     Attributes:
@@ -44,7 +44,7 @@ class Place:
         return -1 if limit is None else int(limit)
 
 
-def read_place(environment: Mapping[str, str] | None = None) -> Place:
+def read_place(environment: Mapping[str, str] | None = None) -> LaunchSettings:
     """The place that the environment describes; alone, it is `localhost:0`.
 
     Once read, the job's secrets are taken out of this process's environment: what a script starts
@@ -61,7 +61,7 @@ def read_place(environment: Mapping[str, str] | None = None) -> Place:
     if driver is None:
         name = re.sub(r"[^A-Za-z0-9.-]", "-", variables.get("HOROVOD_HOSTNAME", "localhost"))
         slot = int(variables.get("HOROVOD_LOCAL_RANK", "0"))
-        return Place(
+        return LaunchSettings(
             worker=WorkerId(name, slot),
             host=name,
             driver=None,
@@ -70,7 +70,7 @@ def read_place(environment: Mapping[str, str] | None = None) -> Place:
         )
     address, _, port = driver.rpartition(":")
     try:
-        return Place(
+        return LaunchSettings(
             worker=WorkerId.parse(variables["HETERO_HVD_WORKER"]),
             host=variables["HETERO_HVD_HOST"],
             driver=(address, int(port)),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from hetero_hvd.core.balance import planner
-from hetero_hvd.core.balance.cluster import ClusterState
+from hetero_hvd.core.balance.cluster import BalancerState
 from hetero_hvd.core.balance.policies import make_policy
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.messages import BatchPlan, Evaluated, StepsTimed, WorkersJoined
@@ -67,7 +67,7 @@ class LocalPlanner:
 
     def need_all(self) -> None:
         """Tell the balancer."""
-        if isinstance(self._cluster, ClusterState):
+        if isinstance(self._cluster, BalancerState):
             self._cluster.need_all()
 
     def newest(self) -> BatchPlan | None:

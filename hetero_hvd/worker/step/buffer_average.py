@@ -15,7 +15,7 @@ import torch
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.comm.horovod import Collective, Handle
-from hetero_hvd.worker.model.registered import Place
+from hetero_hvd.worker.model.registered import ModelSlot
 
 
 class Kept(NamedTuple):
@@ -28,13 +28,13 @@ class Kept(NamedTuple):
         version: Of the tensor, as torch counts its changes; -1: not counted.
     """
 
-    place: Place
+    place: ModelSlot
     tensor: torch.Tensor | None
     before: torch.Tensor | None
     version: int
 
     @classmethod
-    def of(cls, place: Place) -> Kept:
+    def of(cls, place: ModelSlot) -> Kept:
         """As it is now."""
         tensor = place.get()
         if tensor is None:
@@ -113,7 +113,7 @@ class BufferAverage:
         self._is_late = is_late
         self._kept: list[Kept] = []
 
-    def remember(self, places: Iterable[Place]) -> None:
+    def remember(self, places: Iterable[ModelSlot]) -> None:
         """Keep the buffers as they are before a step's forward passes change them."""
         self._kept = [Kept.of(place) for place in places if place.is_persistent]
 

@@ -13,11 +13,11 @@ from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.step.bucket import Gradients
 from hetero_hvd.worker.step.buffer_average import BufferSum
 
-Urgency = Callable[[int, float | None], bool]
+ExchangeTrigger = Callable[[int, float | None], bool]
 """Tells from the samples and the busy seconds of a step whether timings are to be exchanged now."""
 
 
-def never(_num_samples: int, _busy_seconds: float | None) -> bool:
+def no_trigger(_num_samples: int, _busy_seconds: float | None) -> bool:
     """Nothing is urgent."""
     return False
 
@@ -27,7 +27,7 @@ class TakeAgain(TransientError):  # noqa: N818 - control flow
 
 
 @dataclass(kw_only=True)
-class Flight:
+class InFlightStep:
     """One step under way.
 
     Attributes:

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from hetero_hvd.worker.step.in_flight import Flight
-from hetero_hvd.worker.step.optimizer_update import Update
+from hetero_hvd.worker.step.in_flight import InFlightStep
+from hetero_hvd.worker.step.optimizer_update import OptimizerUpdate
 
 STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 """Where `torch.optim.Optimizer` keeps what a script has registered to be called with each step."""
@@ -44,7 +44,7 @@ class Lookahead:
         is_ahead: Whether the parameters are trial ones.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, update: Update) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, update: OptimizerUpdate) -> None:
         self._optimizer, self._update = optimizer, update
         self._live: list[torch.Tensor] = []
         self._kept: list[torch.Tensor] = []
@@ -52,7 +52,7 @@ class Lookahead:
         self._plain: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.is_ahead = False
 
-    def advance(self, flights: Sequence[Flight], parameters: Sequence[Parameter]) -> None:
+    def advance(self, flights: Sequence[InFlightStep], parameters: Sequence[Parameter]) -> None:
         """Take the updates under way on trial.
 
         Args:

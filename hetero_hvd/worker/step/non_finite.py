@@ -19,7 +19,7 @@ MAX_IN_A_ROW = 10
 """So many steps without a finite gradient are no accident any more."""
 
 
-class BadNumbers:
+class NonFiniteGuard:
     """Counts the steps that had to be skipped.
 
     Attributes:

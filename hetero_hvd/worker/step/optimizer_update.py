@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from hetero_hvd.worker.options import StepOptions
 
 
-class Update:
+class OptimizerUpdate:
     """What the script's optimizer, scaler and clipping do in each step.
 
     Args:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
-from hetero_hvd.worker.step.in_flight import Urgency
+from hetero_hvd.worker.step.in_flight import ExchangeTrigger
 from hetero_hvd.worker.step.staleness import Staleness
 from hetero_hvd.worker.step.step import Step
 
@@ -52,7 +52,7 @@ class Pipeline:
         """
         return {"staleness": self.num_in_flight, "lag": self._lag} if self.bound else {}
 
-    def take(self, collective: Collective, urgency: Urgency) -> int | None:
+    def take(self, collective: Collective, urgency: ExchangeTrigger) -> int | None:
         """Submit the step that was computed, and apply what is due.
 
         Args:

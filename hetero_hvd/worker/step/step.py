@@ -15,10 +15,10 @@ import torch
 from hetero_hvd.errors import UserError
 from hetero_hvd.probes.phase_clock import Event, PhaseClock
 from hetero_hvd.worker.comm.horovod import Collective
-from hetero_hvd.worker.comm.single_process import SoloCollective
+from hetero_hvd.worker.comm.single_process import SingleProcess
 from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.data.stateful import Stateful
-from hetero_hvd.worker.micro_batch.sizing import Sizing
+from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.micro_batch.split import Loss, mean_and_weight, split, to_device
 from hetero_hvd.worker.model.check import ModelCheck
 from hetero_hvd.worker.model.registered import Registered
@@ -26,10 +26,10 @@ from hetero_hvd.worker.model.sync_batch_norm import find_rounds
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.step.buffer_average import BufferAverage
 from hetero_hvd.worker.step.emulation import Emulation
-from hetero_hvd.worker.step.in_flight import Flight, TakeAgain, Urgency, never
+from hetero_hvd.worker.step.in_flight import ExchangeTrigger, InFlightStep, TakeAgain, no_trigger
 from hetero_hvd.worker.step.lookahead import Lookahead
-from hetero_hvd.worker.step.non_finite import BadNumbers
-from hetero_hvd.worker.step.optimizer_update import Update
+from hetero_hvd.worker.step.non_finite import NonFiniteGuard
+from hetero_hvd.worker.step.optimizer_update import OptimizerUpdate
 from hetero_hvd.worker.step.reducer import Reducer
 from hetero_hvd.worker.step.staleness import Staleness
 
@@ -78,20 +78,20 @@ class Step:
         self._check.run()
         self._reducer = Reducer(bucket_bytes=options.bucket_bytes, compression=options.compression)
         self._staleness = staleness or Staleness(0)
-        self._update = Update(optimizer, options, device)
+        self._update = OptimizerUpdate(optimizer, options, device)
         self._lookahead = Lookahead(optimizer, self._update)
         self._buffers = BufferAverage(is_late=self._staleness.bound > 0)
-        self._bad_numbers = BadNumbers()
+        self._bad_numbers = NonFiniteGuard()
         self.in_flight: deque[Any] = deque()
         self._slice: Slice | None = None
-        self._collective: Collective = SoloCollective()
+        self._collective: Collective = SingleProcess()
         self._micro: tuple[int, bool] = (0, False)
         self._began_at = 0.0
         self._weight = 0.0
         self._weighted_loss = torch.zeros((), dtype=torch.float64)
         self._is_prepared = False
         self._loss_scale = self._samples_per_weight = 1.0
-        self.sizing = Sizing.of(options, device)
+        self.sizing = MicroBatchSizer.of(options, device)
         self.rounds = find_rounds(model)
         self.emulation: Emulation | None = None
         self.is_urgent = self.again = self.has_restarted = False
@@ -209,7 +209,7 @@ class Step:
         """Whether a step has to be applied before the next one begins."""
         return len(self.in_flight) > self._staleness.now
 
-    def launch(self, collective: Collective, urgency: Urgency = never) -> int:
+    def launch(self, collective: Collective, urgency: ExchangeTrigger = no_trigger) -> int:
         """Submit what this worker adds to the step, and return of how many samples.
 
         Args:
@@ -233,7 +233,7 @@ class Step:
         totals_handle = collective.sum_async(totals, f"totals.{lane}")  # one cycle with the next
         gradients = self._reducer.take()
         buffers = self._buffers.launch(collective, part.num_samples, lane)
-        flight = Flight(
+        flight = InFlightStep(
             part=part,
             gradients=gradients,
             buffers=buffers,
@@ -263,7 +263,7 @@ class Step:
         Raises:
             Interrupted: A reduction broke; parameters and optimizer are untouched, call `undo`.
         """
-        flight: Flight = self.in_flight[0]
+        flight: InFlightStep = self.in_flight[0]
         with self.clock.phase("comm_wait"):
             flight.wait(collective)
         weight, weighted_loss, num_urgent = flight.totals[:3].tolist()
@@ -282,12 +282,12 @@ class Step:
         self.in_flight.popleft()
         return weighted_loss / weight if weight else 0.0
 
-    def _apply(self, flight: Flight, weight: float) -> None:
+    def _apply(self, flight: InFlightStep, weight: float) -> None:
         flight.gradients.publish(self._factor(flight, weight))
         self._buffers.publish(flight.buffers, flight.part.global_samples)
         self._update.apply(self._reducer.parameters)
 
-    def _settle(self, flight: Flight, weight: float) -> None:
+    def _settle(self, flight: InFlightStep, weight: float) -> None:
         """What rounding has lost is known now that the sum of all weights is; 0: nothing applied.
 
         The next factor from a sum to a gradient is guessed: more than the last ones were, as what
@@ -304,12 +304,12 @@ class Step:
         """What else is summed over the workers."""
         return ()
 
-    def _factor(self, flight: Flight, weight: float) -> float:
+    def _factor(self, flight: InFlightStep, weight: float) -> float:
         """From the sum to the gradient of the mean, at the loss scale of now."""
         scale = self._update.loss_scale / flight.loss_scale if self._staleness.bound else 1.0
         return scale * flight.part.global_samples / weight if weight else 0.0
 
-    def _skip(self, collective: Collective, flight: Flight) -> None:
+    def _skip(self, collective: Collective, flight: InFlightStep) -> None:
         """Find out whose numbers are not finite; if no loss says it, by taking the step again."""
         are_finite = flight.gradients.own_are_finite
         is_mine = not flight.own_loss_is_finite or are_finite is False

@@ -11,7 +11,7 @@ from hetero_hvd.probes.kernel.contention import ContentionMeter
 from hetero_hvd.probes.kernel.memory_stalls import MemoryStallMeter
 from hetero_hvd.probes.kernel.throttling import ThrottleMeter
 from hetero_hvd.probes.phase_clock import PhaseClock
-from hetero_hvd.worker.session.admission import Seat, device
+from hetero_hvd.worker.session.admission import WorkerContext, device
 from hetero_hvd.worker.session.self_description import device_uuid
 from hetero_hvd.worker.timing.gpu_utilization import DeviceUse
 from hetero_hvd.worker.timing.named_phases import named_times
@@ -45,7 +45,7 @@ class StepProfile:
         self._reducing_before = 0.0
         self._next_look_at = self._next_report_at = 0.0
 
-    def step_applied(self, seat: Seat, step: int) -> dict[str, float]:
+    def step_applied(self, seat: WorkerContext, step: int) -> dict[str, float]:
         """A step has ended.
 
         Args:
@@ -69,7 +69,7 @@ class StepProfile:
         used = self._clock.take_processor_seconds()
         return {**lost, "garbage": self._garbage.take(), "reducing": in_step, "processor": used}
 
-    def finish(self, seat: Seat, step: int) -> None:
+    def finish(self, seat: WorkerContext, step: int) -> None:
         """Nothing more will come: send what is left.
 
         Args:
@@ -83,7 +83,7 @@ class StepProfile:
         if self._tracing is not None:
             self._tracing.close(seat, step)
 
-    def _tell(self, seat: Seat, step: int) -> None:
+    def _tell(self, seat: WorkerContext, step: int) -> None:
         """Send what was gathered since the last time; without our driver it is dropped."""
         self._next_report_at = time.monotonic() + REPORT_SECONDS
         operations = seat.collective.operations.take()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hetero_hvd.core.balance.pace import Hurry
+from hetero_hvd.core.balance.pace import SpeedChangeDetector
 from hetero_hvd.messages import StepTiming
 from hetero_hvd.worker.timing.timing_exchange import TimingWindow
 
@@ -22,7 +22,7 @@ class StepTimes:
 
     def __init__(self, *, varies: bool = False) -> None:
         self._varies = varies
-        self._window, self._hurry = TimingWindow(varies=varies), Hurry()
+        self._window, self._hurry = TimingWindow(varies=varies), SpeedChangeDetector()
         self.has_changed = self._is_another = False
         self.ended_at = time.perf_counter()
 

@@ -29,7 +29,7 @@ COUNTED = ("staleness", "lag")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class TimingTable:
     """What one exchange told every worker.
 
     Attributes:
@@ -51,7 +51,7 @@ class Table:
     needs_all: bool
 
 
-class Exchange:
+class TimingExchange:
     """The exchange of one membership.
 
     Args:
@@ -123,7 +123,7 @@ class Exchange:
         """Whether the exchange under way is to be read after this step; the same on all workers."""
         return self._handle is not None and step > self._step + self._staleness_bound
 
-    def read(self) -> Table | None:
+    def read(self) -> TimingTable | None:
         """The table, if an exchange is under way; blocks until it is complete.
 
         Raises:
@@ -151,7 +151,7 @@ class Exchange:
             )
         is_hurried = self._step + 1 < self._hurry_until
         self._next_step = self._step + (1 if is_hurried else self._plan.exchange_steps)
-        return Table(
+        return TimingTable(
             step=self._step,
             timings=tuple(_timing(row[:-1]) for row in told),
             plan=self._plan,

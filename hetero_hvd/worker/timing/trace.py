@@ -16,13 +16,13 @@ from hetero_hvd.errors import JobError
 from hetero_hvd.messages import TraceRequested, TraceWritten
 from hetero_hvd.probes.phase_clock import PhaseClock
 from hetero_hvd.worker.comm.horovod import HorovodCollective
-from hetero_hvd.worker.session.admission import Seat
+from hetero_hvd.worker.session.admission import WorkerContext
 from hetero_hvd.worker.timing.trace_recorders import (
     MAX_BYTES,
     MAX_SECONDS,
     ProfilerWindow,
     TimelineWindow,
-    Window,
+    TraceRecorder,
     mark,
 )
 
@@ -54,7 +54,7 @@ class TraceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     timeline: bool = False
 
 
-class Tracing:
+class TraceControl:
     """The windows of one worker, one after the other.
 
     Args:
@@ -66,7 +66,7 @@ class Tracing:
         self._config = config
         self._clock = clock
         self._wish: TraceRequested | None = None
-        self._windows: list[Window] = []
+        self._windows: list[TraceRecorder] = []
         self._problem = ""
         self._from_step, self._to_step, self._end_at = 0, 0, 0.0
         self._generation, self._num_files = 0, 0
@@ -76,7 +76,7 @@ class Tracing:
         """Record from the next step on, or after the window that is open; from any thread."""
         self._wish = wish
 
-    def step_applied(self, seat: Seat, step: int) -> None:
+    def step_applied(self, seat: WorkerContext, step: int) -> None:
         """Called after each step: ends what is over, begins what is wanted.
 
         Args:
@@ -94,7 +94,7 @@ class Tracing:
         if wish is not None:
             self._open(wish, seat, step + 1)
 
-    def close(self, seat: Seat, step: int) -> None:
+    def close(self, seat: WorkerContext, step: int) -> None:
         """End the windows and tell the driver.
 
         Args:
@@ -109,7 +109,7 @@ class Tracing:
             if seat.client is not None:
                 seat.client.send(written)
 
-    def _listen(self, seat: Seat) -> None:
+    def _listen(self, seat: WorkerContext) -> None:
         if seat.client is not None:
             seat.client.on_trace = self.request
         is_free = signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
@@ -117,7 +117,7 @@ class Tracing:
             wish = TraceRequested(num_steps=DEFAULT_STEPS, profiler=True, timeline=True)
             signal.signal(signal.SIGUSR2, lambda *_: self.request(wish))
 
-    def _planned(self, seat: Seat) -> TraceRequested | None:
+    def _planned(self, seat: WorkerContext) -> TraceRequested | None:
         config = self._config
         is_chosen = not config.workers or str(seat.place.worker) in config.workers
         if not is_chosen and not config.timeline:
@@ -125,7 +125,7 @@ class Tracing:
         num_steps = config.to_step - config.from_step
         return TraceRequested(num_steps=num_steps, profiler=is_chosen, timeline=config.timeline)
 
-    def _open(self, wish: TraceRequested, seat: Seat, step: int) -> None:
+    def _open(self, wish: TraceRequested, seat: WorkerContext, step: int) -> None:
         name = f"{seat.place.worker.node}-{seat.place.worker.slot}.step{step}"
         self._from_step, self._to_step = step, step + wish.num_steps
         self._end_at, self._problem = time.monotonic() + MAX_SECONDS, ""
@@ -145,8 +145,8 @@ class Tracing:
             self._clock.marker = mark
 
     def _makers(
-        self, wish: TraceRequested, seat: Seat, name: Path
-    ) -> Iterator[Callable[[], Window]]:
+        self, wish: TraceRequested, seat: WorkerContext, name: Path
+    ) -> Iterator[Callable[[], TraceRecorder]]:
         if wish.profiler:
             yield lambda: ProfilerWindow(name.with_name(name.name + ".trace.json.gz"))
         collective = seat.collective
@@ -154,7 +154,7 @@ class Tracing:
             path = name.with_name(name.name + ".timeline.json")
             yield lambda: TimelineWindow(path, collective.instruments)
 
-    def _is_over(self, seat: Seat, step: int) -> bool:
+    def _is_over(self, seat: WorkerContext, step: int) -> bool:
         if seat.collective.generation != self._generation:
             self._problem = "the membership changed"
         elif time.monotonic() > self._end_at:
@@ -163,7 +163,7 @@ class Tracing:
             self._problem = f"larger than {MAX_BYTES} bytes"
         return bool(self._problem) or step + 1 >= self._to_step
 
-    def _written(self, window: Window, seat: Seat, step: int) -> TraceWritten:
+    def _written(self, window: TraceRecorder, seat: WorkerContext, step: int) -> TraceWritten:
         path, num_bytes, problem = str(window.path), 0, self._problem
         try:
             is_same = seat.collective.generation == self._generation
@@ -185,7 +185,7 @@ class Tracing:
             problem=problem,
         )
 
-    def _size_of(self, window: Window) -> int:
+    def _size_of(self, window: TraceRecorder) -> int:
         """Bytes of the file; Horovod's ends with a bracket once it is complete."""
         deadline = time.monotonic() + CLOSED_SECONDS
         while window.kind == "timeline" and time.monotonic() < deadline:
@@ -197,7 +197,7 @@ class Tracing:
         return window.path.stat().st_size
 
 
-def open_tracing(variables: Mapping[str, str], clock: PhaseClock) -> Tracing | None:
+def open_tracing(variables: Mapping[str, str], clock: PhaseClock) -> TraceControl | None:
     """What the environment asks for; None where nobody could be told of a trace.
 
     Raises:
@@ -207,6 +207,6 @@ def open_tracing(variables: Mapping[str, str], clock: PhaseClock) -> Tracing | N
     if text is None:
         return None
     try:
-        return Tracing(msgspec.json.decode(text, type=TraceConfig), clock)
+        return TraceControl(msgspec.json.decode(text, type=TraceConfig), clock)
     except msgspec.DecodeError as error:
         raise JobError(f"{VARIABLE}: {error}") from error

@@ -8,7 +8,7 @@ from typing import Protocol, cast
 
 import torch
 
-from hetero_hvd.worker.comm.instruments import Instruments
+from hetero_hvd.worker.comm.instruments import HorovodIntrospection
 
 MAX_BYTES = 64 * 2**20
 """Of one file; viewers in browsers take no more with pleasure."""
@@ -17,7 +17,7 @@ MAX_SECONDS = 20.0
 """Of one window: torch keeps all of it in memory."""
 
 
-class Window(Protocol):
+class TraceRecorder(Protocol):
     """A recording under way; all is called between two steps."""
 
     kind: str
@@ -67,7 +67,7 @@ class TimelineWindow:
 
     kind = "timeline"
 
-    def __init__(self, path: Path, instruments: Instruments) -> None:
+    def __init__(self, path: Path, instruments: HorovodIntrospection) -> None:
         self.path = path
         self._instruments = instruments
         instruments.start_timeline(path)

@@ -10,7 +10,7 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.options import StepOptions
-from hetero_hvd.worker.step.in_flight import Flight, Urgency, never
+from hetero_hvd.worker.step.in_flight import ExchangeTrigger, InFlightStep, no_trigger
 from hetero_hvd.worker.step.staleness import Staleness
 from hetero_hvd.worker.step.step import Step
 
@@ -96,7 +96,7 @@ class RoundStep(Step):
         self.has_restarted = super().try_smaller()
         return self.has_restarted
 
-    def launch(self, collective: Collective, urgency: Urgency = never) -> int:
+    def launch(self, collective: Collective, urgency: ExchangeTrigger = no_trigger) -> int:
         """Submit what this worker has added to the round; see `Step.launch`."""
         self._slice = self._current()._replace(num_samples=self.num_samples)
         num_samples = super().launch(collective, urgency)
@@ -108,7 +108,7 @@ class RoundStep(Step):
 
         A round without samples changes nothing.
         """
-        flight: Flight = self.in_flight[0]
+        flight: InFlightStep = self.in_flight[0]
         loss = super().land(collective)
         samples, *counts = (round(value) for value in flight.totals[3:-2].tolist())
         self.round_samples, self.counts = samples, tuple(counts)
@@ -136,7 +136,7 @@ class RoundStep(Step):
     def _may_take_again(self) -> bool:
         return False
 
-    def _apply(self, flight: Flight, weight: float) -> None:
+    def _apply(self, flight: InFlightStep, weight: float) -> None:
         samples = float(flight.totals[3])
         if not samples:
             return

@@ -17,14 +17,14 @@ from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.data.share_loader import ShareLoader, Slice
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
-from hetero_hvd.worker.step.in_flight import Urgency
+from hetero_hvd.worker.step.in_flight import ExchangeTrigger
 from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.step.staleness import Staleness
 from hetero_hvd.worker.wait_free.chunk_loader import ChunkLoader
 from hetero_hvd.worker.wait_free.round_step import RoundStep
 
 
-class Rounds:
+class ChunkRounds:
     """This worker's way through the chunks of an epoch.
 
     Args:
@@ -148,7 +148,7 @@ class RoundPipeline(Pipeline):
     """
 
     def __init__(
-        self, rounds: Rounds, staleness: Staleness, applied: Callable[[float], None]
+        self, rounds: ChunkRounds, staleness: Staleness, applied: Callable[[float], None]
     ) -> None:
         super().__init__(rounds.step, staleness, applied)
         self._rounds = rounds
@@ -158,7 +158,7 @@ class RoundPipeline(Pipeline):
         """They do: rounds are as large as they become."""
         return True
 
-    def take(self, collective: Collective, urgency: Urgency) -> int | None:
+    def take(self, collective: Collective, urgency: ExchangeTrigger) -> int | None:
         """A chunk is computed: go on with the round, or submit it; see `Pipeline.take`."""
         step, rounds = self._rounds.step, self._rounds
         if step.has_restarted:
