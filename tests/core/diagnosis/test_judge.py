@@ -7,7 +7,7 @@ import pytest
 
 from hetero_hvd.core.diagnosis.judge import RECENT_EXCHANGES, Diagnoser
 from hetero_hvd.messages import StepsTimed, StragglerReported, WorkersJoined
-from tests.core.test_verdicts import ALPHA, BETA, row
+from tests.core.diagnosis.test_findings import ALPHA, BETA, row
 
 INPUT = row(data=0.2)
 

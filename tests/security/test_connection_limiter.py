@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 
 from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.security import connection_limiter as doors
-from tests.driver.test_server import KEY, Desk, open_channel
+from tests.driver.network.test_channel_server import KEY, Desk, open_channel
 
 
 async def hold(port, number, words=b""):

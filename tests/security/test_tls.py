@@ -19,7 +19,7 @@ from hetero_hvd.messages import Heartbeat
 from hetero_hvd.security.certificates import Authority
 from hetero_hvd.security.cluster_key import make_key, read_key
 from hetero_hvd.security.tls import client_context, read_bundle, server_context
-from tests.driver.test_server import Desk, shake_hands
+from tests.driver.network.test_channel_server import Desk, shake_hands
 
 
 @pytest.fixture(scope="module")

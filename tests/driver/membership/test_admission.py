@@ -15,7 +15,7 @@ import pytest
 from .conftest import write_nodes
 
 pytestmark = pytest.mark.process
-CLOCK = Path(__file__).parents[1] / "fake_clock" / "clock.c"
+CLOCK = Path(__file__).parents[2] / "fake_clock" / "clock.c"
 
 
 def node(name, **environment):
