@@ -31,7 +31,8 @@ class KeptFile:
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self.num_lost = 0
-        self._path, self._say = path, say
+        self._path = path
+        self._say = say
         self._descriptor: int | None = None
 
     @property

@@ -161,7 +161,8 @@ class Grace:
     """The time between SIGTERM and SIGKILL; may change while it passes."""
 
     def __init__(self) -> None:
-        self._seconds, self._changed = TERM_GRACE_SECONDS, threading.Event()
+        self._seconds = TERM_GRACE_SECONDS
+        self._changed = threading.Event()
 
     def allow(self, seconds: bytes) -> None:
         """Take a new one."""

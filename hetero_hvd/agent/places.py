@@ -47,7 +47,8 @@ class Places:
     """
 
     def __init__(self, num_slots: int, *, wait_seconds: float = WAIT_SECONDS) -> None:
-        self._num_slots, self._wait_seconds = num_slots, wait_seconds
+        self._num_slots = num_slots
+        self._wait_seconds = wait_seconds
         self._taken: list[_Taken] = []
         self._num_questions = 0
         self._changed = asyncio.Event()

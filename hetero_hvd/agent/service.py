@@ -138,7 +138,8 @@ class Announcer:
         self._said: tuple[str, ...] = ()
         self._network: Hashable = None
         self._said_at_seconds = 0.0
-        self._summary, self._slots = summary, num_slots
+        self._summary = summary
+        self._slots = num_slots
 
     async def look(self) -> None:
         """Announce, if the last time was long ago or the network has changed since."""
@@ -173,7 +174,8 @@ class Announcer:
             return
         if addresses != self._said:
             logger.info("announced at %s", ", ".join(addresses))
-        self._said, self._said_at_seconds = addresses, time.monotonic()
+        self._said = addresses
+        self._said_at_seconds = time.monotonic()
 
     def _exporter(self) -> Literal["", "http", "https"]:
         if self._options.token is None:

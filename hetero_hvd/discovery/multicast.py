@@ -86,7 +86,8 @@ class AdvertPublisher:
             parsed_addresses=list(addresses),
         )
         if self._zeroconf is None:
-            self._zeroconf, self._network = AsyncZeroconf(), network
+            self._zeroconf = AsyncZeroconf()
+            self._network = network
             sending = await self._zeroconf.async_register_service(info, cooperating_responders=True)
         else:
             sending = await self._zeroconf.async_update_service(info)

@@ -97,12 +97,16 @@ class JobController:
         *,
         log_lines: LogLines | None = None,
     ) -> None:
-        self._job, self._console, self._last_failure = config.job, console, 0
+        self._job = config.job
+        self._console = console
+        self._last_failure = 0
         secrets = Credentials.new(tls=config.job.channel_tls)
         self._channels = ChannelServer(secrets.key, self, secrets.tls)
-        self.send, self._rendezvous = self._channels.send, Rendezvous(descriptors.limit())
+        self.send = self._channels.send
+        self._rendezvous = Rendezvous(descriptors.limit())
         self.endpoints = Endpoints(DriverAddresses.of(config), self._channels)
-        self._news, self.all_lost = asyncio.Event(), asyncio.Event()
+        self._news = asyncio.Event()
+        self.all_lost = asyncio.Event()
         self.ended: asyncio.Future[JobResult] = asyncio.get_running_loop().create_future()
         self.journal = EventBus()
         if log_lines is not None:

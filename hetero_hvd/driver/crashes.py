@@ -60,8 +60,10 @@ class Crashes:
         console: Console,
         end: Callable[[JobResult], None],
     ) -> None:
-        self._slots, self._membership = slots, membership
-        self._console, self._end = console, end
+        self._slots = slots
+        self._membership = membership
+        self._console = console
+        self._end = end
         self._open: Crash | None = None
         self._is_over = False
         self._earlier: list[Crash] = []
@@ -127,7 +129,8 @@ class Crashes:
         )
 
     def _conclude(self, crash: Crash) -> None:
-        self._open, self._is_over = None, True
+        self._open = None
+        self._is_over = True
         for slot in self._slots.all:
             slot.output.drop()
         self._console.say(f"{crash.told.worker}: {crash.told.error}")

@@ -133,7 +133,9 @@ class PhaseClock:
         """Processor time of all threads outside of waits and evaluations, since the last call."""
         now = time.process_time()
         used = now - self._used_before - self._used_waiting
-        self._used_before, self._used_waiting, self._used_at_end = now, 0.0, now
+        self._used_before = now
+        self._used_waiting = 0.0
+        self._used_at_end = now
         return used
 
     def take(self) -> dict[str, float]:
@@ -159,7 +161,8 @@ class _Block:
     __slots__ = ("_clock", "_name", "_start")
 
     def __init__(self, clock: PhaseClock, name: Phase) -> None:
-        self._clock, self._name = clock, name
+        self._clock = clock
+        self._name = name
 
     def __enter__(self) -> None:
         self._start = self._clock.begin(self._name)

@@ -186,7 +186,9 @@ class Evaluations:
         clock: PhaseClock,
         mode: Reproducible | None,
     ) -> None:
-        self._state, self._clock, self._mode = state, clock, mode
+        self._state = state
+        self._clock = clock
+        self._mode = mode
         models = [other for other in others if isinstance(other, torch.nn.Module)]
         self._models = torch.nn.ModuleList([model, *models])
         self._metrics = Repeatable("the metrics function", model)

@@ -113,7 +113,9 @@ class Trainer:
         self._left_at = 0
         others = (extra_state or {}).values()
         self._evaluations = Evaluations(model, others, self._state, self._step.clock, mode)
-        self._after_step, self._is_after_step, self._seed = after_step, False, seed
+        self._after_step = after_step
+        self._is_after_step = False
+        self._seed = seed
         self._epoch_exhausted = self._has_batches = False
 
     @property
@@ -170,7 +172,8 @@ class Trainer:
             if position.epoch >= num_epochs:  # a new membership, and nobody has anything left to do
                 continue
             self._epoch_exhausted = self._has_batches = False
-            self._last, self._left_at = None, 0
+            self._last = None
+            self._left_at = 0
             if self._mode is not None:
                 Seeds(self._mode.seed, position.epoch, 0).use(Stream.EPOCH)
             self._schedule.leave()
@@ -232,7 +235,8 @@ class Trainer:
     def _next_part(self) -> Slice | None:
         """This worker's next part of the epoch in this membership; None at its end."""
         if self._parts_of is not self._state.membership:
-            self._parts_of, self._parts = self._state.membership, self._slices()
+            self._parts_of = self._state.membership
+            self._parts = self._slices()
         with self._step.clock.phase("data_wait"):
             return next(self._parts, None)
 

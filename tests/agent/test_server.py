@@ -90,7 +90,8 @@ class Caller:
     """A driver that asks an agent for a worker, and holds on to it."""
 
     def __init__(self, port, job, what="worker"):
-        self._url, self._start = f"ws://127.0.0.1:{port}{link.PATH}", link.Start(what=what, job=job)
+        self._url = f"ws://127.0.0.1:{port}{link.PATH}"
+        self._start = link.Start(what=what, job=job)
 
     async def call(self):
         """Ask."""

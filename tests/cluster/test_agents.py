@@ -42,7 +42,8 @@ class Scene:
 
     def __init__(self, folder, cluster):
         self.folder = folder
-        self.lifetime_seconds, self.leave_seconds = 6.0, 10.0
+        self.lifetime_seconds = 6.0
+        self.leave_seconds = 10.0
         self.key = folder / "cluster.key"
         make_key(self.key)
         authority = Authority.new()

@@ -25,7 +25,8 @@ class Job:
     """A job with one worker here, whose driver listens in the network, and a token for looking."""
 
     def __init__(self, folder, cluster):
-        self.folder, self.log = folder, folder / "job.txt"
+        self.folder = folder
+        self.log = folder / "job.txt"
         (folder / "token").write_text(TOKEN)
         (folder / "token").chmod(0o600)
         self._job = {"driver_address": cluster.gateway, "http_address": cluster.gateway}

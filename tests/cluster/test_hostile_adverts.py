@@ -61,8 +61,10 @@ class Network:
     """An honest node and an attacker on virtual hosts."""
 
     def __init__(self, cluster, key):
-        self.gateway, self.bridge = cluster.gateway, cluster.bridge
-        self.alpha, self.beta = cluster["alpha"], cluster["beta"]
+        self.gateway = cluster.gateway
+        self.bridge = cluster.bridge
+        self.alpha = cluster["alpha"]
+        self.beta = cluster["beta"]
         self._key = key
         self._processes = []
 

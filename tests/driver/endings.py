@@ -119,7 +119,8 @@ def main():
     if kind == "scheduler":
         options["scheduler"] = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     trainer = hetero_hvd.Trainer(model, optimizer, DataLoader(data, BATCH, shuffle=True), **options)
-    trainer.model, trainer.scheduler = model, options.get("scheduler")
+    trainer.model = model
+    trainer.scheduler = options.get("scheduler")
     if kind == "hook":
         atexit.register(linger, 6.0)
     if kind == "thread":

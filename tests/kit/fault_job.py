@@ -71,7 +71,8 @@ class FaultJob:
     ) -> None:
         self.folder = folder
         self.faults: list[dict[str, Any]] = list(script.get("faults", []))
-        self.script, self.settings = script, settings or {}
+        self.script = script
+        self.settings = settings or {}
         self.nodes_file = folder / "nodes.yaml"
         write_nodes(self.nodes_file, nodes, **self.settings)
         words = command or [str(SCRIPT), json.dumps({"folder": str(folder), **script})]

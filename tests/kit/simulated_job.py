@@ -50,7 +50,8 @@ class Diagnosis:
     """
 
     def __init__(self) -> None:
-        self.judge, self._watch = Diagnoser(), StragglerWatch()
+        self.judge = Diagnoser()
+        self._watch = StragglerWatch()
         self._policy = BalancerState(BalanceConfig())
         self._workers: tuple[WorkerId, ...] = ()
         self.reports: list[StragglerReported] = []
@@ -116,7 +117,8 @@ class SimulatedJob:
         self._random = np.random.default_rng(self.seed)
         names = self.names or [f"n{i}" for i in range(len(self.seconds_per_sample))]
         self.workers = tuple(WorkerId(name, 0) for name in names)
-        self.step, self.seconds = 0, 0.0
+        self.step = 0
+        self.seconds = 0.0
         self._ready_at = [0.0] * len(self.workers)
         self._applied_at = [0.0]
         self._hurries = [SpeedChangeDetector() for _ in self.workers]

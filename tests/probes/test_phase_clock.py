@@ -12,7 +12,8 @@ class Device:
     """Runs its queue when the test says so; an event is passed once all before it has run."""
 
     def __init__(self):
-        self.queued_ms, self.done_ms = 0.0, 0.0
+        self.queued_ms = 0.0
+        self.done_ms = 0.0
 
     def __call__(self):
         """A new event."""
@@ -23,7 +24,8 @@ class DeviceEvent:
     """Of the device's queue."""
 
     def __init__(self, device):
-        self.device, self.at_ms = device, -1.0
+        self.device = device
+        self.at_ms = -1.0
 
     def record(self):
         """Behind all that is queued now."""

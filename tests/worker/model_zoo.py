@@ -175,7 +175,8 @@ class Adapted(nn.Module):
     def __init__(self, layer):
         super().__init__()
         self.layer = layer.requires_grad_(requires_grad=False)
-        self.down, self.up = nn.Linear(3, 1, bias=False), nn.Linear(1, 4, bias=False)
+        self.down = nn.Linear(3, 1, bias=False)
+        self.up = nn.Linear(1, 4, bias=False)
         with torch.no_grad():
             for part in (self.down, self.up):
                 part.weight.fill_(0.5)

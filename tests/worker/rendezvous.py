@@ -85,14 +85,17 @@ class ThreadHorovod:
     Sum = "sum"
 
     def __init__(self, hub, name):
-        self.hub, self.name = hub, name
+        self.hub = hub
+        self.name = name
         self.total = Counter()
 
     def init(self):
         """Meet the others."""
         self.number = self.hub.enter(self.name)
         self.members = self.hub.memberships[self.number]
-        self.counts, self.handles, self.pending = Counter(), itertools.count(1), {}
+        self.counts = Counter()
+        self.handles = itertools.count(1)
+        self.pending = {}
         self.has_noticed = False
 
     def shutdown(self):

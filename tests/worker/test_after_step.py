@@ -264,7 +264,9 @@ class LeaderIdle(LocalPlanner):
     """Gives rank 0 no part, and notes what each worker's planner is told."""
 
     def __init__(self, rank, told):
-        self._rank, self._told, self._plan = rank, told, None
+        self._rank = rank
+        self._told = told
+        self._plan = None
 
     def joined(self, event):
         """The only plan."""

@@ -67,7 +67,8 @@ def test_a_lost_member_ends_the_rendezvous_it_was_in(start):  # noqa: F811
     """The driver's word reaches the one who can end it; another admission changes nothing."""
     _, client, tell = pair(start)
     broken, voided = [], []
-    client.on_member_lost, client.on_void = broken.append, lambda: voided.append(1)
+    client.on_member_lost = broken.append
+    client.on_void = lambda: voided.append(1)
     for rendezvous_id in (3, 4):
         tell(Admit(environment={}, rendezvous_id=rendezvous_id))
         tell(MemberLost(host="beta-0", rendezvous_id=rendezvous_id))

@@ -35,7 +35,9 @@ class Draws:
     """A number at each call, from one source."""
 
     def __init__(self, source):
-        self.own, self.source, self.calls = SOURCES[source](), source, 0
+        self.own = SOURCES[source]()
+        self.source = source
+        self.calls = 0
 
     def __call__(self):
         """The number."""

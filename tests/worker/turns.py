@@ -17,7 +17,8 @@ class InTurns(threading.Condition):
 
     def __init__(self):
         super().__init__()
-        self.turn, self.whose = threading.Lock(), None
+        self.turn = threading.Lock()
+        self.whose = None
 
     def wait_for(self, predicate, timeout=None):
         """See `threading.Condition`; what the others draw meanwhile is not seen here."""

@@ -65,7 +65,8 @@ class BalancerState:
         self._rule = ReplanPolicy(config.min_gain_ratio)
         self._pace = ExchangeInterval(config.exchange_seconds)
         self._spares = IdleWorkers()
-        self._moves, self._swings = MoveRecord(), Swings()
+        self._moves = MoveRecord()
+        self._swings = Swings()
         self._trial: PlanTrial | None = None
         self._num_contradictions = 0
         self._measured: tuple[int, ...] = ()
@@ -139,9 +140,12 @@ class BalancerState:
         for worker, record in known.items():
             record.forgive()
             self._all_known[worker] = record
-        self._joined, self._known, self._last_step = event, known, -1
+        self._joined = event
+        self._known = known
+        self._last_step = -1
         self._spares = IdleWorkers()
-        self._moves, self._swings = MoveRecord(), Swings()
+        self._moves = MoveRecord()
+        self._swings = Swings()
         self._unsettle()
         self._plan = first_plan(event, sizes, reason=reason)
         return self._plan

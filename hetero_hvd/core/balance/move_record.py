@@ -86,11 +86,13 @@ class MoveRecord:
             promised_ratio: Part of the step time that it is predicted to save.
         """
         if math.isnan(self._promised_ratio) or math.isnan(self._before_seconds):
-            self._before_seconds, self._promised_ratio = self._newest(before), promised_ratio
+            self._before_seconds = self._newest(before)
+            self._promised_ratio = promised_ratio
         else:  # the move before is not judged yet: both are judged as one
             self._promised_ratio = 1 - (1 - self._promised_ratio) * (1 - promised_ratio)
         self._open_until_step = step + FIRST_HOLD_STEPS
-        self._current, self._known_seconds = after, self.seconds(after)
+        self._current = after
+        self._known_seconds = self.seconds(after)
         self._seconds.pop(after, None)  # it is measured anew
 
     def observe(self, plan: Plan, slowest_seconds: float, step: int) -> None:

@@ -59,7 +59,11 @@ class SpeedChangeDetector:
     CHANGE_RATIO, DEVIATIONS, WEIGHT, FEWEST = 0.15, 4.0, 0.1, 4
 
     def __init__(self) -> None:
-        self._share, self._num, self._mean, self._deviation, self._side = -1, 0, 0.0, 0.0, 0.0
+        self._share = -1
+        self._num = 0
+        self._mean = 0.0
+        self._deviation = 0.0
+        self._side = 0.0
 
     def observe(self, share: int, busy_seconds: float) -> bool:
         """Take one step; whether its speed is another one than before."""
@@ -85,4 +89,8 @@ class SpeedChangeDetector:
         return side != 0
 
     def _restart(self, share: int) -> None:
-        self._share, self._num, self._mean, self._deviation, self._side = share, 0, 0.0, 0.0, 0.0
+        self._share = share
+        self._num = 0
+        self._mean = 0.0
+        self._deviation = 0.0
+        self._side = 0.0

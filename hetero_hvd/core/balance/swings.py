@@ -51,8 +51,10 @@ class Swings:
 
     def __init__(self) -> None:
         self._last: dict[WorkerId, _LastChange] = {}
-        self._moved_at_step, self._changed_at_step = -LASTING_STEPS, -LASTING_STEPS
-        self._num_overtaken, self._num_new_rows = 0, PLAN_ROWS
+        self._moved_at_step = -LASTING_STEPS
+        self._changed_at_step = -LASTING_STEPS
+        self._num_overtaken = 0
+        self._num_new_rows = PLAN_ROWS
         self._history: deque[tuple[StepTiming, ...]] = deque(maxlen=HISTORY_ROWS)
 
     def moved(self, step: int) -> None:

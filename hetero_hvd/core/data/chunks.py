@@ -64,9 +64,11 @@ class ChunkQueues:
         progress: Progress | None = None,
     ) -> None:
         progress = progress or Progress()
-        self._num_chunks, self._per_round = num_chunks, chunks_per_round
+        self._num_chunks = num_chunks
+        self._per_round = chunks_per_round
         self._prefetch = prefetch
-        self._frontier, self._returned = progress.frontier, deque(progress.returned)
+        self._frontier = progress.frontier
+        self._returned = deque(progress.returned)
         self.queues: list[deque[int]] = [deque() for _ in range(num_workers)]
         self._counts: deque[tuple[int, ...]] = deque(maxlen=REMEMBERED_ROUNDS)
         self._limits: deque[list[int]] = deque()

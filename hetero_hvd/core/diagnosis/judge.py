@@ -124,7 +124,8 @@ class Diagnoser:
         is_new = self._num_exchanges > self._looked_at
         if not (is_new or self._has_report):
             return ()
-        self._has_report, self._looked_at = False, self._num_exchanges
+        self._has_report = False
+        self._looked_at = self._num_exchanges
         changed = self._changes() if is_new else set()
         new = []
         for found in self.findings():
@@ -182,8 +183,10 @@ class Diagnoser:
         self._num_of_plan = min(self._num_of_plan, len(steps))
 
     def _joined(self, event: WorkersJoined) -> None:
-        self._members, self._rendezvous_id = event.workers, event.rendezvous_id
-        self._global_batch_size, self._varies = event.global_batch_size, event.wait_free
+        self._members = event.workers
+        self._rendezvous_id = event.rendezvous_id
+        self._global_batch_size = event.global_batch_size
+        self._varies = event.wait_free
         self._is_first = True
         self._forget()
         for episode in self._episodes:
@@ -255,7 +258,8 @@ class Diagnoser:
             return
         cause = event.cause or "unknown"
         if now:
-            now[0].speed_ratio, now[0].cause = event.speed_ratio, cause
+            now[0].speed_ratio = event.speed_ratio
+            now[0].cause = cause
             now[0].causes = event.causes
             return
         episode = Episode(
@@ -294,7 +298,8 @@ class Diagnoser:
         episode.gain_ratio = cost / (step - cost) if 0 < cost < step else None
 
     def _end(self, episode: Episode, step: int) -> None:
-        episode.until_step, episode.until_exchange = step, self._num_exchanges
+        episode.until_step = step
+        episode.until_exchange = self._num_exchanges
 
     def _means(self, num_exchanges: int = WINDOW_EXCHANGES, *, of_plan: bool = False) -> Table:
         """Of each worker that has work, over the newest exchanges; of the present shares alone."""

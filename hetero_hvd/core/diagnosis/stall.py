@@ -52,7 +52,8 @@ class StallWatch:
         """These train together from now on."""
         self._members = {worker: _Heard("", now_seconds) for worker in workers}
         self._gone = set()
-        self._applied_steps, self._stepped_at_seconds = applied_steps, now_seconds
+        self._applied_steps = applied_steps
+        self._stepped_at_seconds = now_seconds
         self._has_stepped = False
 
     def heard(self, worker: WorkerId, beat: Heartbeat, now_seconds: float) -> None:
@@ -64,7 +65,8 @@ class StallWatch:
             if self._has_stepped:
                 self._usual_seconds.append(now_seconds - self._stepped_at_seconds)
             self._has_stepped = True
-            self._applied_steps, self._stepped_at_seconds = beat.applied_steps, now_seconds
+            self._applied_steps = beat.applied_steps
+            self._stepped_at_seconds = now_seconds
 
     def left(self, worker: WorkerId) -> None:
         """A member has done its part; nobody waits for it any more."""
@@ -76,7 +78,8 @@ class StallWatch:
         if worker in self._gone:
             self._gone.remove(worker)
             self._members[worker] = _Heard("", now_seconds)
-            self._stepped_at_seconds, self._has_stepped = now_seconds, False
+            self._stepped_at_seconds = now_seconds
+            self._has_stepped = False
 
     def slept(self, seconds: float) -> None:
         """The watch itself has not run for so long: nobody could be heard."""

@@ -185,7 +185,8 @@ class _Watched:
     def tell(self, worker: WorkerId, step: int, ratio: float) -> StragglerReported:
         """That it is slow, how slow and why."""
         causes = self.causes()
-        self.told, self.num_told_rows = (tuple(causes), ratio), 0
+        self.told = (tuple(causes), ratio)
+        self.num_told_rows = 0
         return StragglerReported(
             step=step,
             worker=worker,
@@ -222,7 +223,8 @@ class _Watched:
             return None
         if ratio >= VERDICT_RATIO * math.exp(-self._chance(len(rows))):
             return None
-        self.is_intermittent, self.well_step = True, rows[0].first_step - 1
+        self.is_intermittent = True
+        self.well_step = rows[0].first_step - 1
         return _mean_ratio(rows)
 
     def _chance(self, num_rows: int) -> float:
@@ -325,7 +327,8 @@ class StragglerWatch:
     def _judge(self, worker: WorkerId, step: int) -> StragglerReported | None:
         watched = self._watched[worker]
         if watched.state != "slow" and (ratio := watched.found_slow()) is not None:
-            watched.state, watched.num_rows_well = "slow", 0
+            watched.state = "slow"
+            watched.num_rows_well = 0
             return watched.tell(worker, step, ratio)
         if watched.state != "healthy" and watched.is_well_again():
             watched.state = "healthy"

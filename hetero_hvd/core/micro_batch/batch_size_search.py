@@ -68,8 +68,10 @@ class KneeSearch:
         best = min(self._seconds.values())
         good = min(size for size, s in self._seconds.items() if s * (1 - GAIN_RATIO) <= best)
         if sum(size > good for size in self._seconds) >= LAST_TRIES:
-            self.size, self.is_settled = good, True
+            self.size = good
+            self.is_settled = True
             return
         wider = min(2 * self.size, most)
         if wider >= FEWEST_RATIO * self.size:
-            self.size, self._num_seen = wider, 0
+            self.size = wider
+            self._num_seen = 0

@@ -45,7 +45,9 @@ class Simulation:
     ) -> None:
         self.scenario = scenario
         self.policy = policy
-        self.step, self.clock, self.num_exchanges = 0, 0.0, 0
+        self.step = 0
+        self.clock = 0.0
+        self.num_exchanges = 0
         self.decisions: list[Decision] = []
         self.sizes_at: list[tuple[int, ...]] = []
         self.efficiency_at: list[float] = []

@@ -166,7 +166,8 @@ class LiveView:
         match event:
             case WorkerStarted():
                 view = self._worker(event.worker)
-                view.state, view.restarts = "starting", event.num_restarts
+                view.state = "starting"
+                view.restarts = event.num_restarts
                 view.slow_since_step = view.slow_cause = view.expected_speed_ratio = None
             case Ready():
                 self._worker(event.worker).state = "ready"
@@ -187,7 +188,8 @@ class LiveView:
                 view.expected_speed_ratio = measured(event.speed_ratio) if event.is_slow else None
 
     def _joined(self, event: WorkersJoined) -> None:
-        self._rendezvous_id, self._members = event.rendezvous_id, event.workers
+        self._rendezvous_id = event.rendezvous_id
+        self._members = event.workers
         self._state.state = "training"
         for view in self._workers.values():
             if view.state == "training":
@@ -197,7 +199,9 @@ class LiveView:
 
     def _timed(self, at_unix_seconds: float, event: StepsTimed) -> None:
         state = self._state
-        state.step, state.epoch, state.loss = event.step, event.epoch, measured(event.loss)
+        state.step = event.step
+        state.epoch = event.epoch
+        state.loss = measured(event.loss)
         late = lateness_seconds(event.timings)
         for worker, row, behind in zip(self._members, event.timings, late, strict=False):
             if row.num_steps > 0:

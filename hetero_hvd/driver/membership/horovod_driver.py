@@ -138,7 +138,8 @@ class AdoptingDriver(ElasticDriver):  # type: ignore[misc] # Horovod has no type
         on_stop: Callable[[str | None], None],
     ) -> None:
         self._available = available
-        self._max_np, self._num_held = max_np, num_held
+        self._max_np = max_np
+        self._num_held = num_held
         self._on_change = on_change
         self._on_stop = on_stop
         self._wake = threading.Event()

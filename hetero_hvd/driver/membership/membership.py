@@ -103,7 +103,8 @@ class Membership:
     async def start_anew(self) -> None:
         """All members are gone: forget them, so that `start` can be called again."""
         await self.close()
-        self._horovod, self.hosts = None, set()
+        self._horovod = None
+        self.hosts = set()
 
     def lost(self, host: str, *, is_orderly: bool = False) -> None:
         """A member is gone or out of reach: its peers must not wait for it until Gloo gives up.
@@ -219,7 +220,8 @@ class Membership:
         is_fault = any(self._find_present(host) is None for host in leaving)
         if (joining, leaving) != self._wish:
             is_new = not any(self._wish)
-            self._wish, self._changed_at_seconds = (joining, leaving), now
+            self._wish = (joining, leaving)
+            self._changed_at_seconds = now
             self._wished_at_seconds = now if is_new else self._wished_at_seconds
         is_quiet = now >= min(
             self._changed_at_seconds + QUIET_SECONDS, self._wished_at_seconds + MAX_WAIT_SECONDS

@@ -28,8 +28,11 @@ class MinWorkersNotice:
         ledger: RunTracker,
         console: Console,
     ) -> None:
-        self._job, self._slots, self._membership = job, slots, membership
-        self._ledger, self._console = ledger, console
+        self._job = job
+        self._slots = slots
+        self._membership = membership
+        self._ledger = ledger
+        self._console = console
         self._is_short = False
 
     def look(self, *, is_ended: bool) -> None:

@@ -28,7 +28,9 @@ class GpuCounts:
         say: Callable[[str], None],
         on_answer: Callable[[], None],
     ) -> None:
-        self._count, self._say, self._on_answer = count, say, on_answer
+        self._count = count
+        self._say = say
+        self._on_answer = on_answer
         self._known: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._failed: set[str] = set()

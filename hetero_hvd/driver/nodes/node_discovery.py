@@ -81,7 +81,9 @@ class NodeDiscovery:
         self._roster = NodeRegistry()
         self._complained_at_seconds = self._asked_at_seconds = -1e9
         self._own_machine = machine_identity()
-        self._names, self._added, self._said = HostResolver(), set[str](), set[str]()
+        self._names = HostResolver()
+        self._added = set[str]()
+        self._said = set[str]()
         self._machines: dict[str, str] = {}
 
     @property

@@ -143,7 +143,8 @@ class WorkerOutput:
         if rest := self._signs.flush():
             self._take(rest)
         self._lines.flush()
-        self._held, self.pulse = None, Pulse()
+        self._held = None
+        self.pulse = Pulse()
 
     def hold(self) -> None:
         """Keep lines back until it is clear whether they are worth showing, or the process ends."""
@@ -158,7 +159,8 @@ class WorkerOutput:
 
     def drop(self) -> None:
         """Show nothing more, and not what was kept back."""
-        self.is_shown, self._held = False, None
+        self.is_shown = False
+        self._held = None
 
     def close(self) -> None:
         """Close the file."""

@@ -30,7 +30,8 @@ class LogLines:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._rendezvous_id, self._step = 0, -1
+        self._rendezvous_id = 0
+        self._step = -1
 
     def observe(self, _at_unix_seconds: float, event: Event) -> None:
         """Follow the run, and log what a person would want to know."""

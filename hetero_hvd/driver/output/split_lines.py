@@ -14,7 +14,8 @@ class LineSplitter:
     """
 
     def __init__(self, take: Callable[[bytes], None], *, max_bytes: int = 65_536) -> None:
-        self._take, self._max_bytes = take, max_bytes
+        self._take = take
+        self._max_bytes = max_bytes
         self._rest = b""
 
     def feed(self, data: bytes) -> None:

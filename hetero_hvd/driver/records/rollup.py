@@ -42,7 +42,8 @@ class Rollups:
 
     def joined(self, event: WorkersJoined) -> None:
         """There are new members."""
-        self._members, self._is_first = event.workers, True
+        self._members = event.workers
+        self._is_first = True
 
     def timed(self, at_unix_seconds: float, event: StepsTimed) -> Iterator[tuple[Any, ...]]:
         """Rows to write: each replaces the one of the same interval and worker.
@@ -56,7 +57,8 @@ class Rollups:
             return
         start_seconds = at_unix_seconds - at_unix_seconds % INTERVAL_SECONDS
         if start_seconds != self._start_seconds:
-            self._start_seconds, self._rows = start_seconds, {}
+            self._start_seconds = start_seconds
+            self._rows = {}
         for worker, timing in zip(self._members, event.timings, strict=True):
             if timing.num_steps > 0:
                 row = self._rows.setdefault(

@@ -50,7 +50,8 @@ class Recorder:
 
     def __init__(self, folder: Path, say: Callable[[str], None] = logger.warning) -> None:
         self._path = folder / FILE
-        self._say, self._is_failing = say, False
+        self._say = say
+        self._is_failing = False
         self._queue: queue.Queue[_Item] = queue.Queue(MAX_WAITING)
         self._thread: threading.Thread | None = None
         self.num_lost = 0

@@ -79,7 +79,8 @@ class RunTracker:
         self._may_remember = job.remember
         self._saved_at_seconds = time.monotonic()
         self._stragglers = StragglerWatch()
-        self._judge, self._stall = Diagnoser(), StallWatch()
+        self._judge = Diagnoser()
+        self._stall = StallWatch()
         self._tolerance = Tolerance(console.say)
         self._explain = console.say if job.explain else None
         self._cluster = make_policy(_balance_config(config), self._remembered)

@@ -165,7 +165,8 @@ class Summary:
         self.num_memberships += 1
         self.global_batch_size = event.global_batch_size
         self._members = event.workers
-        self._is_first_exchange, self._is_planned = True, not event.wait_free
+        self._is_first_exchange = True
+        self._is_planned = not event.wait_free
         self.reached(event.applied_steps)
         for worker in event.workers:
             self.workers[worker].script_ended = None

@@ -157,7 +157,8 @@ class Metrics:
             self._slow.pop(worker, None)
             for entry in WORKER:
                 self._forget(entry.name, worker=str(worker))
-        self._members, self._rendezvous_id = event.workers, event.rendezvous_id
+        self._members = event.workers
+        self._rendezvous_id = event.rendezvous_id
         self._set("world_size", len(event.workers))
         self._set("rendezvous_id", event.rendezvous_id)
         self._add("oom", 0.0)  # all are heard of, so none is known to have happened

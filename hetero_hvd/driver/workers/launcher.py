@@ -144,7 +144,8 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         self._output = output
         self._code = 0
         self._transport: asyncio.SubprocessTransport | None = None
-        self.grace_seconds, self._least_seconds = GRACE_SECONDS, 0.0
+        self.grace_seconds = GRACE_SECONDS
+        self._least_seconds = 0.0
         self._term_at: float | None = None
         self._cutting: asyncio.TimerHandle | None = None
 
@@ -264,7 +265,8 @@ class _LastLine:
     def __init__(self) -> None:
         self.text = ""
         self._lines = LineSplitter(self._take)
-        self.feed, self.flush = self._lines.feed, self._lines.flush
+        self.feed = self._lines.feed
+        self.flush = self._lines.flush
 
     def _take(self, line: bytes) -> None:
         self.text = line[:MAX_WORDS_BYTES].decode(errors="replace").strip() or self.text

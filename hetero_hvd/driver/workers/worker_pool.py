@@ -159,7 +159,8 @@ class WorkerPool:
             if worker in present or self._stays_away(worker, node):
                 continue
             if (held := next((s for s in self._held if s.worker == worker), None)) is not None:
-                held.is_wanted, held.node = True, node
+                held.is_wanted = True
+                held.node = node
                 self._console.say(f"{worker} is wanted again and stays")
             else:
                 path = self._logs / f"{worker.node}-{worker.slot}.log"

@@ -72,7 +72,8 @@ class Pending:
     __slots__ = ("fault", "generation", "number", "result")
 
     def __init__(self, number: int, generation: int) -> None:
-        self.number, self.generation = number, generation
+        self.number = number
+        self.generation = generation
         self.result: torch.Tensor | None = None
         self.fault = ""
 
@@ -162,11 +163,13 @@ class HorovodCollective:
         """
         deadline = time.monotonic() + MAX_INIT_SECONDS
         with self._cutting:
-            self._before, self._own = open_sockets(), None
+            self._before = open_sockets()
+            self._own = None
         while True:
             try:
                 self._hvd.init()
-                self.rank, self.size = self._hvd.rank(), self._hvd.size()
+                self.rank = self._hvd.rank()
+                self.size = self._hvd.size()
                 self._reserve()
                 self._own = self._found_own()
                 break

@@ -52,7 +52,8 @@ class OperationLog:
         self._looked_at = 0.0
         self._open: dict[Handle, _Operation] = {}
         self._ended: list[_Operation] = []
-        self._num_reducing, self._reducing_since = 0, 0.0
+        self._num_reducing = 0
+        self._reducing_since = 0.0
         self.reducing_seconds = 0.0
 
     def launched(self, handle: Handle, op: str, backend: str, num_bytes: int) -> None:

@@ -31,7 +31,8 @@ class InitialiseWith:
     """
 
     def __init__(self, dataset: Any, initialise: Callable[[int], object]) -> None:  # noqa: ANN401
-        self._dataset, self._initialise = dataset, initialise
+        self._dataset = dataset
+        self._initialise = initialise
 
     def __call__(self, number: int) -> None:
         """Called by torch in each loader process."""

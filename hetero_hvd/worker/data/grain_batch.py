@@ -40,7 +40,8 @@ class GrainBatch:
     """
 
     def __init__(self, grains: Sequence[Any], sizes: Sequence[int]) -> None:
-        self._grains, self.sizes = grains, sizes
+        self._grains = grains
+        self.sizes = sizes
         self._known: dict[int, Sequence[Any]] = {}
         self.joined = self._join(grains)
 

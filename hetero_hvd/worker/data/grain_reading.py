@@ -129,7 +129,8 @@ class GrainTrial(torch_data.Dataset[Any]):
     """
 
     def __init__(self, reader: GrainDataset, grain: int) -> None:
-        self._reader, self._grain = reader, grain
+        self._reader = reader
+        self._grain = grain
 
     def __getitem__(self, index: int) -> str:
         """The complaint; see `GrainDataset.complaint`."""

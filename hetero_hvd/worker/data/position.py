@@ -116,7 +116,8 @@ class Position:
         if used or self.chunks:
             self._check(was, own)
         if used and not self.chunks and was != own:
-            self.skipped_samples, self.step_in_epoch = used, 0
+            self.skipped_samples = used
+            self.step_in_epoch = 0
         self.order = own
 
     def _check(self, was: Order, own: Order) -> None:

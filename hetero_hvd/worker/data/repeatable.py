@@ -26,7 +26,8 @@ class Repeatable:
     """
 
     def __init__(self, what: str, model: torch.nn.Module) -> None:
-        self._what, self._model = what, model
+        self._what = what
+        self._model = model
         self._known: dict[Any, OwnGenerators] = {}
 
     def call(

@@ -99,7 +99,9 @@ class ShareLoader:
     ) -> None:
         self.global_batch_size = (loader.batch_size or 1) * accumulation_steps
         self._source = loader
-        self._seed, self._grain, self._undivided = seed, grain, grain or undivided
+        self._seed = seed
+        self._grain = grain
+        self._undivided = grain or undivided
         self._is_stream = isinstance(loader.dataset, torch_data.IterableDataset)
         self._shuffle = not self._is_stream and _is_shuffled(loader)
         if self._is_stream and loader.num_workers:

@@ -58,7 +58,8 @@ class MicroBatchSizer:
         self._tell: Callable[[MicroBatchRaised], object] = lambda _: None
         self._told = 0
         self._reserved_bytes = 0
-        self.size, self.shape = 0, (0, 0)
+        self.size = 0
+        self.shape = (0, 0)
 
     @classmethod
     def of(cls, options: StepOptions, device: torch.device) -> MicroBatchSizer:
@@ -111,7 +112,8 @@ class MicroBatchSizer:
             tell: Tells the driver, at once.
             capacity: Samples that the user allows at a time; -1 = not limited.
         """
-        self._tell, self._capacity = tell, max(0, capacity)
+        self._tell = tell
+        self._capacity = max(0, capacity)
         members = frozenset(workers)
         if self._members and members != self._members:
             self._limit.forgive()
@@ -191,7 +193,8 @@ class MicroBatchSizer:
         if self._meter is not None:
             self._learn(self._meter)
             self._meter.restart()
-        self.size, self._is_done = size, False
+        self.size = size
+        self._is_done = False
         if size > self._told:
             self._told = size
             self._tell(MicroBatchRaised(micro_batch_size=size))

@@ -18,7 +18,8 @@ class ModelCheck:
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._model, self._optimizer = model, optimizer
+        self._model = model
+        self._optimizer = optimizer
         self._former: set[int] = set()
 
     def run(self) -> None:

@@ -35,7 +35,8 @@ class ModelSlot:
     """
 
     def __init__(self, name: str, module: nn.Module, key: str) -> None:
-        self._module, self._key = module, key
+        self._module = module
+        self._key = key
         self.name = name
         self.is_persistent = key not in getattr(module, "_non_persistent_buffers_set", ())
 

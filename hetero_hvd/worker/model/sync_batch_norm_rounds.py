@@ -85,7 +85,8 @@ class SyncRounds:
         except Interrupted as fault:
             self.fault = fault
             return
-        self._collective, self._last = collective, int(numbers.max()) - 1
+        self._collective = collective
+        self._last = int(numbers.max()) - 1
         _current.rounds = self
 
     @property

@@ -36,8 +36,11 @@ class Keeping:
         sizing: MicroBatchSizer,
         is_leader: Callable[[], bool],
     ) -> None:
-        self._replica, self._position, self._order = replica, position, order
-        self._sizing, self._is_leader = sizing, is_leader
+        self._replica = replica
+        self._position = position
+        self._order = order
+        self._sizing = sizing
+        self._is_leader = is_leader
         self._checkpoints = open_checkpoints(os.environ, replica, trainer=next_number())
         self._is_proven = self._was_writing = False
 

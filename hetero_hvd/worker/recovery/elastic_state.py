@@ -70,7 +70,8 @@ class ElasticState:
         pipeline: Pipeline,
         sizing: MicroBatchSizer,
     ) -> None:
-        self._pipeline, self._sizing = pipeline, sizing
+        self._pipeline = pipeline
+        self._sizing = sizing
         self.position = Position(order=loader.order)
         self._replica = Replica({**parts, "position": self.position})
         self._kept = Keeping(
@@ -81,12 +82,14 @@ class ElasticState:
         self._clock = clock
         self._watchdog = Watchdog(clock, lambda: sizing.shape, floor_seconds=floor_seconds)
         self._loader = loader
-        self.numerics, self.work = "", Workload()
+        self.numerics = ""
+        self.work = Workload()
         self._seat: WorkerContext | None = None
         self._membership: WorkerMembership | None = None
         self._agreed = (FRESH, "")
         self._timed_at = (0, math.nan)
-        self._times, self._profile = StepTimes(varies=pipeline.varies), StepProfile(clock)
+        self._times = StepTimes(varies=pipeline.varies)
+        self._profile = StepProfile(clock)
 
     @property
     def seat(self) -> WorkerContext:

@@ -27,8 +27,10 @@ class LastState:
     """
 
     def __init__(self, replica: Replica) -> None:
-        self._replica, self._is_torn = replica, False
-        self.checksum, self.is_trusted = "", True
+        self._replica = replica
+        self._is_torn = False
+        self.checksum = ""
+        self.is_trusted = True
 
     @contextmanager
     def applying(self) -> Iterator[None]:

@@ -44,7 +44,8 @@ class Watchdog:
     def __init__(
         self, clock: PhaseClock, shape: Callable[[], Hashable], *, floor_seconds: float
     ) -> None:
-        self._clock, self._shape = clock, shape
+        self._clock = clock
+        self._shape = shape
         self._passed: set[Hashable] = set()
         self._floor_seconds = floor_seconds
         self._seconds = {str(phase): deque[float](maxlen=LEARNED_STEPS) for phase in OWN_PHASES}

@@ -44,7 +44,8 @@ class GrainBuffers:
 
     def remember(self, places: Iterable[ModelSlot]) -> None:
         """A step begins: keep the buffers."""
-        self._summed, self._others = [], []
+        self._summed = []
+        self._others = []
         for kept in map(Kept.of, places):
             (self._summed if _is_summed(kept) else self._others).append(kept)
 
@@ -56,7 +57,8 @@ class GrainBuffers:
     def drop(self) -> None:
         """The step is not applied: the same, and what the script writes from now on stays."""
         self.restore()
-        self._summed, self._others = [], []
+        self._summed = []
+        self._others = []
 
     @torch.no_grad()
     def write_changes(self, views: Sequence[torch.Tensor], weight: float) -> None:
@@ -94,7 +96,8 @@ class GrainBuffers:
                 continue
             after = before.double() + view.view_as(before).double()
             tensor.copy_(after if tensor.is_floating_point() else after.round())
-        self._summed, self._others = [], []
+        self._summed = []
+        self._others = []
 
 
 def _is_summed(kept: Kept) -> bool:

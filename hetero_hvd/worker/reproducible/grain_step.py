@@ -68,7 +68,8 @@ class GrainStep(Step):
         mode: Reproducible,
     ) -> None:
         super().__init__(model, optimizer, options, device)
-        self._mode, self._model = mode, model
+        self._mode = mode
+        self._model = model
         self._grain_buffers = GrainBuffers()
         self.scales = self._scales = Scales()
         self._parameters: dict[str, Parameter] = {}
@@ -84,7 +85,8 @@ class GrainStep(Step):
     def begin(self, collective: Collective, part: Slice) -> None:  # noqa: ARG002 - see `Step`
         """Start a step on this worker's grains."""
         self._start(part)
-        self._is_second_try, self._has_failed = self.again, False
+        self._is_second_try = self.again
+        self._has_failed = False
         self._is_prepared = False
         self._seeds.use(Stream.SCRIPT)
 
@@ -108,7 +110,8 @@ class GrainStep(Step):
             parameter.grad = None
         assumed = [self._scales.exponents.setdefault(name, 0) for name in self._names()]
         sums.begin(assumed, num_grains=self._mode.num_grains)
-        self._losses, self._weights = [], []
+        self._losses = []
+        self._weights = []
         self._used = [False] * len(self._parameters)
 
     def try_smaller(self) -> bool:

@@ -59,7 +59,8 @@ class WorkerContext:
         self.farewell: Farewell | None = None
         self.rendezvous_id = self._agreed_generation = 0
         self._updates: HostUpdates | None = None
-        self.progress, self._is_terminated = progress, False
+        self.progress = progress
+        self._is_terminated = False
         self._terminated_at_seconds = 0.0
         self._parting = threading.Lock()
         self._has_parted = False
@@ -192,7 +193,8 @@ class WorkerContext:
         def terminated(*_: object) -> None:
             now_seconds = time.monotonic()
             if not self._is_terminated:
-                self._is_terminated, self._terminated_at_seconds = True, now_seconds
+                self._is_terminated = True
+                self._terminated_at_seconds = now_seconds
             elif now_seconds > self._terminated_at_seconds + AGAIN_SECONDS:
                 os._exit(EXIT_TERMINATED)
 

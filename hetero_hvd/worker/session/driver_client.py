@@ -230,7 +230,8 @@ class DriverClient:
         self._heard_at_seconds = time.monotonic()
         with self._lock:  # nothing that `send` was given may come before `Ready`
             connection.send(session.seal(self._ready(connection.socket)))
-            self._connection, self._session = connection, session
+            self._connection = connection
+            self._session = session
 
     def _ready(self, connection: socket.socket) -> Ready:
         return Ready(

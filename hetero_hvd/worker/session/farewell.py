@@ -86,8 +86,10 @@ class Farewell:
         progress: Callable[[], int],
         part: Callable[[], None],
     ) -> None:
-        self._client, self._worker = client, worker
-        self._progress, self._part = progress, part
+        self._client = client
+        self._worker = worker
+        self._progress = progress
+        self._part = part
         hook = sys.excepthook
         self._previous_hook: Hook = hook.previous if isinstance(hook, _Refusal) else hook
         self.is_said = self.has_finished = False
@@ -99,7 +101,8 @@ class Farewell:
 
     def begin(self, on_end: Callable[[], str]) -> None:
         """The script begins a loop over epochs."""
-        self.has_finished, self.on_end = False, on_end
+        self.has_finished = False
+        self.on_end = on_end
         self._client.send(Entered(worker=self._worker))
 
     def await_end(self) -> None:

@@ -21,7 +21,8 @@ PACKAGE = "hetero_hvd"
 class _Formatter(logging.Formatter):
     def __init__(self, step: Callable[[], int], rendezvous_id: Callable[[], int]) -> None:
         super().__init__()
-        self._step, self._rendezvous_id = step, rendezvous_id
+        self._step = step
+        self._rendezvous_id = rendezvous_id
 
     def format(self, record: logging.LogRecord) -> str:
         line = LogRecord(

@@ -28,7 +28,9 @@ class BucketSum:
         own: torch.Tensor | None,
         rounding: Rounding | None,
     ) -> None:
-        self._bucket, self.wire, self.own = bucket, wire, own
+        self._bucket = bucket
+        self.wire = wire
+        self.own = own
         self._rounding = rounding
         self.handle: Handle = None
 

@@ -96,7 +96,9 @@ class BufferSum:
     """
 
     def __init__(self, kept: list[Kept], flat: torch.Tensor, handle: Handle) -> None:
-        self.kept, self.flat, self.handle = kept, flat, handle
+        self.kept = kept
+        self.flat = flat
+        self.handle = handle
 
 
 class BufferAverage:

@@ -45,7 +45,8 @@ class Lookahead:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, update: OptimizerUpdate) -> None:
-        self._optimizer, self._update = optimizer, update
+        self._optimizer = optimizer
+        self._update = update
         self._live: list[torch.Tensor] = []
         self._kept: list[torch.Tensor] = []
         self._state: dict[Any, Any] = {}

@@ -23,8 +23,10 @@ class OptimizerUpdate:
     def __init__(
         self, optimizer: torch.optim.Optimizer, options: StepOptions, device: torch.device
     ) -> None:
-        self._optimizer, self._device = optimizer, device
-        self._scaler, self._clip = options.scaler, options.clip
+        self._optimizer = optimizer
+        self._device = device
+        self._scaler = options.scaler
+        self._clip = options.clip
 
     @property
     def loss_scale(self) -> float:

@@ -26,7 +26,9 @@ class Pipeline:
     """
 
     def __init__(self, step: Step, staleness: Staleness, applied: Callable[[float], None]) -> None:
-        self._step, self._staleness, self._applied = step, staleness, applied
+        self._step = step
+        self._staleness = staleness
+        self._applied = applied
         self._lag = 0
 
     @property

@@ -116,7 +116,8 @@ class Reducer:
         """Let go of the parameters; what they have as gradients stays."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks, self._buckets = [], []
+        self._hooks = []
+        self._buckets = []
 
     def prepare(self, collective: Collective, lane: int = 0) -> None:
         """Zero the gradients and get ready for a step's backward passes.
@@ -126,7 +127,8 @@ class Reducer:
             lane: Another one than those of the steps under way, the same on all workers: it
                 becomes part of the reductions' names.
         """
-        self._collective, self._lane = collective, lane
+        self._collective = collective
+        self._lane = lane
         self._fault = None
         self.last_backward = False
         self._own_are_finite = True

@@ -18,7 +18,8 @@ class Schedule:
     """
 
     def __init__(self, scheduler: LRScheduler | None, interval: Literal["epoch", "step"]) -> None:
-        self._scheduler, self._interval = scheduler, interval
+        self._scheduler = scheduler
+        self._interval = interval
         self._left_at: object = None
 
     def advance(self, interval: Literal["epoch", "step"]) -> None:

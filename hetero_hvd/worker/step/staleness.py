@@ -58,7 +58,8 @@ class Staleness:
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take over another worker's."""
-        self._applied_steps, self.reason = state["applied_steps"], state["reason"]
+        self._applied_steps = state["applied_steps"]
+        self.reason = state["reason"]
         self._guard.state = dict(state["guard"])
 
 

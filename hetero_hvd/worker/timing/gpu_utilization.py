@@ -21,7 +21,8 @@ class DeviceUse:
     """
 
     def __init__(self, uuid: str, *, ask_seconds: float = ASK_SECONDS) -> None:
-        self._uuid, self._ask_seconds = uuid, ask_seconds
+        self._uuid = uuid
+        self._ask_seconds = ask_seconds
         self._ratio = self._told = math.nan
         self._closed = threading.Event()
         if uuid:

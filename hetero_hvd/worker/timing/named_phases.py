@@ -62,7 +62,8 @@ class NamedTimes:
         """Seconds and counts by name; both are empty afterwards."""
         with self._lock:
             taken = self._seconds, self._counts
-            self._seconds, self._counts = {}, {}
+            self._seconds = {}
+            self._counts = {}
         return taken
 
 

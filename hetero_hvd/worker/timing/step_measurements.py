@@ -33,7 +33,8 @@ class StepProfile:
     """
 
     def __init__(self, clock: PhaseClock) -> None:
-        self._clock, self._tracing = clock, open_tracing(os.environ, clock)
+        self._clock = clock
+        self._tracing = open_tracing(os.environ, clock)
         self._meters: dict[str, ThrottleMeter | MemoryStallMeter | ContentionMeter] = {
             "throttled": ThrottleMeter(),
             "memory_stall": MemoryStallMeter(),

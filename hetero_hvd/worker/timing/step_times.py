@@ -22,7 +22,8 @@ class StepTimes:
 
     def __init__(self, *, varies: bool = False) -> None:
         self._varies = varies
-        self._window, self._hurry = TimingWindow(varies=varies), SpeedChangeDetector()
+        self._window = TimingWindow(varies=varies)
+        self._hurry = SpeedChangeDetector()
         self.has_changed = self._is_another = False
         self.ended_at = time.perf_counter()
 

@@ -204,7 +204,9 @@ class TimingWindow:
                 `reducing`, seconds with a reduction under way.
         """
         if share != self._share and not self._varies:
-            self._num_samples, self._num_steps, self._sums = 0, 0, {}
+            self._num_samples = 0
+            self._num_steps = 0
+            self._sums = {}
         self._share = share
         self._num_samples += share
         self._num_steps += 1
@@ -216,7 +218,9 @@ class TimingWindow:
         count = self._num_steps
         share = round(self._num_samples / count) if count else max(0, self._share)
         means = {name: total / count for name, total in self._sums.items()}
-        self._num_samples, self._num_steps, self._sums = 0, 0, {}
+        self._num_samples = 0
+        self._num_steps = 0
+        self._sums = {}
         seconds = {f"{name}_seconds": means.get(name, 0.0 if count else math.nan) for name in TIMED}
         # On a device's own clock phases may lie beside each other: then there is no rest. (`max`
         # gives its first argument, if that is NaN.)

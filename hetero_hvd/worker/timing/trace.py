@@ -68,8 +68,11 @@ class TraceControl:
         self._wish: TraceRequested | None = None
         self._windows: list[TraceRecorder] = []
         self._problem = ""
-        self._from_step, self._to_step, self._end_at = 0, 0, 0.0
-        self._generation, self._num_files = 0, 0
+        self._from_step = 0
+        self._to_step = 0
+        self._end_at = 0.0
+        self._generation = 0
+        self._num_files = 0
         self._is_listening = False
 
     def request(self, wish: TraceRequested) -> None:
@@ -127,8 +130,10 @@ class TraceControl:
 
     def _open(self, wish: TraceRequested, seat: WorkerContext, step: int) -> None:
         name = f"{seat.place.worker.node}-{seat.place.worker.slot}.step{step}"
-        self._from_step, self._to_step = step, step + wish.num_steps
-        self._end_at, self._problem = time.monotonic() + MAX_SECONDS, ""
+        self._from_step = step
+        self._to_step = step + wish.num_steps
+        self._end_at = time.monotonic() + MAX_SECONDS
+        self._problem = ""
         self._generation = seat.collective.generation
         folder = Path(self._config.folder)
         try:

@@ -20,7 +20,10 @@ class ChunkLoader:
     """
 
     def __init__(self, source: ShareLoader, epoch: int, size: int, queue: deque[int]) -> None:
-        self._source, self._epoch, self._size, self._queue = source, epoch, size, queue
+        self._source = source
+        self._epoch = epoch
+        self._size = size
+        self._queue = queue
         self._asked: deque[int] = deque()
         self._seen: set[int] = set()
         self._urgent: deque[int] = deque()

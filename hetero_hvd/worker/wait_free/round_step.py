@@ -111,7 +111,8 @@ class RoundStep(Step):
         flight: InFlightStep = self.in_flight[0]
         loss = super().land(collective)
         samples, *counts = (round(value) for value in flight.totals[3:-2].tolist())
-        self.round_samples, self.counts = samples, tuple(counts)
+        self.round_samples = samples
+        self.counts = tuple(counts)
         return loss
 
     def put_back(self) -> None:

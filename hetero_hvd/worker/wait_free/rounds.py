@@ -37,8 +37,10 @@ class ChunkRounds:
     def __init__(
         self, loader: ShareLoader, step: RoundStep, chunk_size: int, num_ahead: int
     ) -> None:
-        self._loader, self.step = loader, step
-        self._size, self._num_ahead = chunk_size, num_ahead
+        self._loader = loader
+        self.step = step
+        self._size = chunk_size
+        self._num_ahead = num_ahead
         self._queues: ChunkQueues | None = None
         self._position = Position()
         self._rank = self._number = 0
@@ -63,7 +65,8 @@ class ChunkRounds:
             prefetch=state.membership.prefetch_steps,
             progress=self._progress(position),
         )
-        self._rank, self._number = collective.rank, 0
+        self._rank = collective.rank
+        self._number = 0
         self._under_way.clear()
         self.step.put_back()  # the script may have left this loop before the round was full
         own = queues.queues[self._rank]

@@ -50,7 +50,8 @@ class Faults:
 
     def __init__(self, script: Script) -> None:
         self._seconds = script.faults.get(read_place().worker.node, {})
-        self._mark, self._numbers = Path(script.mark), dict.fromkeys(self._seconds, 0)
+        self._mark = Path(script.mark)
+        self._numbers = dict.fromkeys(self._seconds, 0)
 
     def seconds(self, kind: str) -> float:
         """So much longer takes it this time."""
@@ -93,7 +94,9 @@ class _Slow:
     """Garbage that is slow to collect."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds, self._self = seconds, self  # a cycle, so that it takes a collection
+        # a cycle, so that it takes a collection
+        self._seconds = seconds
+        self._self = self
 
     def __del__(self) -> None:
         time.sleep(self._seconds)

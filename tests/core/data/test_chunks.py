@@ -16,7 +16,8 @@ class Team:
     """Workers that take chunks in rounds, each with its own count; one view of the queues."""
 
     def __init__(self, queues, num_workers, num_ahead):
-        self.queues, self.num_ahead = queues, num_ahead
+        self.queues = queues
+        self.num_ahead = num_ahead
         self.used = [0] * num_workers
         self.flights = deque()
         self.done = []

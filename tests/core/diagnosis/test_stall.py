@@ -18,7 +18,8 @@ class Standing:
     def __init__(self):
         self.watch = StallWatch()
         self.watch.begin((ALPHA, BETA), 0, 0.0)
-        self.seconds, self.steps = 0.0, 0
+        self.seconds = 0.0
+        self.steps = 0
 
     def go_on(self, seconds, *phases, steps_per_second=0, is_training=True):
         """What is said in the next seconds; a worker whose phase is None is silent."""

@@ -224,7 +224,9 @@ def test_closing_ends_those_who_wait(cluster):
 def test_the_environment_of_the_first_rendezvous():
     """All that Horovod's C++ side reads, for one slot on a host of its own."""
     place = type("Place", (), {"hostname": "a-0", "rank": 1, "size": 3, "local_rank": 0})
-    place.local_size, place.cross_rank, place.cross_size = 1, 1, 3
+    place.local_size = 1
+    place.cross_rank = 1
+    place.cross_size = 3
     environment = horovod_environment(
         place, rendezvous=("10.0.0.1", 4000), interface="eth1", gloo_timeout_seconds=7
     )

@@ -38,7 +38,8 @@ class Bench:
         self.console = Console(self.stream)
         self.starts = []
         self.exits = []
-        self.answers, self.num_questions = [], 0
+        self.answers = []
+        self.num_questions = 0
         self._script = script
         self.slots = WorkerPool(
             self.console,

@@ -27,9 +27,14 @@ class Alone:
         micro_batch_size=None,
     ):
         del extra_state, micro_batch_size
-        self.model, self.optimizer, self.loader = model, optimizer, loader
-        self.scheduler, self.interval = scheduler, scheduler_interval
-        self.scaler, self.clip, self.accumulation_steps = scaler, clip, accumulation_steps
+        self.model = model
+        self.optimizer = optimizer
+        self.loader = loader
+        self.scheduler = scheduler
+        self.interval = scheduler_interval
+        self.scaler = scaler
+        self.clip = clip
+        self.accumulation_steps = accumulation_steps
 
     def epochs(self, num_epochs):
         """As in the trainer."""

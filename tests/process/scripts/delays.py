@@ -42,7 +42,8 @@ class SlowToMove:
     """A batch of a type of its own."""
 
     def __init__(self, samples, phase):
-        self.x, self.phase = torch.stack(samples), phase
+        self.x = torch.stack(samples)
+        self.phase = phase
 
     def to(self, device):
         """Move it."""

@@ -82,7 +82,8 @@ class Gpt(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.tokens, self.places = nn.Embedding(VOCABULARY, 16), nn.Embedding(LENGTH, 16)
+        self.tokens = nn.Embedding(VOCABULARY, 16)
+        self.places = nn.Embedding(LENGTH, 16)
         block = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
         self.blocks = nn.TransformerEncoder(block, 2, enable_nested_tensor=False)
         self.head = nn.Linear(16, VOCABULARY)
@@ -113,7 +114,9 @@ class Plans:
     """Even shares, or others after each exchange."""
 
     def __init__(self, *, skewed):
-        self.skewed, self.plan, self.number = skewed, None, 0
+        self.skewed = skewed
+        self.plan = None
+        self.number = 0
 
     def joined(self, event):
         """Even at the start."""

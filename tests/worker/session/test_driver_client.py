@@ -37,7 +37,8 @@ class Driver:
     """The driver's end: keeps what arrives, sends what it is told."""
 
     def __init__(self, key, port=0, close_code=0):
-        self.key, self._close_code = key, close_code
+        self.key = key
+        self._close_code = close_code
         self.sessions = queue.Queue()
         self.received = queue.Queue()
         self._server = serve(self._talk, "127.0.0.1", port)
