@@ -23,7 +23,7 @@ def add_nodes_file(command: argparse.ArgumentParser) -> None:
 
 def add_settings(command: argparse.ArgumentParser) -> None:
     """A flag for each setting of the job, as text: checked together with the file."""
-    group = command.add_argument_group("settings of the job, see docs/nodes-yaml.md")
+    group = command.add_argument_group("settings of the job, see docs/reference/nodes-yaml.md")
     for setting in JOB_SETTINGS:
         text = f"{setting.doc} (default: {setting.default_text or setting.default})"
         text = text.replace("%", "%%")

@@ -67,7 +67,7 @@ class JobConfig:
         metadata=about(
             boolean(),
             "train to the same bits on any cluster and through any fault; see "
-            "docs/reproducibility.md for what that costs",
+            "docs/guide/reproducibility.md for what that costs",
         ),
     )
     grain: int = field(
@@ -90,7 +90,7 @@ class JobConfig:
         metadata=about(
             integer(0, 8),
             "steps that may be under way while the next one is computed; hides jitter and slow "
-            "links, see docs/staleness.md",
+            "links, see docs/guide/staleness.md",
         ),
     )
     staleness_warmup_steps: int = field(
@@ -101,7 +101,8 @@ class JobConfig:
         default=False,
         metadata=about(
             boolean(),
-            "no plan: each worker computes until the step before is reduced; see docs/staleness.md",
+            "no plan: each worker computes until the step before is reduced; see "
+            "docs/guide/staleness.md",
         ),
     )
     baseline_steps: int = field(
@@ -227,7 +228,8 @@ class JobConfig:
         default=False,
         metadata=about(
             boolean(),
-            "also use nodes that announce themselves in the local network, see docs/discovery.md",
+            "also use nodes that announce themselves in the local network, see "
+            "docs/guide/discovery.md",
         ),
     )
     cluster_key_file: str | None = field(

@@ -1,4 +1,4 @@
-"""docs/nodes-yaml.md, written from the declarations: `python -m hetero_hvd.config.reference`."""
+"""Writes docs/reference/nodes-yaml.md: `python -m hetero_hvd.config.reference`."""
 
 from __future__ import annotations
 

@@ -43,18 +43,18 @@ class StepOptions:
         accumulation_steps: Batches of the loader in one optimizer step, >= 1.
         bucket_bytes: Size at which a gradient bucket is closed, > 0.
         compression: `none`, `fp16` or `fp16-feedback`; see `Reducer`.
-        reproducible: The same bits on any cluster, see docs/reproducibility.md; None: as the job
-            is started.
+        reproducible: The same bits on any cluster, see docs/guide/reproducibility.md; None: as the
+            job is started.
         grain: Samples of one forward and backward in the reproducible mode, > 0; None: the job's.
         sum_bits: Width of its sums, 64 or 32.
         staleness_bound: Steps that may be under way while the next is computed, 0 to 8, see
-            docs/staleness.md; None: as the job is started.
+            docs/guide/staleness.md; None: as the job is started.
         lookahead: With a staleness bound, compute each gradient where the parameters will be when
             it is applied, guessed with this worker's own gradients; see `worker.step.lookahead`.
         staleness_warmup_steps: Steps with bound 0 first, >= 0; None: the job's.
         wait_free: Each worker computes chunks of `micro_batch_size` samples (None: a sixteenth of
-            the global batch) until the step before is reduced, see docs/staleness.md; None: as the
-            job is started.
+            the global batch) until the step before is reduced: docs/guide/staleness.md; None: as
+            the job is started.
         wait_free_lr: How the learning rate grows with the samples of such a step: `linear`, `sqrt`,
             `none`; `auto`: `sqrt` for Adam and its kind, else `linear`.
     """

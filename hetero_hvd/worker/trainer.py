@@ -61,7 +61,7 @@ class Trainer:
         extra_state: Name to whatever else must be equal on all workers and has a state dict.
         after_step: Called without arguments on every worker each time an optimizer step is applied,
             also where this worker had no part of it: the place for what changes `extra_state`, such
-            as a moving average of the model. See docs/trainer.md.
+            as a moving average of the model. See docs/guide/trainer.md.
         seed: Seed of the data order.
         options: How a step is taken, such as scaler, clip, micro_batch_size, accumulation_steps,
             reproducible and grain; each is described at `worker.options.StepOptions`.

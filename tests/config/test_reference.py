@@ -9,8 +9,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_the_generated_one():
-    """docs/nodes-yaml.md is what `python -m hetero_hvd.config.reference` prints."""
-    assert (ROOT / "docs" / "nodes-yaml.md").read_text(encoding="utf-8") == reference()
+    """docs/reference/nodes-yaml.md is what `python -m hetero_hvd.config.reference` prints."""
+    assert (ROOT / "docs" / "reference" / "nodes-yaml.md").read_text(
+        encoding="utf-8"
+    ) == reference()
 
 
 def test_its_example_is_valid(tmp_path: Path):

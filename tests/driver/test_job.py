@@ -135,7 +135,9 @@ def test_scripts_that_would_train_alone_are_refused(start_job, tmp_path, script,
     assert job.wait() == 2
     output = "\n".join(job.output)
     assert f"script.py calls {call} itself" in job.summary()["reason"]
-    assert "Train with hetero_hvd.Trainer (docs/trainer.md), or start the script with" in output
+    assert (
+        "Train with hetero_hvd.Trainer (docs/guide/trainer.md), or start the script with" in output
+    )
     assert "Traceback" not in output
     assert "trains" not in output
     assert "restart" not in output

@@ -6,7 +6,7 @@ from .conftest import BATCH, assert_exact
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
-LIMIT_SECONDS = 15.0  # half of what Gloo waits for; docs/faults.md has what was measured
+LIMIT_SECONDS = 15.0  # half of what Gloo waits for; docs/operations/faults.md has what was measured
 
 
 DEATHS = [

@@ -1,6 +1,6 @@
 """Every metric that Prometheus can scrape from us: the one place where its name stands.
 
-docs/metrics.md is made of this table; the exporters take their instruments from it.
+docs/reference/metrics.md is made of this table; the exporters take their instruments from it.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ more scrape, if somebody has scraped regularly: then `run_active` is 0. A series
 
 
 def reference() -> str:
-    """The page docs/metrics.md."""
+    """The page docs/reference/metrics.md."""
     parts = [
         HEAD,
         _table("Run and workers, from the driver (label `run_id` on all)", (*RUN, *WORKER)),

@@ -207,7 +207,7 @@ class Answers:
         except TimeoutError:
             return self._refuse(408, f"not complete after {BODY_SECONDS:g} s")
         except (ValueError, KeyError, RecursionError):
-            return self._refuse(400, "not understood, see docs/live-view.md")
+            return self._refuse(400, "not understood, see docs/operations/live-view.md")
 
 
 async def _body(request: Request) -> bytes:

@@ -51,7 +51,7 @@ def check_turn(trainer: object) -> None:
     if other is not None and other is not trainer:
         raise UserError(
             "another Trainer is in the middle of its epochs: finish that loop first, or train both "
-            "models by one Trainer over torch.nn.ModuleList([...]), as docs/trainer.md shows"
+            "models by one Trainer over torch.nn.ModuleList([...]), as docs/guide/trainer.md shows"
         )
 
 

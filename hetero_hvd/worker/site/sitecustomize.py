@@ -26,8 +26,8 @@ def refuse(call: str, launcher: str) -> NoReturn:
     """End this process; the driver repeats the line."""
     sys.stderr.write(
         f"{Path(sys.argv[0]).name} calls {call} itself: started by hetero-hvd each worker would "
-        "train alone. Train with hetero_hvd.Trainer (docs/trainer.md), or start the script with "
-        f"{launcher}\n"
+        "train alone. Train with hetero_hvd.Trainer (docs/guide/trainer.md), or start the script "
+        f"with {launcher}\n"
     )
     raise SystemExit(EXIT_REFUSED)
 

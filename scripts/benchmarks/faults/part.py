@@ -32,7 +32,7 @@ def faults(effort: Effort, say: Say) -> Iterator[Table]:
     table = Table(
         title="Faults",
         text="Seconds from a fault to the next step that the others apply. One machine, Gloo on "
-        "the loopback interface, steps of 20 ms, default settings; see docs/faults.md.",
+        "the loopback interface, steps of 20 ms, default settings; see docs/operations/faults.md.",
         columns=("fault", "median, range", "all"),
     )
     for name, case, num_workers, goal in ROWS:

@@ -98,7 +98,7 @@ def in_plain_torch():
 
 
 def test_adversaries_are_trained_by_one_trainer():
-    """As docs/trainer.md shows: the same steps as with two optimizers in one process."""
+    """As docs/guide/trainer.md shows: the same steps as with two optimizers in one process."""
     pairs = [adversaries() for _ in range(2)]
 
     def work(seat):
