@@ -50,7 +50,10 @@ def num_lines(function):
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_files_and_functions_are_short(path):
-    """A file is read in one sitting: 450 lines; a function has 45 beside its docstring."""
+    """A file is read in one sitting: 450 lines; a function has 45 beside its docstring.
+
+    A constructor, which only puts parts together, may have 60.
+    """
     text = path.read_text()
     assert len(text.splitlines()) <= 450
     functions = [
@@ -58,7 +61,44 @@ def test_files_and_functions_are_short(path):
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    assert {f.name: num_lines(f) for f in functions if num_lines(f) > 45} == {}
+    longest = {f.name: 60 if f.name == "__init__" else 45 for f in functions}
+    assert {f.name: num_lines(f) for f in functions if num_lines(f) > longest[f.name]} == {}
+
+
+def packed(path):
+    """Lines that set several attributes at once, though each gets a value of its own."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+            names = node.targets[0].elts
+            is_packed = isinstance(node.value, ast.Tuple) and len(node.value.elts) == len(names)
+            if is_packed and all(isinstance(name, ast.Attribute) for name in names):
+                written = {ast.unparse(name) for name in names}
+                read = {
+                    ast.unparse(n) for n in ast.walk(node.value) if isinstance(n, ast.Attribute)
+                }
+                if not written & read:  # to exchange two is no packing
+                    yield node.lineno
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_each_attribute_has_its_own_line(path):
+    """Nothing is packed into a line to save another one."""
+    assert list(packed(path)) == []
+
+
+FOLDERS_WITH_ROOM = sorted(
+    path.parent
+    for folder in ("hetero_hvd", "scripts/benchmarks", "tests/kit")
+    for path in (CHECKOUT / folder).rglob("__init__.py")
+)
+
+
+@pytest.mark.parametrize("folder", FOLDERS_WITH_ROOM, ids=relative)
+def test_a_room_can_be_overseen_and_says_what_it_is_for(folder):
+    """At most 13 modules, and a sentence at the door."""
+    modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert len(modules) <= 13
+    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)

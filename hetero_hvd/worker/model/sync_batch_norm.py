@@ -85,7 +85,8 @@ def convert_sync_batch_norm(model: nn.Module) -> nn.Module:
             affine=model.affine,
             track_running_stats=model.track_running_stats,
         )
-        layer._parameters, layer._buffers = model._parameters, model._buffers  # noqa: SLF001
+        layer._parameters = model._parameters  # noqa: SLF001 - the same objects, not copies
+        layer._buffers = model._buffers  # noqa: SLF001
         return layer.train(model.training)
     for name, child in model.named_children():
         setattr(model, name, convert_sync_batch_norm(child))
