@@ -15,8 +15,8 @@ setup(
         "hetero_hvd": [
             "py.typed",
             "driver/web/page/*",
-            "driver/records/page/*",
-            "stack/rules.yml",
+            "driver/reports/page/*",
+            "monitoring/rules.yml",
             "worker/site/*.py",
         ]
     },

@@ -34,7 +34,7 @@ EXIT_OUT_OF_MEMORY = 71
 """The kernel has killed the worker for want of memory; see `driver.workers.micro_batch_cap`."""
 
 GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
-SITE = Path(__file__).parent / "site"
+SITE = Path(__file__).parent / "worker" / "site"
 """Refuses scripts that would train alone; see the module in it."""
 
 

@@ -171,7 +171,7 @@ class AgentServer:
 
 
 class _Driver:
-    """The driver of a worker; see `places.Ending`."""
+    """The driver of a worker; see `places.AgentEnding`."""
 
     def __init__(self, socket: ServerConnection) -> None:
         self._socket = socket

@@ -11,8 +11,7 @@ from hetero_hvd.messages import Admit, MemberLost
 from hetero_hvd.worker.comm.horovod import HorovodCollective
 from hetero_hvd.worker.comm.sockets import connections, cut, open_sockets
 from hetero_hvd.worker.session import driver_client as client_module
-
-from .test_client import Driver, pair, start, wait_for  # noqa: F401 - `start` is a fixture
+from tests.worker.session.test_driver_client import Driver, pair, start, wait_for  # noqa: F401 - `start` is a fixture
 
 
 def test_the_lease_ends_when_the_driver_is_silent(start, monkeypatch):  # noqa: F811

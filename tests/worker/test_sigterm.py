@@ -27,7 +27,7 @@ os.set_blocking(written, False)
 if case == "own descriptor":
     signal.set_wakeup_fd(written)
 seat = SimpleNamespace(_is_terminated=False, _terminated_at_seconds=0.0)
-admission.Seat._drain_on_sigterm(seat)
+admission.WorkerContext._drain_on_sigterm(seat)
 child = os.fork() if case == "child" else 0
 if case == "child" and not child:
     while True:

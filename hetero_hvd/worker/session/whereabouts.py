@@ -12,8 +12,8 @@ import traceback
 from pathlib import Path
 from types import FrameType, TracebackType
 
-PACKAGE = str(Path(__file__).parents[1]) + os.sep
-DOOR = str(Path(__file__).with_name("collective.py"))
+PACKAGE = str(Path(__file__).parents[2]) + os.sep
+DOOR = str(Path(PACKAGE, "worker", "comm", "horovod.py"))
 LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platlib", "purelib"))
 
 OPERATIONS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import write_nodes
+from tests.driver.conftest import write_nodes
 
 pytestmark = pytest.mark.process
 CLOCK = Path(__file__).parents[2] / "fake_clock" / "clock.c"

@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from hetero_hvd.driver.membership.horovod_driver import AdoptingDriver, horovod_environment
-
-from .conftest import wait_until
+from tests.driver.conftest import wait_until
 
 
 class Store:

@@ -26,15 +26,15 @@ class Desk:
         self.news = asyncio.Event()
 
     def expects(self, hello):
-        """See `server.Desk`."""
+        """See `channel_server.ChannelHandler`."""
         return hello.host == "alpha-0" and hello.worker == ALPHA
 
     def connected(self, hello, address):
-        """See `server.Desk`."""
+        """See `channel_server.ChannelHandler`."""
         self.addresses.append((hello.host, address))
 
     def received(self, host, message):
-        """See `server.Desk`."""
+        """See `channel_server.ChannelHandler`."""
         self.heard.append((host, message))
         self.news.set()
 

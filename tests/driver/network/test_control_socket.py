@@ -10,8 +10,7 @@ import pytest
 from hetero_hvd.driver.network import control_socket as control
 from hetero_hvd.driver.network.control_socket import ControlSocket, newest_run
 from hetero_hvd.errors import JobError
-
-from .conftest import until
+from tests.driver.conftest import until
 
 
 def killed(folder, *, at_seconds):

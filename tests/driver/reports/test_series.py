@@ -14,8 +14,7 @@ from hetero_hvd.driver.reports.series import MAX_POINTS, series_of
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import BatchPlan, Finding, Judged, RunStarted, StragglerReported
 from tests.driver import chromium
-
-from .test_records import ALPHA, BETA, JOINED, timed, timing, write
+from tests.driver.records.test_records import ALPHA, BETA, JOINED, timed, timing, write
 
 SHARES = "document.querySelectorAll('svg')[2].querySelectorAll('polygon').length"
 EVIL = "</script><b>not markup</b>"

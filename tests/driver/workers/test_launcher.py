@@ -25,8 +25,7 @@ from hetero_hvd.driver.workers.launcher import (
     supervisor_command,
 )
 from hetero_hvd.errors import JobError
-
-from .conftest import processes_of, until, wait_until
+from tests.driver.conftest import processes_of, until, wait_until
 
 HERE = NodeConfig(name="alpha", directory=None)
 
@@ -229,7 +228,7 @@ def test_ssh_gets_an_argument_vector():
         "/keys/id",
         "train@10.0.0.2",
         "--",
-        "exec '/opt/my python/bin/python' -m hetero_hvd.worker",
+        "exec '/opt/my python/bin/python' -m hetero_hvd.supervisor",
     ]
 
 

@@ -16,8 +16,7 @@ from hetero_hvd.driver.workers.launcher import WorkerProcess, launch_order
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import Admit, Ready
-
-from .conftest import until
+from tests.driver.conftest import until
 
 pytestmark = pytest.mark.process
 

@@ -7,16 +7,32 @@ import pytest
 
 from hetero_hvd.worker.session.whereabouts import OPERATIONS, PACKAGE, waits_in
 
-DOOR = "collective.py wait"
-COPY = (DOOR, "transfer.py copy_state", "membership.py meet", "elastic.py _meet")
-COMPARE = (DOOR, "payloads.py gather_bytes", "integrity.py heal", "elastic.py _compare")
-ENTER, RECOVER = "elastic.py enter", "elastic.py recover"
+DOOR = "comm/horovod.py wait"
+COPY = (
+    DOOR,
+    "recovery/transfer.py copy_state",
+    "recovery/membership.py meet",
+    "recovery/elastic_state.py _meet",
+)
+COMPARE = (
+    DOOR,
+    "comm/payloads.py gather_bytes",
+    "recovery/replica_check.py heal",
+    "recovery/elastic_state.py _compare",
+)
+ENTER, RECOVER = "recovery/elastic_state.py enter", "recovery/elastic_state.py recover"
 EPOCHS, BATCHES = "trainer.py _epochs", "trainer.py batches"
-DRAIN = (DOOR, "pipeline.py drain")
+DRAIN = (DOOR, "step/pipeline.py drain")
 
 STACKS = {
     "survivors take a joiner in, called by the exchange": (
-        (*COPY, RECOVER, "elastic.py _act_on", "elastic.py step_taken", "trainer.py apply"),
+        (
+            *COPY,
+            RECOVER,
+            "recovery/elastic_state.py _act_on",
+            "recovery/elastic_state.py step_taken",
+            "trainer.py apply",
+        ),
         "a new rendezvous",
     ),
     "survivors take a joiner in, called by an evaluation": (
@@ -24,11 +40,20 @@ STACKS = {
         "a new rendezvous",
     ),
     "the joiner": ((*COPY, ENTER, EPOCHS), "a new rendezvous"),
-    "a survivor at the end": ((*COPY, RECOVER, "elastic.py finish", EPOCHS), "a new rendezvous"),
-    "a comparison in mid-epoch": ((*COMPARE, "elastic.py step_taken"), "trainer.step()"),
-    "the last comparison": ((*COMPARE, "elastic.py finish"), "the end of trainer.epochs()"),
+    "a survivor at the end": (
+        (*COPY, RECOVER, "recovery/elastic_state.py finish", EPOCHS),
+        "a new rendezvous",
+    ),
+    "a comparison in mid-epoch": (
+        (*COMPARE, "recovery/elastic_state.py step_taken"),
+        "trainer.step()",
+    ),
+    "the last comparison": (
+        (*COMPARE, "recovery/elastic_state.py finish"),
+        "the end of trainer.epochs()",
+    ),
     "the last step under way": ((*DRAIN, "trainer.py _drain", BATCHES), "trainer.step()"),
-    "it computes": (("step.py backward", "trainer.py step"), ""),
+    "it computes": (("step/step.py backward", "trainer.py step"), ""),
 }
 
 
@@ -77,6 +102,6 @@ def _settled(thread):
 
 def test_each_operation_is_a_function_of_the_package():
     """A function that is renamed is renamed in the table as well."""
-    sources = "".join(path.read_text() for path in Path(PACKAGE, "worker").glob("*.py"))
+    sources = "".join(path.read_text() for path in Path(PACKAGE, "worker").rglob("*.py"))
     for name in OPERATIONS:
         assert f"def {name}(" in sources
