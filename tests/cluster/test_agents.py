@@ -205,7 +205,7 @@ def test_agents_that_stop_end_and_come_back_cost_the_job_nothing_but_time(scene)
         scene.wait_for(f"[{name}:0] takes part")
 
     agents["alpha"].send_signal(signal.SIGSTOP)  # its worker lives
-    scene.wait_for("alpha:0 exited with code 255 after")
+    scene.wait_for("alpha:0 exited with code 255; the job was at step")
     scene.wait_for_steps(20)
     agents["alpha"].kill()
     scene.wait_for("alpha:0 is no longer announced and leaves")

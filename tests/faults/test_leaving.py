@@ -52,12 +52,12 @@ def test_sigterm_and_drain_let_a_worker_go(start):
 def test_nobody_waits_for_what_a_leaving_worker_still_has_to_do(start):
     """A script that uploads something at its end, in `finally`, holds up itself only."""
     fault = {"worker": "beta:0", "step": 10, "kind": "terminate", "linger_seconds": LINGER_SECONDS}
-    job = start(fault, epochs=100)
+    job = start(fault, epochs=200)  # twice as long as it lingers
     job.wait_for("2 workers train together")
     assert "beta:0 was ended" not in job.console
     job.wait_for("beta:0 is given up after 0 restarts: it was asked to leave by SIGTERM")
     assert job.wait() == 0, job.console
-    assert_exact(job, epochs=100, workers=("alpha:0", "gamma:0"))
+    assert_exact(job, epochs=200, workers=("alpha:0", "gamma:0"))
     times = [line[0] for line in job.trace(("beta:0",)) if line[0] > job.fired()[0]]
     longest = max(later - earlier for earlier, later in pairwise(times))
     assert longest < LINGER_SECONDS / 2
