@@ -178,7 +178,8 @@ counted under `agent_collect_errors_total{source="device"}`.
 
 `hetero-hvd stack DIR --driver http://HOST:PORT` writes prometheus.yml, rules with alerts, and
 Grafana provisioning with four dashboards: cluster, run, worker, collectives. `/sd` lists
-the nodes whose [agent](../guide/discovery.md) serves metrics; add other exporters to prometheus.yml.
+the nodes whose [agent](../guide/discovery.md) serves metrics; add other exporters to
+prometheus.yml.
 
 Each run has its own `run_id`: the name of its folder and eight random digits. The exporter puts it
 on all series of the run, so `/sd` attaches nothing. At the end of a run the driver waits for one
