@@ -241,8 +241,10 @@ class Diagnoser:
         for worker, row in table.items():
             found[worker] = row
             num_missing = num_steps - row.num_steps
+            if num_missing <= 0:
+                continue
             before = [kept[worker] for kept in self._tables if worker in kept]
-            if before and num_missing > 0:
+            if before:
                 before.sort(key=lambda kept: kept.step_seconds)
                 usual = msgspec.structs.replace(before[len(before) // 2], num_steps=num_missing)
                 found[worker] = mean_row([usual, row])
