@@ -110,9 +110,10 @@ class Crashes:
             for slot in self._slots.all:
                 if not isinstance(slot.last_word, Crashed):  # its traceback was shown already
                     slot.output.release()
+            again = "; the same again, there or elsewhere, ends the job" if others else ""
             self._console.say(
                 f"{crash.told.worker}: {crash.told.error}: only this worker has raised it, so it "
-                "is lost; the same again, there or elsewhere, ends the job"
+                f"is lost{again}"
             )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -57,6 +58,16 @@ def check_loader(loader: Any) -> None:  # noqa: ANN401 - whatever the script giv
         )
     if loader.batch_size is None:
         raise UserError("the DataLoader has no batch_size: give it the global batch size")
+
+
+def check_count(number: object, name: str) -> None:
+    """Refuse what is no number of things; one of NumPy's is as good as Python's.
+
+    Raises:
+        UserError: It is something else.
+    """
+    if isinstance(number, bool) or not isinstance(number, Integral) or number < 0:
+        raise UserError(f"{name}({number!r}): must be a whole number >= 0")
 
 
 def check_function(function: Any, call: str) -> None:  # noqa: ANN401 - whatever the script gives

@@ -12,7 +12,13 @@ from torch.utils.data import DataLoader
 from hetero_hvd.core.data.grains import Stream, seed_of
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import StalenessEnded
-from hetero_hvd.worker.arguments import check_function, check_loader, check_parts, check_scheduler
+from hetero_hvd.worker.arguments import (
+    check_count,
+    check_function,
+    check_loader,
+    check_parts,
+    check_scheduler,
+)
 from hetero_hvd.worker.benchmark.model_benchmark import open_state
 from hetero_hvd.worker.comm.horovod import Interrupted
 from hetero_hvd.worker.data.seeding import Seeds, own_course
@@ -156,9 +162,13 @@ class Trainer:
         The first comes once this worker is admitted and its model is equal to the others'. The
         scheduler advances when the next one is asked for.
 
+        Args:
+            num_epochs: Of the whole training, those before a resume included; a whole number >= 0.
+
         Raises:
-            UserError: Another trainer is in the middle of its epochs.
+            UserError: Another trainer is in the middle of its epochs, or the number is none.
         """
+        check_count(num_epochs, "trainer.epochs")
         with turn_of(self, self._step.release):
             yield from self._epochs(num_epochs)
 
@@ -281,7 +291,8 @@ class Trainer:
 
         Args:
             metrics: Called with each batch, in evaluation mode and without gradients; gives name to
-                mean over its samples, or (that, weight).
+                mean over its samples, or (that, weight). A name that some batches do not have is
+                the mean over those that do.
             loader: Its `batch_size` bounds each batch; each sample is used exactly once.
 
         Returns:

@@ -232,7 +232,7 @@ def test_out_of_memory_between_layers_that_meet_the_others(start_job):
     script = Path(__file__).with_name("train_norm.py")
     job = start_job("--no-balance", command=(str(script), "beta:0", "5"))
     job.wait_for(r"step 5: beta:0 has no memory for 5 samples at once and goes on with 2")
-    job.wait_for(r"beta:0 trains again after .* \(fault, nothing copied\)")
+    job.wait_for(r"beta:0 trains again after .* \(interrupted, nothing copied\)")
     assert job.wait() == 0
     assert job.summary()["steps"] == 12
     assert job.summary()["replicas_equal"] is True

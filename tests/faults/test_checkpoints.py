@@ -44,7 +44,7 @@ def test_a_killed_driver_leaves_no_orphan_and_a_job_that_goes_on(start, tmp_path
     torn.write_bytes(torn.read_bytes()[:100])
     second = again(tmp_path, ("alpha", "beta"), epochs=60)
     assert second.wait() == 0, second.console
-    assert "is damaged (100 bytes of" in second.console
+    assert "is damaged: 100 bytes where" in second.console
     results = job.results()
     assert len(results) == 2
     assert len({result["state"] for result in results}) == 1

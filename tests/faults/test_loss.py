@@ -31,7 +31,7 @@ def test_a_death_costs_one_worker_and_no_step(start, deaths):
         assert job.recovery_seconds(number) < LIMIT_SECONDS
     # The survivors of each death say so; where all reductions were over there is nothing to repeat.
     said = sum(len(names) - n for n, (*_, place) in enumerate(deaths, 1) if place != "after")
-    assert job.console.count("(fault, nothing copied)") >= said
+    assert job.console.count("(interrupted, nothing copied)") >= said
 
 
 @pytest.mark.parametrize("delay_seconds", [0.02, 0.1, 0.2])

@@ -216,7 +216,7 @@ def test_fewer_epochs_than_were_trained_are_said(tmp_path, caplog):
     first, _ = run(tmp_path / "one", epochs=2)
     last, _ = run(tmp_path / "two", resume=tmp_path / "one", epochs=1)
     assert torch.equal(first, last)
-    assert "2 epochs are trained already, 1 is asked for: nothing is left to do" in caplog.text
+    assert "epochs trained already: 2; asked for: 1 in all: nothing is left to do" in caplog.text
 
 
 def test_what_comes_and_goes_is_said(tmp_path, caplog):

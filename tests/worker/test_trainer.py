@@ -118,6 +118,11 @@ REFUSED = {
     "part": ({"loader": loader_with(RandomSampler(DATA, num_samples=5))}, "must be none"),
     "list": ({"loader": loader_with([3, 1, 2])}, "sampler is a list: must be none"),
     "stream": ({"loader": DataLoader(Stream(), 4, num_workers=1)}, "set num_workers=0"),
+    "nothing": ({"loader": DataLoader([], 4)}, "the training loader has no samples"),
+    "less than a step": (
+        {"loader": DataLoader(DATA, 16, drop_last=True)},
+        "12 samples are less than one step of 16, and drop_last=True leaves them out",
+    ),
 }
 
 
@@ -193,6 +198,7 @@ SETS = {
         DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False)),
         "has a batch_sampler, whose batches cannot be divided among workers",
     ),
+    "nothing": (DataLoader([], 4), "the loader to evaluate has no samples"),
 }
 
 
@@ -274,10 +280,23 @@ def test_an_epoch_may_be_without_steps(kind):
     assert trainer.applied_steps == 0
 
 
-def test_an_empty_dataset_has_no_steps():
-    """Nothing was forgotten where there is nothing to take."""
-    for _ in new_trainer(loader=DataLoader(DATA, 16, drop_last=True)).epochs(2):
-        pass
+@pytest.mark.parametrize("number", [-1, 2.5, True, None, "3"])
+def test_epochs_are_a_whole_number(number):
+    """Whatever else is given is refused before the first one."""
+    with pytest.raises(UserError, match=r"trainer\.epochs\(.*\): must be a whole number >= 0"):
+        next(new_trainer().epochs(number))
+
+
+def test_epochs_that_are_trained_already_are_said(caplog):
+    """The number is that of the whole training, not a further one."""
+    model = nn.Linear(3, 1)
+    trainer = new_trainer(model=model)
+    for _ in range(2):
+        for _ in trainer.epochs(2):
+            for (x,) in trainer.batches():
+                trainer.step(lambda x: model(x).square().mean(), x)
+    assert trainer.applied_steps == 6
+    assert caplog.text.count("asked for: 2 in all: nothing is left to do") == 1
 
 
 def test_batches_are_taken_inside_an_epoch():

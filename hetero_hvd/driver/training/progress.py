@@ -73,8 +73,9 @@ class Progress:
 
     def recovered(self, event: Recovered) -> None:
         """A worker is back in training."""
+        why = "interrupted" if event.cause == "fault" else "new membership"
         how = "state copied" if event.broadcast else "nothing copied"
-        self._say(f"{event.worker} trains again after {event.seconds:.2f} s ({event.cause}, {how})")
+        self._say(f"{event.worker} trains again after {event.seconds:.2f} s ({why}, {how})")
 
     def out_of_memory(self, event: OutOfMemory) -> None:
         """A worker goes on in smaller pieces."""

@@ -103,6 +103,8 @@ class ShareLoader:
         self._grain = grain
         self._undivided = grain or undivided
         self._is_stream = isinstance(loader.dataset, torch_data.IterableDataset)
+        if not self._is_stream:
+            self._check_steps(_check_length(loader, "the training loader"))
         self._shuffle = not self._is_stream and _is_shuffled(loader)
         if self._is_stream and loader.num_workers:
             raise UserError("an IterableDataset is read in the worker itself: set num_workers=0")
@@ -114,6 +116,14 @@ class ShareLoader:
         elif not self._is_stream:
             self._inner = _inner_loader(loader, loader.dataset, self._sampler)
         self._order: tuple[int, np.ndarray[Any, np.dtype[np.int64]]] | None = None
+
+    def _check_steps(self, num_samples: int) -> None:
+        """Refuse an epoch without a step."""
+        if self._source.drop_last and num_samples < self.global_batch_size:
+            raise UserError(
+                f"{num_samples} samples are less than one step of {self.global_batch_size}, and "
+                "drop_last=True leaves them out: no step would be taken"
+            )
 
     @property
     def prefetch_steps(self) -> int:
@@ -284,9 +294,7 @@ def contiguous_batches(
     if isinstance(loader.dataset, torch_data.IterableDataset):
         raise UserError("evaluation needs a dataset with a length, not an IterableDataset")
     _is_shuffled(loader)  # refuses those that would leave samples out
-    num_samples = len(loader.dataset)  # type: ignore[arg-type]
-    if not num_samples:
-        return
+    num_samples = _check_length(loader, "the loader to evaluate")
     enough = [share * -(-num_samples // sum(shares)) for share in shares]
     size = loader.batch_size or 1
     mine, _ = _my_part(range(num_samples), enough, rank, 1 if seeds is None else size)
@@ -301,6 +309,17 @@ def contiguous_batches(
         inner = _inner_loader(loader, GrainDataset(loader.dataset, loader.collate_fn), sampler)
     for part, batch in zip(parts, inner, strict=True):
         yield part.start // size, len(part), batch if seeds is None else grains_of(batch)[0]
+
+
+def _check_length(loader: torch_data.DataLoader[Any], name: str) -> int:
+    """The number of samples of a loader's dataset.
+
+    Raises:
+        UserError: There is none.
+    """
+    if not (num_samples := len(loader.dataset)):  # type: ignore[arg-type]
+        raise UserError(f"{name} has no samples: len(loader.dataset) is 0")
+    return num_samples
 
 
 def try_reading(loader: torch_data.DataLoader[Any], grain: int) -> None:

@@ -135,9 +135,13 @@ class Checkpoints:
         self.wait()
         earlier = _listed(Path(self._settings.resume)) if self._settings.resume else []
         earlier = [item for item in earlier if item[1].trainer == self._trainer]
-        for path, manifest in self._own() + earlier:
-            state = _state(path, manifest)
-            if state is None:
+        found = self._own() + earlier
+        for number, (path, manifest) in enumerate(found, start=1):
+            try:
+                state = _state(path, manifest)
+            except Unreadable as error:
+                others = "trying the one before" if number < len(found) else "there is no other"
+                logger.warning("%s is not taken: %s: %s", path, error, others)
                 continue
             try:
                 words = self._replica.resume(state)
@@ -328,37 +332,33 @@ def _listed(folder: Path) -> list[tuple[Path, Manifest]]:
     )
 
 
-def _state(path: Path, manifest: Manifest) -> dict[str, Any] | None:
-    """What a checkpoint holds, if it can be taken."""
-    payload = _read(path, manifest)
-    if payload is None:
-        return None
-    try:
-        found = unpacked(payload)
-    except Unreadable as error:
-        logger.warning("%s is not taken: %s: trying the one before", path, error)
-        return None
+def _state(path: Path, manifest: Manifest) -> dict[str, Any]:
+    """What a checkpoint holds.
+
+    Raises:
+        Unreadable: It is not what was written, or holds no state.
+    """
+    found = unpacked(_read(path, manifest))
     if not isinstance(found, dict):
-        logger.warning("%s is not taken: it holds no state: trying the one before", path)
-        return None
+        raise Unreadable("it holds no state")
     return found
 
 
-def _read(path: Path, manifest: Manifest) -> bytes | None:
-    """The state's bytes if they are what the manifest says."""
+def _read(path: Path, manifest: Manifest) -> bytes:
+    """The state's bytes.
+
+    Raises:
+        Unreadable: They are not what the manifest says.
+    """
     try:
         payload = (path / STATE).read_bytes()
     except OSError as error:
-        logger.warning("%s is not taken: %s", path, error)
-        return None
+        raise Unreadable(str(error)) from error
+    if len(payload) != manifest.num_bytes:
+        written = manifest.num_bytes
+        raise Unreadable(f"it is damaged: {len(payload)} bytes where {written} were written")
     if hashlib.sha256(payload).hexdigest() != manifest.sha256:
-        logger.warning(
-            "%s is damaged (%d bytes of %d, or others): trying the one before",
-            path,
-            len(payload),
-            manifest.num_bytes,
-        )
-        return None
+        raise Unreadable("it is damaged: its bytes are not those that were written (SHA-256)")
     return payload
 
 

@@ -143,11 +143,11 @@ class ElasticState:
             self._meet()
 
     def check_epochs(self, num_epochs: int) -> None:
-        """Say so if the checkpoint has as many epochs behind it as are asked for, or more."""
+        """Say so if as many epochs are trained as are asked for, or more."""
         done = self.position.epoch
-        if done > num_epochs and self.is_leader:
+        if done >= max(num_epochs, 1) and self.is_leader:
             logger.warning(
-                "%d epochs are trained already, %d is asked for: nothing is left to do",
+                "epochs trained already: %d; asked for: %d in all: nothing is left to do",
                 done,
                 num_epochs,
             )
