@@ -6,6 +6,7 @@ type's name as tag; decoding checks every field's type and raises `msgspec.Valid
 anything else.
 """
 
+from hetero_hvd.messages.causes import BOUND_BY, CAUSES, SLOW_BY, Bound, Cause, FindingKind, SlowBy
 from hetero_hvd.messages.events import (
     ClockMeasured,
     Decided,
@@ -50,6 +51,14 @@ from hetero_hvd.messages.history import event_from_json, event_to_json
 from hetero_hvd.messages.identity import NODE_NAME, Message, WorkerId
 from hetero_hvd.messages.log import MARK as LOG_MARK
 from hetero_hvd.messages.log import LogRecord
+from hetero_hvd.messages.phases import (
+    DEVICE_PHASES,
+    OWN_PHASES,
+    PHASES,
+    STEP_PARTS,
+    Phase,
+    StepPart,
+)
 from hetero_hvd.messages.profile import (
     CollectivesTimed,
     CommMeasured,
@@ -58,18 +67,23 @@ from hetero_hvd.messages.profile import (
     OperationTiming,
     PhasesTimed,
 )
-from hetero_hvd.messages.timing import OWN_PHASES, PHASES, Phase, StepTiming
+from hetero_hvd.messages.timing import StepTiming
 from hetero_hvd.messages.tracing import TraceRequested, TraceWritten
-from hetero_hvd.messages.verdicts import CAUSES, Cause, Finding, FindingKind, Judged
+from hetero_hvd.messages.verdicts import Finding, Judged
 
 __all__ = [
+    "BOUND_BY",
     "CAUSES",
+    "DEVICE_PHASES",
     "LOG_MARK",
     "NODE_NAME",
     "OWN_PHASES",
     "PHASES",
+    "SLOW_BY",
+    "STEP_PARTS",
     "Admit",
     "BatchPlan",
+    "Bound",
     "Cause",
     "ClockAsked",
     "ClockMeasured",
@@ -106,8 +120,10 @@ __all__ = [
     "RunEnded",
     "RunStarted",
     "ScriptEnded",
+    "SlowBy",
     "StalenessEnded",
     "StallReported",
+    "StepPart",
     "StepTiming",
     "StepsTimed",
     "Stop",

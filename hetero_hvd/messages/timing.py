@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from operator import attrgetter
 
 import msgspec
 
-Phase = Literal[
-    "data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer", "evaluation"
-]
-PHASES: tuple[Phase, ...] = get_args(Phase)
-"""What the trainer times, in the order in which a step goes through them; evaluations last."""
+from hetero_hvd.messages.phases import OWN_PHASES
 
-OWN_PHASES: tuple[Phase, ...] = ("data_wait", "transfer", "forward", "backward", "optimizer")
-"""A worker's own work in a step: no wait for others, and nothing that only some steps contain."""
+_own_seconds = attrgetter(*(f"{phase}_seconds" for phase in OWN_PHASES))
 
 
 class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,13 +70,7 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def busy_seconds(self) -> float:
         """The worker's own time in the phases of a step, before any wait for others."""
-        return (
-            self.data_wait_seconds
-            + self.transfer_seconds
-            + self.forward_seconds
-            + self.backward_seconds
-            + self.optimizer_seconds
-        )
+        return float(sum(_own_seconds(self)))
 
     @property
     def own_seconds(self) -> float:

@@ -2,41 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import msgspec
 
+from hetero_hvd.messages.causes import FindingKind
 from hetero_hvd.messages.identity import Message, WorkerId
-
-Cause = Literal[
-    "throttle",
-    "memory",
-    "garbage",
-    "contention",
-    "input",
-    "transfer",
-    "compute",
-    "optimizer",
-    "script",
-    "unknown",
-]
-CAUSES: tuple[Cause, ...] = get_args(Cause)
-"""Why a worker is slower than it should be."""
-
-FindingKind = Literal[
-    "straggler",
-    "input",
-    "transfer",
-    "compute",
-    "optimizer",
-    "script",
-    "evaluation",
-    "contention",
-    "communication",
-    "imbalance",
-    "memory",
-    "stall",
-]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
-from hetero_hvd.messages import OWN_PHASES, Phase
+from hetero_hvd.messages import DEVICE_PHASES, OWN_PHASES, Phase
 
 NO_PHASE = ("", 0.0)
-OF_HOST = ("data_wait", "comm_wait", "evaluation")
-"""Phases that the host's clock times, whatever the device."""
 
 
 class Event(Protocol):
@@ -104,7 +102,7 @@ class PhaseClock:
 
     def _new_events(self, name: Phase) -> tuple[Event, Event] | None:
         """To put around a phase that the device takes; None for one of the host."""
-        if self._device_clock is None or name in OF_HOST:
+        if self._device_clock is None or name not in DEVICE_PHASES:
             return None
         return self._device_clock(), self._device_clock()
 

@@ -12,13 +12,7 @@ from torch.utils.data import DataLoader
 from hetero_hvd.core.data.grains import Stream, seed_of
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import StalenessEnded
-from hetero_hvd.worker.arguments import (
-    check_count,
-    check_function,
-    check_loader,
-    check_parts,
-    check_scheduler,
-)
+from hetero_hvd.worker import arguments
 from hetero_hvd.worker.benchmark.model_benchmark import open_state
 from hetero_hvd.worker.comm.horovod import Interrupted
 from hetero_hvd.worker.data.seeding import Seeds, own_course
@@ -89,8 +83,8 @@ class Trainer:
         seed: int = 0,
         **options: Unpack[TrainerOptions],
     ) -> None:
-        check_parts(model, optimizer, loader, after_step)
-        check_scheduler(scheduler, scheduler_interval, optimizer)
+        arguments.check_parts(model, optimizer, loader, after_step)
+        arguments.check_scheduler(scheduler, scheduler_interval, optimizer)
         own = step_options(options, loader_batch_size=loader.batch_size)
         self._model = model.to(device())
         self._schedule = Schedule(scheduler, scheduler_interval)
@@ -168,7 +162,7 @@ class Trainer:
         Raises:
             UserError: Another trainer is in the middle of its epochs, or the number is none.
         """
-        check_count(num_epochs, "trainer.epochs")
+        arguments.check_count(num_epochs, "trainer.epochs")
         with turn_of(self, self._step.release):
             yield from self._epochs(num_epochs)
 
@@ -267,7 +261,7 @@ class Trainer:
             The mean loss over the global batch, the same number on every worker.
         """
         check_turn(self)
-        check_function(loss_function, "trainer.step(loss_function, *batch)")
+        arguments.check_function(loss_function, "trainer.step(loss_function, *batch)")
         self._refuse_in_after_step("trainer.step")
         self._check_begun()
         position = self._state.position
@@ -298,8 +292,8 @@ class Trainer:
         Returns:
             Name to weighted mean, the same numbers on every worker.
         """
-        check_function(metrics, "trainer.evaluate(metrics, loader)")
-        check_loader(loader)
+        arguments.check_function(metrics, "trainer.evaluate(metrics, loader)")
+        arguments.check_loader(loader)
         if self._rounds is not None:
             self._rounds.check_evaluation()
         if self._is_after_step:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hetero_hvd.core.printable import printable
-from hetero_hvd.core.view.live import BAR_PHASES, LiveState, WorkerView
+from hetero_hvd.core.view.live import LiveState, WorkerView
+from hetero_hvd.messages import STEP_PARTS
 
 BAR_CHARACTERS = 30
-LETTERS = dict(zip(BAR_PHASES, "dtfb.oe_", strict=True))
 NUM_EVENTS = 8
 MIB = 2**20
 
@@ -31,7 +31,7 @@ def _lines(state: LiveState, num_events: int) -> Iterator[str]:
     longest = max((sum(worker.phases.values()) for worker in state.workers), default=0.0)
     for worker in state.workers:
         yield f"{worker.name:{width}}  {_row(worker, longest)}"
-    yield "phases: " + "  ".join(f"{LETTERS[name]} {name.replace('_', ' ')}" for name in BAR_PHASES)
+    yield "phases: " + "  ".join(f"{part.letter} {part.words}" for part in STEP_PARTS)
     yield from (words for _, words in state.events[-num_events:])
 
 
@@ -52,10 +52,10 @@ def _row(worker: WorkerView, longest: float) -> str:
 def _bar(worker: WorkerView, longest: float) -> str:
     """One letter for each thirtieth of the longest step; rounding never makes it longer."""
     bar, seconds = "", 0.0
-    for name in BAR_PHASES:
-        seconds += worker.phases.get(name, 0.0)
+    for part in STEP_PARTS:
+        seconds += worker.phases.get(part.name, 0.0)
         end = round(BAR_CHARACTERS * seconds / longest) if longest > 0 else 0
-        bar += LETTERS[name] * (end - len(bar))
+        bar += part.letter * (end - len(bar))
     return bar
 
 

@@ -12,21 +12,12 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Footer, Static
 
-from hetero_hvd.cli.watch.live_table import LETTERS, table_of
+from hetero_hvd.cli.watch.live_table import table_of
 from hetero_hvd.core.printable import printable
 from hetero_hvd.core.view.live import LiveState
 from hetero_hvd.errors import JobError
+from hetero_hvd.messages import STEP_PARTS
 
-COLOURS = (
-    "red",
-    "dark_orange",
-    "blue",
-    "cyan",
-    "bright_black",
-    "magenta",
-    "green",
-    "white",
-)
 NUM_EVENTS = 30
 
 
@@ -70,8 +61,9 @@ class Screen(App[None]):
 def coloured(state: LiveState) -> Text:
     """The table with its bars in colour."""
     text = Text("\n".join(table_of(state, num_events=NUM_EVENTS)), no_wrap=True)
-    for letter, colour in zip(LETTERS.values(), COLOURS, strict=True):
-        text.highlight_regex(re.escape(letter) + "{3,}", f"{colour} reverse")  # no word has three
+    for part in STEP_PARTS:
+        bar = re.escape(part.letter) + "{3,}"  # no word has three
+        text.highlight_regex(bar, f"{part.terminal_colour} reverse")
     return text
 
 

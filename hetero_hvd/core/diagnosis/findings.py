@@ -9,11 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import msgspec
 
 from hetero_hvd.core.diagnosis.memory_room import memory_room
-from hetero_hvd.messages import OWN_PHASES, Finding, FindingKind, StepTiming, WorkerId
+from hetero_hvd.messages import (
+    BOUND_BY,
+    OWN_PHASES,
+    SLOW_BY,
+    STEP_PARTS,
+    Bound,
+    Cause,
+    Finding,
+    FindingKind,
+    SlowBy,
+    StepTiming,
+    WorkerId,
+)
 
 BOUND_RATIO = 0.25
 """Part of a step that something must take to be named as what binds the run."""
@@ -32,61 +45,6 @@ UNEQUAL_RATIO = 0.9
 
 Rows = Mapping[WorkerId, StepTiming]
 """A mean row of each member that has work."""
-
-_NEXT: Mapping[FindingKind, str] = {
-    "input": "more loader workers, faster storage, or less work per sample in the data set",
-    "transfer": "pinned memory and smaller samples (types, sizes) on the way to the device",
-    "compute": "faster devices, mixed precision, or a smaller model",
-    "optimizer": "a fused optimizer (fused=True), or fewer and larger steps",
-    "script": "do less between steps: log and print less often, validate with trainer.evaluate, "
-    "save with the trainer's checkpoints; hetero_hvd.phase tells which part takes long",
-    "evaluation": "evaluate less often, or on fewer samples",
-    "contention": "fewer programs, workers or threads on its machine",
-    "communication": "accumulation_steps, bucket_bytes or compression of the Trainer; if it is "
-    "worse than it was, look at the network between the nodes",
-}
-_WHERE: Mapping[FindingKind, str] = {
-    "input": "waiting for data",
-    "transfer": "copying to the device",
-    "compute": "computing",
-    "optimizer": "in the optimizer",
-    "script": "between steps, in your script's own code",
-    "evaluation": "in trainer.evaluate",
-    "contention": "waiting for a processor that others use",
-    "communication": "in reduction, on every worker",
-}
-"""Where the part of a step goes that is told."""
-
-_CAUSES: Mapping[str, tuple[str, str]] = {
-    "throttle": ("a CPU quota holds it back", "raise the CPU quota of {node}"),
-    "memory": (
-        "its processes wait for memory that the kernel takes from them",
-        "more memory for {node}, or fewer processes on it",
-    ),
-    "garbage": (
-        "Python's garbage collection stops it",
-        "gc.freeze() once model and data are built, and fewer new objects in each step",
-    ),
-    "contention": (
-        "other programs or workers take its processor",
-        "look at what else runs on {node}, or give it fewer workers or threads",
-    ),
-    "input": ("it waits for its data", "faster storage or more loader workers on {node}"),
-    "transfer": ("copying to its device takes long", "look at what else uses {node}'s bus"),
-    "compute": (
-        "its own computation takes long",
-        "look at the loss function and at what else runs on {node}, at its clock and temperature",
-    ),
-    "optimizer": (
-        "its optimizer takes long",
-        "look at the optimizer's own work on {node}: hooks, clipping, state in slow memory",
-    ),
-    "script": (
-        "its script takes long between steps",
-        "look at what the script does on {node} between steps: printing, validation, saving",
-    ),
-    "unknown": ("the cause is not known", "look at {node}: its load, clock, disk and network"),
-}
 
 
 @dataclass(kw_only=True)
@@ -202,7 +160,7 @@ def _best_seconds(rows: Rows, times: Mapping[WorkerId, float]) -> float:
 
 def _straggler(episode: Episode, rows: Rows) -> Finding:
     worker, cost, is_past = episode.worker, episode.cost_seconds_per_step, False
-    what_to_do = _CAUSES.get(episode.cause, _CAUSES["unknown"])[1].format(node=worker.node)
+    what_to_do = _slow_by(episode.cause).advice.format(node=worker.node)
     speed = f"{episode.speed_ratio:.2f} of its own speed ({_why(episode)})"
     words = f"{worker} is slow since step {episode.since_step}: {speed}"
     words += _compensated(episode, rows) + _price(episode)
@@ -233,10 +191,15 @@ def _straggler(episode: Episode, rows: Rows) -> Finding:
     )
 
 
+def _slow_by(cause: str) -> SlowBy:
+    """What is told of a cause; an earlier version may have recorded one that is not known now."""
+    return SLOW_BY.get(cast("Cause", cause), SLOW_BY["unknown"])
+
+
 def _why(episode: Episode) -> str:
     """The cause in words; of two, what part of the lost time each accounts for."""
     causes = [episode.cause, *(cause for cause in episode.causes if cause != episode.cause)]
-    words = [f"{cause}: {_CAUSES.get(cause, _CAUSES['unknown'])[0]}" for cause in causes]
+    words = [f"{cause}: {_slow_by(cause).words}" for cause in causes]
     if len(words) > 1:
         ratios = [episode.causes.get(cause, math.nan) for cause in causes]
         pairs = zip(words, ratios, strict=True)
@@ -278,8 +241,8 @@ def bound(rows: Rows) -> Finding:
         return _incomplete("compute", "what binds the run: no step was measured")
     reduction = min(row.comm_wait_seconds for row in rows.values())
     parts = {name: _parts(row, reduction) for name, row in rows.items()}
-    gains: dict[FindingKind, float] = {
-        kind: _gain(rows, parts, kind, reduction) for kind in _NEXT if kind != "compute"
+    gains: dict[Bound, float] = {
+        kind: _gain(rows, parts, kind, reduction) for kind in BOUND_BY if kind != "compute"
     }
     longest = max(map(_pace_seconds, rows.values()))
     setters = [
@@ -300,18 +263,18 @@ def bound(rows: Rows) -> Finding:
     return Finding(
         kind=kind,
         is_complete=True,
-        words=f"bound by {kind}: {own[kind]:.0%} of a step is spent {_WHERE[kind]}{where}",
+        words=f"bound by {kind}: {own[kind]:.0%} of a step is spent {BOUND_BY[kind].words}{where}",
         evidence=evidence,
         max_gain_ratio=gains.get(kind),
-        next_step=_NEXT[kind],
+        next_step=BOUND_BY[kind].advice,
     )
 
 
 def _named(
-    parts: Mapping[WorkerId, Mapping[FindingKind, float]],
-    gains: Mapping[FindingKind, float],
+    parts: Mapping[WorkerId, Mapping[Bound, float]],
+    gains: Mapping[Bound, float],
     setters: Sequence[WorkerId],
-) -> tuple[FindingKind, WorkerId]:
+) -> tuple[Bound, WorkerId]:
     """What to name, and on which of those who set the pace it takes most.
 
     It is what would gain most; computing where nothing else takes a good part of a step that could
@@ -326,7 +289,7 @@ def _named(
         for kind, gain in gains.items()
         if gain > IMBALANCE_RATIO and parts[worst[kind]].get(kind, 0.0) >= BOUND_RATIO
     ]
-    kind: FindingKind = max(good, key=lambda name: gains[name], default="compute")
+    kind: Bound = max(good, key=lambda name: gains[name], default="compute")
     if "contention" in good and gains["contention"] >= CONTENTION_RATIO * gains[kind]:
         kind = "contention"
     return kind, worst[kind]
@@ -334,8 +297,8 @@ def _named(
 
 def _gain(
     rows: Rows,
-    parts: Mapping[WorkerId, Mapping[FindingKind, float]],
-    kind: FindingKind,
+    parts: Mapping[WorkerId, Mapping[Bound, float]],
+    kind: Bound,
     reduction_seconds: float,
 ) -> float:
     """By how much faster the run would be if that part took no time on any worker."""
@@ -366,18 +329,16 @@ def _pace_seconds(row: StepTiming) -> float:
     return max(row.busy_seconds, row.step_seconds - row.comm_wait_seconds)
 
 
-def _parts(row: StepTiming, reduction_seconds: float) -> dict[FindingKind, float]:
+def _parts(row: StepTiming, reduction_seconds: float) -> dict[Bound, float]:
     """What a worker's step is made of, as parts of it."""
     evaluation = row.evaluation_seconds if math.isfinite(row.evaluation_seconds) else 0.0
-    seconds: dict[FindingKind, float] = {
-        "input": row.data_wait_seconds,
-        "transfer": row.transfer_seconds,
-        "compute": row.forward_seconds + row.backward_seconds,
-        "optimizer": row.optimizer_seconds,
-        "script": _pace_seconds(row) - row.busy_seconds - evaluation,
-        "evaluation": evaluation,
-        "communication": reduction_seconds,
-    }
+    seconds: dict[Bound, float] = {cause: 0.0 for cause in BOUND_BY if cause != "contention"}
+    for part in STEP_PARTS:
+        if part.owner == "step":
+            seconds[part.cause] += getattr(row, part.column)  # type: ignore[index]
+    seconds["script"] = _pace_seconds(row) - row.busy_seconds - evaluation
+    seconds["evaluation"] = evaluation
+    seconds["communication"] = reduction_seconds
     held_back = row.throttled_seconds if math.isfinite(row.throttled_seconds) else 0.0
     if math.isfinite(row.contention_seconds):  # within the others
         seconds["contention"] = row.contention_seconds - held_back

@@ -6,38 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hetero_hvd.messages import Cause, StepTiming
+from hetero_hvd.messages import SLOW_BY, Cause, StepTiming
 
 PARTS: Mapping[Cause, tuple[str, ...]] = {
-    "input": ("data_wait_seconds",),
-    "transfer": ("transfer_seconds",),
-    "compute": ("forward_seconds", "backward_seconds"),
-    "optimizer": ("optimizer_seconds",),
-    "script": ("other_seconds",),
+    cause: slow.columns for cause, slow in SLOW_BY.items() if slow.columns
 }
 """What a worker's own time is made of; together they are all of it."""
 
 STOPS: Mapping[Cause, str] = {
-    "throttle": "throttled_seconds",
-    "memory": "memory_stall_seconds",
-    "garbage": "garbage_seconds",
-    "contention": "contention_seconds",
+    cause: slow.stops_by for cause, slow in SLOW_BY.items() if slow.stops_by
 }
 """What stops a worker, whichever part of its step it is in."""
 
-STOPPED_RATIO: Mapping[Cause, float] = {
-    "throttle": 0.8,
-    "memory": 0.05,
-    "garbage": 0.5,
-    "contention": 0.8,
-}
-"""Part of the lost time that a stop must account for to be named, in this order. Waits for memory
-are 0 on a healthy machine: the kernel counts waits for pages that it has just taken away, not its
-own work of taking them nor other reads: 0.1 to 0.4 was measured. On a busy machine contention is a
-part of whatever else takes long, so it is named only where it is nearly all of it."""
-
-PER_STEP: tuple[Cause, ...] = ("optimizer", "script", "garbage")
+PER_STEP = frozenset(cause for cause, slow in SLOW_BY.items() if slow.is_per_step)
 """What does not grow with a worker's share."""
+
+BESIDE_COMPUTE = tuple(cause for cause in PARTS if cause not in ("compute", "script"))
+"""What the rest of a worker's busy time is made of."""
 
 EXPLAINED_RATIO = 0.8
 """Part of the lost time that one cause, or two together, must account for to be named."""
@@ -80,7 +65,7 @@ class Usual:
     """What each part of a worker's step normally takes.
 
     Attributes:
-        seconds: By part, stop or `processor`: per sample, or per step for those of `PER_STEP`.
+        seconds: By part, stop or `processor`: per sample, or per step for what does not grow.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -88,7 +73,7 @@ class Usual:
     def learn(self, row: StepTiming) -> None:
         """A row of a healthy worker."""
         for name, value in _measured(row).items():
-            each = value if name in PER_STEP else value / row.local_batch_size
+            each = value / _size(name, row)
             before = self.seconds.get(name, each)
             self.seconds[name] = before + SMOOTHING * (each - before)
 
@@ -96,7 +81,7 @@ class Usual:
         """What it should take in such a step."""
         if name not in self.seconds:
             return default
-        return self.seconds[name] * (1 if name in PER_STEP else row.local_batch_size)
+        return self.seconds[name] * _size(name, row)
 
     def excess(self, row: StepTiming, expected_busy_seconds: float) -> dict[Cause, float]:
         """Seconds more than usual; `compute` takes what no other part of the busy time has."""
@@ -106,7 +91,7 @@ class Usual:
             for name in (*PARTS, *STOPS)
             if name in found
         }
-        others = sum(excess[name] for name in ("input", "transfer", "optimizer"))
+        others = sum(excess[name] for name in BESIDE_COMPUTE)
         excess["compute"] = row.busy_seconds - expected_busy_seconds - others
         throttled = excess.get("throttle", 0.0)
         if "contention" in excess:  # the kernel counts a quota's time there too
@@ -132,8 +117,8 @@ def causes_of(losses: Sequence[Loss]) -> dict[Cause, float]:
     )
     if not lost > 0:
         return {}
-    for stop, least in STOPPED_RATIO.items():
-        if (ratio := excess.get(stop, 0.0) / lost) >= least:
+    for stop in STOPS:
+        if (ratio := excess.get(stop, 0.0) / lost) >= SLOW_BY[stop].least_ratio:
             return {stop: min(1.0, ratio)}
     device = parts["compute"] + parts["optimizer"]
     if parts["compute"] >= parts["optimizer"] and device >= EXPLAINED_RATIO * lost:
@@ -144,6 +129,11 @@ def causes_of(losses: Sequence[Loss]) -> dict[Cause, float]:
     both: dict[Cause, float] = {name: parts[name] / lost for name in (first, second)}
     is_second = both[second] >= SECOND_RATIO and sum(both.values()) >= EXPLAINED_RATIO
     return both if is_second else {}
+
+
+def _size(name: str, row: StepTiming) -> int:
+    """How many times in a row a part is paid for: for each sample, or once."""
+    return 1 if name in PER_STEP else row.local_batch_size
 
 
 def _measured(row: StepTiming) -> dict[str, float]:

@@ -15,7 +15,7 @@ from hetero_hvd.core.diagnosis.arrival_skew import lateness_seconds
 from hetero_hvd.core.diagnosis.judge import Diagnoser
 from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.messages import (
-    PHASES,
+    STEP_PARTS,
     BatchPlan,
     DeviceUsed,
     Event,
@@ -34,9 +34,6 @@ from hetero_hvd.messages import (
     WorkersJoined,
     WorkerStarted,
 )
-
-BAR_PHASES = (*PHASES, "other")
-"""What a step is made of: the phases and the rest."""
 
 MAX_EVENTS = 100
 MAX_POINTS = 600
@@ -80,6 +77,23 @@ class WorkerView(msgspec.Struct, kw_only=True):
     expected_speed_ratio: float | None = None
 
 
+class PartView(msgspec.Struct, frozen=True, kw_only=True):
+    """How a part of a step is shown.
+
+    Attributes:
+        name: As in `WorkerView.phases`.
+        words: For people.
+        colour: Of its bar.
+    """
+
+    name: str
+    words: str
+    colour: str
+
+
+PARTS = [PartView(name=part.name, words=part.words, colour=part.colour) for part in STEP_PARTS]
+
+
 class LiveState(msgspec.Struct, kw_only=True):
     """A run as it stands; plain data, the body of GET /state.
 
@@ -91,6 +105,7 @@ class LiveState(msgspec.Struct, kw_only=True):
         loss: Of that step.
         samples_per_second: Of the whole job.
         verdict: What limits the run, in sentences; see `core.diagnosis.findings`.
+        parts: Of a step, in the order of its bars.
         workers: By name.
         throughput: Points (seconds since 1970, samples per second), oldest first.
         events: (seconds since 1970, words), oldest first.
@@ -103,6 +118,7 @@ class LiveState(msgspec.Struct, kw_only=True):
     loss: float | None = None
     samples_per_second: float | None = None
     verdict: list[str] = msgspec.field(default_factory=list)
+    parts: list[PartView] = msgspec.field(default_factory=PARTS.copy)
     workers: list[WorkerView] = msgspec.field(default_factory=list)
     throughput: list[tuple[float, float]] = msgspec.field(default_factory=list)
     events: list[tuple[float, str]] = msgspec.field(default_factory=list)
@@ -231,7 +247,7 @@ def measured(value: float) -> float | None:
 
 
 def _measure(view: WorkerView, row: StepTiming) -> None:
-    seconds = {name: getattr(row, f"{name}_seconds") for name in BAR_PHASES}
+    seconds = {part.name: getattr(row, part.column) for part in STEP_PARTS}
     view.phases = {name: value for name, value in seconds.items() if math.isfinite(value)}
     view.share = row.local_batch_size
     view.step_seconds = measured(row.step_seconds)

@@ -10,20 +10,13 @@ from typing import Any
 
 from hetero_hvd.core.view.live_words import trace_in_words
 from hetero_hvd.driver.records.reader import Record
-from hetero_hvd.messages import CollectivesTimed, PhasesTimed, TraceWritten
+from hetero_hvd.messages import STEP_PARTS, CollectivesTimed, PhasesTimed, TraceWritten
 
-COLUMNS = {
-    "data_wait": "data",
-    "transfer": "copy",
-    "forward": "fwd",
-    "backward": "bwd",
-    "optimizer": "opt",
-    "evaluation": "eval",
-    "other": "other",
-    "comm_wait": "comm",
-    "overlapped_comm": "hidden",
-}
-"""Column of the rollups without `_seconds` to its heading."""
+_BESIDE = "overlapped_comm"
+HEADINGS = {
+    part.name: part.heading for part in sorted(STEP_PARTS, key=lambda part: part.owner == "others")
+} | {_BESIDE: "hidden"}
+"""Column of the rollups without `_seconds` to its heading: waiting for others comes last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +26,7 @@ class WorkerPhases:
     Attributes:
         worker: `node:slot`.
         step_seconds: Of a whole step.
-        phases: Name of `COLUMNS` to its mean.
+        phases: Name of `HEADINGS` to its mean.
         lateness_seconds: So much later than the first one it was ready to reduce.
         named: Name of the script's own to (seconds of one block, number of blocks), whole run.
     """
@@ -59,7 +52,7 @@ def phases_of(record: Record) -> tuple[WorkerPhases, ...]:
         WorkerPhases(
             worker=worker,
             step_seconds=_mean(rows[worker], "step_seconds"),
-            phases={name: _mean(rows[worker], f"{name}_seconds") for name in COLUMNS},
+            phases={name: _mean(rows[worker], f"{name}_seconds") for name in HEADINGS},
             lateness_seconds=longest - waits[worker],
             named=named.get(worker, {}),
         )
@@ -72,7 +65,7 @@ def in_words(workers: Sequence[WorkerPhases], record: Record) -> Iterator[str]:
     if not workers:
         return
     width = max(len(worker.worker) for worker in workers)
-    heads = ["step", *COLUMNS.values(), "late"]
+    heads = ["step", *HEADINGS.values(), "late"]
     yield "milliseconds per step (hidden: reduction beside other work; late: behind the first)"
     yield f"  {'':{width}}" + "".join(f"{head:>8}" for head in heads)
     for worker in workers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 from hetero_hvd.driver.reports.series import Series
 from hetero_hvd.errors import JobError
@@ -39,7 +40,8 @@ def draw(series: Series, path: Path) -> None:
             for phase, values in series.phases[name].items()
             if phase in PHASES
         }
-        _stack(axis, series.steps, milliseconds, f"{name}: ms")
+        colours = [series.colours[words] for words in milliseconds]
+        _stack(axis, series.steps, milliseconds, f"{name}: ms", colours)
     for axis in axes:
         for mark in series.marks:
             axis.axvline(mark.step, color=COLOURS[mark.kind], linewidth=0.8)
@@ -50,8 +52,15 @@ def draw(series: Series, path: Path) -> None:
         raise JobError(f"{path}: {error}") from error
 
 
-def _stack(axis, steps: list[int], lines: dict[str, list[float | None]], label: str) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001 - matplotlib's Axes
-    axis.stackplot(steps, [_zeros(line) for line in lines.values()], labels=list(lines))
+def _stack(
+    axis: Any,  # noqa: ANN401 - matplotlib's Axes
+    steps: list[int],
+    lines: dict[str, list[float | None]],
+    label: str,
+    colours: list[str] | None = None,
+) -> None:
+    heights = [_zeros(line) for line in lines.values()]
+    axis.stackplot(steps, heights, labels=list(lines), colors=colours)
     axis.set(ylabel=label)
     axis.legend(loc="upper left", fontsize="small", ncols=len(lines))
 

@@ -14,6 +14,7 @@ from hetero_hvd.driver.records.reader import history, read_record
 from hetero_hvd.driver.reports.facts import RunFacts, facts_of
 from hetero_hvd.messages import (
     PHASES,
+    STEP_PARTS,
     BatchPlan,
     Event,
     StepsTimed,
@@ -54,6 +55,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         loss: Of the last step of each point.
         shares: Worker to samples per step.
         phases: Worker to phase to seconds per step.
+        colours: Phase in words to the colour that it has everywhere.
         marks: What happened.
     """
 
@@ -67,6 +69,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     loss: list[float | None]
     shares: dict[str, list[float | None]]
     phases: dict[str, dict[str, list[float | None]]]
+    colours: dict[str, str]
     marks: list[Mark]
 
 
@@ -146,6 +149,7 @@ def _series(
             }
             for name in names
         },
+        colours={part.words: part.colour for part in STEP_PARTS},
         marks=marks,
     )
 

@@ -23,7 +23,7 @@ from hetero_hvd.core.view.metric_names import PREFIX, RUN, WORKER
 from hetero_hvd.driver.training.summary import TableStats
 from hetero_hvd.messages import (
     CAUSES,
-    PHASES,
+    STEP_PARTS,
     CollectivesTimed,
     Crashed,
     Decided,
@@ -43,7 +43,7 @@ from hetero_hvd.messages import (
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper ends in seconds; with +Inf the 13 that 10,000 ranks can bear."""
 
-PHASE_FIELDS = {phase: f"{phase}_seconds" for phase in (*PHASES, "other")}
+PHASE_FIELDS = {part.name: part.column for part in STEP_PARTS}
 PHASE_FIELDS["h2d"] = PHASE_FIELDS["transfer"]
 """Label of a phase to its column; `h2d` is the old label of `transfer`, for one more release."""
 

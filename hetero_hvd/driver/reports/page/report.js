@@ -1,10 +1,6 @@
 "use strict";
 const run = JSON.parse(document.getElementById("data").textContent);
 const COLOURS = ["#2563eb", "#059669", "#d97706", "#7c3aed", "#dc2626", "#0891b2", "#be185d", "#65a30d"];
-const PHASES = { // as on the live page; live.css
-  "data wait": "#dc2626", transfer: "#d97706", forward: "#2563eb", backward: "#0891b2",
-  "comm wait": "#9ca3af", optimizer: "#7c3aed",
-};
 const W = 900, H = 210, LEFT = 62, RIGHT = 12, TOP = 8, BOTTOM = 22;
 const SPACE = "http://www.w3.org/2000/svg";
 const everything = [run.steps[0] ?? 0, run.steps.at(-1) ?? 1];
@@ -40,7 +36,7 @@ function plot(title, unit, series, stacked) {
   const legend = box.appendChild(make("p"));
   legend.className = "legend";
   series.forEach((one, index) => {
-    one.colour = PHASES[one.name] ?? COLOURS[index % COLOURS.length];
+    one.colour = run.colours[one.name] ?? COLOURS[index % COLOURS.length];
     if (series.length < 2) return;
     const button = legend.appendChild(make("button"));
     const colour = button.appendChild(make("i"));

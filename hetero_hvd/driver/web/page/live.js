@@ -1,6 +1,5 @@
 "use strict";
 // Everything from the run is written with textContent: no name or message can become markup.
-const PHASES = ["data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer", "evaluation", "other"];
 const SVG = "http://www.w3.org/2000/svg";
 const RETRY_MS = 2000;
 const SILENT_MS = 40000; // the server says something every 15 s
@@ -24,14 +23,14 @@ const percent = (value) => (value == null ? "–" : `${Math.round(value * 100)} 
 const seconds = (value) => (value == null ? "–" : `${(value * 1e3).toFixed(0)} ms`);
 const memory = (value) => (value == null ? "–" : `${(value / 2 ** 20).toFixed(0)} MiB`);
 
-function bar(worker, longest) {
+function bar(parts, worker, longest) {
   const svg = shape("svg", { class: "bar", viewBox: "0 0 100 16", preserveAspectRatio: "none" });
   let x = 0;
-  for (const phase of PHASES) {
-    const width = (100 * (worker.phases[phase] || 0)) / longest;
-    const rect = shape("rect", { class: phase, x, y: 0, width, height: 16 });
+  for (const part of parts) {
+    const width = (100 * (worker.phases[part.name] || 0)) / longest;
+    const rect = shape("rect", { fill: part.colour, x, y: 0, width, height: 16 });
     const title = shape("title", {});
-    title.textContent = `${phase.replace("_", " ")} ${seconds(worker.phases[phase])}`;
+    title.textContent = `${part.words} ${seconds(worker.phases[part.name])}`;
     rect.append(title);
     svg.append(rect);
     x += width;
@@ -39,10 +38,10 @@ function bar(worker, longest) {
   return svg;
 }
 
-function row(worker, longest) {
+function row(parts, worker, longest) {
   const tr = make("tr", "", worker.slow_since_step == null ? "" : "slow");
   const phases = make("td", "", "bar");
-  phases.append(bar(worker, longest));
+  phases.append(bar(parts, worker, longest));
   tr.append(
     make("td", worker.name), make("td", worker.state), make("td", number(worker.share), "n"), phases,
     make("td", seconds(worker.step_seconds), "n"),
@@ -63,6 +62,14 @@ function plot(points) {
   at("scale").textContent = `top: ${number(top)} samples/s; the last ${number(last - first)} s`;
 }
 
+function legend(part) {
+  const item = make("span", "");
+  const square = shape("svg", { viewBox: "0 0 1 1" });
+  square.append(shape("rect", { fill: part.colour, width: 1, height: 1 }));
+  item.append(square, part.words);
+  return item;
+}
+
 function show(state) {
   at("run").textContent = state.run_id;
   at("verdict").replaceChildren(...state.verdict.map((sentence) => make("p", sentence)));
@@ -76,9 +83,10 @@ function show(state) {
     pair.append(make("dt", name), make("dd", value));
     return pair;
   }));
-  const sum = (worker) => PHASES.reduce((total, phase) => total + (worker.phases[phase] || 0), 0);
+  at("legend").replaceChildren(...state.parts.map(legend));
+  const sum = (worker) => state.parts.reduce((total, part) => total + (worker.phases[part.name] || 0), 0);
   const longest = Math.max(1e-9, ...state.workers.map(sum));
-  at("workers").replaceChildren(...state.workers.map((worker) => row(worker, longest)));
+  at("workers").replaceChildren(...state.workers.map((worker) => row(state.parts, worker, longest)));
   plot(state.throughput);
   at("events").replaceChildren(...state.events.slice().reverse().map(([time, words]) =>
     make("li", `${new Date(time * 1000).toLocaleTimeString()}  ${words}`)));
@@ -106,11 +114,6 @@ async function follow(token) {
 }
 
 async function live() {
-  at("legend").replaceChildren(...PHASES.map((phase) => {
-    const item = make("span", "");
-    item.append(make("i", "", phase), phase.replace("_", " "));
-    return item;
-  }));
   for (; ;) {
     const token = new URLSearchParams(location.hash.slice(1)).get("token");
     try {
