@@ -191,8 +191,8 @@ class NodeConfig:
     devices: tuple[int | str, ...] | None = field(
         default=None,
         metadata=about(
-            ListOf(DEVICE, "a list of devices"),
-            "CUDA devices, one per slot; [] is CPU only",
+            ListOf(DEVICE, "a list of devices such as [0, 1]; [] is the CPU"),
+            "CUDA devices, one per slot",
             default_text="GPU i for slot i",
         ),
     )

@@ -360,7 +360,7 @@ class JobController:
         if self.ledger.summary.workers[slot.worker].finished is None:
             self._console.say(
                 f"the script of {slot.worker} has ended after {event.applied_steps} steps, before "
-                "its last epoch"
+                "trainer.epochs() was through"
             )
 
     def _not_started(self, slot: Slot, code: int, what: str) -> None:

@@ -63,7 +63,10 @@ class TraceOrders:
         try:
             order: Order = msgspec.convert(wish, Order)
         except msgspec.ValidationError as error:
-            raise UserError(f"trace: {error}") from error
+            raise UserError(
+                f"trace: found {wish}, must have steps, 1 to {MAX_TRACE_STEPS}, and workers as "
+                "NODE:SLOT"
+            ) from error
         ready = {slot.worker: slot for slot in self._slots() if slot.is_available}
         names = ready if order.workers is None else map(WorkerId.parse, order.workers)
         chosen = set(names)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -212,30 +213,43 @@ def _curve(speed: float, overhead_seconds: float, block_size: int) -> TrueCurve:
 
 
 def _floats(text: str) -> tuple[float, ...]:
-    return tuple(float(part) for part in text.split(","))
+    with _expecting("numbers with commas between", text):
+        return tuple(float(part) for part in text.split(","))
 
 
 def _ints(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    with _expecting("whole numbers with commas between", text):
+        return tuple(int(part) for part in text.split(","))
 
 
 def _swing(text: str) -> Swing:
-    worker, ratio, steps = text.split(":")
-    if float(ratio) <= 0 or int(worker) < 0 or int(steps) < 1:
-        raise ValueError(text)
-    return Swing(worker=int(worker), time_ratio=float(ratio), num_steps=int(steps))
+    with _expecting("WORKER:RATIO:STEPS", text):
+        worker, ratio, steps = text.split(":")
+        if float(ratio) <= 0 or int(worker) < 0 or int(steps) < 1:
+            raise ValueError
+        return Swing(worker=int(worker), time_ratio=float(ratio), num_steps=int(steps))
 
 
 def _change(text: str) -> Change:
-    step, worker, ratio, *over = text.split(":")
-    if float(ratio) <= 0 or int(worker) < 0:
-        raise ValueError(text)
-    return Change(
-        step=int(step),
-        worker=int(worker),
-        time_ratio=float(ratio),
-        over_steps=int("".join(over) or 0),
-    )
+    with _expecting("STEP:WORKER:RATIO[:OVER]", text):
+        step, worker, ratio, *over = text.split(":")
+        if float(ratio) <= 0 or int(worker) < 0:
+            raise ValueError
+        return Change(
+            step=int(step),
+            worker=int(worker),
+            time_ratio=float(ratio),
+            over_steps=int("".join(over) or 0),
+        )
+
+
+@contextmanager
+def _expecting(form: str, text: str) -> Iterator[None]:
+    """Refuse what is not of that form, in words."""
+    try:
+        yield
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}, must be {form}") from None
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
@@ -58,6 +59,22 @@ def check_loader(loader: Any) -> None:  # noqa: ANN401 - whatever the script giv
         )
     if loader.batch_size is None:
         raise UserError("the DataLoader has no batch_size: give it the global batch size")
+
+
+def check_extra_state(extra_state: object) -> None:
+    """Refuse what cannot be copied to a worker that joins, nor kept in a checkpoint.
+
+    Raises:
+        UserError: A part of it is such a thing.
+    """
+    if not isinstance(extra_state, Mapping):
+        raise UserError(f"extra_state is {kind_of(extra_state)}: must be a dict of name to part")
+    for name, part in extra_state.items():
+        if not all(callable(getattr(part, law, None)) for law in ("state_dict", "load_state_dict")):
+            raise UserError(
+                f"extra_state[{name!r}] is {kind_of(part)}: must have state_dict() and "
+                "load_state_dict(state), as docs/guide/trainer.md shows for a number"
+            )
 
 
 def check_count(number: object, name: str) -> None:

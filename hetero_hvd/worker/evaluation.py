@@ -29,7 +29,10 @@ from hetero_hvd.worker.reproducible.mode import Reproducible
 from hetero_hvd.worker.session.admission import device
 from hetero_hvd.worker.step.buffer_average import Kept
 
-Means = Mapping[str, torch.Tensor | float]
+Mean = torch.Tensor | float
+Means = Mapping[str, Mean | tuple[Mean, Mean]]
+"""Name to mean, or to (mean, weight) where it has a weight of its own."""
+
 Sums = dict[str, list[tuple[float, float]]]
 """Name to weighted value and weight of each batch, in order."""
 
@@ -46,8 +49,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int
 
 
-Metrics = Means | tuple[Means, torch.Tensor | float]
-"""Name to mean over a batch's samples, or (that, weight) where the mean is over something else."""
+Metrics = Means | tuple[Means, Mean]
+"""Name to mean over a batch's samples, or (that, weight) where all are over something else."""
 
 
 def evaluate_part(
@@ -87,7 +90,7 @@ def evaluate_part(
                 use = partial(repeated[1].use, Stream.METRICS, number)
                 use()
                 found = repeated[0].call(metrics, arguments, put_back=use)
-            _add(sums, *_means_and_weight(found, num_samples))
+            _add(sums, _weighted(found, num_samples))
     return msgspec.msgpack.encode(Part(sums=sums, num_samples=len(loader.dataset)))  # type: ignore[arg-type]
 
 
@@ -113,39 +116,57 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
             each.restore()
 
 
-def _means_and_weight(found: Any, num_samples: int) -> tuple[dict[str, float], float]:  # noqa: ANN401
-    """What the user's function gave, as numbers.
+RULE = "must return a dict of name to mean (a number or a scalar tensor), or (that, weight)"
+
+
+def _weighted(found: Any, num_samples: int) -> Iterator[tuple[str, float, float]]:  # noqa: ANN401
+    """Name, mean and weight of each metric that the user's function gave.
 
     Raises:
-        UserError: It is something else.
+        UserError: It gave something else.
     """
-    means, weight = found if isinstance(found, tuple) and len(found) == 2 else (found, num_samples)  # noqa: PLR2004
-    rule = "must return a dict of name to mean (a number or a scalar tensor), or (that, weight)"
-    if not isinstance(means, Mapping):
-        raise UserError(f"metrics returned {kind_of(found)}: {rule}")
-    for name, mean in means.items():
+    means, common = found if isinstance(found, tuple) and len(found) == 2 else (found, num_samples)  # noqa: PLR2004
+    if not isinstance(means, Mapping) or not means:
+        said = "an empty dict" if isinstance(means, Mapping) else kind_of(means)
+        raise UserError(f"metrics returned {said}: {RULE}")
+    for name, value in means.items():
         if not isinstance(name, str):
-            raise UserError(f"metrics returned the name {name!r}: {rule}, names being strings")
+            raise UserError(f"metrics returned the name {name!r}: {RULE}, names being strings")
+        has_own = isinstance(value, tuple) and len(value) == 2  # noqa: PLR2004 - (mean, weight)
+        mean, weight = value if has_own else (value, common)
         if not is_scalar(mean):
-            raise UserError(f"metrics returned {kind_of(mean)} for {name!r}: {rule}")
-    if not is_scalar(weight) or not 0 <= float(weight) < math.inf:
-        found = weight if is_scalar(weight) else kind_of(weight)
-        raise UserError(f"metrics returned the weight {found}: must be a number >= 0")
-    return {name: float(mean) for name, mean in means.items()}, float(weight)
+            raise UserError(f"metrics returned {kind_of(mean)} for {name!r}: {RULE}")
+        if not is_scalar(weight) or not 0 <= float(weight) < math.inf:
+            wrong = weight if is_scalar(weight) else kind_of(weight)
+            raise UserError(f"metrics returned the weight {wrong}: must be a number >= 0")
+        yield name, float(mean), float(weight)
 
 
-def _add(sums: Sums, means: Mapping[str, float], weight: float) -> None:
-    if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
-        return
-    for name, mean in means.items():
-        sums.setdefault(name, []).append((mean * weight, weight))
+def _add(sums: Sums, found: Iterable[tuple[str, float, float]]) -> None:
+    """Add a batch's metrics; a mean over nothing is NaN: it must not spoil the sum.
+
+    Raises:
+        UserError: They have other names than those of the batches before.
+    """
+    batch = {name: (mean * weight if weight else 0.0, weight) for name, mean, weight in found}
+    if sums and sums.keys() != batch.keys():
+        raise UserError(_other_names(sums, batch))
+    for name, part in batch.items():
+        sums.setdefault(name, []).append(part)
+
+
+def _other_names(before: Iterable[str], now: Iterable[str]) -> str:
+    return (
+        f"metrics returned {', '.join(sorted(before))} for one batch, {', '.join(sorted(now))} for "
+        "another: must be the same names for each, on all workers; (mean, 0) tells nothing of one"
+    )
 
 
 def merge(parts: Sequence[bytes]) -> dict[str, float]:
     """The means over the whole set; summed in the set's order, the same number on every worker.
 
     Raises:
-        JobError: The workers' sets differ.
+        JobError: The workers' sets, or the names of their metrics, differ.
     """
     sums: Sums = {}
     found = [msgspec.msgpack.decode(part, type=Part) for part in parts]
@@ -156,12 +177,17 @@ def merge(parts: Sequence[bytes]) -> dict[str, float]:
             "(in rank order): it must be the same set on all workers, not a part of it on each"
         )
     for part in found:
+        if part.sums and sums and part.sums.keys() != sums.keys():
+            raise JobError(f"trainer.evaluate: {_other_names(sums, part.sums)}")
         for name, batches in part.sums.items():
             sums.setdefault(name, []).extend(batches)
-    return {
-        name: sum(total for total, _ in batches) / sum(weight for _, weight in batches)
-        for name, batches in sums.items()
-    }
+    return {name: _mean(batches) for name, batches in sums.items()}
+
+
+def _mean(batches: Sequence[tuple[float, float]]) -> float:
+    """The weighted mean; NaN over nothing."""
+    weight = sum(weight for _, weight in batches)
+    return sum(total for total, _ in batches) / weight if weight else math.nan
 
 
 class Evaluations:

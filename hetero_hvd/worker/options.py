@@ -154,8 +154,8 @@ def step_options(given: TrainerOptions, *, loader_batch_size: int | None) -> Ste
             f"clip={options.clip!r}: must be a function of the parameters, such as "
             "lambda parameters: clip_grad_norm_(parameters, 1.0)"
         )
-    bounds_itself = options.micro_batch_size or reproducible_of(options)
-    if options.accumulation_steps > 1 and not bounds_itself:
+    divides_itself = reproducible_of(options) or wait_free_of(options)
+    if options.accumulation_steps > 1 and not (options.micro_batch_size or divides_itself):
         options = replace(options, micro_batch_size=loader_batch_size)
     global_batch_size = (loader_batch_size or 0) * options.accumulation_steps
     if options.equal_micro_batches and global_batch_size % options.undivided:

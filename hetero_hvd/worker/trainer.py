@@ -9,19 +9,21 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from hetero_hvd.core.data.grains import Stream, seed_of
+from hetero_hvd.core.data.grains import Stream
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import StalenessEnded
 from hetero_hvd.worker import arguments
+from hetero_hvd.worker.after_step import AfterStep
 from hetero_hvd.worker.benchmark.model_benchmark import open_state
 from hetero_hvd.worker.comm.horovod import Interrupted
-from hetero_hvd.worker.data.seeding import Seeds, own_course
+from hetero_hvd.worker.data.seeding import Seeds
 from hetero_hvd.worker.data.share_loader import ShareLoader, SharesAt, Slice
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.evaluation import Evaluations, Metrics
 from hetero_hvd.worker.micro_batch.split import Loss, is_unpacked
 from hetero_hvd.worker.options import TrainerOptions, step_options
 from hetero_hvd.worker.out_of_memory import contribute
+from hetero_hvd.worker.own_loop import OwnLoop
 from hetero_hvd.worker.recovery.membership import WorkerMembership
 from hetero_hvd.worker.recovery.replica import Trainable, all_parts
 from hetero_hvd.worker.recovery.workload import describe_workload
@@ -84,6 +86,7 @@ class Trainer:
         **options: Unpack[TrainerOptions],
     ) -> None:
         arguments.check_parts(model, optimizer, loader, after_step)
+        arguments.check_extra_state(extra_state or {})
         arguments.check_scheduler(scheduler, scheduler_interval, optimizer)
         own = step_options(options, loader_batch_size=loader.batch_size)
         self._model = model.to(device())
@@ -113,9 +116,9 @@ class Trainer:
         self._left_at = 0
         others = (extra_state or {}).values()
         self._evaluations = Evaluations(model, others, self._state, self._step.clock, mode)
-        self._after_step = after_step
-        self._is_after_step = False
-        self._seed = seed
+        self._after_step = AfterStep(after_step, seed)
+        self._own_loop = OwnLoop()
+        self._is_through = False
         self._epoch_exhausted = self._has_batches = False
 
     @property
@@ -170,6 +173,7 @@ class Trainer:
         position = self._state.position
         place = self._state.seat.place
         self._step.emulation = Emulation.of(place.settings.get("emulate"), place.worker)
+        self._is_through = False
         join(self._state, self._mode)
         self._state.check_epochs(num_epochs)
         while position.epoch < num_epochs or not self._state.finish():
@@ -198,6 +202,7 @@ class Trainer:
             position.next_epoch()
             self._evaluations.step_begins()
             self._schedule.advance("epoch")
+        self._is_through = True
         self._fingerprints.close()
 
     def batches(self) -> Iterator[Any]:
@@ -211,6 +216,8 @@ class Trainer:
             UserError: `step` (or `apply`) was not called for the batch before.
         """
         check_turn(self)
+        if self._is_through:
+            raise UserError("trainer.batches() belongs into the loop over trainer.epochs()")
         self._has_batches = True
         self._parts_of = None
         while True:
@@ -231,7 +238,7 @@ class Trainer:
                     yield part.batch
                     self._schedule.check()
                 else:
-                    self.apply()
+                    self._apply()
                 is_due = self._step.again
             if self._slice is not None and membership is self._state.membership:
                 raise UserError("trainer.step (or apply) was not called for the last batch")
@@ -262,14 +269,14 @@ class Trainer:
         """
         check_turn(self)
         arguments.check_function(loss_function, "trainer.step(loss_function, *batch)")
-        self._refuse_in_after_step("trainer.step")
+        self._after_step.refuse("trainer.step")
         self._check_begun()
         position = self._state.position
         step = position.applied_steps
         unpacked = is_unpacked(batch, self._slice and self._slice.batch)
         while True:
             contribute(self._step, self._state, loss_function, batch)
-            is_taken = self.apply() or position.applied_steps > step
+            is_taken = self._apply() or position.applied_steps > step
             if is_taken or unpacked is None or self._staleness.now or self._rounds:
                 return position.loss
             part = self._slice if self._step.again else self._next_part()
@@ -285,8 +292,9 @@ class Trainer:
 
         Args:
             metrics: Called with each batch, in evaluation mode and without gradients; gives name to
-                mean over its samples, or (that, weight). A name that some batches do not have is
-                the mean over those that do.
+                mean over its samples, or (that, weight) where all are over something else; a mean
+                may also have a weight of its own, as (mean, weight). The names are the same for
+                each batch.
             loader: Its `batch_size` bounds each batch; each sample is used exactly once.
 
         Returns:
@@ -296,7 +304,7 @@ class Trainer:
         arguments.check_loader(loader)
         if self._rounds is not None:
             self._rounds.check_evaluation()
-        if self._is_after_step:
+        if self._after_step.is_running:
             result = self._evaluations.run_apart(metrics, loader)
         elif self._num_idle:  # who does not come does not apply what is under way, either
             is_first = self._last is not None and not self._last.first_sample
@@ -314,10 +322,11 @@ class Trainer:
 
         With `backward` and `apply` this is what `step` is made of.
         """
-        yield from self._step.micro_batches(batch)
+        yield from self._own_loop.each(self._step.micro_batches(batch))
 
     def backward(self, loss: Loss) -> None:
         """Lower level: backward of one micro-batch's loss; once for each of `micro_batches`."""
+        self._own_loop.backward()
         self._step.backward(loss)
 
     def apply(self) -> bool:
@@ -327,8 +336,12 @@ class Trainer:
             Whether the step was taken. If not, the membership has changed: `batches` hands out this
             worker's new part.
         """
-        self._refuse_in_after_step("trainer.apply")
+        self._after_step.refuse("trainer.apply")
         self._check_begun()
+        self._own_loop.apply()
+        return self._apply()
+
+    def _apply(self) -> bool:
         is_taken = self._take()
         self._schedule.leave()
         return is_taken
@@ -381,25 +394,8 @@ class Trainer:
             worker, step = self._state.seat.place.worker, self._state.position.applied_steps
             reason = self._staleness.reason
             self._state.seat.tell(StalenessEnded(worker=worker, step=step, reason=reason))
-        self._call_after_step()
+        self._after_step.call(self._state.position)
         self._fingerprints.step_done(self._state.position, is_leader=self.is_leader)
-
-    def _call_after_step(self) -> None:
-        """With random numbers of its own, which are the same on every worker."""
-        if self._after_step is None:
-            return
-        position = self._state.position
-        place = position.epoch, position.applied_steps
-        self._is_after_step = True
-        try:
-            with own_course(seed_of(self._seed, *place, 0, Stream.AFTER_STEP)):
-                self._after_step()
-        finally:
-            self._is_after_step = False
-
-    def _refuse_in_after_step(self, what: str) -> None:
-        if self._is_after_step:
-            raise UserError(f"{what} was called in after_step: a step is being applied already")
 
     @property
     def _num_idle(self) -> int:
@@ -438,6 +434,7 @@ class Trainer:
         return True
 
     def _begin(self, part: Slice) -> None:
+        self._own_loop.begin()
         self._slice = self._last = part
         state, seat = self._state, self._state.seat
         node_limit_bytes = seat.place.settings.get("memory_limit_bytes")

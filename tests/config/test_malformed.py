@@ -101,7 +101,12 @@ MALFORMED = {
     "list for scalar": (one("port: [1]"), [f"F:3: nodes[0].port: found a list, {PORT}"]),
     "scalar for list": (
         one("devices: 0"),
-        ["F:3: nodes[0].devices: found '0', must be a list of devices"],
+        [
+            (
+                "F:3: nodes[0].devices: found '0', must be a list of devices such as [0, 1]; [] "
+                "is the CPU"
+            )
+        ],
     ),
     "bad device": (
         one("devices: [-1]"),

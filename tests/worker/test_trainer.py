@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import numpy as np
 import pytest
 import torch
 from rendezvous import Hub, run_together
@@ -15,7 +14,6 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
-    SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
@@ -172,34 +170,6 @@ LOSSES = {
     "weights": (lambda model, x: (model(x).mean(), x), "weight of a loss is a tensor of shape"),
     "infinite": (lambda model, x: (model(x).mean(), torch.inf), "weight of a loss is inf: must"),
 }
-METRICS = {
-    "pairs": (
-        lambda *_: {"a": (1.0, 2)},
-        "metrics returned a tuple for 'a': must return",
-    ),
-    "vector": (lambda x: {"a": x}, "metrics returned a tensor of shape (4, 3) for 'a': must"),
-    "None": (lambda *_: {"a": None}, "metrics returned None for 'a': must return a dict"),
-    "text": (lambda *_: {"a": "0.5"}, "metrics returned a str for 'a'"),
-    "number": (lambda *_: 0.5, "metrics returned a float: must return a dict of name to mean"),
-    "nothing": (lambda *_: None, "metrics returned None: must return a dict"),
-    "names": (lambda *_: {1: 0.5}, "metrics returned the name 1: must return a dict"),
-    "weight": (
-        lambda *_: ({"a": 0.5}, -1),
-        "metrics returned the weight -1: must be a number",
-    ),
-    "weights": (lambda x: ({"a": 0.5}, x), "the weight a tensor of shape (4, 3): must be a number"),
-    "no function": (DATA[0][0], "is a tensor of shape (3,): must be a function: trainer.evaluate("),
-}
-SETS = {
-    "list": ([1], "the loader is a list: must be a torch.utils.data.DataLoader"),
-    "stream": (DataLoader(Stream(), 4), "evaluation needs a dataset with a length"),
-    "part": (loader_with(SubsetRandomSampler([1, 2])), "put what it selects into the dataset"),
-    "batches": (
-        DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False)),
-        "has a batch_sampler, whose batches cannot be divided among workers",
-    ),
-    "nothing": (DataLoader([], 4), "the loader to evaluate has no samples"),
-}
 
 
 @pytest.mark.parametrize(("loss", "message"), LOSSES.values(), ids=LOSSES.keys())
@@ -210,31 +180,6 @@ def test_a_loss_that_cannot_be_averaged_is_refused(loss, message):
         first_step(new_trainer(model), model, loss)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("metrics", "loader", "message"),
-    [(metrics, DataLoader(DATA, 4), message) for metrics, message in METRICS.values()]
-    + [(lambda *_: {"a": 1.0}, loader, message) for loader, message in SETS.values()],
-    ids=[*METRICS, *SETS],
-)
-def test_an_evaluation_that_cannot_be_averaged_is_refused(metrics, loader, message):
-    """Metrics must be numbers by name, and the set one that every worker can take a part of."""
-    trainer = new_trainer()
-    next(trainer.epochs(1))
-    with pytest.raises(UserError) as caught:
-        trainer.evaluate(metrics, loader)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_numbers_of_all_kinds_are_metrics():
-    """Python's, NumPy's and tensors of one element, of any type."""
-    trainer = new_trainer()
-    next(trainer.epochs(1))
-    values = {"a": 1, "b": np.float32(2), "c": torch.tensor(3), "d": torch.tensor([4.0]), "e": True}
-    found = trainer.evaluate(lambda x: (values, torch.tensor(len(x))), DataLoader(DATA, 5))
-    assert found == {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0, "e": 1.0}
 
 
 def test_the_loss_function_comes_first():
@@ -253,6 +198,16 @@ def test_a_forgotten_step_is_noticed():
         for _ in trainer.epochs(1):
             for _ in trainer.batches():
                 pass
+
+
+STATELESS = {"number": 9.0, "dict": {"best": 9.0}, "none": None}
+
+
+@pytest.mark.parametrize("part", STATELESS.values(), ids=STATELESS.keys())
+def test_further_state_has_a_state_dict(part):
+    """What has none cannot be copied, nor kept."""
+    with pytest.raises(UserError, match=r"extra_state\['best'\] is .*: must have state_dict\(\)"):
+        new_trainer(extra_state={"best": part})
 
 
 def test_forgotten_batches_are_noticed():
@@ -306,6 +261,15 @@ def test_batches_are_taken_inside_an_epoch():
         next(trainer.batches())
     with pytest.raises(UserError, match="no step is under way"):
         trainer.apply()
+
+
+def test_batches_are_not_taken_after_the_epochs():
+    """They would be those of an epoch that nobody asked for."""
+    trainer = new_trainer()
+    for _ in trainer.epochs(0):
+        pass
+    with pytest.raises(UserError, match=r"trainer\.batches\(\) belongs into the loop over"):
+        next(trainer.batches())
 
 
 def test_alone_the_trainer_is_the_leader_of_one():

@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,7 @@ def act(arguments: argparse.Namespace) -> int:
         slots = [_plain(one, is_kept=one.worker in curves) for one in found]
         print(json.dumps({"slots": slots, "network": network and network.as_plain()}, indent=2))
     else:
-        for line in (*_lines(found), *(network.in_words() if network else ())):
+        for line in (*_lines(found, curves), *(network.in_words() if network else ())):
             show(line)
         if curves:
             names = ", ".join(map(str, curves))
@@ -154,7 +154,7 @@ def _plain(one: Measured, *, is_kept: bool) -> dict[str, Any]:
     }
 
 
-def _lines(found: list[Measured]) -> Iterator[str]:
+def _lines(found: list[Measured], kept: Container[WorkerId]) -> Iterator[str]:
     for one in found:
         device = one.device.device if one.device else "did not tell"
         yield f"{one.worker}  {device}{_earlier(one.device)}"
@@ -164,12 +164,12 @@ def _lines(found: list[Measured]) -> Iterator[str]:
             number = f"{speed.per_second / 1e9:10.1f} {unit:<8}"
             yield f"  {what:<26}{number} {_worth(speed.spread_ratio)}"
         if one.model is not None:
-            yield from _model_lines(one)
+            yield from _model_lines(one, is_kept=one.worker in kept)
         elif one.exit_code != 0:
             yield from (f"  {line}" for line in one.tail)
 
 
-def _model_lines(one: Measured) -> Iterator[str]:
+def _model_lines(one: Measured, *, is_kept: bool) -> Iterator[str]:
     model = one.model
     assert model is not None  # noqa: S101 - for mypy
     name = model.model.partition(" ")[0]
@@ -180,7 +180,8 @@ def _model_lines(one: Measured) -> Iterator[str]:
         number = f"{1e3 * size.busy_seconds:10.2f} ms {speed:12.0f} samples/s"
         yield f"  {what:<26}{number} {_worth(size.spread_ratio)}"
     a, c = 1e3 * model.overhead_seconds, 1e3 * model.seconds_per_sample
-    yield f"  {'curve':<26}{a:.4g} ms + {c:.4g} ms for each sample"
+    kept = "" if is_kept else "; too few valid sizes: it is not kept"
+    yield f"  {'curve':<26}{a:.4g} ms + {c:.4g} ms for each sample{kept}"
     if model.read_samples_per_second is not None:
         read = f"{model.read_samples_per_second:10.0f} samples/s"
         yield f"  {'dataset read':<26}{read} in one process"

@@ -36,17 +36,21 @@ class RunFacts:
 
 
 def facts_of(record: Record) -> RunFacts:
-    """A run as far as it was recorded; its verdict is the last one that the driver gave."""
+    """A run as far as it was recorded; its verdict is the last one that the driver gave.
+
+    A resume that has trained nothing does not take the verdict away.
+    """
     events = [event for _, event in record.events]
     starts = [index for index, event in enumerate(events) if isinstance(event, RunStarted)]
     newest = events[starts[-1] :] if starts else events  # it may have been gone on with there
     judged = [event.findings for event in events if isinstance(event, Judged)]
+    told = [found for found in judged if any(finding.is_complete for finding in found)]
     return RunFacts(
         run_id=next((e.run_id for e in newest if isinstance(e, RunStarted)), ""),
         state=next((e.reason for e in newest if isinstance(e, RunEnded)), "no end recorded"),
         num_memberships=sum(isinstance(event, WorkersJoined) for event in events),
         samples_per_second=throughput(record.rollups),
-        findings=judged[-1] if judged else (UNJUDGED,),
+        findings=[(UNJUDGED,), *judged, *told][-1],
     )
 
 

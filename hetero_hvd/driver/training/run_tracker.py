@@ -157,6 +157,7 @@ class RunTracker:
 
     def _evaluated(self, event: Evaluated) -> None:
         self.summary.evaluated = event
+        self.summary.reached(event.step)
         if event.needs_all and isinstance(self._cluster, BalancerState):
             self._cluster.need_all()
         self._progress.evaluated(event)

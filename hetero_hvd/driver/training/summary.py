@@ -156,12 +156,14 @@ class Summary:
         self.balanced = RunSegment()
         self._baseline_steps = baseline_steps
         self._members: tuple[WorkerId, ...] = ()
-        self._loop = 0
+        self._loop = self._first_step = 0
         self._is_first_exchange = self._is_planned = True
         self._balanced_since: tuple[int, int] = (0, 0)
 
     def joined(self, event: WorkersJoined) -> None:
         """A membership is complete."""
+        if not self.num_memberships:
+            self._first_step = event.applied_steps
         self.num_memberships += 1
         self.global_batch_size = event.global_batch_size
         self._members = event.workers
@@ -189,7 +191,7 @@ class Summary:
             record.finished = event
 
     def script_ended(self, worker: WorkerId, event: ScriptEnded) -> None:
-        """A worker's script has ended before its last epoch."""
+        """A worker's script has ended before its loop over the epochs was through."""
         self.reached(event.applied_steps)
         self.workers[worker].script_ended = event
 
@@ -229,7 +231,7 @@ class Summary:
             count = 0
         self._balanced_since = since, count
         if count == BALANCED_EXCHANGES:
-            self.steps_until_balanced = since - self._baseline_steps
+            self.steps_until_balanced = since - max(self._baseline_steps, self._first_step)
 
     @property
     def is_consistent(self) -> bool | None:

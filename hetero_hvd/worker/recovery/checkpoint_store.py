@@ -96,6 +96,7 @@ class Checkpoints:
         self._writer: threading.Thread | None = None
         self._next_at_seconds = time.monotonic() + settings.every_seconds
         self._best = float("-inf")
+        self._is_told_of_best = False
         self._num_failed = 0
 
     def why_not_resumed(self) -> str:
@@ -170,6 +171,14 @@ class Checkpoints:
         """Whether these are the best metrics so far; remembers them."""
         name = self._settings.best
         value = metrics.get(name.lstrip("-"))
+        if name and value is None and not self._is_told_of_best:
+            self._is_told_of_best = True
+            there = ", ".join(sorted(metrics)) or "none"
+            logger.warning(
+                "checkpoint_best: the evaluation has no metric %s; it has: %s",
+                name.lstrip("-"),
+                there,
+            )
         if not name or value is None or not math.isfinite(value):
             return False
         goodness = -value if name.startswith("-") else value

@@ -1,0 +1,55 @@
+"""A script that takes its steps by `micro_batches`, `backward` and `apply`: each in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hetero_hvd.errors import UserError
+
+
+class OwnLoop:
+    """Refuses an order of calls with which the step would not be that of the batch."""
+
+    def __init__(self) -> None:
+        self._num_micro_batches = self._num_at_backward = 0
+
+    def begin(self) -> None:
+        """The script gets a batch."""
+        self._num_micro_batches = self._num_at_backward = 0
+
+    def each(self, micro_batches: Iterable[Any]) -> Iterator[Any]:
+        """The script gets the micro-batches of it."""
+        for micro_batch in micro_batches:
+            self._num_micro_batches += 1
+            yield micro_batch
+
+    def backward(self) -> None:
+        """The script gives a loss.
+
+        Raises:
+            UserError: It is not that of a micro-batch, or not the only one.
+        """
+        if not self._num_micro_batches:
+            raise UserError(
+                "trainer.backward was called without a micro-batch: loop over "
+                "trainer.micro_batches(*batch), and call it once for each"
+            )
+        if self._num_at_backward == self._num_micro_batches:
+            raise UserError(
+                "trainer.backward was called twice for one micro-batch: add up its losses, and "
+                "call it once"
+            )
+        self._num_at_backward = self._num_micro_batches
+
+    def apply(self) -> None:
+        """The script ends the step.
+
+        Raises:
+            UserError: It has given no loss.
+        """
+        if not self._num_at_backward:
+            raise UserError(
+                "trainer.apply was called before trainer.backward: give it the loss of each of "
+                "trainer.micro_batches(*batch) first (loss.backward() reaches no other worker)"
+            )
