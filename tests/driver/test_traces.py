@@ -48,9 +48,9 @@ def test_all_or_the_chosen_record(desk):
         ({"workers": ["gamma:0"]}, "gamma:0 is not there; there are: alpha:0, beta:0"),
         ({"workers": ["nobody"]}, "must be NODE:SLOT"),
         ({"workers": []}, "no worker"),
-        ({"steps": 201}, "<= 200"),
-        ({"stepps": 2}, "stepps"),
-        ("all", "Expected `object`"),
+        ({"steps": 201}, "must have steps, 1 to 200"),
+        ({"stepps": 2}, "found {'stepps': 2}, must have steps"),
+        ("all", "found all, must have steps"),
     ],
 )
 def test_a_wrong_order_is_one_line_and_goes_nowhere(desk, wish, says):

@@ -231,7 +231,7 @@ def test_the_page_says_who_is_slow_and_follows_the_run(start, tokens, tmp_path):
         assert SENTENCE in await tab.wait_for("#verdict", SENTENCE)
         assert "36" in await tab.text("#workers")
         assert "<b>not markup</b>" in await tab.text("#events")
-        bars = "String(document.querySelectorAll('#workers rect.backward').length)"
+        bars = "String(document.querySelectorAll('#workers rect[fill=\"#0891b2\"]').length)"
         assert (await tab.call("Runtime.evaluate", expression=bars))["result"]["value"] == "1"
         job.state.verdict = ["No worker is slow."]
         job.num_events += 1
