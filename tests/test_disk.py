@@ -15,6 +15,7 @@ from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
 from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.driver.output.console import WorkerOutput
+from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.output.json_logs import log_file
 from hetero_hvd.driver.records.timings import TimingLog, read_timings
 from hetero_hvd.driver.records.writer import Recorder
@@ -50,9 +51,10 @@ class Said(list):
 @contextmanager
 def decisions(folder, said):
     """Those of the balancer, beside the timings that they were based on."""
-    ledger = RunTracker(CONFIG, said, folder / "decisions.jsonl")
-    yield lambda _: [ledger.take(JOINED) for _ in range(30)]  # more than fits into a page
-    ledger.close()
+    bus = EventBus(said.say)
+    tracker = RunTracker(CONFIG, said, folder / "decisions.jsonl", bus)
+    yield lambda _: [bus.publish(JOINED) for _ in range(30)]  # more than fits into a page
+    tracker.close()
 
 
 @contextmanager

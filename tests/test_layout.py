@@ -192,7 +192,6 @@ WALL_CLOCK = {
     "hetero_hvd/worker/session/driver_client.py": "the answer to that question",
     "hetero_hvd/driver/membership/horovod_driver.py": "Horovod wants a time, and only prints it",
     "hetero_hvd/driver/records/run_folder.py": "the name of the output folder",
-    "hetero_hvd/driver/training/run_tracker.py": "when timings were taken, for people",
     "hetero_hvd/security/certificates.py": "until when a certificate is valid, everywhere",
     "hetero_hvd/driver/output/json_logs.py": "when something was logged, for people",
     "hetero_hvd/driver/output/event_bus.py": "when an event happened, for people",

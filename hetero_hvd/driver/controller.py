@@ -35,6 +35,7 @@ from hetero_hvd.driver.workers.worker_launch import WorkerLauncher
 from hetero_hvd.driver.workers.worker_pool import EXIT_LOST, WorkerPool
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import (
+    BatchPlan,
     ClockTold,
     Crashed,
     Entered,
@@ -78,8 +79,8 @@ class JobController:
         membership: Who of them trains.
         send: Tells the worker with a host's name something; False: it has no channel.
         reception: Receives those who are ready.
-        ledger: The books of the run.
-        journal: All that happens.
+        tracker: The books of the run.
+        bus: All that happens.
         all_lost: Set when all members are gone, but others may take their place.
         ended: Set once, when the job is over; an exception is a reason to give up.
 
@@ -108,10 +109,10 @@ class JobController:
         self._news = asyncio.Event()
         self.all_lost = asyncio.Event()
         self.ended: asyncio.Future[JobResult] = asyncio.get_running_loop().create_future()
-        self.journal = EventBus()
+        self.bus = EventBus(console.say)
         if log_lines is not None:
-            self.journal.subscribe(log_lines.observe)
-        self.ledger = RunTracker(config, console, output / "decisions.jsonl", self.journal)
+            self.bus.subscribe(log_lines.observe, "the log of events")
+        self.tracker = RunTracker(config, console, output / "decisions.jsonl", self.bus)
         start = WorkerLauncher(
             config, command, secrets, self.endpoints, output=output, resume=resume
         )
@@ -122,19 +123,18 @@ class JobController:
             count_gpus=count_gpus,
             on_change=self._slots_changed,
             on_exit=self._exited,
-            journal=self.journal,
+            bus=self.bus,
             log_lines=log_lines,
         )
         self.membership = self._new_membership()
         self._shortage = MinWorkersNotice(
-            config.job, self.slots, self.membership, self.ledger, console
+            config.job, self.slots, self.membership, self.tracker, console
         )
         self._standstill = Standstill()
-        self.journal.subscribe(Grace(self.slots).observe)
+        self.bus.subscribe(Grace(self.slots).observe, "the grace of workers that end")
+        self.bus.subscribe(self._send_plan, "")
         self._crashes = Crashes(self.slots, self.membership, console, self.end)
-        self.reception = Admission(
-            self.slots, self.membership, self._channels, self.journal, console
-        )
+        self.reception = Admission(self.slots, self.membership, self._channels, self.bus, console)
 
     def _new_membership(self) -> Membership:
         return Membership(
@@ -143,7 +143,7 @@ class JobController:
             channels=self._channels,
             endpoints=self.endpoints,
             rendezvous=self._rendezvous,
-            ledger=self.ledger,
+            tracker=self.tracker,
             on_over=self._over,
         )
 
@@ -188,9 +188,9 @@ class JobController:
             self.end(JobResult(EXIT_USER_ERROR, stuck))
         self._shortage.look(is_ended=self.ended.done())
         is_training = bool(self.membership.hosts) and not self.ended.done()
-        self.ledger.look_for_stall(is_training=is_training, slept_seconds=slept_seconds)
+        self.tracker.diagnosis.look_for_stall(is_training=is_training, slept_seconds=slept_seconds)
         self.reception.look()
-        if self.ledger.resets_without_step >= MAX_RESETS_WITHOUT_STEP:
+        if self.tracker.resets_without_step >= MAX_RESETS_WITHOUT_STEP:
             raise JobError(
                 f"{MAX_RESETS_WITHOUT_STEP} resets in a row without a step: see the workers' logs"
             )
@@ -209,7 +209,7 @@ class JobController:
         """Close all sockets and files."""
         self._rendezvous.close()
         await self._channels.close()
-        self.ledger.close()
+        self.tracker.close()
 
     # --- the workers' channels, see `server.Desk` ---------------------------------------------
 
@@ -237,17 +237,17 @@ class JobController:
     def status(self) -> dict[str, Any]:
         """What GET /status answers."""
         refused = {"channel": self._channels.refused, "rendezvous": self._rendezvous.refused}
-        facts = status_of(self.slots, self.membership, self.ledger, is_ended=self.ended.done())
+        facts = status_of(self.slots, self.membership, self.tracker, is_ended=self.ended.done())
         return facts | {"refused": refused}
 
     def _handle(self, slot: Slot, message: FromWorker) -> None:
         if isinstance(message, Event):
-            self.journal.publish(message)
+            self.bus.publish(message)
         match message:
             case Ready():
                 self.reception.ready(slot, message)
             case Heartbeat():
-                self.ledger.beat(slot.worker, message)
+                self.tracker.diagnosis.beat(slot.worker, message)
                 self._standstill.told(slot.worker, message, time.monotonic())
             case Crashed():
                 self._crashed(slot, message)
@@ -259,26 +259,26 @@ class JobController:
                 self._leaves(slot, message)
             case ClockTold():
                 self.reception.told_time(slot, message)
-            case _:
-                self._account_for(slot, message)
+            case WorkersJoined():
+                self.slots.met(message.workers)
 
-    def _account_for(self, slot: Slot, message: FromWorker) -> None:
-        for plan in self.ledger.take(message):
-            self._channels.send(slot.host, plan)
-        if isinstance(message, WorkersJoined):
-            self.slots.met(message.workers)
+    def _send_plan(self, _at_unix_seconds: float, event: object) -> None:
+        """Rank 0 hands a plan on to all, with the next exchange; an observer of the bus."""
+        if isinstance(event, BatchPlan):
+            leader = next(slot for slot in self.slots.all if slot.worker == event.workers[0])
+            self._channels.send(leader.host, event)
 
     def _loop_begins_or_ends(self, slot: Slot, message: Entered | Finished) -> None:
         if isinstance(message, Entered):
-            self.ledger.entered(slot.worker, slot.num_entered)
+            self.tracker.summary.entered(slot.worker, slot.num_entered)
+            self.tracker.diagnosis.entered(slot.worker)
             return
         self.slots.may_restart = False  # a new worker would begin with the first loop again
-        self.ledger.take(message)
         self.membership.release_ended()
 
     def _leaves(self, slot: Slot, word: Leaving) -> None:
-        self.ledger.summary.reached(word.applied_steps)
-        self.ledger.left(slot.worker)
+        self.tracker.summary.reached(word.applied_steps)
+        self.tracker.diagnosis.left(slot.worker)
         if word.is_writing and slot.process is not None:
             self._console.say(f"{slot.worker} keeps the state of step {word.applied_steps}")
             slot.process.allow(WRITE_SECONDS, whatever_follows=True)
@@ -310,7 +310,7 @@ class JobController:
 
     def _slots_changed(self) -> None:
         self._news.set()
-        has_trained = bool(self.ledger.workers)
+        has_trained = bool(self.tracker.workers)
         if self.ended.done() or not (self.membership.has_started or has_trained):
             return
         self.membership.hosts_changed()
@@ -319,11 +319,11 @@ class JobController:
             self.end(JobResult(self._last_failure, reason))
 
     def _exited(self, slot: Slot, code: int) -> None:
-        record = self.ledger.summary.workers[slot.worker]
+        record = self.tracker.summary.workers[slot.worker]
         record.exit_codes.append(code)
         record.is_ended_by_driver = self.ended.done() and code > SIGNALLED
         words = exit_in_words(code)
-        self.journal.publish(
+        self.bus.publish(
             WorkerExited(worker=slot.worker, host=slot.host, exit_code=code, words=words)
         )
         self.reception.gone(slot.host)
@@ -334,13 +334,13 @@ class JobController:
         if self.ended.done():
             return
         if slot.memory.failed:
-            self._handle(slot, slot.memory.as_event(slot.worker, self.ledger.summary.last_step))
+            self._handle(slot, slot.memory.as_event(slot.worker, self.tracker.summary.last_step))
         if not slot.is_wanted:
             self._console.say(f"{slot.worker} has left")
             return
         what = f"{slot.worker} {words}"
-        after = f"; the job was at step {self.ledger.summary.num_steps} when last heard of"
-        has_finished = self.ledger.summary.workers[slot.worker].finished is not None
+        after = f"; the job was at step {self.tracker.summary.num_steps} when last heard of"
+        has_finished = self.tracker.summary.workers[slot.worker].finished is not None
         if slot.ready is None:
             self._not_started(slot, code, what)
         elif code and isinstance(slot.last_word, ScriptEnded) and not has_finished:
@@ -354,10 +354,10 @@ class JobController:
             self._console.say(f"{what}, but its script has not ended: it counts as lost{after}")
 
     def _script_ended(self, slot: Slot, event: ScriptEnded) -> None:
-        self.ledger.summary.script_ended(slot.worker, event)
-        self.ledger.left(slot.worker)
+        self.tracker.summary.script_ended(slot.worker, event)
+        self.tracker.diagnosis.left(slot.worker)
         self.membership.release_ended()
-        if self.ledger.summary.workers[slot.worker].finished is None:
+        if self.tracker.summary.workers[slot.worker].finished is None:
             self._console.say(
                 f"the script of {slot.worker} has ended after {event.applied_steps} steps, before "
                 "trainer.epochs() was through"
@@ -396,9 +396,9 @@ class JobController:
     def _over(self, reason: str | None) -> None:
         """All members have ended, or Horovod could not go on without those who did."""
         self._crashes.look()
-        summary = self.ledger.summary
+        summary = self.tracker.summary
         finished = any(record.finished for record in summary.workers.values())
-        present = self.ledger.workers or summary.workers
+        present = self.tracker.workers or summary.workers
         members = [summary.workers[worker] for worker in present]
         are_all_lost = self._last_failure and not self.membership.present
         if finished:
@@ -413,7 +413,7 @@ class JobController:
             self.end(JobResult(code, reason, is_orderly=True))
         elif are_all_lost and self._may_go_on and not self.ended.done():
             self._console.say(
-                f"all members are lost at step {self.ledger.summary.last_step}: the others go on "
+                f"all members are lost at step {self.tracker.summary.last_step}: the others go on "
                 "from the last checkpoint"
             )
             self.all_lost.set()

@@ -28,7 +28,7 @@ PATIENCE = 1.5
 
 
 class HttpService:
-    """Joins the journal to the page, and the page's orders to the team.
+    """Joins the bus to the page, and the page's orders to the team.
 
     Args:
         job: The job's settings.
@@ -49,13 +49,13 @@ class HttpService:
         self._facts = facts
         self._team = team
         self._tracing = tracing
-        self._view = LiveView()
+        self._view = LiveView(team.tracker.diagnosis.findings)
         self._web = Web(job, folder.path)
         self._metrics = Metrics(folder.run_id)
         self._scraped_at: deque[float] = deque(maxlen=2)
         self._is_seen = asyncio.Event()
-        team.journal.subscribe(self._view.observe)
-        team.journal.subscribe(self._metrics.observe)
+        team.bus.subscribe(self._view.observe, "the page")
+        team.bus.subscribe(self._metrics.observe, "the metrics")
 
     @property
     def url(self) -> str:

@@ -130,10 +130,10 @@ class Job:
         )
         self._found = NodeDiscovery(nodes_file.current.job, console.say)
         self._recorder = Recorder(output, console.say)
-        self._team.journal.subscribe(self._recorder.observe)
+        self._team.bus.subscribe(self._recorder.observe, "the record of the run")
         slots = self._team.slots
         self._tracing = TraceOrders(lambda: slots.all, self._team.send, console.say)
-        self._team.journal.subscribe(self._tracing.observe)
+        self._team.bus.subscribe(self._tracing.observe, "what tells of traces")
         orders = {"drain": lambda target: slots.drain(str(target)), "trace": self._tracing.start}
         self._control = ControlSocket(output, orders)
         self._viewing = HttpService(
@@ -158,8 +158,9 @@ class Job:
         finally:
             work.cancel()
             await self._close(ending)
-            self._team.ledger.summary.findings = self._team.ledger.judge(of_whole_run=True)
-            self._team.journal.publish(RunEnded(exit_code=ending.exit_code, reason=ending.reason))
+            tracker = self._team.tracker
+            tracker.summary.findings = tracker.diagnosis.tell(of_whole_run=True)
+            self._team.bus.publish(RunEnded(exit_code=ending.exit_code, reason=ending.reason))
             self._recorder.close()
             self._summarize(ending)
             await self._viewing.close()
@@ -168,7 +169,7 @@ class Job:
     async def _work(self) -> None:
         await self._found.open()
         self._followed = cluster = self._found.merge(self._nodes_file.current)
-        self._team.journal.publish(
+        self._team.bus.publish(
             RunStarted(
                 run_id=self._run_id,
                 command=self._command,
@@ -293,7 +294,7 @@ class Job:
         await self._team.close()
 
     def _summarize(self, ending: JobResult) -> None:
-        summary = self._team.ledger.summary
+        summary = self._team.tracker.summary
         facts = as_dict(summary, exit_code=ending.exit_code, reason=ending.reason)
         content = msgspec.json.format(msgspec.json.encode(facts)) + b"\n"  # writes NaN as null
         try:

@@ -10,14 +10,14 @@ from hetero_hvd.driver.workers.worker_pool import WorkerPool
 
 
 def status_of(
-    slots: WorkerPool, membership: Membership, ledger: RunTracker, *, is_ended: bool
+    slots: WorkerPool, membership: Membership, tracker: RunTracker, *, is_ended: bool
 ) -> dict[str, Any]:
     """Plain data about workers, plan and progress."""
-    plan = ledger.plan
+    plan = tracker.balancing.plan
     is_training = "training" if membership.hosts else "starting"
     return {
         "state": "ended" if is_ended else is_training,
-        "step": ledger.summary.last_step,
+        "step": tracker.summary.last_step,
         "workers": {
             str(slot.worker): {
                 "host": slot.host,

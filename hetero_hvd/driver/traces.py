@@ -12,7 +12,7 @@ from hetero_hvd.core.view.live_words import trace_in_words
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_launch import TRACES_FOLDER
 from hetero_hvd.errors import UserError
-from hetero_hvd.messages import Event, TraceRequested, TraceWritten, WorkerId
+from hetero_hvd.messages import TraceRequested, TraceWritten, WorkerId
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,7 +92,7 @@ class TraceOrders:
         except UserError as error:
             self._say(str(error))
 
-    def observe(self, _at_unix_seconds: float, event: Event) -> None:
-        """Say where a trace is; an observer of the journal."""
+    def observe(self, _at_unix_seconds: float, event: object) -> None:
+        """Say where a trace is; an observer of the bus."""
         if isinstance(event, TraceWritten):
             self._say(trace_in_words(event))

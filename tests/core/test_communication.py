@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_hvd.core.bandwidth import OPERATIONS, bus_factor, size_bucket
-from hetero_hvd.core.diagnosis.arrival_skew import exposed_seconds, lateness_seconds
+from hetero_hvd.core.step_table import StepTable
 from hetero_hvd.errors import UserError
-from hetero_hvd.messages import StepTiming
+from hetero_hvd.messages import StepsTimed, StepTiming, WorkerId, WorkersJoined
 
 TIMES = st.lists(st.floats(0.0, 10.0), min_size=1, max_size=8)
 
@@ -26,24 +26,39 @@ def waiting(seconds, num_steps=1):
     )
 
 
+def table_of(*rows):
+    """The table of an exchange of so many workers."""
+    event = StepsTimed(
+        rendezvous_id=1, step=9, epoch=0, loss=1.0, timings=rows, exchange_seconds=0.0
+    )
+    workers = tuple(WorkerId("alpha", slot) for slot in range(len(rows)))
+    joined = WorkersJoined(
+        rendezvous_id=1,
+        workers=workers,
+        applied_steps=0,
+        global_batch_size=len(rows),
+        capacities=(-1,) * len(rows),
+        prefetch_steps=0,
+    )
+    return StepTable(event=event, joined=joined, rows=rows, is_first=False)
+
+
 @given(ready=TIMES, network=st.floats(0.0, 5.0))
 def test_lateness_is_when_a_worker_was_ready_behind_the_first(ready, network):
     """No clocks are compared, and the network's own time falls out; it is what nobody hides."""
     end = max(ready) + network
-    rows = [waiting(end - at) for at in ready]
-    late = lateness_seconds(rows)
+    table = table_of(*(waiting(end - at) for at in ready))
+    late = list(table.lateness_seconds.values())
     assert late == pytest.approx([at - min(ready) for at in ready], abs=1e-9)
-    assert exposed_seconds(rows) == pytest.approx(network, abs=1e-9)
+    assert table.exposed_comm_seconds == pytest.approx(network, abs=1e-9)
 
 
 def test_who_was_not_measured_is_neither_late_nor_early():
     """NaN stays with the one whose wait is not known."""
-    late = lateness_seconds([waiting(0.5), waiting(math.nan), waiting(0.1), waiting(9.0, 0)])
-    assert late[0] == 0.0
-    assert late[2] == pytest.approx(0.4)
-    assert math.isnan(late[1])
-    assert math.isnan(late[3])
-    assert math.isnan(exposed_seconds([waiting(math.nan)]))
+    table = table_of(waiting(0.5), waiting(math.nan), waiting(0.1), waiting(9.0, 0))
+    late = [table.lateness_seconds.get(worker) for worker in table.workers]
+    assert late == pytest.approx([0.0, math.nan, 0.4, None], nan_ok=True)
+    assert math.isnan(table_of(waiting(math.nan)).exposed_comm_seconds)
 
 
 @given(num_bytes=st.integers(0, 2**40))

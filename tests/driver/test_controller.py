@@ -56,7 +56,7 @@ def lose_all(team, _, code):
 def leave_one_after_the_other(team, _, code):
     """All members are lost while a slot is still there, then that is given up as well."""
     team._last_failure = code
-    team.ledger.workers = (ALPHA,)
+    team.tracker.workers = (ALPHA,)
     team.all_lost.set()  # a new start is awaited
     team._slots_changed()
 
@@ -209,7 +209,7 @@ def test_what_was_finished_before_the_newest_loop_does_not_make_a_finished_train
     async def scenario():
         team, console = a_team(tmp_path, discover=False)
         slots = [one_slot(team, tmp_path, name, ready=object()) for name in ("alpha", "beta")]
-        team.ledger.workers = tuple(slot.worker for slot in slots)
+        team.tracker.workers = tuple(slot.worker for slot in slots)
         words = [(slot, Entered(worker=slot.worker)) for slot in slots]
         words += [(s, Finished(worker=s.worker, applied_steps=5, checksum="abc")) for s in slots]
         words += [(slots[1], Entered(worker=slots[1].worker))] * has_begun
@@ -220,7 +220,7 @@ def test_what_was_finished_before_the_newest_loop_does_not_make_a_finished_train
             team._exited(slot, 137)
             del team.slots._tasks[slot]
             slot.output.close()
-            team.ledger.workers = (slots[1].worker,)
+            team.tracker.workers = (slots[1].worker,)
         team._over(None)
         ending = team.ended.result()
         assert ending.reason.startswith("the training is finished") is not has_begun
@@ -245,17 +245,17 @@ def test_nobody_waits_for_a_step_of_who_has_said_that_it_takes_none(tmp_path, mo
     async def scenario():
         team, console = a_team(tmp_path, discover=False)
         slot = one_slot(team, tmp_path)
-        team.ledger._stall.begin((ALPHA,), 4, time.monotonic())
+        team.tracker.diagnosis._stall.begin((ALPHA,), 4, time.monotonic())
         team._handle(slot, Heartbeat(applied_steps=5))
         team._handle(slot, word)
         told = []
-        team.ledger._journal.subscribe(lambda _, event: told.append(event))
+        team.bus.subscribe(lambda _, event: told.append(event), "")
         later = time.monotonic() + 100.0
         monkeypatch.setattr(
-            "hetero_hvd.driver.training.run_tracker.time",
+            "hetero_hvd.driver.training.diagnosis.time",
             SimpleNamespace(monotonic=lambda: later, time=time.time),
         )
-        team.ledger.look_for_stall(is_training=True)
+        team.tracker.diagnosis.look_for_stall(is_training=True)
         assert not told
         del team.slots._tasks[slot]
         slot.output.close()

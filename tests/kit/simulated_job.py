@@ -14,6 +14,7 @@ from hetero_hvd.core.balance.pace import HURRIED_STEPS, SpeedChangeDetector
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.diagnosis.judge import Diagnoser
 from hetero_hvd.core.diagnosis.straggler import StragglerWatch
+from hetero_hvd.core.step_table import StepTables
 from hetero_hvd.messages import (
     OWN_PHASES,
     BatchPlan,
@@ -40,7 +41,7 @@ def no_delay(_worker: int, _step: int, _share: int) -> dict[str, float]:
 
 
 class Diagnosis:
-    """What the driver says of a job's timings, in the order of its ledger.
+    """What the driver says of a job's timings, in the order of its tracker.
 
     Attributes:
         reports: Of stragglers.
@@ -51,6 +52,7 @@ class Diagnosis:
 
     def __init__(self) -> None:
         self.judge = Diagnoser()
+        self._tables = StepTables()
         self._watch = StragglerWatch()
         self._policy = BalancerState(BalanceConfig())
         self._workers: tuple[WorkerId, ...] = ()
@@ -66,6 +68,8 @@ class Diagnosis:
             seconds: When it was heard of.
         """
         self.judge.observe(event)
+        if (table := self._tables.observe(event)) is not None:
+            self.judge.observe(table)
         answers = self._policy.handle(event, now_seconds=seconds)
         plans = [answer for answer in answers if isinstance(answer, BatchPlan)]
         if isinstance(event, WorkersJoined):

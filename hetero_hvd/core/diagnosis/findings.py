@@ -80,17 +80,6 @@ class Episode:
     cost_seconds: float = 0.0
 
 
-def mean_row(rows: Sequence[StepTiming]) -> StepTiming:
-    """Mean over all their steps; a phase that was not measured in one of them is NaN."""
-    steps = sum(row.num_steps for row in rows)
-    means = {
-        name: sum(row.num_steps * getattr(row, name) for row in rows) / steps
-        for name in StepTiming.__struct_fields__
-        if name not in ("num_steps", "local_batch_size")
-    }
-    return StepTiming(num_steps=steps, local_batch_size=rows[-1].local_batch_size, **means)
-
-
 def diagnose(
     rows: Rows, episodes: Sequence[Episode] = (), *, longer_rows: Rows | None = None
 ) -> list[Finding]:

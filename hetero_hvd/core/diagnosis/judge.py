@@ -10,31 +10,32 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-import msgspec
-
 from hetero_hvd.core.diagnosis.findings import (
     Episode,
     bound,
     diagnose,
-    mean_row,
     straggler_cost_seconds,
 )
 from hetero_hvd.core.diagnosis.spells import Recurring, Spells
 from hetero_hvd.core.diagnosis.stall import stall_in_words
+from hetero_hvd.core.step_table import (
+    SIMILAR_SHARE_RATIO,
+    WINDOW_EXCHANGES,
+    Observed,
+    StepTable,
+    is_similar,
+    longest_step,
+    mean_row,
+)
 from hetero_hvd.messages import (
-    Event,
     Finding,
     RunEnded,
     StallReported,
-    StepsTimed,
     StepTiming,
     StragglerReported,
     WorkerId,
     WorkersJoined,
 )
-
-WINDOW_EXCHANGES = 20
-"""The newest exchanges, at most so many, are judged."""
 
 RECENT_EXCHANGES = 5
 """A change that so many exchanges in a row show is told; what was before it is judged no more."""
@@ -44,13 +45,13 @@ SUDDEN_LOOKS, LASTING_LOOKS = (2, 4), 2 * RECENT_EXCHANGES
 change: one that is there all the time is seen soon, one that varies in the long run. What comes in
 spells is left to `core.diagnosis.spells`."""
 
-SAME_SHARE_RATIO, SIMILAR_SHARE_RATIO = 0.1, 0.25
-"""Exchanges at shares that differ by more from today's tell of another plan; by more than the
-second number they do not even tell what binds the run."""
+SAME_SHARE_RATIO = 0.1
+"""Exchanges at shares that differ by more from today's tell of another plan; if they are not even
+similar, they do not tell what binds the run."""
 
 MAX_EPISODES = 20
 
-Table = dict[WorkerId, StepTiming]
+Rows = dict[WorkerId, StepTiming]
 
 
 class Diagnoser:
@@ -62,12 +63,8 @@ class Diagnoser:
 
     def __init__(self) -> None:
         self.step = -1
-        self._members: tuple[WorkerId, ...] = ()
-        self._rendezvous_id = self._global_batch_size = 0
-        self._varies = False
-        self._is_first = True
         self._stall: StallReported | None = None
-        self._tables: deque[Table] = deque(maxlen=WINDOW_EXCHANGES)
+        self._tables: deque[Rows] = deque(maxlen=WINDOW_EXCHANGES)
         self._steps: deque[int] = deque(maxlen=WINDOW_EXCHANGES)
         self._num_of_plan = 0
         self._spells = Spells(WINDOW_EXCHANGES)
@@ -77,12 +74,12 @@ class Diagnoser:
         self._told: dict[str, object] = {}
         self._seen: dict[tuple[str, int], tuple[object, int]] = {}
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: Observed) -> None:
         """Take in an event; those that tell nothing about speed are ignored."""
         match event:
             case WorkersJoined():
                 self._joined(event)
-            case StepsTimed() if event.rendezvous_id == self._rendezvous_id:
+            case StepTable():
                 self._timed(event)
             case StragglerReported():
                 self._reported(event)
@@ -172,7 +169,7 @@ class Diagnoser:
         """Whether it is what binds the run from its first spell on, even without the worst one."""
         pairs = zip(self._steps, self._tables, strict=True)
         tables = [table for step, table in pairs if step >= recurring.since_step]
-        tables.remove(max(tables, key=_longest_step))
+        tables.remove(max(tables, key=lambda table: longest_step(table.values())))
         return bool(tables) and _bound_of(_mean_table(tables)).kind == recurring.kind
 
     def _keep(self, steps: Sequence[int]) -> None:
@@ -183,11 +180,6 @@ class Diagnoser:
         self._num_of_plan = min(self._num_of_plan, len(steps))
 
     def _joined(self, event: WorkersJoined) -> None:
-        self._members = event.workers
-        self._rendezvous_id = event.rendezvous_id
-        self._global_batch_size = event.global_batch_size
-        self._varies = event.wait_free
-        self._is_first = True
         self._forget()
         for episode in self._episodes:
             if episode.until_step is None and episode.worker not in event.workers:
@@ -200,55 +192,28 @@ class Diagnoser:
         self._spells.clear()
         self._num_of_plan = 0
 
-    def _timed(self, event: StepsTimed) -> None:
+    def _timed(self, table: StepTable) -> None:
         """Keep the table; the first one of a membership contains its start and is left out."""
-        is_first, self._is_first = self._is_first, False
-        self.step = event.step
-        if is_first or len(event.timings) != len(self._members):
+        self.step = table.step
+        if table.is_first or not table.measured:
             return
-        pairs = zip(self._members, event.timings, strict=True)
-        table = {worker: row for worker, row in pairs if row.num_steps > 0}
-        if not table:
-            return
-        num_samples = sum(row.local_batch_size for row in table.values())
-        if self._tables and num_samples < self._global_batch_size and not self._varies:
+        if self._tables and not table.is_whole:
             return  # the smaller batch at the end of an epoch tells nothing about the others
         self._num_exchanges += 1
-        if self._tables and not self._varies:
-            if not _has_shares_like(self._tables[-1], table, SIMILAR_SHARE_RATIO):
+        if self._tables and table.follows_plan:
+            if not _has_shares_like(self._tables[-1], table.measured, SIMILAR_SHARE_RATIO):
                 self._forget()
-            elif not _has_shares_like(self._tables[-1], table, SAME_SHARE_RATIO):
+            elif not _has_shares_like(self._tables[-1], table.measured, SAME_SHARE_RATIO):
                 self._num_of_plan = 0
         self._num_of_plan = min(self._num_of_plan + 1, WINDOW_EXCHANGES)
-        self._tables.append(self._completed(table, event.step))
-        self._steps.append(event.step)
-        table = self._tables[-1]
-        found, num_steps = _bound_of(table), max(row.num_steps for row in table.values())
+        self._tables.append(table.measured)
+        self._steps.append(table.step)
+        found = _bound_of(table.measured)
         kind = found.kind if found.is_complete else None
-        self._spells.observe(event.step - num_steps + 1, kind, _longest_step(table))
+        self._spells.observe(table.step - table.num_steps + 1, kind, table.step_seconds)
         for episode in self._episodes:
             if episode.until_step is None:
-                self._charge(episode, since_step=event.step)
-
-    def _completed(self, table: Table, step: int) -> Table:
-        """A table with the steps that a worker has left out, as it saw itself change after them.
-
-        They were as they should be: as its row of middle duration, of those that are kept.
-        """
-        if not self._steps or self._varies:
-            return table
-        num_steps, found = step - self._steps[-1], {}
-        for worker, row in table.items():
-            found[worker] = row
-            num_missing = num_steps - row.num_steps
-            if num_missing <= 0:
-                continue
-            before = [kept[worker] for kept in self._tables if worker in kept]
-            if before:
-                before.sort(key=lambda kept: kept.step_seconds)
-                usual = msgspec.structs.replace(before[len(before) // 2], num_steps=num_missing)
-                found[worker] = mean_row([usual, row])
-        return found
+                self._charge(episode, since_step=table.step)
 
     def _reported(self, event: StragglerReported) -> None:
         self._has_report = True
@@ -303,7 +268,7 @@ class Diagnoser:
         episode.until_step = step
         episode.until_exchange = self._num_exchanges
 
-    def _means(self, num_exchanges: int = WINDOW_EXCHANGES, *, of_plan: bool = False) -> Table:
+    def _means(self, num_exchanges: int = WINDOW_EXCHANGES, *, of_plan: bool = False) -> Rows:
         """Of each worker that has work, over the newest exchanges; of the present shares alone."""
         if not self._tables:
             return {}
@@ -332,17 +297,12 @@ def _stalled(event: StallReported) -> Finding:
     )
 
 
-def _bound_of(rows: Table) -> Finding:
+def _bound_of(rows: Rows) -> Finding:
     """What binds the run."""
     return bound({worker: row for worker, row in rows.items() if row.local_batch_size > 0})
 
 
-def _longest_step(table: Table) -> float:
-    """Mean duration of its steps on the worker that took longest, in seconds."""
-    return max(row.step_seconds for row in table.values())
-
-
-def _mean_table(tables: Sequence[Table]) -> Table:
+def _mean_table(tables: Sequence[Rows]) -> Rows:
     """Of each worker that is in the newest one."""
     return {
         worker: mean_row([table[worker] for table in tables if worker in table])
@@ -350,12 +310,12 @@ def _mean_table(tables: Sequence[Table]) -> Table:
     }
 
 
-def _has_shares_like(before: Table, now: Table, most_ratio: float) -> bool:
+def _has_shares_like(before: Rows, now: Rows, most_ratio: float) -> bool:
     """Whether shares differ by at most this part of the larger one between two tables."""
     if before.keys() != now.keys():
         return False
     sizes = [(before[worker].local_batch_size, now[worker].local_batch_size) for worker in now]
-    return all(abs(a - b) <= most_ratio * max(a, b, 1) for a, b in sizes)
+    return all(is_similar(size, other, most_ratio) for size, other in sizes)
 
 
 def _topic(found: Finding) -> str:

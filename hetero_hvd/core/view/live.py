@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from hetero_hvd.core.diagnosis.arrival_skew import lateness_seconds
-from hetero_hvd.core.diagnosis.judge import Diagnoser
+from hetero_hvd.core.step_table import Observed, StepTable
 from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.messages import (
     STEP_PARTS,
@@ -25,7 +24,6 @@ from hetero_hvd.messages import (
     Ready,
     RunEnded,
     RunStarted,
-    StepsTimed,
     StepTiming,
     StragglerReported,
     WorkerExited,
@@ -127,29 +125,29 @@ class LiveState(msgspec.Struct, kw_only=True):
 class LiveView:
     """Folds events into a `LiveState`; deterministic, cost of an event O(workers).
 
+    Args:
+        findings: Gives the judgement of the run as it stands.
+
     Attributes:
         num_events: Events folded in; grows with each change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, findings: Callable[[], Sequence[Finding]]) -> None:
+        self._findings = findings
         self.num_events = 0
         self._state = LiveState()
         self._workers: dict[str, WorkerView] = {}
-        self._judge = Diagnoser()
-        self._members: tuple[WorkerId, ...] = ()
-        self._rendezvous_id = 0
         self._events: deque[tuple[float, str]] = deque(maxlen=MAX_EVENTS)
         self._points: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
 
-    def observe(self, at_unix_seconds: float, event: Event) -> None:
-        """Take in an event; an observer of the journal.
+    def observe(self, at_unix_seconds: float, event: Observed) -> None:
+        """Take in an event; an observer of the bus.
 
         Args:
             at_unix_seconds: When it happened, seconds since 1970.
             event: What happened.
         """
         self.num_events += 1
-        self._judge.observe(event)
         if words := event_in_words(event):
             self._events.append((at_unix_seconds, words))
         match event:
@@ -160,7 +158,7 @@ class LiveView:
             case BatchPlan():
                 for worker, share in zip(event.workers, event.local_batch_sizes, strict=True):
                     self._worker(worker).share = share
-            case StepsTimed() if event.rendezvous_id == self._rendezvous_id:
+            case StepTable():
                 self._timed(at_unix_seconds, event)
             case RunEnded():
                 self._state.state = "ended"
@@ -170,7 +168,7 @@ class LiveView:
     def state(self) -> LiveState:
         """The run as it stands."""
         self._state.workers = [self._workers[name] for name in sorted(self._workers)]
-        self._state.verdict = _sentences(self._judge.findings())
+        self._state.verdict = _sentences(self._findings())
         self._state.events = list(self._events)
         self._state.throughput = list(self._points)
         return self._state
@@ -204,8 +202,6 @@ class LiveView:
                 view.expected_speed_ratio = measured(event.speed_ratio) if event.is_slow else None
 
     def _joined(self, event: WorkersJoined) -> None:
-        self._rendezvous_id = event.rendezvous_id
-        self._members = event.workers
         self._state.state = "training"
         for view in self._workers.values():
             if view.state == "training":
@@ -213,22 +209,23 @@ class LiveView:
         for worker in event.workers:
             self._worker(worker).state = "training"
 
-    def _timed(self, at_unix_seconds: float, event: StepsTimed) -> None:
-        state = self._state
+    def _timed(self, at_unix_seconds: float, table: StepTable) -> None:
+        state, event = self._state, table.event
         state.step = event.step
         state.epoch = event.epoch
         state.loss = measured(event.loss)
-        late = lateness_seconds(event.timings)
-        for worker, row, behind in zip(self._members, event.timings, late, strict=False):
-            if row.num_steps > 0:
-                _measure(self._worker(worker), row)
-                self._worker(worker).lateness_seconds = measured(behind)
-        views = [self._worker(worker) for worker in self._members]
+        for worker, row in table.measured.items():
+            view = self._worker(worker)
+            _measure(view, row)
+            view.lateness_seconds = measured(table.lateness_seconds[worker])
+        views = [self._worker(worker) for worker in table.workers]
         fastest = max((view.samples_per_second or 0.0 for view in views), default=0.0)
         for view in views:
             speed = view.samples_per_second
             view.speed_ratio = speed / fastest if speed is not None and fastest > 0 else None
-        state.samples_per_second = _throughput(event.timings)
+        if table.is_first:
+            return
+        state.samples_per_second = measured(table.samples_per_second)
         if state.samples_per_second is not None:
             self._points.append((at_unix_seconds, state.samples_per_second))
 
@@ -255,10 +252,3 @@ def _measure(view: WorkerView, row: StepTiming) -> None:
     view.memory_bytes = measured(row.memory_bytes)
     busy = row.busy_seconds
     view.samples_per_second = row.local_batch_size / busy if busy > 0 else None
-
-
-def _throughput(rows: Sequence[StepTiming]) -> float | None:
-    """Samples of a step / its duration: that of the worker for which it took longest."""
-    rows = [row for row in rows if row.num_steps > 0]
-    seconds = max((row.step_seconds for row in rows), default=math.nan)
-    return sum(row.local_batch_size for row in rows) / seconds if seconds > 0 else None

@@ -8,7 +8,6 @@ from hetero_hvd.core.diagnosis.stall import stall_in_words
 from hetero_hvd.messages import (
     BatchPlan,
     Crashed,
-    Event,
     OutOfMemory,
     Recovered,
     RunEnded,
@@ -39,7 +38,7 @@ def trace_in_words(event: TraceWritten) -> str:
     return f"{event.worker} has recorded {steps} ({event.kind}): {place}{problem}"
 
 
-def event_in_words(event: Event) -> str | None:  # noqa: C901, PLR0911 - one line for each kind
+def event_in_words(event: object) -> str | None:  # noqa: C901, PLR0911 - one line for each kind
     """A line for people; None for what is of no interest by itself."""
     match event:
         case WorkerStarted() if event.num_restarts:

@@ -21,7 +21,7 @@ class Admission:
         slots: The workers.
         membership: Who of them trains.
         channels: The ways to them.
-        journal: Hears of clocks.
+        bus: Hears of clocks.
         console: Is told of what does not fit.
     """
 
@@ -30,14 +30,14 @@ class Admission:
         slots: WorkerPool,
         membership: Membership,
         channels: ChannelServer,
-        journal: EventBus,
+        bus: EventBus,
         console: Console,
     ) -> None:
         self._slots = slots
         self._membership = membership
         self._channels = channels
         self._compatibility = Compatibility(console)
-        self._clocks = ClockOffsets(channels.send, journal, console)
+        self._clocks = ClockOffsets(channels.send, bus, console)
 
     def ready(self, slot: Slot, ready: Ready) -> None:
         """A worker waits to be admitted, or has its channel again."""

@@ -23,15 +23,15 @@ class ClockOffsets:
 
     Args:
         send: Sends a message to a worker, by its name as a Horovod host; False if it cannot.
-        journal: Hears of each measurement.
+        bus: Hears of each measurement.
         console: Is told of clocks that are far off, once for each node.
     """
 
     def __init__(
-        self, send: Callable[[str, FromDriver], bool], journal: EventBus, console: Console
+        self, send: Callable[[str, FromDriver], bool], bus: EventBus, console: Console
     ) -> None:
         self._send = send
-        self._journal = journal
+        self._bus = bus
         self._console = console
         self._found: dict[str, list[ClockOffset]] = {}
         self._asked_at_seconds: dict[str, float] = {}
@@ -74,7 +74,7 @@ class ClockOffsets:
         self._send(host, ClockAsked(asked_at_seconds=time.time()))
 
     def _conclude(self, worker: WorkerId, offset: ClockOffset) -> None:
-        self._journal.publish(
+        self._bus.publish(
             ClockMeasured(
                 worker=worker,
                 offset_seconds=offset.seconds,

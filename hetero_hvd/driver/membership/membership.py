@@ -36,7 +36,7 @@ class Membership:
         slots: The workers.
         channels: The ways to them.
         endpoints: Where they reach us.
-        ledger: Tells when a rendezvous is complete.
+        tracker: Tells when a rendezvous is complete.
         on_over: Called when Horovod regards the job as over, with its reason if it has one.
 
     Attributes:
@@ -53,7 +53,7 @@ class Membership:
         channels: ChannelServer,
         endpoints: Endpoints,
         rendezvous: Rendezvous,
-        ledger: RunTracker,
+        tracker: RunTracker,
         on_over: Callable[[str | None], None],
     ) -> None:
         self.rendezvous = rendezvous
@@ -62,7 +62,7 @@ class Membership:
         self._slots = slots
         self._channels = channels
         self._endpoints = endpoints
-        self._ledger = ledger
+        self._tracker = tracker
         self._on_over = on_over
         self._loop = asyncio.get_running_loop()
         self._horovod: AdoptingDriver | None = None
@@ -115,7 +115,7 @@ class Membership:
         if host not in self.hosts:
             return
         self.rendezvous.invalidate(host)
-        rendezvous_id = self._ledger.rendezvous_id if self._is_settled else 0
+        rendezvous_id = self._tracker.rendezvous_id if self._is_settled else 0
         if is_orderly and rendezvous_id:
             return
         for other in self.hosts - {host} - self._voided - self.rendezvous.waiting:
@@ -140,7 +140,7 @@ class Membership:
     @property
     def _is_settled(self) -> bool:
         """Whether the members of the newest membership have met."""
-        return self._ledger.summary.num_memberships > self._num_met_before
+        return self._tracker.summary.num_memberships > self._num_met_before
 
     def _returned(self, host: str) -> None:
         """A member enters the next rendezvous; if it has not met the others, they wait for it."""
@@ -190,7 +190,7 @@ class Membership:
             interface=slot.ready.interface,
             gloo_timeout_seconds=self._job.gloo_timeout_seconds,
         )
-        slot.admission = Admit(environment=environment, rendezvous_id=self._ledger.rendezvous_id)
+        slot.admission = Admit(environment=environment, rendezvous_id=self._tracker.rendezvous_id)
         self._channels.send(slot.host, slot.admission)  # sent again if the channel is broken now
         exited, left = slot.process.exited, asyncio.create_task(slot.left.wait())
         await asyncio.wait((exited, left), return_when=asyncio.FIRST_COMPLETED)
@@ -198,7 +198,7 @@ class Membership:
         if not exited.done():
             return EXIT_TERMINATED
         # 0 would tell Horovod that the whole job is done (registration.py:142).
-        record = self._ledger.summary.workers[slot.worker]
+        record = self._tracker.summary.workers[slot.worker]
         is_done = record.finished is not None and record.script_ended is not None
         return exited.result() or EXIT_LOST * (not is_done)
 
@@ -207,7 +207,7 @@ class Membership:
         self.hosts = hosts
         self._voided = set()
         self._wish = (set(), set())
-        self._num_met_before = self._ledger.summary.num_memberships
+        self._num_met_before = self._tracker.summary.num_memberships
         for slot in self._slots.without(hosts):
             slot.holds_state = False
             self._channels.send(slot.host, Stop(reason="this node is no longer in nodes.yaml"))

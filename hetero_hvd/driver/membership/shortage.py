@@ -16,7 +16,7 @@ class MinWorkersNotice:
         job: For min_np, and how long to wait.
         slots: The workers' processes.
         membership: Who of them trains.
-        ledger: Knows whose script has ended.
+        tracker: Knows whose script has ended.
         console: Where to tell people.
     """
 
@@ -25,21 +25,21 @@ class MinWorkersNotice:
         job: JobConfig,
         slots: WorkerPool,
         membership: Membership,
-        ledger: RunTracker,
+        tracker: RunTracker,
         console: Console,
     ) -> None:
         self._job = job
         self._slots = slots
         self._membership = membership
-        self._ledger = ledger
+        self._tracker = tracker
         self._console = console
         self._is_short = False
 
     def look(self, *, is_ended: bool) -> None:
         """Call it often; nothing is said once the job is over."""
         num_left = len(self._slots.available())
-        records = self._ledger.summary.workers
-        is_ending = any(records[worker].end for worker in self._ledger.workers)
+        records = self._tracker.summary.workers
+        is_ending = any(records[worker].end for worker in self._tracker.workers)
         goes_on = bool(self._membership.rendezvous.waiting) or not is_ending
         is_short = self._membership.has_started and num_left < self._job.min_np and goes_on
         if is_short and not self._is_short and not is_ended:

@@ -14,7 +14,7 @@ import msgspec
 from hetero_hvd.core.printable import printable
 from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.kept_file import KeptFile
-from hetero_hvd.messages import LOG_MARK, Event, LogRecord, StepsTimed, WorkerId, WorkersJoined
+from hetero_hvd.messages import LOG_MARK, LogRecord, StepsTimed, WorkerId, WorkersJoined
 
 EVENTS = "hetero_hvd.events"
 
@@ -22,7 +22,7 @@ EVENTS = "hetero_hvd.events"
 class LogLines:
     """Knows the run's state, and makes lines of what is logged and printed.
 
-    `observe` is an observer of the journal; what happens there is logged too.
+    `observe` is an observer of the bus; what happens there is logged too.
 
     Args:
         run_id: See `RunStarted`.
@@ -33,7 +33,7 @@ class LogLines:
         self._rendezvous_id = 0
         self._step = -1
 
-    def observe(self, _at_unix_seconds: float, event: Event) -> None:
+    def observe(self, _at_unix_seconds: float, event: object) -> None:
         """Follow the run, and log what a person would want to know."""
         match event:
             case WorkersJoined():

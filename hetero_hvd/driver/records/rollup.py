@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from hetero_hvd import messages
-from hetero_hvd.messages import StepsTimed, StepTiming, WorkerId, WorkersJoined
+from hetero_hvd.core.step_table import StepTable
+from hetero_hvd.messages import StepTiming, WorkerId
 
 INTERVAL_SECONDS = 10.0
 PHASES = (
@@ -35,39 +36,30 @@ class Rollups:
     """
 
     def __init__(self) -> None:
-        self._members: tuple[WorkerId, ...] = ()
-        self._is_first = True
         self._start_seconds = 0.0
         self._rows: dict[WorkerId, dict[str, Any]] = {}
 
-    def joined(self, event: WorkersJoined) -> None:
-        """There are new members."""
-        self._members = event.workers
-        self._is_first = True
-
-    def timed(self, at_unix_seconds: float, event: StepsTimed) -> Iterator[tuple[Any, ...]]:
+    def timed(self, at_unix_seconds: float, table: StepTable) -> Iterator[tuple[Any, ...]]:
         """Rows to write: each replaces the one of the same interval and worker.
 
         Args:
             at_unix_seconds: When it was heard.
-            event: What was measured; phases in the rows are sums of seconds over `num_steps`.
+            table: What was measured; phases in the rows are sums of seconds over `num_steps`.
         """
-        is_first, self._is_first = self._is_first, False
-        if is_first or len(event.timings) != len(self._members):
+        if table.is_first:
             return
         start_seconds = at_unix_seconds - at_unix_seconds % INTERVAL_SECONDS
         if start_seconds != self._start_seconds:
             self._start_seconds = start_seconds
             self._rows = {}
-        for worker, timing in zip(self._members, event.timings, strict=True):
-            if timing.num_steps > 0:
-                row = self._rows.setdefault(
-                    worker, dict.fromkeys(COLUMNS, 0.0) | {"memory_bytes": math.nan}
-                )
-                _add(row, timing)
-                row |= {"at_unix_seconds": start_seconds, "worker": str(worker)}
-                row["last_step"] = event.step
-                yield tuple(row.values())
+        for worker, timing in table.measured.items():
+            row = self._rows.setdefault(
+                worker, dict.fromkeys(COLUMNS, 0.0) | {"memory_bytes": math.nan}
+            )
+            _add(row, timing)
+            row |= {"at_unix_seconds": start_seconds, "worker": str(worker)}
+            row["last_step"] = table.step
+            yield tuple(row.values())
 
 
 def _add(row: dict[str, Any], timing: StepTiming) -> None:

@@ -53,6 +53,11 @@ class TimingLog:
         self._file = KeptFile(folder / FILE, say).touch()
         self._joined: tuple[float, WorkersJoined] | None = None
 
+    def observe(self, at_unix_seconds: float, event: object) -> None:
+        """Append an event if it is a membership or its timings; an observer of the bus."""
+        if isinstance(event, WorkersJoined | StepsTimed):
+            self.write(at_unix_seconds, event)
+
     def write(self, at_unix_seconds: float, event: Timing) -> None:
         """Append an event.
 

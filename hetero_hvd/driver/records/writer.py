@@ -11,9 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from hetero_hvd.core.step_table import Observed, StepTable
 from hetero_hvd.driver.records.rollup import COLUMNS, Rollups
 from hetero_hvd.driver.records.run_files import private
-from hetero_hvd.messages import Event, StepsTimed, WorkersJoined, event_to_json
+from hetero_hvd.messages import StepsTimed, event_to_json
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +31,11 @@ CREATE TABLE IF NOT EXISTS rollups ({", ".join(COLUMNS)}, PRIMARY KEY (at_unix_s
 COMMIT;
 """
 
-_Item = tuple[float, Event] | threading.Event | None
+_Item = tuple[float, Observed] | threading.Event | None
 
 
 class Recorder:
-    """An observer of the journal. Its thread starts with the first event.
+    """An observer of the bus. Its thread starts with the first event.
 
     One transaction takes all that waits. In SQLite's WAL mode a committed transaction survives the
     death of the process (a power cut may cost the newest ones), and readers are never locked out.
@@ -56,7 +57,7 @@ class Recorder:
         self._thread: threading.Thread | None = None
         self.num_lost = 0
 
-    def observe(self, at_unix_seconds: float, event: Event) -> None:
+    def observe(self, at_unix_seconds: float, event: Observed) -> None:
         """Take an event; never blocks."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._write, name="records", daemon=True)
@@ -147,18 +148,16 @@ def _add_new_columns(connection: sqlite3.Connection) -> None:
 
 
 def _insert(
-    connection: sqlite3.Connection, rollups: Rollups, at_unix_seconds: float, event: Event
+    connection: sqlite3.Connection, rollups: Rollups, at_unix_seconds: float, event: Observed
 ) -> None:
-    if isinstance(event, StepsTimed):
+    if isinstance(event, StepTable):
         marks = ", ".join("?" * len(COLUMNS))
         rows = list(rollups.timed(at_unix_seconds, event))
         names = ", ".join(COLUMNS)
         order = f"INSERT OR REPLACE INTO rollups ({names}) VALUES ({marks})"  # noqa: S608 - no data
         connection.executemany(order, rows)
-        return
-    if isinstance(event, WorkersJoined):
-        rollups.joined(event)
-    connection.execute(
-        "INSERT INTO events (at_unix_seconds, kind, body) VALUES (?, ?, ?)",
-        (at_unix_seconds, type(event).__name__, event_to_json(event)),
-    )
+    elif not isinstance(event, StepsTimed):
+        connection.execute(
+            "INSERT INTO events (at_unix_seconds, kind, body) VALUES (?, ?, ?)",
+            (at_unix_seconds, type(event).__name__, event_to_json(event)),
+        )

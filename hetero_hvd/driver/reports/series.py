@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from hetero_hvd.core.step_table import StepTable, with_tables
 from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.driver.records.reader import history, read_record
 from hetero_hvd.driver.reports.facts import RunFacts, facts_of
@@ -17,14 +18,17 @@ from hetero_hvd.messages import (
     STEP_PARTS,
     BatchPlan,
     Event,
-    StepsTimed,
     StepTiming,
     StragglerReported,
+    WorkerId,
     WorkersJoined,
 )
 
 MAX_POINTS = 500
 MAX_MARKS = 500
+
+Timed = tuple[float, StepTable]
+"""A table, and when it was heard of, seconds since 1970."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +77,6 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     marks: list[Mark]
 
 
-Table = tuple[float, StepsTimed, dict[str, StepTiming]]
-
-
 def series_of(folder: Path, *, max_points: int = MAX_POINTS) -> Series:
     """Read a run; neighbouring exchanges are averaged where there are more than points.
 
@@ -87,21 +88,17 @@ def series_of(folder: Path, *, max_points: int = MAX_POINTS) -> Series:
         JobError: It is not recorded there.
     """
     facts = facts_of(read_record(folder))
-    tables: list[Table] = []
+    tables: list[Timed] = []
     marks: list[Mark] = []
-    members: tuple[str, ...] = ()
     shares: tuple[int, ...] = ()
-    is_first = True
-    for at_seconds, event in history(folder):
-        if isinstance(event, StepsTimed):
-            if not is_first and len(event.timings) == len(members):  # the first has the start in it
-                tables.append((at_seconds, event, dict(zip(members, event.timings, strict=True))))
-            is_first = False
+    for at_seconds, event in with_tables(history(folder)):
+        if isinstance(event, StepTable):
+            if not event.is_first:  # that has the start in it
+                tables.append((at_seconds, event))
             continue
         if isinstance(event, WorkersJoined):
-            members, is_first = tuple(map(str, event.workers)), True
             # What was lost with its workers is done again from a checkpoint.
-            tables = [table for table in tables if table[1].step < event.applied_steps]
+            tables = [found for found in tables if found[1].step < event.applied_steps]
         if isinstance(event, BatchPlan):
             before, shares = shares, event.local_batch_sizes
             if shares == before:  # it changes the pace of the exchange only
@@ -127,10 +124,10 @@ def _mark(event: Event) -> Mark | None:
 
 
 def _series(
-    facts: RunFacts, folder: Path, points: Sequence[Sequence[Table]], marks: list[Mark]
+    facts: RunFacts, folder: Path, points: Sequence[Sequence[Timed]], marks: list[Mark]
 ) -> Series:
-    names = sorted({name for point in points for _, _, table in point for name in table})
-    rows = {name: [_rows(point, name) for point in points] for name in names}
+    names = sorted({worker for point in points for _, table in point for worker in table.measured})
+    rows = {str(name): [_rows(point, name) for point in points] for name in names}
     speed = facts.samples_per_second
     return Series(
         run_id=facts.run_id or folder.absolute().name,
@@ -140,22 +137,22 @@ def _series(
         steps=[point[-1][1].step for point in points],
         at_unix_seconds=[point[-1][0] for point in points],
         throughput=[_throughput(point) for point in points],
-        loss=[_measured(point[-1][1].loss) for point in points],
-        shares={n: [_mean(found, "local_batch_size") for found in rows[n]] for n in names},
+        loss=[_measured(point[-1][1].event.loss) for point in points],
+        shares={name: [_mean(found, "local_batch_size") for found in rows[name]] for name in rows},
         phases={
             name: {
                 phase: [_mean(found, f"{phase}_seconds") for found in rows[name]]
                 for phase in PHASES
             }
-            for name in names
+            for name in rows
         },
         colours={part.words: part.colour for part in STEP_PARTS},
         marks=marks,
     )
 
 
-def _rows(point: Sequence[Table], name: str) -> list[StepTiming]:
-    return [table[name] for _, _, table in point if name in table and table[name].num_steps > 0]
+def _rows(point: Sequence[Timed], worker: WorkerId) -> list[StepTiming]:
+    return [table.measured[worker] for _, table in point if worker in table.measured]
 
 
 def _mean(rows: Sequence[StepTiming], field: str) -> float | None:
@@ -165,13 +162,10 @@ def _mean(rows: Sequence[StepTiming], field: str) -> float | None:
     return _measured(sum(row.num_steps * getattr(row, field) for row in rows) / steps)
 
 
-def _throughput(point: Sequence[Table]) -> float | None:
-    """Samples / duration, which is that of the worker for which it took longest."""
-    samples = seconds = 0.0
-    for _, _, table in point:
-        rows = [row for row in table.values() if row.num_steps > 0]
-        samples += sum(row.num_steps * row.local_batch_size for row in rows)
-        seconds += max((row.num_steps * row.step_seconds for row in rows), default=0.0)
+def _throughput(point: Sequence[Timed]) -> float | None:
+    """Samples / duration of all steps."""
+    samples = sum(table.num_steps * table.samples_per_step for _, table in point)
+    seconds = sum(table.num_steps * table.step_seconds for _, table in point)
     return _measured(samples / seconds) if seconds > 0 else None
 
 

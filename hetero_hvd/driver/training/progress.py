@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 
 from hetero_hvd.core.diagnosis.stall import stall_in_words
+from hetero_hvd.core.step_table import Observed, StepTable
 from hetero_hvd.core.view.live_words import out_of_memory_in_words
-from hetero_hvd.driver.training.summary import RunSegment, TableStats
+from hetero_hvd.driver.training.summary import RunSegment
 from hetero_hvd.messages import (
     BatchPlan,
     Evaluated,
@@ -16,8 +18,6 @@ from hetero_hvd.messages import (
     Recovered,
     StalenessEnded,
     StallReported,
-    StepsTimed,
-    WorkerId,
     WorkersJoined,
 )
 
@@ -38,7 +38,24 @@ class Progress:
         self._next_at_seconds = -math.inf
         self._shares: tuple[int, ...] = ()
         self._phase = RunSegment()
-        self._is_first_exchange = True
+
+    def observe(self, _at_unix_seconds: float, event: Observed) -> None:
+        """Take in an event; an observer of the bus."""
+        match event:
+            case WorkersJoined():
+                self.joined(event)
+            case BatchPlan():
+                self.planned(event)
+            case StepTable():
+                self.timed(event, now_seconds=time.monotonic())
+            case Recovered():
+                self.recovered(event)
+            case OutOfMemory():
+                self.out_of_memory(event)
+            case StalenessEnded():
+                self.staleness_ended(event)
+            case Evaluated():
+                self.evaluated(event)
 
     def joined(self, event: WorkersJoined) -> None:
         """A membership is complete."""
@@ -48,7 +65,6 @@ class Progress:
         )
         self._shares = ()
         self._phase = RunSegment()
-        self._is_first_exchange = True
 
     def planned(self, plan: BatchPlan) -> None:
         """There is a new plan; shown if it changes the shares."""
@@ -90,18 +106,14 @@ class Progress:
         metrics = "  ".join(f"{name} {value:.4g}" for name, value in event.metrics.items())
         self._say(f"step {event.step}: evaluation after epoch {event.epoch}: {metrics}")
 
-    def timed(
-        self, event: StepsTimed, workers: tuple[WorkerId, ...], *, now_seconds: float
-    ) -> None:
+    def timed(self, table: StepTable, *, now_seconds: float) -> None:
         """Account for an exchange; at most one line each interval.
 
         The first exchange of a membership is left out: it contains the start.
         """
-        is_first, self._is_first_exchange = self._is_first_exchange, False
-        exchange = TableStats.of(event)
-        if is_first or exchange is None:
+        if table.is_first or math.isnan(table.step_seconds):
             return
-        self._phase.add(exchange, event, workers)
+        self._phase.add(table)
         if now_seconds < self._next_at_seconds:
             return
         self._next_at_seconds = now_seconds + self._interval_seconds
@@ -110,10 +122,11 @@ class Progress:
         loads = shown(
             [
                 f"{worker} {row.local_batch_size} in {row.busy_seconds * 1e3:.0f} ms"
-                for worker, row in zip(workers, event.timings, strict=True)
+                for worker, row in table.measured.items()
             ]
         )
         share = f"  ({speed / ideal:.2f} of ideal)" if speed and ideal else ""
+        event = table.event
         self._say(
             f"step {event.step}  epoch {event.epoch}  loss {event.loss:.4g}  "
             f"{speed:.0f} samples/s{share}  {loads}"

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from hetero_hvd.core.step_table import Observed, StepTable
 from hetero_hvd.messages import (
     BatchPlan,
     Evaluated,
@@ -13,7 +14,6 @@ from hetero_hvd.messages import (
     Finished,
     Recovered,
     ScriptEnded,
-    StepsTimed,
     WorkerId,
     WorkersJoined,
 )
@@ -27,47 +27,6 @@ BALANCED_EXCHANGES = 3
 MAX_SHARE_CHANGES = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableStats:
-    """One table of timings in a few numbers.
-
-    Attributes:
-        num_samples: Processed by all workers in the steps of the table.
-        num_seconds: Duration of those steps.
-        ideal_samples_per_second: Sum over the workers of their share by their busy time: what they
-            can do under the same load when nobody waits for anybody. NaN if one was not measured.
-        imbalance_ratio: (largest - smallest) / mean of the busy times. NaN as above.
-    """
-
-    num_samples: float
-    num_seconds: float
-    ideal_samples_per_second: float
-    imbalance_ratio: float
-
-    @classmethod
-    def of(cls, event: StepsTimed) -> TableStats | None:
-        """Read a table; None if it says nothing about the speed."""
-        num_steps = max((row.num_steps for row in event.timings), default=0)
-        steps = [row.step_seconds for row in event.timings if row.step_seconds > 0]
-        if num_steps == 0 or not steps:
-            return None
-        # A worker without samples has nothing to be measured; it neither adds speed nor waits.
-        busy = [
-            (row.local_batch_size, row.busy_seconds)
-            for row in event.timings
-            if row.local_batch_size
-        ]
-        times = [seconds for _, seconds in busy]
-        is_known = bool(times) and all(seconds > 0 for seconds in times)
-        mean = sum(times) / len(times) if times else math.nan
-        return cls(
-            num_samples=num_steps * float(sum(size for size, _ in busy)),
-            num_seconds=num_steps * sum(steps) / len(steps),
-            ideal_samples_per_second=sum(n / t for n, t in busy) if is_known else math.nan,
-            imbalance_ratio=(max(times) - min(times)) / mean if is_known else math.nan,
-        )
-
-
 @dataclass(kw_only=True)
 class RunSegment:
     """Sums over the exchanges of a part of the run."""
@@ -79,15 +38,18 @@ class RunSegment:
     busy_seconds: dict[WorkerId, float] = field(default_factory=lambda: defaultdict(float))
     num_steps: dict[WorkerId, int] = field(default_factory=lambda: defaultdict(int))
 
-    def add(self, exchange: TableStats, event: StepsTimed, workers: tuple[WorkerId, ...]) -> None:
+    def add(self, table: StepTable) -> None:
         """Account for one exchange."""
-        self.num_samples += exchange.num_samples
-        self.num_seconds += exchange.num_seconds
-        if math.isfinite(exchange.ideal_samples_per_second):
-            self.num_ideal_samples += exchange.ideal_samples_per_second * exchange.num_seconds
-            self.num_ideal_seconds += exchange.num_seconds
-        for worker, row in zip(workers, event.timings, strict=True):
-            if row.num_steps and math.isfinite(row.busy_seconds):
+        seconds = table.num_steps * table.step_seconds
+        if not math.isfinite(seconds):
+            return
+        self.num_samples += table.num_steps * table.samples_per_step
+        self.num_seconds += seconds
+        if math.isfinite(table.ideal_samples_per_second):
+            self.num_ideal_samples += table.ideal_samples_per_second * seconds
+            self.num_ideal_seconds += seconds
+        for worker, row in table.measured.items():
+            if math.isfinite(row.busy_seconds):
                 self.busy_seconds[worker] += row.busy_seconds * row.num_steps
                 self.num_steps[worker] += row.num_steps
 
@@ -155,10 +117,29 @@ class Summary:
         self.converging = RunSegment()
         self.balanced = RunSegment()
         self._baseline_steps = baseline_steps
-        self._members: tuple[WorkerId, ...] = ()
         self._loop = self._first_step = 0
-        self._is_first_exchange = self._is_planned = True
+        self._is_planned = True
         self._balanced_since: tuple[int, int] = (0, 0)
+
+    def observe(self, _at_unix_seconds: float, event: Observed) -> None:
+        """Take in what decides how the run goes on; an observer of the bus."""
+        match event:
+            case WorkersJoined():
+                self.joined(event)
+            case BatchPlan():
+                self.planned(event)
+            case Recovered():
+                self.workers[event.worker].recoveries.append(event)
+            case Evaluated():
+                self.evaluated = event
+                self.reached(event.step)
+            case Finished():
+                self.finished(event)
+
+    def observe_tables(self, _at_unix_seconds: float, event: Observed) -> None:
+        """Take in what was measured; an observer of the bus."""
+        if isinstance(event, StepTable):
+            self.timed(event)
 
     def joined(self, event: WorkersJoined) -> None:
         """A membership is complete."""
@@ -166,8 +147,6 @@ class Summary:
             self._first_step = event.applied_steps
         self.num_memberships += 1
         self.global_batch_size = event.global_batch_size
-        self._members = event.workers
-        self._is_first_exchange = True
         self._is_planned = not event.wait_free
         self.reached(event.applied_steps)
         for worker in event.workers:
@@ -204,29 +183,27 @@ class Summary:
             if (not shares or shares[-1][1] != share) and len(shares) < MAX_SHARE_CHANGES:
                 shares.append((plan.from_step, share))
 
-    def timed(self, event: StepsTimed) -> None:
+    def timed(self, table: StepTable) -> None:
         """An exchange took place. The first of a membership is left out: it contains the start."""
-        self.last_step = max(self.last_step, event.step)
-        is_first, self._is_first_exchange = self._is_first_exchange, False
-        exchange = TableStats.of(event)
-        if is_first or exchange is None or len(event.timings) != len(self._members):
+        self.last_step = max(self.last_step, table.step)
+        if table.is_first or math.isnan(table.step_seconds):
             return
-        if not self._is_planned:
-            for worker, row in zip(self._members, event.timings, strict=True):
-                self.workers[worker].shares[:] = [(event.step, row.local_batch_size)]
-        if event.step < self._baseline_steps:
-            self.uniform.add(exchange, event, self._members)
+        if not table.follows_plan:
+            for worker, row in table.measured.items():
+                self.workers[worker].shares[:] = [(table.step, row.local_batch_size)]
+        if table.step < self._baseline_steps:
+            self.uniform.add(table)
             return
-        self._look_for_balance(event.step, exchange)
-        phase = self.converging if self.steps_until_balanced is None else self.balanced
-        phase.add(exchange, event, self._members)
+        self._look_for_balance(table)
+        segment = self.converging if self.steps_until_balanced is None else self.balanced
+        segment.add(table)
 
-    def _look_for_balance(self, step: int, exchange: TableStats) -> None:
+    def _look_for_balance(self, table: StepTable) -> None:
         if self.steps_until_balanced is not None:
             return
         since, count = self._balanced_since
-        if exchange.imbalance_ratio <= BALANCED_RATIO:
-            since, count = (since if count else step), count + 1
+        if table.imbalance_ratio <= BALANCED_RATIO:
+            since, count = (since if count else table.step), count + 1
         else:
             count = 0
         self._balanced_since = since, count

@@ -18,21 +18,18 @@ from prometheus_client import (
 
 from hetero_hvd.core.balance.hysteresis import Action
 from hetero_hvd.core.bandwidth import bus_factor
-from hetero_hvd.core.diagnosis.arrival_skew import exposed_seconds, lateness_seconds
+from hetero_hvd.core.step_table import Observed, StepTable
 from hetero_hvd.core.view.metric_names import PREFIX, RUN, WORKER
-from hetero_hvd.driver.training.summary import TableStats
 from hetero_hvd.messages import (
     CAUSES,
     STEP_PARTS,
     CollectivesTimed,
     Crashed,
     Decided,
-    Event,
     OutOfMemory,
     Recovered,
     RunEnded,
     RunStarted,
-    StepsTimed,
     StepTiming,
     StragglerReported,
     WorkerId,
@@ -73,7 +70,7 @@ def service_discovery(status: Mapping[str, Any], *, target: str) -> list[dict[st
 
 
 class Metrics:
-    """Folds a run's events; `observe` is an observer of the journal.
+    """Folds a run's events; `observe` is an observer of the bus.
 
     Has a registry of its own, so that several can live in one process. Cost of an event:
     O(workers), of a rendering: O(series).
@@ -101,7 +98,6 @@ class Metrics:
                 histogram = Histogram(name, entry.doc, labels, registry=of, buckets=buckets)
                 self._histograms[entry.name] = histogram
         self._members: tuple[WorkerId, ...] = ()
-        self._rendezvous_id = 0
         self._counted_reset = 0
         self._slow: dict[WorkerId, str] = {}
 
@@ -109,7 +105,7 @@ class Metrics:
         """The page for Prometheus, and its content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
-    def observe(self, at_unix_seconds: float, event: Event) -> None:  # noqa: C901 - one line a kind
+    def observe(self, at_unix_seconds: float, event: Observed) -> None:  # noqa: C901 - one line a kind
         """Take in an event.
 
         Args:
@@ -128,7 +124,7 @@ class Metrics:
                 self._set("run_exit_code", event.exit_code)
             case WorkersJoined():
                 self._joined(event)
-            case StepsTimed() if self._is_of_members(event):
+            case StepTable():
                 self._timed(at_unix_seconds, event)
             case CollectivesTimed():
                 self._operations(event)
@@ -148,17 +144,12 @@ class Metrics:
             case OutOfMemory() | Crashed() if _is_out_of_memory(event):
                 self._add("oom", 1.0)
 
-    def _is_of_members(self, event: StepsTimed) -> bool:
-        is_present = event.rendezvous_id == self._rendezvous_id
-        return is_present and len(event.timings) == len(self._members)
-
     def _joined(self, event: WorkersJoined) -> None:
         for worker in set(self._members) - set(event.workers):
             self._slow.pop(worker, None)
             for entry in WORKER:
                 self._forget(entry.name, worker=str(worker))
         self._members = event.workers
-        self._rendezvous_id = event.rendezvous_id
         self._set("world_size", len(event.workers))
         self._set("rendezvous_id", event.rendezvous_id)
         self._add("oom", 0.0)  # all are heard of, so none is known to have happened
@@ -170,44 +161,37 @@ class Metrics:
         for rank, worker in enumerate(event.workers):
             self._set("worker_rank", rank, worker=str(worker))
 
-    def _timed(self, at_unix_seconds: float, event: StepsTimed) -> None:
+    def _timed(self, at_unix_seconds: float, table: StepTable) -> None:
         self._set("last_step_timestamp_seconds", at_unix_seconds)
-        exchange = TableStats.of(event)
-        if exchange is None:
+        self._add("steps", table.num_steps)
+        self._add("samples", table.num_steps * table.samples_per_step)
+        if table.is_first or math.isnan(table.step_seconds):
             return
-        rows = [row for row in event.timings if row.num_steps > 0]
-        num_steps = max(row.num_steps for row in rows)
-        self._add("steps", num_steps)
-        self._add("samples", exchange.num_samples)
-        self._set("load_imbalance_ratio", exchange.imbalance_ratio)
-        speed = exchange.num_samples / exchange.num_seconds
-        self._set("goodput_ratio", speed / exchange.ideal_samples_per_second)
-        slowest = max((r.step_seconds for r in rows if r.step_seconds > 0), default=math.nan)
-        self._see("step_duration_seconds", slowest)
-        self._add("exposed_comm_seconds", exposed_seconds(rows) * num_steps)
-        hidden = [r.overlapped_comm_seconds for r in rows]
-        self._add("overlapped_comm_seconds", num_steps * sum(hidden) / len(hidden))
+        self._set("load_imbalance_ratio", table.imbalance_ratio)
+        self._set("goodput_ratio", table.samples_per_second / table.ideal_samples_per_second)
+        self._see("step_duration_seconds", table.step_seconds)
+        self._add("exposed_comm_seconds", table.exposed_comm_seconds * table.num_steps)
+        rows = table.measured.values()
+        hidden = [row.overlapped_comm_seconds for row in rows]
+        self._add("overlapped_comm_seconds", table.num_steps * sum(hidden) / len(hidden))
         for row in rows:
             for phase, field in PHASE_FIELDS.items():
                 self._see("phase_duration_seconds", getattr(row, field), phase=phase)
             self._see("staleness_steps", row.staleness_steps)
-        self._workers(event.timings)
+        self._workers(table)
 
-    def _workers(self, rows: tuple[StepTiming, ...]) -> None:
-        speeds = [_speed(row) for row in rows]
-        fastest = max((speed for speed in speeds if math.isfinite(speed)), default=math.nan)
-        late = lateness_seconds(rows)
-        for worker, row, speed, behind in zip(self._members, rows, speeds, late, strict=True):
-            if row.num_steps == 0:
-                continue
+    def _workers(self, table: StepTable) -> None:
+        speeds = {worker: _speed(row) for worker, row in table.measured.items()}
+        fastest = max((s for s in speeds.values() if math.isfinite(s)), default=math.nan)
+        for worker, row in table.measured.items():
             values = {
                 "local_batch_size": row.local_batch_size,
                 "step_seconds": row.step_seconds,
                 "data_wait_seconds": row.data_wait_seconds,
                 "busy_seconds": row.busy_seconds,
                 "lag_steps": row.lag_steps,
-                "lateness_seconds": behind,
-                "speed_ratio": speed / fastest if fastest > 0 else math.nan,
+                "lateness_seconds": table.lateness_seconds[worker],
+                "speed_ratio": speeds[worker] / fastest if fastest > 0 else math.nan,
                 "memory_headroom_ratio": 1.0
                 - row.memory_bytes / (row.memory_limit_bytes or math.nan),
             }

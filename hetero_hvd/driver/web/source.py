@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hetero_hvd.config.value_types import is_loopback
+from hetero_hvd.core.diagnosis.judge import Diagnoser
+from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.live import LiveState, LiveView
 from hetero_hvd.driver.records.reader import history
 from hetero_hvd.driver.records.run_files import regular
@@ -65,8 +67,10 @@ def recorded(folder: Path) -> LiveState:
     Raises:
         JobError: There are no records.
     """
-    view = LiveView()
-    for at_seconds, event in history(folder):
+    diagnoser = Diagnoser()
+    view = LiveView(diagnoser.findings)
+    for at_seconds, event in with_tables(history(folder)):
+        diagnoser.observe(event)
         view.observe(at_seconds, event)
     state = view.state()
     state.run_id, state.state = state.run_id or folder.absolute().name, "ended"

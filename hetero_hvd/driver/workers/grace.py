@@ -6,7 +6,7 @@ from collections import deque
 
 from hetero_hvd.driver.workers.launcher import GRACE_SECONDS
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
-from hetero_hvd.messages import Event, StepsTimed
+from hetero_hvd.messages import StepsTimed
 
 RECENT_EXCHANGES = 8
 STEPS = 2.0
@@ -30,7 +30,7 @@ class Grace:
         self._slots = slots
         self._longest: deque[float] = deque(maxlen=RECENT_EXCHANGES)
 
-    def observe(self, _at_seconds: float, event: Event) -> None:
+    def observe(self, _at_unix_seconds: float, event: object) -> None:
         """Called with everything that happens."""
         if not isinstance(event, StepsTimed):
             return

@@ -47,7 +47,7 @@ class WorkerPool:
         count_gpus: Asks a node for its GPUs, where nodes.yaml does not say how many slots it has.
         on_change: Called when a worker became ready or went.
         on_exit: Called with a slot and its exit code, before the slot forgets the process.
-        journal: Hears of starts and quarantines.
+        bus: Hears of starts and quarantines.
         log_lines: Makes JSON of the workers' output for their files; None: they get it as it is.
 
     Attributes:
@@ -66,7 +66,7 @@ class WorkerPool:
         count_gpus: Callable[[NodeConfig], Awaitable[int]],
         on_change: Callable[[], None],
         on_exit: Callable[[Slot, int], None],
-        journal: EventBus | None = None,
+        bus: EventBus | None = None,
         log_lines: LogLines | None = None,
     ) -> None:
         self.may_restart = True
@@ -81,7 +81,7 @@ class WorkerPool:
         self._gpus = GpuCounts(count_gpus, say=console.say, on_answer=self._follow)
         self._on_change = on_change
         self._on_exit = on_exit
-        self._journal = journal or EventBus()
+        self._bus = bus or EventBus()
         self._tasks: dict[Slot, asyncio.Task[None]] = {}
         self._incarnations: Counter[WorkerId] = Counter()
         self._restarts = Restarts(0)
@@ -361,7 +361,7 @@ class WorkerPool:
         try:
             slot.process = await self._launch(slot)
             slot.process.allow(self.grace_seconds)
-            self._journal.publish(
+            self._bus.publish(
                 WorkerStarted(worker=slot.worker, host=slot.host, num_restarts=slot.num_restarts)
             )
             code = await slot.process.exited
@@ -380,7 +380,7 @@ class WorkerPool:
 
     def _quarantine(self, slot: Slot, reason: str) -> None:
         self.quarantined[slot.worker] = (slot.node, reason)
-        self._journal.publish(WorkerQuarantined(worker=slot.worker, reason=reason))
+        self._bus.publish(WorkerQuarantined(worker=slot.worker, reason=reason))
 
     def changed(self) -> None:
         """Tell whom Horovod may count on now."""

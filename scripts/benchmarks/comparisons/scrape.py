@@ -24,6 +24,7 @@ from prometheus_client import generate_latest
 from benchmarks.numbers import Number
 from benchmarks.tables import Effort, Say, Table
 from hetero_hvd.core.simulation.simulation import row_of
+from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.driver.web.metrics import Metrics, service_discovery
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import StepsTimed, WorkerId, WorkersJoined
@@ -74,12 +75,12 @@ def _driver(num_nodes: int) -> Metrics:
         capacities=(-1,) * len(workers),
         prefetch_steps=0,
     )
-    metrics.observe(0.0, joined)
     rows = tuple(row_of(8, 0.1) for _ in workers)
     timed = StepsTimed(
         rendezvous_id=1, step=9, epoch=0, loss=1.0, timings=rows, exchange_seconds=0.0
     )
-    metrics.observe(0.0, timed)
+    for _, event in with_tables([(0.0, joined), (0.0, timed), (0.0, timed)]):
+        metrics.observe(0.0, event)
     return metrics
 
 

@@ -7,7 +7,8 @@ import math
 import msgspec
 import pytest
 
-from hetero_hvd.core.diagnosis.findings import Episode, diagnose, mean_row, straggler_cost_seconds
+from hetero_hvd.core.diagnosis.findings import Episode, diagnose, straggler_cost_seconds
+from hetero_hvd.core.step_table import mean_row
 from hetero_hvd.messages import StepTiming, WorkerId
 
 ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)

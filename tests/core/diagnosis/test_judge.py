@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from hetero_hvd.core.diagnosis.judge import RECENT_EXCHANGES, Diagnoser
+from hetero_hvd.core.step_table import StepTables, with_tables
 from hetero_hvd.messages import StepsTimed, StragglerReported, WorkersJoined
 from tests.core.diagnosis.test_findings import ALPHA, BETA, row
 
@@ -26,6 +27,7 @@ def running_judge():
     class Run:
         def __init__(self):
             self.judge = Diagnoser()
+            self.tables = StepTables()
             self.join(ALPHA, BETA)
 
         def join(self, *workers):
@@ -37,12 +39,16 @@ def running_judge():
                 capacities=(-1,) * len(workers),
                 prefetch_steps=0,
             )
-            self.judge.observe(joined)
+            self.observe(joined)
+
+        def observe(self, event):
+            for _, observed in with_tables([(0.0, event)], self.tables):
+                self.judge.observe(observed)
 
         def exchanges(self, count, *rows):
             news = []
             for _ in range(count):
-                self.judge.observe(timed(self.judge.step + 10, *rows))
+                self.observe(timed(self.judge.step + 10, *rows))
                 news += self.judge.news()
             return news
 

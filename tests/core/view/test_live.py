@@ -5,6 +5,8 @@ import json
 import msgspec
 
 from hetero_hvd.cli.watch.live_table import table_of
+from hetero_hvd.core.diagnosis.judge import Diagnoser
+from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.live import MAX_EVENTS, LiveView
 from hetero_hvd.messages import (
     DeviceUsed,
@@ -41,8 +43,7 @@ def timing(samples, backward, *, comm=0.0, num_steps=4, data_wait=0.0):
 
 def view_of(*rows, events=()):
     """The state after an exchange of two workers, and some more events."""
-    view = LiveView()
-    view.observe(0.0, RunStarted(run_id="demo", command=("x",), nodes=("alpha",), settings={}))
+    started = RunStarted(run_id="demo", command=("x",), nodes=("alpha",), settings={})
     joined = WorkersJoined(
         rendezvous_id=1,
         workers=(ALPHA, GAMMA),
@@ -51,14 +52,18 @@ def view_of(*rows, events=()):
         capacities=(-1, -1),
         prefetch_steps=0,
     )
-    view.observe(1.0, joined)
+    history = [(0.0, started), (1.0, joined)]
     for step in (9, 19) if rows else ():  # the first of a membership contains its start
         timed = StepsTimed(
             rendezvous_id=1, step=step, epoch=0, loss=1.5, timings=rows, exchange_seconds=0.0
         )
-        view.observe(2.0, timed)
-    for event in events:
-        view.observe(3.0, event)
+        history.append((2.0, timed))
+    history += [(3.0, event) for event in events]
+    diagnoser = Diagnoser()
+    view = LiveView(diagnoser.findings)
+    for at_seconds, event in with_tables(history):
+        diagnoser.observe(event)
+        view.observe(at_seconds, event)
     return view.state()
 
 

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.driver.records.reader import read_record
 from hetero_hvd.driver.records.timings import TimingLog, read_timings
 from hetero_hvd.driver.records.writer import FILE, MAX_WAITING, Recorder
@@ -83,8 +84,9 @@ DECIDED = Decided(rendezvous_id=1, step=9, action="keep", reason="numbers that a
 def write(folder, *events):
     """Record events, ten seconds apart, as a run does."""
     recorder = Recorder(folder)
-    for number, event in enumerate(events):
-        recorder.observe(10.0 * number, event)
+    timed_events = ((10.0 * number, event) for number, event in enumerate(events))
+    for at_seconds, event in with_tables(timed_events):
+        recorder.observe(at_seconds, event)
     recorder.close()
     assert recorder.num_lost == 0
 

@@ -10,10 +10,12 @@ import msgspec
 import pytest
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
+from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.driver.output.console import Console
+from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.training.final_report import as_dict, as_text
 from hetero_hvd.driver.training.run_tracker import MAX_RESETS_WITHOUT_STEP, RunTracker
-from hetero_hvd.driver.training.summary import Summary, TableStats
+from hetero_hvd.driver.training.summary import Summary
 from hetero_hvd.messages import (
     BatchPlan,
     Evaluated,
@@ -73,34 +75,15 @@ UNIFORM = (row(50, 0.05, 0.2), row(50, 0.2, 0.2))
 BALANCED = (row(80, 0.08, 0.08), row(20, 0.08, 0.08))
 
 
-def test_an_exchange_in_numbers():
-    """Speed, what the workers could do if nobody waited, and how uneven they are."""
-    exchange = TableStats.of(timed(0, *UNIFORM))
-    assert exchange.num_samples / exchange.num_seconds == 500
-    assert exchange.ideal_samples_per_second == 50 / 0.05 + 50 / 0.2
-    assert exchange.imbalance_ratio == pytest.approx(1.2)
-
-
-def test_unmeasured_and_idle_workers():
-    """A worker without samples counts for nothing; an unmeasured one leaves the ideal unknown."""
-    idle = TableStats.of(timed(0, row(100, 0.1, 0.1), row(0, 0.0, 0.1)))
-    assert idle.ideal_samples_per_second == 1000
-    assert idle.imbalance_ratio == 0
-    unmeasured = TableStats.of(timed(0, row(50, 0.1, 0.1), row(50, math.nan, 0.1)))
-    assert math.isnan(unmeasured.ideal_samples_per_second)
-    assert TableStats.of(timed(0, row(50, 0.1, 0.1, num_steps=0))) is None
-    assert TableStats.of(timed(0, row(50, 0.1, math.nan))) is None
-
-
 def full_summary():
     """A run: 4 uniform steps, 3 on the way, then balanced; one reset; both finish."""
     summary = Summary(baseline_steps=4)
-    summary.joined(joined())
-    for step in range(7):
-        summary.timed(timed(step, *UNIFORM))
-    summary.joined(joined(rendezvous_id=2, applied_steps=7))
-    for step in range(7, 20):
-        summary.timed(timed(step, *BALANCED, rendezvous_id=2))
+    history = [joined(), *(timed(step, *UNIFORM) for step in range(7))]
+    history.append(joined(rendezvous_id=2, applied_steps=7))
+    history += [timed(step, *BALANCED, rendezvous_id=2) for step in range(7, 20)]
+    for at_seconds, event in with_tables((0.0, event) for event in history):
+        summary.observe(at_seconds, event)
+        summary.observe_tables(at_seconds, event)
     for plan_id, shares in enumerate(((50, 50), (50, 50), (80, 20))):
         summary.planned(
             BatchPlan(
@@ -170,18 +153,46 @@ def test_different_replicas_are_shouted_about():
     assert any("REPLICAS DIFFER" in line for line in as_text(facts))
 
 
-def ledger(folder, **job):
-    """A ledger and what it says."""
-    stream = io.StringIO()
-    console = Console(stream)
-    nodes = (NodeConfig(name="alpha"), NodeConfig(name="beta", relative_speed=0.5))
-    config = ClusterConfig(path=folder / "nodes.yaml", job=JobConfig(**job), nodes=nodes)
-    return RunTracker(config, console, folder / "decisions.jsonl"), console, stream
+class Books:
+    """A tracker with a bus of its own."""
+
+    def __init__(self, folder, **job):
+        self.stream = io.StringIO()
+        self.console = Console(self.stream)
+        nodes = (NodeConfig(name="alpha"), NodeConfig(name="beta", relative_speed=0.5))
+        config = ClusterConfig(path=folder / "nodes.yaml", job=JobConfig(**job), nodes=nodes)
+        self.bus = EventBus()
+        self.tracker = RunTracker(config, self.console, folder / "decisions.jsonl", self.bus)
+        self.plans = []
+        self.bus.subscribe(self._note, "")
+
+    def _note(self, _at, event):
+        if isinstance(event, BatchPlan):
+            self.plans.append(event)
+
+    def take(self, event):
+        """Publish an event; gives the plans that follow."""
+        self.plans = []
+        self.bus.publish(event)
+        return self.plans
+
+    def close(self):
+        """Close its files; gives what was said."""
+        self.tracker.close()
+        self.console.close()
+        return self.stream.getvalue()
 
 
-def test_the_balancer_is_asked_and_its_decisions_are_kept(tmp_path):
+@pytest.fixture(name="books")
+def open_books(tmp_path):
+    """Books in a folder of their own."""
+    opened = Books(tmp_path, progress_seconds=0.001)
+    yield opened
+    opened.close()
+
+
+def test_the_balancer_is_asked_and_its_decisions_are_kept(tmp_path, books):
     """A membership gets its plan at once, using the hints; uneven timings bring a better one."""
-    books, console, stream = ledger(tmp_path, progress_seconds=0.001)
     [first] = books.take(joined())
     assert first.local_batch_sizes == (67, 33)
     plans = []
@@ -189,40 +200,33 @@ def test_the_balancer_is_asked_and_its_decisions_are_kept(tmp_path):
         plans += books.take(timed(step, row(67, 0.067, 0.33), row(33, 0.33, 0.33)))
     assert plans[-1].local_batch_sizes[0] > 67
     assert books.take(timed(11, *UNIFORM, rendezvous_id=7)) == []
-    books.close()
-    console.close()
+    said = books.close()
     decisions = [
         json.loads(line) for line in (tmp_path / "decisions.jsonl").read_text().splitlines()
     ]
     assert {"step", "action", "reason", "workers"} <= decisions[0].keys()
     assert decisions[0]["workers"] == ["alpha:0", "beta:0"]
-    assert "step 0: 2 workers train together: alpha:0, beta:0" in stream.getvalue()
-    assert "alpha:0 67 in 67 ms | beta:0 33 in 330 ms" in stream.getvalue()
+    assert "step 0: 2 workers train together: alpha:0, beta:0" in said
+    assert "alpha:0 67 in 67 ms | beta:0 33 in 330 ms" in said
 
 
-def test_resets_without_a_step_are_counted(tmp_path):
+def test_resets_without_a_step_are_counted(books):
     """A job whose every step breaks must not go on for ever."""
-    books, console, _ = ledger(tmp_path)
     for rendezvous_id in range(1, MAX_RESETS_WITHOUT_STEP + 2):
         books.take(joined(rendezvous_id=rendezvous_id, applied_steps=5))
-    assert books.resets_without_step == MAX_RESETS_WITHOUT_STEP
+    assert books.tracker.resets_without_step == MAX_RESETS_WITHOUT_STEP
     books.take(joined(rendezvous_id=100, applied_steps=6))
-    assert books.resets_without_step == 0
-    books.close()
-    console.close()
+    assert books.tracker.resets_without_step == 0
 
 
-def test_trainers_one_after_the_other_are_no_resets_without_a_step(tmp_path):
+def test_trainers_one_after_the_other_are_no_resets_without_a_step(books):
     """Each begins at step 0 again: as many as a search over learning rates needs."""
-    books, console, _ = ledger(tmp_path)
     for rendezvous_id in range(1, 2 * MAX_RESETS_WITHOUT_STEP):
         books.take(joined(rendezvous_id=rendezvous_id, applied_steps=0))
         for worker in (WorkerId("alpha", 0), WorkerId("beta", 0)):
-            books.entered(worker, rendezvous_id)
+            books.tracker.summary.entered(worker, rendezvous_id)
             books.take(Finished(worker=worker, applied_steps=2, checksum=f"{rendezvous_id}"))
-        assert books.resets_without_step < MAX_RESETS_WITHOUT_STEP
-    books.close()
-    console.close()
+        assert books.tracker.resets_without_step < MAX_RESETS_WITHOUT_STEP
 
 
 ENTERS, FINISHES, DIES = "begins the next loop", "is through with it", "dies"
@@ -247,46 +251,42 @@ RESULTS = {
 
 
 @pytest.mark.parametrize(("events", "expected"), RESULTS.values(), ids=RESULTS)
-def test_the_results_of_a_run_are_those_of_the_newest_loop_that_was_begun(
-    tmp_path, events, expected
-):
+def test_the_results_of_a_run_are_those_of_the_newest_loop_that_was_begun(books, events, expected):
     """Whoever has told of an earlier one has no say in it, whether it has died since or not."""
-    books, console, _ = ledger(tmp_path)
     loops = dict.fromkeys((ALPHA, BETA), 0)
     books.take(joined())
     first = [(worker, kind) for kind in (ENTERS, FINISHES) for worker in loops]
     for worker, kind in (*first, *events):
         if kind == ENTERS:
             loops[worker] += 1
-            books.entered(worker, loops[worker])
+            books.tracker.summary.entered(worker, loops[worker])
         elif kind == FINISHES:
             told = f"of loop {loops[worker]}"
             books.take(Finished(worker=worker, applied_steps=12, checksum=told))
         else:
-            books.summary.workers[worker].exit_codes.append(137)
-    records = books.summary.workers
+            books.tracker.summary.workers[worker].exit_codes.append(137)
+    records = books.tracker.summary.workers
     assert {worker for worker in loops if records[worker].finished} == expected
-    assert books.summary.is_consistent is (True if expected else None)
-    books.close()
-    console.close()
+    assert books.tracker.summary.is_consistent is (True if expected else None)
 
 
-def test_that_nobody_steps_is_said_while_it_lasts(tmp_path, monkeypatch):
+def test_that_nobody_steps_is_said_while_it_lasts(books, monkeypatch):
     """On the terminal and in the judgement, from the workers' heartbeats; and its end."""
     now = SimpleNamespace(seconds=100.0)
     clock = SimpleNamespace(monotonic=lambda: now.seconds, time=time.time)
-    monkeypatch.setattr("hetero_hvd.driver.training.run_tracker.time", clock)
-    books, console, stream = ledger(tmp_path)
+    monkeypatch.setattr("hetero_hvd.driver.training.diagnosis.time", clock)
     books.take(joined())
     for second in range(16):
         now.seconds += 1.0
         steps = 1 + second // 14
-        books.beat(WorkerId("alpha", 0), Heartbeat(applied_steps=steps, phase="comm_wait"))
-        books.beat(WorkerId("beta", 0), Heartbeat(applied_steps=steps, phase="data_wait"))
-        books.look_for_stall(is_training=True)
-        assert (books.judge()[0].kind == "stall") == (10 <= second < 14)
-    books.close()
-    console.close()
-    said = stream.getvalue()
+        books.tracker.diagnosis.beat(
+            WorkerId("alpha", 0), Heartbeat(applied_steps=steps, phase="comm_wait")
+        )
+        books.tracker.diagnosis.beat(
+            WorkerId("beta", 0), Heartbeat(applied_steps=steps, phase="data_wait")
+        )
+        books.tracker.diagnosis.look_for_stall(is_training=True)
+        assert (books.tracker.diagnosis.tell()[0].kind == "stall") == (10 <= second < 14)
+    said = books.close()
     assert said.count("nobody has stepped for 10 s: waiting for beta:0 in data wait") == 1
     assert said.count("step 2: training goes on after 14 s without a step") == 1

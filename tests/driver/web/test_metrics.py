@@ -6,8 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.metric_names import RUN, WORKER, reference
 from hetero_hvd.driver.web.metrics import Metrics, service_discovery
 from hetero_hvd.messages import (
@@ -83,10 +85,14 @@ OPERATIONS = CollectivesTimed(
     ),
 )
 TABLE = timed(1, timing(0.04, 0.09, 8), timing(0.01, 0.12, 4))
+START = timed(1, *(replace(row, num_steps=0) for row in TABLE.timings))
+"""The first exchange of a membership contains its start."""
+
 HISTORY = (
     RunStarted(run_id="out-1a2b3c4d", command=("x",), nodes=("alpha", "beta"), settings={}),
     WorkerStarted(worker=B, host="beta-0.r1", num_restarts=1),
     joined(1, A, B),
+    START,
     TABLE,
     Decided(
         rendezvous_id=1,
@@ -110,8 +116,8 @@ HISTORY = (
 def replayed(*events):
     """An exporter that has heard them."""
     metrics = Metrics("r")
-    for event in events:
-        metrics.observe(1000.0, event)
+    for at_seconds, event in with_tables((1000.0, event) for event in events):
+        metrics.observe(at_seconds, event)
     return metrics
 
 
@@ -186,7 +192,7 @@ def test_what_is_unknown_is_absent():
         name.startswith(("worker_busy", "load_", "goodput", "last_step"))
         for name, *_ in values(replayed(*HISTORY[:3]))
     )
-    metrics = replayed(*HISTORY[:4], timed(1, timing(0.04, 0.09, 8), timing(0.0, math.nan, 4)))
+    metrics = replayed(*HISTORY[:5], timed(1, timing(0.04, 0.09, 8), timing(0.0, math.nan, 4)))
     assert ("worker_busy_seconds", "beta:0") not in values(metrics)
     assert ("worker_busy_seconds", "alpha:0") in values(metrics)
     metrics.observe(1001.0, joined(2, A))

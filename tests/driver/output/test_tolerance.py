@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_hvd.driver.training.tolerance import Tolerance
+from hetero_hvd.driver.output.tolerance import Tolerance
 
 
 @pytest.mark.parametrize(
