@@ -10,7 +10,7 @@ from typing import get_type_hints
 
 import pytest
 
-from hetero_hvd.worker.options import StepOptions, TrainerOptions
+from hetero_hvd.worker.options import StepOptions, TrainerOptions, step_options
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -64,3 +64,14 @@ def test_a_type_checker_sees_the_trainer(tmp_path):
     notes = [line for line in done.stdout.splitlines() if "good.py" in line]
     said = [line.partition("Revealed type is ")[2].strip('"') for line in notes]
     assert said == ["int", "float", "dict[str, float]"], done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [({}, 8), ({"wait_free": True}, None), ({"reproducible": True}, None)],
+    ids=["synchronous", "wait-free", "reproducible"],
+)
+def test_micro_batches_bound_the_memory_of_batches_that_accumulate(options, size):
+    """Chunks and grains do so by themselves."""
+    found = step_options({"accumulation_steps": 2, **options}, loader_batch_size=8)
+    assert found.micro_batch_size == size

@@ -81,7 +81,11 @@ class Episode:
 
 
 def diagnose(
-    rows: Rows, episodes: Sequence[Episode] = (), *, longer_rows: Rows | None = None
+    rows: Rows,
+    episodes: Sequence[Episode] = (),
+    *,
+    longer_rows: Rows | None = None,
+    follows_plan: bool = True,
 ) -> list[Finding]:
     """Who is or was slow, what binds the run, and what other shares would gain.
 
@@ -89,14 +93,17 @@ def diagnose(
         rows: See `Rows`; measured with the present shares.
         episodes: Of workers that were slower than they should be.
         longer_rows: The same over a longer time with similar shares, to judge what binds the run.
+        follows_plan: Whether there could be other shares.
     """
     slow = [_straggler(episode, rows) for episode in episodes]
     loaded = {worker: row for worker, row in rows.items() if row.local_batch_size > 0}
+    long = {w: row for w, row in (longer_rows or loaded).items() if row.local_batch_size > 0}
+    if not follows_plan:
+        return [*slow, bound(long), memory_room(loaded)]
     balance = _imbalance(loaded)
     if idle := sorted(str(worker) for worker in rows.keys() - loaded.keys()):
         words = f"{balance.words}; no samples for {', '.join(idle)}: it would hold up the others"
         balance = msgspec.structs.replace(balance, words=words)
-    long = {w: row for w, row in (longer_rows or loaded).items() if row.local_batch_size > 0}
     return [*slow, bound(long), balance, memory_room(loaded)]
 
 

@@ -63,6 +63,7 @@ class Diagnoser:
 
     def __init__(self) -> None:
         self.step = -1
+        self._follows_plan = True
         self._stall: StallReported | None = None
         self._tables: deque[Rows] = deque(maxlen=WINDOW_EXCHANGES)
         self._steps: deque[int] = deque(maxlen=WINDOW_EXCHANGES)
@@ -97,7 +98,10 @@ class Diagnoser:
         told = self._whole() if of_whole_run or self._is_over else self._recent()
         stall = [] if self._stall is None else [_stalled(self._stall)]
         rows, longer = self._means(of_plan=True), self._means()
-        return (*stall, *diagnose(rows, tuple(reversed(told)), longer_rows=longer))
+        found = diagnose(
+            rows, tuple(reversed(told)), longer_rows=longer, follows_plan=self._follows_plan
+        )
+        return (*stall, *found)
 
     def _recent(self) -> list[Episode]:
         """Those that last, and those that have ended within the window that is judged."""
@@ -156,7 +160,7 @@ class Diagnoser:
         """Topics of which the mean of some exchanges has said something new for some times."""
         changed = set()
         rows, longer = self._means(num_averaged, of_plan=True), self._means(num_averaged)
-        for found in diagnose(rows, longer_rows=longer):
+        for found in diagnose(rows, longer_rows=longer, follows_plan=self._follows_plan):
             topic, gist = _topic(found), _gist(found)
             seen, count = self._seen.get((topic, num_averaged), (None, 0))
             count = count + 1 if seen == gist else 1
@@ -180,6 +184,7 @@ class Diagnoser:
         self._num_of_plan = min(self._num_of_plan, len(steps))
 
     def _joined(self, event: WorkersJoined) -> None:
+        self._follows_plan = not event.wait_free
         self._forget()
         for episode in self._episodes:
             if episode.until_step is None and episode.worker not in event.workers:

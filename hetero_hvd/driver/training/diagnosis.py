@@ -22,7 +22,7 @@ from hetero_hvd.messages import (
 )
 
 
-class Diagnosis:
+class RunDiagnosis:
     """Follows the run, and tells of slow workers, stalls and of what binds it.
 
     Args:

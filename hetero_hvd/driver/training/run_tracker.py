@@ -10,7 +10,7 @@ from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.records.timings import TimingLog
 from hetero_hvd.driver.training.balancing import Balancing
-from hetero_hvd.driver.training.diagnosis import Diagnosis
+from hetero_hvd.driver.training.diagnosis import RunDiagnosis
 from hetero_hvd.driver.training.progress import Progress
 from hetero_hvd.driver.training.summary import Summary
 from hetero_hvd.messages import Finished, WorkerId, WorkersJoined
@@ -47,7 +47,7 @@ class RunTracker:
         self.summary.price_per_hour = sum(prices) if prices else None
         self.balancing = Balancing(config, decisions, bus, console.say)
         progress = Progress(console.say, interval_seconds=job.progress_seconds)
-        self.diagnosis = Diagnosis(self.balancing, bus, progress)
+        self.diagnosis = RunDiagnosis(self.balancing, bus, progress)
         self._timings = TimingLog(decisions.parent, say=console.say)
         self.workers: tuple[WorkerId, ...] = ()
         self.rendezvous_id = 0

@@ -30,7 +30,7 @@ def running_judge():
             self.tables = StepTables()
             self.join(ALPHA, BETA)
 
-        def join(self, *workers):
+        def join(self, *workers, **options):
             joined = WorkersJoined(
                 rendezvous_id=1,
                 workers=workers,
@@ -38,6 +38,7 @@ def running_judge():
                 global_batch_size=16,
                 capacities=(-1,) * len(workers),
                 prefetch_steps=0,
+                **options,
             )
             self.observe(joined)
 
@@ -160,3 +161,12 @@ def test_what_comes_and_goes_is_still_known_after_a_small_move(run):
     assert run.judge.findings()[0].kind == "evaluation"
     run.exchanges(3, share(2), share(14))
     assert run.judge.findings()[0].kind == "compute"
+
+
+def test_where_there_are_no_plans_nothing_is_said_of_shares(run):
+    """In wait-free rounds each worker takes what it can."""
+    run.join(ALPHA, BETA, wait_free=True)
+    run.exchanges(12, row(), row(compute=0.3))
+    kinds = {finding.kind for finding in run.judge.findings()}
+    assert "imbalance" not in kinds
+    assert kinds & {"compute", "memory"}

@@ -124,6 +124,17 @@ def test_the_summary_of_a_run():
     assert json.loads(msgspec.json.encode(facts))["evaluation"]["metrics"]["loss"] is None
 
 
+def test_steps_until_balanced_count_from_where_a_run_goes_on():
+    """Those before were of another run."""
+    summary = Summary(baseline_steps=4)
+    history = [joined(applied_steps=200), *(timed(step, *BALANCED) for step in range(200, 220))]
+    for at_seconds, event in with_tables((0.0, event) for event in history):
+        summary.observe(at_seconds, event)
+        summary.observe_tables(at_seconds, event)
+    assert summary.steps_until_balanced == 1  # the first exchange contains the start
+    assert summary.num_steps == 220
+
+
 def test_the_summary_in_words():
     """A person finds the same numbers."""
     text = "\n".join(as_text(as_dict(full_summary(), exit_code=0, reason="done")))
