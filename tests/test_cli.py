@@ -46,6 +46,10 @@ def test_horovods_own_discovery_reads_it(folder: Path):
     ("node", "message"),
     [
         ("{name: a, address: b}", "nodes[0].slots: Horovod's discovery needs a number"),
+        (
+            "{name: a, launcher: agent, identity_file: key}",
+            "nodes[0].slots: Horovod's discovery needs a number",
+        ),
         ("{name: a, address: 'fd00::1', slots: 1}", "nodes[0].address: found 'fd00::1'"),
     ],
 )

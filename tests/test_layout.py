@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hetero_hvd.config.launchers import KINDS
+
 CHECKOUT = Path(__file__).parents[1]
 PACKAGES = ("hetero_hvd", "scripts/benchmarks", "tests/kit")
 FOLDERS = ("hetero_hvd", "scripts", "tests", "docs")
@@ -206,3 +208,25 @@ def test_nothing_is_decided_by_the_wall_clock():
         if re.search(r"time\.time\(|time_ns\(|datetime\.(now|utcnow|today)\(", path.read_text())
     }
     assert found == WALL_CLOCK.keys()
+
+
+NAMES_OF_LAUNCHERS = {
+    "hetero_hvd/config/launchers.py": "their declarations",
+    "hetero_hvd/driver/workers/launchers/ssh.py": "the program that it calls",
+    "hetero_hvd/cli/__init__.py": "the command `agent`",
+    "hetero_hvd/agent/server.py": "the end of its link, and whose port it is",
+    "hetero_hvd/discovery/encrypted_link.py": "the ends of a link",
+    "hetero_hvd/probes/machine/hardware.py": "a program that may be there",
+    "hetero_hvd/probes/doctor.py": "the heading of that",
+}
+
+
+def test_a_launcher_is_called_by_its_name_in_one_place():
+    """All others ask its declaration, so that a new one is known to them."""
+    found = {
+        relative(path)
+        for path in (CHECKOUT / "hetero_hvd").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in KINDS
+    }
+    assert found == NAMES_OF_LAUNCHERS.keys()

@@ -49,7 +49,8 @@ class ClusterConfig:
             yield "nodes", f"found an empty list, must be {LIST}"
             return
         for index, node in enumerate(self.nodes):
-            if node.launcher == "agent" and not (node.identity_file or self.job.cluster_key_file):
+            has_key = node.identity_file or self.job.cluster_key_file
+            if node.kind.uses_cluster_key and not has_key:
                 yield (
                     f"nodes[{index}].identity_file",
                     "found none, must be the cluster key of the agent, or set job.cluster_key_file",

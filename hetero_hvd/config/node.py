@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, cast
 
+from hetero_hvd.config.launchers import AGENT_PORT, CONNECTION_KEYS, KINDS, LauncherKind, kind_at
 from hetero_hvd.config.setting import about, check, shown
 from hetero_hvd.config.value_types import (
     DEVICE,
@@ -26,13 +25,7 @@ from hetero_hvd.config.value_types import (
 )
 from hetero_hvd.core.simulation.jitter import DEFAULT_SPIKE_RATIO
 
-Launcher = Literal["local", "ssh", "agent"]
-AGENT_PORT = 9388
-"""Where an agent listens if nothing else is said."""
-
-_NOT_FOR_AGENTS = ("user", "ssh_options", "python")
-_SSH_ONLY = ("user", "port", "identity_file", "ssh_options")
-_DERIVED = cast("Launcher", "")  # replaced in __post_init__
+_DERIVED = ""  # replaced in __post_init__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +123,10 @@ class NodeConfig:
             default_text="one per device, else one per GPU, else 1",
         ),
     )
-    launcher: Launcher = field(
+    launcher: str = field(
         default=_DERIVED,
         metadata=about(
-            choice("local", "ssh", "agent"),
+            choice(*KINDS),
             "how its workers are started",
             default_text="local if address is localhost or a loopback address, else ssh",
         ),
@@ -234,37 +227,34 @@ class NodeConfig:
 
     def __post_init__(self) -> None:
         """Fill in what depends on other settings, then check."""
-        address = self.address or (self.name if self.launcher in ("ssh", "agent") else "127.0.0.1")
+        given = KINDS.get(self.launcher)
+        is_elsewhere = given is not None and not given.is_local
+        address = self.address or (self.name if is_elsewhere else "127.0.0.1")
         object.__setattr__(self, "address", address)
         if self.launcher == _DERIVED:
-            object.__setattr__(self, "launcher", "local" if _is_loopback(address) else "ssh")
+            object.__setattr__(self, "launcher", kind_at(address).name)
         check(self, self._relations())
 
     def _relations(self) -> Iterator[tuple[str, str]]:
-        if self.launcher == "local":
-            for name in _SSH_ONLY:
-                if value := getattr(self, name):
-                    yield (
-                        name,
-                        (
-                            f"found {shown(value)}, but address {self.address} is started locally; "
-                            "set 'launcher: ssh' or remove it"
-                        ),
-                    )
-        if self.launcher != "agent" and self.tls_file is not None:
-            yield "tls_file", f"found {shown(self.tls_file)}, but is for launcher agent; remove it"
-        if self.launcher == "agent":
-            for name in _NOT_FOR_AGENTS:
-                if value := getattr(self, name):
-                    yield (
-                        name,
-                        f"found {shown(value)}, but has no effect with launcher agent; remove it",
-                    )
+        for key in CONNECTION_KEYS:
+            value, why_not = getattr(self, key), self.kind.why_not(key, self.address)
+            if value and why_not:
+                yield key, f"found {shown(value)}, but {why_not}"
         if self.slots is not None and self.devices and self.slots != len(self.devices):
             yield (
                 "devices",
                 f"found {len(self.devices)} devices for {self.slots} slots, must be equal",
             )
+
+    @property
+    def kind(self) -> LauncherKind:
+        """How its workers are started."""
+        return KINDS[self.launcher]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is the driver's own machine."""
+        return self.kind.is_local
 
     @property
     def declared_slots(self) -> int | None:
@@ -276,11 +266,3 @@ class NodeConfig:
     def resolved_slots(self, num_gpus: int) -> int:
         """Worker processes on this node, >= 1, given how many GPUs it has."""
         return self.declared_slots or max(num_gpus, 1)
-
-
-def _is_loopback(address: str) -> bool:
-    """Decided by the text alone: a name's meaning could change while the job runs."""
-    try:
-        return address == "localhost" or ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False

@@ -28,11 +28,13 @@ from hetero_hvd.driver.output.json_logs import LogLines
 from hetero_hvd.driver.status import status_of
 from hetero_hvd.driver.training.run_tracker import MAX_RESETS_WITHOUT_STEP, RunTracker
 from hetero_hvd.driver.workers.credentials import Credentials
+from hetero_hvd.driver.workers.gpu_counts import count_gpus
 from hetero_hvd.driver.workers.grace import WRITE_SECONDS, Grace
-from hetero_hvd.driver.workers.launcher import UNREACHABLE_CODES, count_gpus, exit_in_words
+from hetero_hvd.driver.workers.launchers.registry import launcher_of
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_launch import WorkerLauncher
 from hetero_hvd.driver.workers.worker_pool import EXIT_LOST, WorkerPool
+from hetero_hvd.driver.workers.worker_process import exit_in_words
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import (
     BatchPlan,
@@ -375,7 +377,8 @@ class JobController:
         is_hopeful = any(
             other.ready or other.num_restarts == 0 for other in self.slots.all if other is not slot
         )
-        is_away = self._job.discover and code in UNREACHABLE_CODES  # its agent may come back
+        is_unreached = code in launcher_of(slot.node).unreachable_codes
+        is_away = self._job.discover and is_unreached  # its node may come back
         if not self.membership.has_started and not is_hopeful and not is_away:
             if not code:
                 what = "the script ended without a loop over the epochs() of a hetero_hvd.Trainer"

@@ -7,7 +7,7 @@ import pytest
 from hetero_hvd.agent import client as dial
 from hetero_hvd.cli import main
 from hetero_hvd.config import NodeConfig
-from hetero_hvd.driver.workers.launcher import supervisor_command
+from hetero_hvd.driver.workers.launchers.registry import launcher_of
 from hetero_hvd.errors import UserError
 from hetero_hvd.security.cluster_key import make_key
 
@@ -34,7 +34,7 @@ def test_for_ssh_when_it_is_called():
     """The start of the worker fails with that line."""
     node = NodeConfig(name="a", launcher="ssh", identity_file=HOME)
     with pytest.raises(UserError) as error:
-        supervisor_command(node)
+        launcher_of(node).command(node, (), "")
     assert str(error.value) == f"a: identity_file: {WHY}"
 
 

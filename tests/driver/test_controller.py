@@ -37,12 +37,18 @@ def one_slot(team, folder, name="alpha", **attributes):
     return slot
 
 
-def fail_to_start(team, folder, code):
+def fail_to_start(team, folder, code, launcher="agent"):
     """A worker ends before it was ready, at its second try."""
     slot = one_slot(team, folder, num_restarts=1)
+    slot.node = NodeConfig(name="alpha", slots=1, devices=(), launcher=launcher)
     team._exited(slot, code)
     del team.slots._tasks[slot]
     slot.output.close()
+
+
+def fail_to_start_here(team, folder, code):
+    """As that, on the driver's own machine."""
+    fail_to_start(team, folder, code, launcher="local")
 
 
 def lose_all(team, _, code):
@@ -67,6 +73,7 @@ ENDS = {
     "an agent is restarted while its worker trains": (lose_all, True, EXIT_NO_CONNECTION, False),
     "the only worker fails": (lose_all, True, 1, False),
     "an agent is not back yet": (fail_to_start, True, EXIT_NO_CONNECTION, False),
+    "a script here ends with an agent's code": (fail_to_start_here, True, EXIT_NO_CONNECTION, True),
     "the script of an announced node fails": (fail_to_start, True, 3, True),
     "the only node of nodes.yaml is lost": (lose_all, False, EXIT_NO_CONNECTION, True),
     "the only node of nodes.yaml is out of reach": (fail_to_start, False, EXIT_NO_CONNECTION, True),

@@ -10,7 +10,7 @@ import platform
 from pathlib import Path
 
 from hetero_hvd import __version__
-from hetero_hvd.config.node import AGENT_PORT
+from hetero_hvd.config.launchers import AGENT_PORT
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import NODE_NAME
 

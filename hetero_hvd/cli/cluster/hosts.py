@@ -33,7 +33,7 @@ def act(arguments: argparse.Namespace) -> int:
     """Print `host:slots` lines."""
     slots: Counter[str] = Counter()
     for index, node in enumerate(load(arguments).current.nodes):
-        host = "localhost" if node.launcher == "local" else node.address
+        host = "localhost" if node.is_local else node.address
         if ":" in host:
             raise JobError(
                 f"nodes[{index}].address: found {host!r}, but Horovod's format HOST:SLOTS has no "
@@ -48,7 +48,7 @@ def act(arguments: argparse.Namespace) -> int:
 def _num_slots(node: NodeConfig, index: int) -> int:
     if node.declared_slots is not None:
         return node.declared_slots
-    if node.launcher == "ssh":
+    if not node.is_local:
         raise JobError(f"nodes[{index}].slots: Horovod's discovery needs a number, none is given")
     from hetero_hvd.probes.machine.hardware import gpus  # noqa: PLC0415 - asks the GPU driver
 

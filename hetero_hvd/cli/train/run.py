@@ -67,9 +67,9 @@ def check_script(command: tuple[str, ...], cluster: ClusterConfig) -> None:
     is_module = is_python and not script.endswith(".py")  # or an option; Python finds it by itself
     for node in cluster.nodes:
         folder = Path()
-        if node.launcher == "local" and node.directory:
+        if node.is_local and node.directory:
             folder = own_path(node.directory, f"{node.name}: directory")
-        is_here = node.launcher == "local" and not is_module
+        is_here = node.is_local and not is_module
         if is_here and not _can_run(node, script, folder):
             what = "file" if script.endswith(".py") else "program"
             question = did_you_mean(script, (path.name for path in folder.glob("*.py")))

@@ -84,7 +84,7 @@ class DriverAddresses:
         self, nodes: tuple[NodeConfig, ...], fixed: str | None, *, expects_others: bool = False
     ) -> None:
         self._fixed = resolve(fixed) if fixed else None
-        remote = next((node for node in nodes if node.launcher != "local"), None)
+        remote = next((node for node in nodes if not node.is_local), None)
         self._for_local = self._fixed or (
             address_towards(remote) if remote else outside() if expects_others else LOOPBACK
         )
@@ -101,7 +101,7 @@ class DriverAddresses:
         Raises:
             JobError: There is no way to it, or it is remote while the job lives on the loopback.
         """
-        if node.launcher == "local":
+        if node.is_local:
             return self._for_local
         address = self._fixed or address_towards(node)
         if self._for_local == LOOPBACK != address:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
+from hetero_hvd.config.launchers import AGENT
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.discovery.advert import Advert, Verifier
 from hetero_hvd.discovery.listener import AdvertListener
@@ -153,7 +154,7 @@ class NodeDiscovery:
         addresses = {a for node in listed for a in self._names.addresses(node.address)}
         present = self.present()
         machines = {self._machines[name] for name in names & self._machines.keys()}
-        if any(node.launcher == "local" for node in listed):
+        if any(node.is_local for node in listed):
             machines.add(self._own_machine)
         added = [
             node
@@ -187,7 +188,7 @@ class NodeDiscovery:
         return found
 
     def _with_key(self, node: NodeConfig) -> NodeConfig:
-        if node.launcher != "agent":
+        if not node.kind.uses_cluster_key:
             return node
         return replace(
             node,
@@ -204,7 +205,7 @@ class NodeDiscovery:
                     address=address,
                     port=advert.port,
                     slots=advert.slots,
-                    launcher="agent",
+                    launcher=AGENT.name,
                     identity_file=self._key_file,
                     tls_file=self._tls_file,
                 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from hetero_hvd.driver.workers.launcher import GRACE_SECONDS
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
+from hetero_hvd.driver.workers.worker_process import GRACE_SECONDS
 from hetero_hvd.messages import StepsTimed
 
 RECENT_EXCHANGES = 8

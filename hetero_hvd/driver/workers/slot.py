@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.driver.output.console import WorkerOutput
-from hetero_hvd.driver.workers.launcher import WorkerProcess
 from hetero_hvd.driver.workers.micro_batch_cap import MemoryCap
+from hetero_hvd.driver.workers.worker_process import WorkerProcess
 from hetero_hvd.messages import (
     Admit,
     Crashed,
@@ -44,7 +44,7 @@ class Slot:
         holds_state: Whether the running worker is a member that has the state of the training.
         is_wanted: Whether nodes.yaml still has it.
         num_restarts: So many so far.
-        num_refusals: So many times in a row its agent had no free slot for it.
+        num_refusals: So many times in a row its node had no free slot for it.
         memory: What its worker may put into memory at once.
         heard_at_seconds: When the worker last sent something, monotonic clock.
     """

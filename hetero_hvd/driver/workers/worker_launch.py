@@ -13,8 +13,9 @@ from hetero_hvd.config import ClusterConfig, JobConfig
 from hetero_hvd.config.job import traced_steps
 from hetero_hvd.driver.network.endpoints import Endpoints
 from hetero_hvd.driver.workers.credentials import Credentials
-from hetero_hvd.driver.workers.launcher import WorkerProcess, launch_order
+from hetero_hvd.driver.workers.launcher import launch_order
 from hetero_hvd.driver.workers.slot import Slot
+from hetero_hvd.driver.workers.worker_process import WorkerProcess
 from hetero_hvd.probes import horovod_build as horovod_notice
 
 TRACES_FOLDER = "traces"

@@ -10,20 +10,20 @@ from functools import partial
 from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
-from hetero_hvd.discovery.exit_codes import EXIT_NO_PLACE
-from hetero_hvd.driver.nodes.gpu_counts import GpuCounts
 from hetero_hvd.driver.output.console import Console, WorkerOutput
 from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.output.json_logs import LogLines
-from hetero_hvd.driver.workers.launcher import GRACE_SECONDS, WorkerProcess
+from hetero_hvd.driver.workers.gpu_counts import GpuCounts
+from hetero_hvd.driver.workers.launchers.registry import launcher_of
 from hetero_hvd.driver.workers.micro_batch_cap import EXIT_OUT_OF_MEMORY, ONE_SAMPLE
 from hetero_hvd.driver.workers.restart_policy import FIRST_DELAY_SECONDS, Restarts
 from hetero_hvd.driver.workers.slot import Slot
+from hetero_hvd.driver.workers.worker_process import GRACE_SECONDS, WorkerProcess
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Ready, WorkerId, WorkerQuarantined, WorkerStarted
 
 NO_PLACE_SECONDS, MAX_NO_PLACE_SECONDS = 5.0, 60.0
-"""Between two tries to get a slot of an agent that others have; it doubles up to the second."""
+"""Between two tries to get a slot of a node that others have; it doubles up to the second."""
 
 END_SECONDS, LOOK_SECONDS = 3.0, 0.5
 """For processes to end once they are killed, and between two looks whether they have."""
@@ -150,8 +150,9 @@ class WorkerPool:
             if worker in wanted:
                 slot.node = wanted[worker]
             else:
-                listed = slot.node.launcher != "agent"
-                self._release(slot, f"is no longer {'in nodes.yaml' if listed else 'announced'}")
+                is_announced = slot.node.kind.announces_itself
+                where = "announced" if is_announced else "in nodes.yaml"
+                self._release(slot, f"is no longer {where}")
         for worker in self.quarantined.keys() - wanted.keys():
             del self.quarantined[worker]
             self._restarts.forgive(worker)
@@ -368,7 +369,7 @@ class WorkerPool:
         except (OSError, UserError) as error:
             slot.output.feed(f"cannot be started: {error}\n".encode())
             code = EXIT_NOT_STARTED
-        is_refused = code == EXIT_NO_PLACE and slot.node.launcher == "agent" and not slot.ready
+        is_refused = code in launcher_of(slot.node).busy_codes and not slot.ready
         slot.num_refusals = slot.num_refusals + 1 if is_refused else 0
         slot.memory.ended(was_killed=code == EXIT_OUT_OF_MEMORY)
         code = EXIT_KILLED if code == EXIT_OUT_OF_MEMORY else code

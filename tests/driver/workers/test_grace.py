@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from hetero_hvd.driver.workers.grace import Grace
-from hetero_hvd.driver.workers.launcher import GRACE_SECONDS
+from hetero_hvd.driver.workers.worker_process import GRACE_SECONDS
 from hetero_hvd.messages import StepsTimed
 
 

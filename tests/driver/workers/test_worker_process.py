@@ -16,14 +16,10 @@ import pytest
 from hetero_hvd import supervisor
 from hetero_hvd.config import EmulateConfig, NodeConfig
 from hetero_hvd.driver.output.console import Console, WorkerOutput
-from hetero_hvd.driver.workers import launcher
-from hetero_hvd.driver.workers.launcher import (
-    WorkerProcess,
-    count_gpus,
-    exit_in_words,
-    launch_order,
-    supervisor_command,
-)
+from hetero_hvd.driver.workers import worker_process
+from hetero_hvd.driver.workers.gpu_counts import count_gpus
+from hetero_hvd.driver.workers.launcher import launch_order
+from hetero_hvd.driver.workers.worker_process import WorkerProcess, exit_in_words
 from hetero_hvd.errors import JobError
 from tests.driver.conftest import processes_of, until, wait_until
 
@@ -205,33 +201,6 @@ def test_a_daemon_that_holds_the_output_does_not_hide_the_end(tmp_path):
     assert code == 4
 
 
-def test_ssh_gets_an_argument_vector():
-    """Options come from nodes.yaml; nothing passes through a local shell, nothing is secret."""
-    node = NodeConfig(
-        name="gpubox",
-        address="10.0.0.2",
-        launcher="ssh",
-        user="train",
-        port=2222,
-        identity_file="/keys/id",
-        ssh_options={"StrictHostKeyChecking": "no"},
-        python="/opt/my python/bin/python",
-    )
-    vector = supervisor_command(node)
-    assert vector[:2] == ["ssh", "-T"]
-    assert "StrictHostKeyChecking=no" in vector
-    assert "ServerAliveInterval=5" in vector
-    assert vector[-7:] == [
-        "-p",
-        "2222",
-        "-i",
-        "/keys/id",
-        "train@10.0.0.2",
-        "--",
-        "exec '/opt/my python/bin/python' -m hetero_hvd.supervisor",
-    ]
-
-
 @pytest.mark.process
 def test_a_node_counts_its_own_gpus(monkeypatch):
     """As CUDA would, from the environment; the driver need not load CUDA."""
@@ -334,7 +303,7 @@ def test_whatever_ssh_does_a_count_fails_in_time_and_says_why(fake_ssh, script, 
 @pytest.mark.parametrize("script", [script for script, _ in SSH.values()], ids=SSH.keys())
 def test_whatever_ssh_does_a_start_can_be_taken_back(fake_ssh, script, tmp_path, monkeypatch):
     """A worker's ssh that hangs ends when it is killed, and neither blocks nor outlives us."""
-    monkeypatch.setattr(launcher, "KILL_SECONDS", 0.1)
+    monkeypatch.setattr(worker_process, "KILL_SECONDS", 0.1)
     node = fake_ssh(script)
 
     async def main():

@@ -6,10 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from hetero_hvd.config import NodeConfig
-from hetero_hvd.errors import UserError
+from hetero_hvd.driver.output.split_lines import LineSplitter
+from hetero_hvd.driver.workers.launchers.registry import launcher_of
+from hetero_hvd.driver.workers.worker_process import KILL_SECONDS, WorkerProcess, exit_in_words
+from hetero_hvd.errors import JobError, UserError
+
+COUNT_SECONDS = 30.0
+"""For a node to say how many GPUs it has: ssh's own 10 s to connect, and a slow file system."""
 
 FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS = 5.0, 60.0
 """Before a node that did not answer is asked again; it doubles."""
+
+MAX_WORDS_BYTES = 200
 
 
 class GpuCounts:
@@ -82,3 +90,40 @@ class GpuCounts:
         self._failed.discard(node.name)
         del self._tasks[node.name]
         self._on_answer()
+
+
+class _LastLine:
+    """Keeps the last line of what a process writes."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._lines = LineSplitter(self._take)
+        self.feed = self._lines.feed
+        self.flush = self._lines.flush
+
+    def _take(self, line: bytes) -> None:
+        self.text = line[:MAX_WORDS_BYTES].decode(errors="replace").strip() or self.text
+
+
+async def count_gpus(node: NodeConfig, *, timeout_seconds: float = COUNT_SECONDS) -> int:
+    """How many GPUs a node has, asked on the node itself.
+
+    Whatever comes of it, no process is left.
+
+    Raises:
+        JobError: It does not say, or not in time.
+        OSError: There is no such program as the launcher needs.
+    """
+    answer = _LastLine()
+    process = await WorkerProcess.run(launcher_of(node).command(node, ("--gpus",), ""), answer)
+    try:
+        code = await asyncio.wait_for(asyncio.shield(process.exited), timeout_seconds)
+    except TimeoutError as error:
+        words = f"; its last line is {answer.text!r}" if answer.text else ""
+        raise JobError(f"no answer in {timeout_seconds:g} s{words}") from error
+    finally:
+        process.cut()
+        await asyncio.wait({process.exited}, timeout=KILL_SECONDS)
+    if code or not (answer.text.isascii() and answer.text.isdigit()):
+        raise JobError(answer.text or exit_in_words(code))
+    return int(answer.text)

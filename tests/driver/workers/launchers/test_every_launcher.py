@@ -1,0 +1,237 @@
+"""What each launcher promises: a new one needs a way to be tried here, and passes."""
+
+import asyncio
+import io
+import pkgutil
+import sys
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.agent.server import AgentServer
+from hetero_hvd.config import NodeConfig
+from hetero_hvd.config.launchers import KINDS
+from hetero_hvd.driver.output.console import Console, WorkerOutput
+from hetero_hvd.driver.workers import launchers
+from hetero_hvd.driver.workers.gpu_counts import count_gpus
+from hetero_hvd.driver.workers.launcher import launch_order
+from hetero_hvd.driver.workers.launchers.registry import launcher_of
+from hetero_hvd.driver.workers.worker_process import WorkerProcess, exit_in_words
+from hetero_hvd.security.cluster_key import make_key, read_key
+from tests.driver.conftest import until
+from tests.leftovers import processes_of, wait_until
+
+SECRET = "s3cret-of-the-job"  # noqa: S105 - it is made up
+SSHD = """#!/bin/sh
+for last; do :; done
+exec sh -c "$last"
+"""
+"""In the place of ssh: what the node's sshd would do with its last word."""
+
+
+def program(path, text):
+    """Make an executable file."""
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@asynccontextmanager
+async def here(_folder):
+    """A process of this machine."""
+    yield {}
+
+
+@asynccontextmanager
+async def behind_sshd(folder):
+    """A node with sshd."""
+    program(folder / "ssh", SSHD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(folder), prepend=":")
+        yield {"address": "10.0.0.2"}
+
+
+@asynccontextmanager
+async def behind_an_agent(folder):
+    """A node with an agent."""
+    make_key(folder / "key")
+    server = AgentServer(read_key(folder / "key"), num_slots=4)
+    port = await server.listen("127.0.0.1", 0)
+    yield {"address": "127.0.0.1", "port": port, "identity_file": str(folder / "key")}
+    await server.close()
+
+
+WAYS = {"local": here, "ssh": behind_sshd, "agent": behind_an_agent}
+"""Launcher to a node on which it works, as the settings of that."""
+
+every_launcher = pytest.mark.parametrize("name", KINDS)
+
+
+def test_each_has_a_declaration_a_module_and_a_way_to_be_tried():
+    """What nodes.yaml may say is what there is."""
+    modules = {found.name for found in pkgutil.iter_modules(launchers.__path__)} - {"registry"}
+    assert KINDS.keys() == modules == WAYS.keys()
+    assert all(kind.name == name for name, kind in KINDS.items())
+
+
+async def run_on(node, folder, command, scenario=None, job=""):
+    """Run a command on a node; its exit code and what it printed."""
+    console = Console(io.StringIO())
+    output = WorkerOutput(console, folder / "alpha-0.log", "")
+    order = launch_order(node, 0, command, {"HETERO_HVD_KEY": SECRET})
+    process = await WorkerProcess.start(node, order, output, job=job)
+    if scenario is not None:
+        await scenario(process)
+    code = await asyncio.wait_for(process.exited, 15)
+    output.close()
+    console.close()
+    return code, (folder / "alpha-0.log").read_text()
+
+
+def run(name, folder, command, scenario=None, *, job="", **settings):
+    """Run a command by a launcher, on a node that it reaches."""
+
+    async def main():
+        async with WAYS[name](folder) as keys:
+            node = NodeConfig(name="alpha", launcher=name, **{**keys, **settings})
+            return await run_on(node, folder, command, scenario, job)
+
+    return asyncio.run(main())
+
+
+def command_lines():
+    """Those of all processes of this machine."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            yield path.read_bytes()
+
+
+@pytest.mark.process
+@every_launcher
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
+def test_output_and_exit_code_are_those_of_the_worker(tmp_path, name, script, code):
+    """As if it ran here; its folder is the node's."""
+    found, text = run(
+        name, tmp_path, ("sh", "-c", f"pwd; echo $COLOUR; {script}"),
+        directory=str(tmp_path), env={"COLOUR": "blue"},
+    )  # fmt: skip
+    assert (found, text.splitlines()) == (code, [str(tmp_path), "blue"])
+
+
+@pytest.mark.process
+@every_launcher
+def test_a_node_counts_its_gpus(tmp_path, name, monkeypatch):
+    """As CUDA would, from the node's environment."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3")
+
+    async def main():
+        async with WAYS[name](tmp_path) as keys:
+            return await count_gpus(NodeConfig(name="alpha", launcher=name, **keys))
+
+    assert asyncio.run(main()) == 2
+
+
+@pytest.mark.process
+@every_launcher
+def test_no_secret_and_nothing_of_the_job_s_environment_is_on_a_command_line(tmp_path, name):
+    """Command lines are there for every user of a machine to see."""
+    seen = []
+
+    async def look(process):
+        await until((tmp_path / "up").exists)
+        seen.extend(command_lines())
+        process.kill()
+
+    command = ("sh", "-c", "echo $HETERO_HVD_KEY; touch up; sleep 50")
+    settings = {"directory": str(tmp_path), "env": {"TOKEN": SECRET}}
+    code, text = run(name, tmp_path, command, look, **settings)
+    assert code >= 128
+    assert SECRET in text
+    assert any(b"hetero_hvd.supervisor" in line for line in seen)
+    assert not [line for line in seen if SECRET.encode() in line or b"HETERO_HVD_KEY=" in line]
+
+
+@pytest.mark.process
+@every_launcher
+def test_the_worker_ends_with_the_process_that_has_started_it(tmp_path, name):
+    """However that goes; so no worker outlives its driver."""
+
+    async def cut(process):
+        await until((tmp_path / "up").exists)
+        process.cut()
+
+    command = ("sh", "-c", "touch up; exec sleep 50")
+    run(name, tmp_path, command, cut, directory=str(tmp_path))
+    wait_until(lambda: not processes_of(tmp_path), 8, "the end of the worker")
+
+
+@pytest.mark.process
+@every_launcher
+def test_it_can_be_asked_to_end(tmp_path, name):
+    """The order reaches the worker, which ends as it likes."""
+
+    async def terminate(process):
+        await until((tmp_path / "up").exists)
+        process.terminate()
+
+    script = "trap 'exit 5' TERM; touch up; while :; do sleep 0.1; done"
+    assert run(name, tmp_path, ("sh", "-c", script), terminate, directory=str(tmp_path))[0] == 5
+
+
+HOSTILE = ["--gpus", "-x (process 1)", "--tls=a b", "'; touch done; '", "$(touch done)`touch done`"]
+
+
+@pytest.mark.process
+@every_launcher
+@pytest.mark.parametrize("words", HOSTILE)
+def test_no_word_is_taken_for_an_option_or_an_order(tmp_path, name, words):
+    """Whatever job, folder and interpreter are called, on the node as well."""
+    folder = tmp_path / words.replace("/", "")
+    folder.mkdir()
+    settings = {"directory": str(folder)}
+    if "python" in KINDS[name].keys:
+        python = program(folder / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        settings["python"] = str(python)
+    command = ("sh", "-c", "exit 7")
+    assert run(name, tmp_path, command, job=words, **settings)[0] == 7
+    assert not list(tmp_path.rglob("done"))
+
+
+@every_launcher
+def test_an_argument_vector_is_words(name):
+    """No string for a shell of this machine; the supervisor's own arguments come last."""
+    node = NodeConfig(name="alpha", launcher=name)
+    plain, counting = (launcher_of(node).command(node, words, "") for words in ((), ("--gpus",)))
+    for vector in (plain, counting):
+        assert all(isinstance(word, str) and "\0" not in word for word in vector)
+    assert counting[:-1] == plain[:-1] or counting == [*plain, "--gpus"]
+    assert counting[-1].endswith("--gpus")
+
+
+NOWHERE = {"ssh": {"port": 1}, "agent": {"port": 1, "identity_file": "key"}}
+"""Launcher to a node of 127.0.0.1 that it cannot reach; without those to which there is no way."""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if not kind.is_local])
+def test_a_node_out_of_reach_is_told_by_the_exit_code(tmp_path, monkeypatch, name):
+    """It is another one than a script's, has words, and the last line says why."""
+    monkeypatch.chdir(tmp_path)
+    make_key(Path("key"))
+    node = NodeConfig(name="alpha", launcher=name, address="127.0.0.1", **NOWHERE[name])
+
+    code, text = asyncio.run(run_on(node, tmp_path, ("true",)))
+    assert code in launcher_of(node).unreachable_codes
+    assert exit_in_words(code) == f"exited with code {code}"
+    assert "127.0.0.1 port 1: " in text
+
+
+@every_launcher
+def test_codes_of_the_way_are_none_of_a_script_s_usual_ones(name):
+    """Where there is no way, there are none; a busy node is one that cannot be had now."""
+    node = NodeConfig(name="alpha", launcher=name)
+    launcher = launcher_of(node)
+    assert launcher.busy_codes <= launcher.unreachable_codes
+    assert launcher.unreachable_codes.isdisjoint({0, 1, 2, 64, 71, 127, 137, 143})
+    assert bool(launcher.unreachable_codes) != node.is_local
