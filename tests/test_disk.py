@@ -24,7 +24,7 @@ from hetero_hvd.driver.training.speed_store import CurveStore
 from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.messages import Evaluated, StepsTimed, WorkerId, WorkersJoined
 from hetero_hvd.worker.data.position import Position
-from hetero_hvd.worker.recovery.checkpoint_store import Checkpoints, CheckpointSettings
+from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints, CheckpointSettings
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.reproducible.fingerprints import FILE_VARIABLE, Fingerprints
 

@@ -22,7 +22,7 @@ from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
-from hetero_hvd.worker.recovery.checkpoint import Keeping
+from hetero_hvd.worker.recovery.checkpoints.keeping import Keeping
 from hetero_hvd.worker.recovery.last_state import LastState
 from hetero_hvd.worker.recovery.membership import (
     FRESH,

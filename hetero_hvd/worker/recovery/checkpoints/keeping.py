@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.worker.data.position import Order, Position
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
-from hetero_hvd.worker.recovery.checkpoint_store import open_checkpoints
+from hetero_hvd.worker.recovery.checkpoints.series import open_checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.session.turns import next_number
 
@@ -54,19 +53,19 @@ class Keeping:
         if self._checkpoints is not None:
             self._sizing.reserve(num_bytes)
 
-    def load(self) -> Path | None:
-        """Go on from the newest checkpoint; None: there is none.
+    def load(self) -> str | None:
+        """Go on from the newest checkpoint, and tell where it is; None: there is none.
 
         Raises:
             UserError: It is of another script; says what is different.
         """
-        path = None if self._checkpoints is None else self._checkpoints.load_newest()
-        if path is not None:
+        place = None if self._checkpoints is None else self._checkpoints.load_newest()
+        if place is not None:
             try:
                 self._position.go_on_with(self._order)
             except UserError as error:
-                raise UserError(f"{path}: {error}") from error
-        return path
+                raise UserError(f"{place}: {error}") from error
+        return place
 
     def check_found(self, *, is_found: bool) -> None:
         """All workers have looked for a checkpoint.

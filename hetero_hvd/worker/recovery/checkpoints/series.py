@@ -1,9 +1,9 @@
 """Durable checkpoints: written beside the training, whole or not at all, checked when read.
 
 Rank 0 writes, or who has evaluated without it: the two may be at it at once. On the step path the
-state is copied to the host's memory, nothing more; a thread serialises and writes it: temporary
-folder, fsync, SHA-256 in a manifest, rename. A copy that is damaged, half a copy, or one that holds
-more than tensors and plain data is never taken: the one before is.
+state is copied to the host's memory, nothing more; a thread serialises and writes it, with its
+SHA-256 in a manifest. A copy that is damaged, half a copy, or one that holds more than tensors and
+plain data is never taken: the one before is. Where they are kept is a matter of the store.
 """
 
 from __future__ import annotations
@@ -11,26 +11,24 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import os
 import random
-import shutil
 import threading
 import time
 from collections.abc import Mapping
 from operator import itemgetter
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import numpy as np
 import torch
 
 from hetero_hvd.errors import JobError, UserError, first_line
+from hetero_hvd.worker.recovery.checkpoints.registry import store_at
+from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, CheckpointStore, Manifest
 from hetero_hvd.worker.recovery.replica import Replica, Unreadable, unpacked
 
 logger = logging.getLogger(__name__)
 
-STATE, MANIFEST = "state.pt", "manifest.json"
 CHUNK_BYTES = 2**20
 
 
@@ -55,28 +53,16 @@ class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     resume: str = ""
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint says of itself.
+class Found(NamedTuple):
+    """A checkpoint that is complete."""
 
-    Attributes:
-        run: Which run of the job wrote it.
-        run_number: Of that run among those that wrote into the folder; later ones have larger ones.
-        applied_steps: Optimizer steps applied.
-        sha256: Of the state's bytes.
-        num_bytes: Of the state.
-        metrics: Of the last evaluation, if there was one after the last step; JSON has no NaN and
-            no infinity: they are left out, and null in those of earlier versions.
-        trainer: Whose state it is: which `Trainer` of the script, from 1 in the order in which they
-            are made.
-    """
+    store: CheckpointStore
+    name: str
+    manifest: Manifest
 
-    run: str
-    applied_steps: int
-    sha256: str
-    num_bytes: int
-    metrics: dict[str, float | None] = {}
-    run_number: int = 0
-    trainer: int = 1
+    def __str__(self) -> str:
+        """Where it is."""
+        return self.store.place(self.name)
 
 
 class Checkpoints:
@@ -86,13 +72,17 @@ class Checkpoints:
         settings: Where, when and how many.
         replica: What to keep.
         trainer: Which `Trainer` of the script it is of, from 1.
+
+    Raises:
+        JobError: There is no store of that kind.
     """
 
     def __init__(self, settings: CheckpointSettings, replica: Replica, trainer: int = 1) -> None:
         self._settings = settings
         self._replica = replica
         self._trainer = trainer
-        self._folder = Path(settings.folder)
+        self._store = store_at(settings.folder)
+        self._earlier = store_at(settings.resume) if settings.resume else None
         self._writer: threading.Thread | None = None
         self._next_at_seconds = time.monotonic() + settings.every_seconds
         self._best = float("-inf")
@@ -105,8 +95,10 @@ class Checkpoints:
         An earlier run may have ended before this trainer had its turn.
         """
         wanted, own = self._settings.resume, self._trainer
-        trainers = {manifest.trainer for _, manifest in _listed(Path(wanted))} if wanted else {own}
-        if not wanted or (own not in trainers and (trainers or own > 1)):
+        if self._earlier is None:
+            return ""
+        trainers = {manifest.trainer for _, manifest in self._earlier.listed()}
+        if own not in trainers and (trainers or own > 1):
             return ""
         if own == 1 and len(trainers) <= 1:
             return (
@@ -124,42 +116,41 @@ class Checkpoints:
         """Whether a copy of the state is in memory."""
         return self._writer is not None and self._writer.is_alive()
 
-    def load_newest(self) -> Path | None:
+    def load_newest(self) -> str | None:
         """Take over the newest good checkpoint of this run, else of the one to resume.
 
         Returns:
-            Which one; None: there is none.
+            Where it is; None: there is none.
 
         Raises:
             UserError: It is good, but of another script; says what is different.
         """
         self.wait()
-        earlier = _listed(Path(self._settings.resume)) if self._settings.resume else []
-        earlier = [item for item in earlier if item[1].trainer == self._trainer]
-        found = self._own() + earlier
-        for number, (path, manifest) in enumerate(found, start=1):
+        earlier = [] if self._earlier is None else _newest_first(self._earlier)
+        found = self._own() + [one for one in earlier if one.manifest.trainer == self._trainer]
+        for number, one in enumerate(found, start=1):
             try:
-                state = _state(path, manifest)
+                state = _state(one)
             except Unreadable as error:
                 others = "trying the one before" if number < len(found) else "there is no other"
-                logger.warning("%s is not taken: %s: %s", path, error, others)
+                logger.warning("%s is not taken: %s: %s", one, error, others)
                 continue
             try:
                 words = self._replica.resume(state)
             except UserError as error:
-                raise UserError(f"{path}: {error}") from error
+                raise UserError(f"{one}: {error}") from error
             for line in words:
-                logger.warning("%s: %s", path, line)
+                logger.warning("%s: %s", one, line)
             _restore_randomness(state.get("randomness", {}))
-            logger.warning("has found %s: step %d", path, manifest.applied_steps)
-            return path
+            logger.warning("has found %s: step %d", one, one.manifest.applied_steps)
+            return str(one)
         return None
 
     def kept(self) -> str:
         """What is on disk of this run, in words."""
         self.wait()
-        for path, manifest in self._own():
-            return f"the newest checkpoint is of step {manifest.applied_steps}: {path}"
+        for one in self._own():
+            return f"the newest checkpoint is of step {one.manifest.applied_steps}: {one}"
         return "no checkpoint was written yet"
 
     def is_due(self) -> bool:
@@ -212,48 +203,41 @@ class Checkpoints:
         self, state: dict[str, Any], applied_steps: int, metrics: dict[str, float | None]
     ) -> None:
         which = f"-trainer{self._trainer}" if self._trainer > 1 else ""
-        name = f"step-{applied_steps:012d}-{self._settings.run}{which}"
-        kind = ".rated-" if metrics else "."  # of each there is one writer at a time
-        partial = self._folder / f"{kind}{name}.{os.getpid()}"
-        try:
-            partial.mkdir(parents=True)
-            with (partial / STATE).open("wb") as file:
-                torch.save(state, file)
-                file.flush()
-                os.fsync(file.fileno())
-            manifest = Manifest(
+        series = f"{self._settings.run}{which}"
+        name = f"{PREFIX}{applied_steps:012d}-{series}"
+
+        def write(file: BinaryIO) -> Manifest:
+            torch.save(state, file)
+            file.seek(0)
+            return Manifest(
                 run=self._settings.run,
                 applied_steps=applied_steps,
-                sha256=_digest(partial / STATE),
-                num_bytes=(partial / STATE).stat().st_size,
+                sha256=_digest(file),
+                num_bytes=file.tell(),
                 metrics=metrics,
                 run_number=self._run_number(),
                 trainer=self._trainer,
             )
-            _write_manifest(partial, manifest)
-            try:
-                partial.rename(self._folder / name)
-            except OSError:
-                if not (self._folder / name).exists():
-                    raise
-                if metrics:  # that step's is there already
-                    _add_metrics(self._folder / name, metrics)
-            _sync_folder(self._folder)
+
+        try:
+            # Of each kind there is one writer at a time.
+            is_new = self._store.put(name, write, series=f"rated-{series}" if metrics else series)
+            if metrics and not is_new:  # that step's is there already: it counts as evaluated
+                self._store.add_metrics(name, metrics)
             self._num_failed = 0
-            self._prune(kind)
+            self._prune()
         # torch calls a full disk a RuntimeError.
         except (OSError, MemoryError, RuntimeError, msgspec.DecodeError) as error:
             self._complain(applied_steps, error)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
 
-    def _own(self) -> list[tuple[Path, Manifest]]:
+    def _own(self) -> list[Found]:
         """Complete checkpoints of this trainer in this run, newest first."""
         mine = self._settings.run, self._trainer
-        return [item for item in _listed(self._folder) if (item[1].run, item[1].trainer) == mine]
+        found = _newest_first(self._store)
+        return [one for one in found if (one.manifest.run, one.manifest.trainer) == mine]
 
     def _run_number(self) -> int:
-        found = [manifest for _, manifest in _listed(self._folder)]
+        found = [manifest for _, manifest in self._store.listed()]
         own = [m.run_number for m in found if m.run == self._settings.run]
         return own[0] if own else 1 + max((m.run_number for m in found), default=0)
 
@@ -269,18 +253,16 @@ class Checkpoints:
             f"in {again:g} s" if again else "when there is a better state, or at the end",
         )
 
-    def _prune(self, kind: str) -> None:
+    def _prune(self) -> None:
         own = self._own()
         name = self._settings.best
         sign = -1 if name.startswith("-") else 1
-        found = [(item[1].metrics.get(name.lstrip("-")), item) for item in own]
-        rated = [(sign * value, item) for value, item in found if value is not None]
+        found = [(one.manifest.metrics.get(name.lstrip("-")), one) for one in own]
+        rated = [(sign * value, one) for value, one in found if value is not None]
         _, best = max(rated, key=itemgetter(0), default=(None, None))
-        for item in own[max(1, self._settings.keep) :]:
-            if item is not best:
-                shutil.rmtree(item[0], ignore_errors=True)
-        for partial in self._folder.glob(f"{kind}step-*-{self._settings.run}.*"):
-            shutil.rmtree(partial, ignore_errors=True)  # of a writer that was killed
+        for one in own[max(1, self._settings.keep) :]:
+            if one is not best:
+                self._store.remove(one.name)
 
 
 def open_checkpoints(
@@ -301,90 +283,39 @@ def open_checkpoints(
     return Checkpoints(settings, replica, trainer)
 
 
-def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Whole or not at all.
-
-    Raises:
-        DecodeError: It could not be read back.
-    """
-    content = msgspec.json.encode(manifest)
-    msgspec.json.decode(content, type=Manifest)
-    partial = folder / f".{MANIFEST}.{os.getpid()}"
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(folder / MANIFEST)
-    _sync_folder(folder)
+def _digest(file: BinaryIO) -> str:
+    """The SHA-256 of the rest of a file."""
+    digest = hashlib.sha256()
+    while chunk := file.read(CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
-def _add_metrics(path: Path, metrics: dict[str, float | None]) -> None:
-    """The state of that step is there already: let it count as evaluated."""
-    manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
-    _write_manifest(path, msgspec.structs.replace(manifest, metrics=manifest.metrics | metrics))
-
-
-def _listed(folder: Path) -> list[tuple[Path, Manifest]]:
-    """Complete checkpoints, newest first: those of the last run that wrote into the folder."""
-    found = []
-    for path in folder.glob("step-*"):
-        try:
-            manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
-        except (OSError, msgspec.DecodeError) as error:
-            logger.warning("%s is not taken: %s", path, error)
-            continue
-        found.append((path, manifest))
+def _newest_first(store: CheckpointStore) -> list[Found]:
+    """Complete checkpoints: those of the last run that wrote into the store come first."""
     return sorted(
-        found,
-        key=lambda item: (item[1].run_number, item[1].applied_steps, str(item[0])),
+        (Found(store, name, manifest) for name, manifest in store.listed()),
+        key=lambda one: (one.manifest.run_number, one.manifest.applied_steps, one.name),
         reverse=True,
     )
 
 
-def _state(path: Path, manifest: Manifest) -> dict[str, Any]:
+def _state(found: Found) -> dict[str, Any]:
     """What a checkpoint holds.
 
     Raises:
         Unreadable: It is not what was written, or holds no state.
     """
-    found = unpacked(_read(path, manifest))
-    if not isinstance(found, dict):
-        raise Unreadable("it holds no state")
-    return found
-
-
-def _read(path: Path, manifest: Manifest) -> bytes:
-    """The state's bytes.
-
-    Raises:
-        Unreadable: They are not what the manifest says.
-    """
-    try:
-        payload = (path / STATE).read_bytes()
-    except OSError as error:
-        raise Unreadable(str(error)) from error
+    payload, manifest = found.store.read(found.name), found.manifest
     if len(payload) != manifest.num_bytes:
         written = manifest.num_bytes
         raise Unreadable(f"it is damaged: {len(payload)} bytes where {written} were written")
     if hashlib.sha256(payload).hexdigest() != manifest.sha256:
         raise Unreadable("it is damaged: its bytes are not those that were written (SHA-256)")
-    return payload
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    state = unpacked(payload)
+    if not isinstance(state, dict):
+        raise Unreadable("it holds no state")
+    return state
 
 
 def _randomness() -> dict[str, Any]:

@@ -1,0 +1,114 @@
+"""Checkpoints in a folder, each a folder of its own, which comes there by its last rename."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, Manifest, decoded, encoded
+from hetero_hvd.worker.recovery.replica import Unreadable
+
+logger = logging.getLogger(__name__)
+
+STATE, MANIFEST = "state.pt", "manifest.json"
+
+
+class FolderStore:
+    """See `CheckpointStore`; whoever else is to read it needs the same file system.
+
+    Args:
+        location: Path of the folder, which is made when something is put into it.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._folder = Path(location)
+
+    def place(self, name: str) -> str:
+        """See `CheckpointStore`."""
+        return str(self._folder / name)
+
+    def listed(self) -> list[tuple[str, Manifest]]:
+        """See `CheckpointStore`."""
+        found = []
+        for path in self._folder.glob(f"{PREFIX}*"):
+            try:
+                manifest = decoded((path / MANIFEST).read_bytes())
+            except (OSError, msgspec.DecodeError) as error:
+                logger.warning("%s is not taken: %s", path, error)
+                continue
+            found.append((path.name, manifest))
+        return found
+
+    def read(self, name: str) -> bytes:
+        """See `CheckpointStore`."""
+        try:
+            return (self._folder / name / STATE).read_bytes()
+        except OSError as error:
+            raise Unreadable(str(error)) from error
+
+    def put(self, name: str, write: Callable[[BinaryIO], Manifest], *, series: str) -> bool:
+        """See `CheckpointStore`; written under a hidden name, and synchronised with the disk."""
+        path = self._folder / name
+        partial = self._folder / f".{series}.{name}.{os.getpid()}"
+        try:
+            partial.mkdir(parents=True)
+            with (partial / STATE).open("w+b") as file:
+                manifest = write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            _write_manifest(partial, manifest)
+            is_new = _renamed(partial, path)
+            _sync_folder(self._folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        for left in self._folder.iterdir():
+            if left.name.startswith(f".{series}."):
+                shutil.rmtree(left, ignore_errors=True)
+        return is_new
+
+    def add_metrics(self, name: str, metrics: Mapping[str, float | None]) -> None:
+        """See `CheckpointStore`."""
+        manifest = decoded((self._folder / name / MANIFEST).read_bytes())
+        added = msgspec.structs.replace(manifest, metrics={**manifest.metrics, **metrics})
+        _write_manifest(self._folder / name, added)
+
+    def remove(self, name: str) -> None:
+        """See `CheckpointStore`."""
+        shutil.rmtree(self._folder / name, ignore_errors=True)
+
+
+def _renamed(partial: Path, path: Path) -> bool:
+    """Whether it could be renamed; not if there is something of that name already."""
+    try:
+        partial.rename(path)
+    except OSError:
+        if not path.exists():
+            raise
+        return False
+    return True
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Whole or not at all."""
+    content = encoded(manifest)
+    partial = folder / f".{MANIFEST}.{os.getpid()}"
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(folder / MANIFEST)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

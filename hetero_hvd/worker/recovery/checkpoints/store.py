@@ -1,0 +1,106 @@
+"""What a place for checkpoints has to do; `registry` has those that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import BinaryIO, Protocol
+
+import msgspec
+
+PREFIX = "step-"
+"""With which the names of all checkpoints begin; what else there is in the same place is none."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint says of itself.
+
+    Attributes:
+        run: Which run of the job wrote it.
+        run_number: Of that run among those that wrote into the store; later ones have larger ones.
+        applied_steps: Optimizer steps applied.
+        sha256: Of the payload.
+        num_bytes: Of the payload.
+        metrics: Of the last evaluation, if there was one after the last step; JSON has no NaN and
+            no infinity: they are left out, and null in those of earlier versions.
+        trainer: Whose state it is: which `Trainer` of the script, from 1 in the order in which they
+            are made.
+    """
+
+    run: str
+    applied_steps: int
+    sha256: str
+    num_bytes: int
+    metrics: dict[str, float | None] = {}
+    run_number: int = 0
+    trainer: int = 1
+
+
+def encoded(manifest: Manifest) -> bytes:
+    """A manifest as JSON.
+
+    Raises:
+        DecodeError: It could not be read back.
+    """
+    content = msgspec.json.encode(manifest)
+    decoded(content)
+    return content
+
+
+def decoded(content: bytes) -> Manifest:
+    """The inverse of `encoded`.
+
+    Raises:
+        DecodeError: It is no manifest.
+    """
+    return msgspec.json.decode(content, type=Manifest)
+
+
+class CheckpointStore(Protocol):
+    """Keeps checkpoints by name: bytes and a manifest, there whole or not at all.
+
+    Several processes use the same store; one at a time writes a series, any may read. Which
+    checkpoints are kept, taken or believed is not for the store to decide.
+    """
+
+    def place(self, name: str) -> str:
+        """Where a checkpoint is, for people."""
+
+    def listed(self) -> list[tuple[str, Manifest]]:
+        """All that are complete, in any order; those whose manifest cannot be read are logged.
+
+        A store that is not there is empty.
+        """
+
+    def read(self, name: str) -> bytes:
+        """The payload, as it was found.
+
+        Raises:
+            Unreadable: It cannot be had.
+        """
+
+    def put(self, name: str, write: Callable[[BinaryIO], Manifest], *, series: str) -> bool:
+        """Keep a checkpoint: listed as soon as it is complete and lasting, not before.
+
+        Args:
+            name: Of it; begins with `PREFIX`.
+            write: Writes the payload into a file, which it may read as well, and describes it.
+            series: What its writer writes, one after the other: what is left of another one of
+                them was left by a writer that was killed, and is cleared away.
+
+        Returns:
+            Whether it is kept: one that is there already under that name stays as it is.
+
+        Raises:
+            OSError: It cannot be written; nothing is left of it. What `write` raises likewise.
+        """
+
+    def add_metrics(self, name: str, metrics: Mapping[str, float | None]) -> None:
+        """Put further metrics into the manifest of a checkpoint, at once.
+
+        Raises:
+            OSError: That is not possible; the manifest is as before.
+            DecodeError: The manifest, old or new, cannot be read.
+        """
+
+    def remove(self, name: str) -> None:
+        """Remove a checkpoint, as far as possible."""

@@ -1,0 +1,438 @@
+"""What each store of checkpoints promises: a new one needs a rig here, and passes.
+
+The second half is what the worker promises whatever the store is, and is tried on all of them.
+"""
+
+import hashlib
+import io
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from hetero_hvd.errors import JobError
+from hetero_hvd.worker.recovery.checkpoints.folder_store import MANIFEST, STATE
+from hetero_hvd.worker.recovery.checkpoints.registry import STORES, store_at
+from hetero_hvd.worker.recovery.checkpoints.series import (
+    Checkpoints,
+    CheckpointSettings,
+    open_checkpoints,
+)
+from hetero_hvd.worker.recovery.checkpoints.store import Manifest, decoded, encoded
+from hetero_hvd.worker.recovery.replica import Replica, Unreadable
+
+logger = logging.getLogger(__name__)
+
+MEMORY = {}
+"""Location to name to payload and manifest."""
+
+
+class MemoryStore:
+    """A store in this process, as an object store far away would be: no folders, no renames.
+
+    Args:
+        location: Which of them.
+    """
+
+    def __init__(self, location):
+        self._location = location
+
+    @property
+    def _objects(self):
+        return MEMORY.get(self._location, {})
+
+    def place(self, name):
+        """See `CheckpointStore`."""
+        return f"{self._location}/{name}"
+
+    def listed(self):
+        """See `CheckpointStore`."""
+        found = []
+        for name, (_, manifest) in self._objects.items():
+            try:
+                found.append((name, decoded(manifest)))
+            except msgspec.DecodeError as error:
+                logger.warning("%s is not taken: %s", self.place(name), error)
+        return found
+
+    def read(self, name):
+        """See `CheckpointStore`."""
+        try:
+            return self._objects[name][0]
+        except KeyError as error:
+            raise Unreadable(f"{name} is not there") from error
+
+    def put(self, name, write, *, series):  # noqa: ARG002 - nothing half is ever left
+        """See `CheckpointStore`."""
+        if self._location.startswith("memory://refused"):
+            raise PermissionError(self._location)
+        file = io.BytesIO()
+        content = encoded(write(file))
+        objects = MEMORY.setdefault(self._location, {})
+        is_new = name not in objects
+        if is_new:
+            objects[name] = file.getvalue(), content
+        return is_new
+
+    def add_metrics(self, name, metrics):
+        """See `CheckpointStore`."""
+        if name not in self._objects:
+            raise FileNotFoundError(name)
+        payload, content = self._objects[name]
+        manifest = decoded(content)
+        added = msgspec.structs.replace(manifest, metrics=manifest.metrics | metrics)
+        self._objects[name] = payload, encoded(added)
+
+    def remove(self, name):
+        """See `CheckpointStore`."""
+        self._objects.pop(name, None)
+
+
+class FolderRig:
+    """A store in a folder, and how to damage what is in it.
+
+    Attributes:
+        location: Of an empty one.
+        refused: Of one into which nothing can be put.
+    """
+
+    def __init__(self, folder):
+        self.location = str(folder / "checkpoints")
+        self.refused = "/proc/no-such-folder"  # also for root
+
+    def spoil(self, name, content):
+        """Put another payload into a checkpoint."""
+        (Path(self.location) / name / STATE).write_bytes(content)
+
+    def spoil_manifest(self, name, content):
+        """Put something else into the place of its manifest."""
+        (Path(self.location) / name / MANIFEST).write_bytes(content)
+
+    def remains(self):
+        """What is there but is no checkpoint."""
+        return [path for path in Path(self.location).iterdir() if path.name.startswith(".")]
+
+
+class MemoryRig:
+    """A store in memory; see `FolderRig`."""
+
+    def __init__(self, folder):
+        self.location = f"memory://{folder}"
+        self.refused = "memory://refused"
+
+    def _replace(self, name, *, payload=None, manifest=None):
+        before = MEMORY[self.location][name]
+        new = (payload, manifest)
+        after = tuple(b if n is None else n for b, n in zip(before, new, strict=True))
+        MEMORY[self.location][name] = after
+
+    def spoil(self, name, content):
+        """See `FolderRig`."""
+        self._replace(name, payload=content)
+
+    def spoil_manifest(self, name, content):
+        """See `FolderRig`."""
+        self._replace(name, manifest=content)
+
+    def remains(self):
+        """See `FolderRig`."""
+        return []
+
+
+RIGS = {"": FolderRig, "memory": MemoryRig}
+
+
+@pytest.fixture(autouse=True)
+def _memory(monkeypatch):
+    """There is a second store."""
+    monkeypatch.setitem(STORES, "memory", MemoryStore)
+
+
+@pytest.fixture(params=RIGS, ids=lambda scheme: scheme or "folder")
+def rig(request, tmp_path):
+    """One of the stores."""
+    return RIGS[request.param](tmp_path)
+
+
+@pytest.fixture
+def store(rig):
+    """A store without checkpoints."""
+    return store_at(rig.location)
+
+
+def test_each_store_has_a_rig():
+    """What a location may say is what is tried here."""
+    assert STORES.keys() == RIGS.keys()
+
+
+ONE, TWO = "step-000000000001-one", "step-000000000002-one"
+
+
+def writing(payload=b"payload", **facts):
+    """What writes that payload."""
+    facts = {"run": "one", "applied_steps": 1} | facts
+
+    def write(file):
+        file.write(payload)
+        digest = hashlib.sha256(payload).hexdigest()
+        return Manifest(sha256=digest, num_bytes=len(payload), **facts)
+
+    return write
+
+
+def test_what_is_put_is_listed_and_read(store, rig):
+    """Payload and manifest, by whoever opens the store; its place tells where it is."""
+    assert store.put(ONE, writing(b"a" * 5_000_000, metrics={"loss": 1.5}), series="one")
+    assert store.put(TWO, writing(b""), series="one")
+    again = store_at(rig.location)
+    found = dict(again.listed())
+    assert found.keys() == {ONE, TWO}
+    assert found[ONE].metrics == {"loss": 1.5}
+    assert (again.read(ONE), again.read(TWO)) == (b"a" * 5_000_000, b"")
+    assert again.place(ONE).startswith(rig.location)
+    assert again.place(ONE).endswith(ONE)
+    assert rig.remains() == []
+
+
+def test_a_payload_may_be_read_while_it_is_written(store):
+    """Its digest is made of what is in the file."""
+
+    def write(file):
+        file.write(b"abc")
+        file.seek(0)
+        assert file.read() == b"abc"
+        return writing(b"abc")(file)
+
+    assert store.put(ONE, write, series="one")
+
+
+def test_nothing_is_listed_before_it_is_complete(store, rig):
+    """Not while it is written; nor what another writer is at."""
+
+    def write(file):
+        assert store.listed() == []
+        assert store.put(TWO, writing(), series="rated-one")
+        assert [name for name, _ in store_at(rig.location).listed()] == [TWO]
+        return writing()(file)
+
+    assert store.put(ONE, write, series="one")
+    assert sorted(name for name, _ in store.listed()) == [ONE, TWO]
+
+
+@pytest.mark.parametrize("error", [OSError, MemoryError, RuntimeError, KeyboardInterrupt])
+def test_a_writer_that_fails_leaves_nothing(store, rig, error):
+    """The error is the writer's."""
+
+    def write(file):
+        file.write(b"half")
+        raise error
+
+    with pytest.raises(error):
+        store.put(ONE, write, series="one")
+    assert store.listed() == []
+    assert rig.remains() == []
+
+
+KILLED = """
+import os, signal, sys
+from hetero_hvd.worker.recovery.checkpoints.registry import store_at
+def write(file):
+    file.write(b"half" * 100_000)
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+store_at(sys.argv[1]).put(sys.argv[2], write, series=sys.argv[3])
+"""
+
+
+@pytest.mark.process
+def test_a_writer_that_is_killed_leaves_nothing_listed(tmp_path):
+    """What it has left goes with the next checkpoint of its series, and only that."""
+    rig = FolderRig(tmp_path)
+    for series in ("one", "rated-one", "two"):
+        words = [sys.executable, "-c", KILLED, rig.location, ONE, series]
+        assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    store = store_at(rig.location)
+    assert store.listed() == []
+    assert len(rig.remains()) == 3
+    assert store.put(ONE, writing(), series="one")
+    assert [name for name, _ in store.listed()] == [ONE]
+    assert sorted(path.name.split(".")[1] for path in rig.remains()) == ["rated-one", "two"]
+
+
+def test_what_is_there_already_stays(store, rig):
+    """Names are given once: the state of a step is the same, whoever writes it."""
+    assert store.put(ONE, writing(b"first"), series="one")
+    assert not store.put(ONE, writing(b"second", metrics={"loss": 1.0}), series="rated-one")
+    assert store.read(ONE) == b"first"
+    assert dict(store.listed())[ONE].metrics == {}
+    assert rig.remains() == []
+
+
+def test_metrics_are_added(store):
+    """To those that are there; what is not there cannot have any."""
+    store.put(ONE, writing(metrics={"loss": 1.0, "f1": None}), series="one")
+    store.add_metrics(ONE, {"accuracy": 0.5, "f1": 0.25})
+    (found,) = store.listed()
+    assert found[1].metrics == {"loss": 1.0, "accuracy": 0.5, "f1": 0.25}
+    with pytest.raises(OSError, match="one"):
+        store.add_metrics(TWO, {"loss": 1.0})
+
+
+def test_metrics_that_could_not_be_read_back_are_not_added(store):
+    """The manifest is as before."""
+    store.put(ONE, writing(metrics={"loss": 1.0}), series="one")
+    with pytest.raises(msgspec.DecodeError):
+        store.add_metrics(ONE, {"loss": True})
+    assert dict(store.listed())[ONE].metrics == {"loss": 1.0}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff"])
+def test_a_manifest_that_cannot_be_read_costs_its_checkpoint_only(store, rig, content):
+    """The others are listed."""
+    for name in (ONE, TWO):
+        store.put(name, writing(), series="one")
+    rig.spoil_manifest(ONE, content)
+    assert [name for name, _ in store.listed()] == [TWO]
+
+
+def test_what_is_removed_is_gone(store):
+    """It is no fault if it is not there."""
+    store.put(ONE, writing(), series="one")
+    for _ in range(2):
+        store.remove(ONE)
+    assert store.listed() == []
+    with pytest.raises(Unreadable):
+        store.read(ONE)
+
+
+def test_a_store_that_is_not_there_is_empty(store):
+    """Nobody has written yet."""
+    assert store.listed() == []
+    with pytest.raises(Unreadable):
+        store.read(ONE)
+    store.remove(ONE)
+
+
+def test_a_store_that_refuses_says_so(rig):
+    """As an error of the system, for which the training does not end."""
+    store = store_at(rig.refused)
+    with pytest.raises(OSError, match=r"."):
+        store.put(ONE, writing(), series="one")
+    assert store.listed() == []
+
+
+@pytest.mark.parametrize("key", ["folder", "resume"])
+def test_a_location_of_no_store_is_one_line(tmp_path, key):
+    """It says what there is."""
+    settings = {"folder": str(tmp_path), "run": "one"} | {key: "s4://bucket/run"}
+    variables = {"HETERO_HVD_CHECKPOINTS": msgspec.json.encode(settings).decode()}
+    with pytest.raises(JobError) as error:
+        open_checkpoints(variables, training())
+    why = "no such store; must be a path or begin with memory://"
+    assert str(error.value) == f"checkpoints at s4://bucket/run: {why}"
+
+
+@pytest.mark.parametrize("path", ["out/checkpoints", "/data/a://b", "C:/x", "./s3://x", ""])
+def test_a_path_is_a_folder(path):
+    """Whatever else it looks like."""
+    assert type(store_at(path)) is STORES[""]
+
+
+def training(seed=0):
+    """A model, as a replica."""
+    torch.manual_seed(seed)
+    return Replica({"model": torch.nn.Linear(4, 3)})
+
+
+def keeper(rig, replica=None, trainer=1, **settings):
+    """Checkpoints in a store."""
+    wanted = CheckpointSettings(**{"folder": rig.location, "run": "one", **settings})
+    return Checkpoints(wanted, replica or training(), trainer)
+
+
+def save(checkpoints, *arguments):
+    """Write one and wait for it."""
+    checkpoints.save(*arguments)
+    checkpoints.wait()
+
+
+def test_a_training_goes_on_from_the_newest_of_the_last_run(rig):
+    """Not from the longest; where it is is said."""
+    save(keeper(rig), 900)
+    replica = training(1)
+    second = keeper(rig, replica, run="0")
+    for step in (7, 8):
+        save(second, step)
+    place = store_at(rig.location).place("step-000000000008-0")
+    assert second.kept() == f"the newest checkpoint is of step 8: {place}"
+    fresh = training(2)
+    third = keeper(rig, fresh, folder=f"{rig.location}-new", run="3", resume=rig.location)
+    assert third.load_newest() == place
+    assert fresh.checksum() == replica.checksum()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda payload: payload[:50], "it is damaged: 50 bytes where "),
+        (lambda payload: payload[:-1] + b"!", "it is damaged: its bytes are not those"),
+        (lambda _: b"", "it is damaged: 0 bytes where "),
+    ],
+)
+def test_a_damaged_one_is_refused_and_the_one_before_is_taken(rig, caplog, content, words):
+    """It is said which one, and why."""
+    replica = training()
+    checkpoints = keeper(rig, replica)
+    save(checkpoints, 1)
+    first = replica.checksum()
+    with torch.no_grad():
+        replica._parts["model"].weight += 1
+    save(checkpoints, 2)
+    rig.spoil(TWO, content(store_at(rig.location).read(TWO)))
+    fresh = training(1)
+    assert keeper(rig, fresh).load_newest()
+    assert fresh.checksum() == first
+    place = store_at(rig.location).place(TWO)
+    assert f"{place} is not taken: {words}" in caplog.text
+    assert "trying the one before" in caplog.text
+
+
+def test_the_newest_and_the_best_are_kept(rig, store):
+    """Of each run and trainer; a step's metrics count, whoever wrote its state first."""
+    checkpoints = keeper(rig, keep=2, best="-loss")
+    others = keeper(rig, keep=1, trainer=2)
+    for step, loss in ((1, 5.0), (2, 1.0), (3, 4.0), (4, 3.0)):
+        save(checkpoints, step)
+        if checkpoints.is_best({"loss": loss}):
+            save(checkpoints, step, {"loss": loss})
+        save(others, step)
+    kept = sorted(name for name, _ in store.listed())
+    names = [f"step-{step:012d}-one" for step in (2, 3, 4)]
+    assert kept == [*names, "step-000000000004-one-trainer2"]
+
+
+def test_each_trainer_goes_on_from_its_own(rig):
+    """None takes the other's state."""
+    replicas = {number: training(number) for number in (1, 2)}
+    for number, replica in replicas.items():
+        save(keeper(rig, replica, number), 5)
+    for number, replica in replicas.items():
+        fresh = training(3)
+        assert keeper(rig, fresh, number).load_newest()
+        assert fresh.checksum() == replica.checksum()
+    assert not keeper(rig, training(3), 3).load_newest()
+
+
+def test_what_cannot_be_kept_costs_no_training(rig, caplog):
+    """It is said, how often in a row, and tried again."""
+    checkpoints = keeper(rig, folder=rig.refused)
+    for _ in range(2):
+        save(checkpoints, 3)
+    assert "the checkpoint of step 3 cannot be written: " in caplog.text
+    assert "2 failed in a row" in caplog.text
+    assert checkpoints.kept() == "no checkpoint was written yet"
