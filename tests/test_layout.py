@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.config.launchers import KINDS
+from hetero_hvd.core.balance.policies.registry import RULES
+from hetero_hvd.core.balance.settings import DEFAULT_RULE
 
 CHECKOUT = Path(__file__).parents[1]
 PACKAGES = ("hetero_hvd", "scripts/benchmarks", "tests/kit")
@@ -210,23 +212,34 @@ def test_nothing_is_decided_by_the_wall_clock():
     assert found == WALL_CLOCK.keys()
 
 
-NAMES_OF_LAUNCHERS = {
-    "hetero_hvd/config/launchers.py": "their declarations",
-    "hetero_hvd/driver/workers/launchers/ssh.py": "the program that it calls",
-    "hetero_hvd/cli/__init__.py": "the command `agent`",
-    "hetero_hvd/agent/server.py": "the end of its link, and whose port it is",
-    "hetero_hvd/discovery/encrypted_link.py": "the ends of a link",
-    "hetero_hvd/probes/machine/hardware.py": "a program that may be there",
-    "hetero_hvd/probes/doctor.py": "the heading of that",
+NAMES = {
+    "launchers": (
+        KINDS.keys(),
+        {
+            "hetero_hvd/config/launchers.py": "their declarations",
+            "hetero_hvd/driver/workers/launchers/ssh.py": "the program that it calls",
+            "hetero_hvd/cli/__init__.py": "the command `agent`",
+            "hetero_hvd/agent/server.py": "the end of its link, and whose port it is",
+            "hetero_hvd/discovery/encrypted_link.py": "the ends of a link",
+            "hetero_hvd/probes/machine/hardware.py": "a program that may be there",
+            "hetero_hvd/probes/doctor.py": "the heading of that",
+        },
+    ),
+    "rules": (
+        RULES.keys() - {DEFAULT_RULE},  # which is a word of its own
+        {"hetero_hvd/core/balance/policies/registry.py": "their declarations"},
+    ),
 }
+"""What there are several kinds of: their names, and each file that has one of these as a text."""
 
 
-def test_a_launcher_is_called_by_its_name_in_one_place():
-    """All others ask its declaration, so that a new one is known to them."""
+@pytest.mark.parametrize(("names", "files"), NAMES.values(), ids=NAMES.keys())
+def test_the_kinds_of_a_thing_have_their_names_in_one_place(names, files):
+    """All others ask the declaration, so that a new kind is known to them."""
     found = {
         relative(path)
         for path in (CHECKOUT / "hetero_hvd").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and node.value in KINDS
+        if isinstance(node, ast.Constant) and node.value in names
     }
-    assert found == NAMES_OF_LAUNCHERS.keys()
+    assert found == files.keys()

@@ -19,6 +19,8 @@ from hetero_hvd.config.value_types import (
     is_loopback,
     number,
 )
+from hetero_hvd.core.balance.policies.registry import RULES
+from hetero_hvd.core.balance.settings import DEFAULT_RULE
 
 MAX_TRACE_STEPS = 200
 """Of one window: the profiler keeps all of it in memory."""
@@ -44,11 +46,11 @@ class JobConfig:
         default=True, metadata=about(boolean(), "give each worker the share that it can carry")
     )
     rule: str = field(
-        default="model",
+        default=DEFAULT_RULE,
         metadata=about(
-            choice("model", "static", "lbb", "omnilearn"),
-            "how shares follow from timings; `static` keeps to the nodes' relative_speed, the last "
-            "two are published rules to compare with",
+            choice(*RULES),
+            "how shares follow from timings: "
+            + "; ".join(f"`{name}` {rule.words}" for name, rule in RULES.items()),
         ),
     )
     remember: bool = field(
@@ -288,8 +290,9 @@ class JobConfig:
         for late in ("staleness_bound", "wait_free"):
             if self.reproducible and (found := getattr(self, late)):
                 yield late, f"found {found}, must be 0 or false in the reproducible mode"
-        if self.reproducible and self.rule != "model":
-            yield "rule", f"found {self.rule}, must be model: only that plans in whole grains"
+        if self.reproducible and not RULES[self.rule].plans_in_grains:
+            able = " or ".join(name for name, rule in RULES.items() if rule.plans_in_grains)
+            yield "rule", f"found {self.rule}, must be {able}: only that plans in whole grains"
         if not is_loopback(self.http_address) and self.http_token_file is None:
             found = f"found {self.http_address}, must be 127.0.0.1 unless http_token_file is given"
             yield "http_address", found

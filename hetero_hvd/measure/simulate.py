@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from hetero_hvd.core.balance.policies import Policy, make_policy
-from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.core.balance.policies.registry import RULES, Policy, make_policy
+from hetero_hvd.core.balance.settings import DEFAULT_RULE, BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.simulation.scenario import Blocks, Change, Scenario, Swing, TrueCurve
 from hetero_hvd.core.simulation.simulation import Simulation
 from hetero_hvd.errors import JobError
 from hetero_hvd.measure.recording import read_recording
 
-POLICIES = ("ours", "uniform", "static", "lbb", "omnilearn", "oracle")
+POLICIES = ("ours", "uniform", *(name for name in RULES if name != DEFAULT_RULE), "oracle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,21 +46,19 @@ class Outcome:
 
 
 def policy_named(name: str, scenario: Scenario) -> Policy | None:
-    """A fresh policy; `static` knows the speeds at equal shares, as measured beforehand."""
+    """A fresh policy; who needs speeds has those at equal shares, as measured beforehand."""
     if name == "oracle":
         return None
+    if name == "ours":
+        return make_policy(BalanceConfig())
     if name == "uniform":
         return make_policy(BalanceConfig(balance=False))
-    if name == "static":
+    hints = {}
+    if RULES[name].goes_by_speeds:
         share = max(1, scenario.global_batch_size // len(scenario.curves))
         speeds = [1 / curve.step_seconds(share) for curve in scenario.curves]
         hints = {f"node{i}": speed / max(speeds) for i, speed in enumerate(speeds)}
-        return make_policy(BalanceConfig(rule="static", relative_speeds=hints))
-    if name == "lbb":
-        return make_policy(BalanceConfig(rule="lbb"))
-    if name == "omnilearn":
-        return make_policy(BalanceConfig(rule="omnilearn"))
-    return make_policy(BalanceConfig())
+    return make_policy(BalanceConfig(rule=name, relative_speeds=hints))
 
 
 def compare(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hetero_hvd.core.balance.cluster import BalanceConfig
-from hetero_hvd.core.balance.policies import make_policy
+from hetero_hvd.core.balance.policies.registry import make_policy
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.simulation.scenario import Scenario, TrueCurve
 from hetero_hvd.core.simulation.simulation import Simulation, row_of

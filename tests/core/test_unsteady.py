@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from hetero_hvd.core.balance.policies import make_policy
+from hetero_hvd.core.balance.policies.registry import make_policy
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.simulation.scenario import Blocks, Scenario, Swing

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from hetero_hvd.errors import ConfigError
 
-Rule = Literal["model", "static", "lbb", "omnilearn"]
-"""How shares follow from timings: `model` is ours, the others are what it is measured against."""
+DEFAULT_RULE = "model"
+"""Ours; the others are what it is measured against."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +19,8 @@ class BalanceConfig:
     balance: bool = True
     """Follow the measured speeds; else the same share for all."""
 
-    rule: Rule = "model"
-    """Which rule divides the batch; see `core.balance.policies`."""
+    rule: str = DEFAULT_RULE
+    """Which of the `RULES` of `core.balance.policies` divides the batch."""
 
     baseline_steps: int = 0
     """First steps of the run with the same share for all, to compare with; >= 0."""

@@ -16,7 +16,7 @@ from hetero_hvd.core.balance.balancer import balance
 from hetero_hvd.core.balance.hysteresis import Decision
 from hetero_hvd.core.balance.pace import HURRIED_STEPS, SpeedChangeDetector
 from hetero_hvd.core.balance.planner import first_plan
-from hetero_hvd.core.balance.policies import Policy
+from hetero_hvd.core.balance.policies.registry import Policy
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.simulation.scenario import Blocks, Scenario, TrueCurve
 from hetero_hvd.messages import BatchPlan, StepsTimed, StepTiming, WorkerId, WorkersJoined

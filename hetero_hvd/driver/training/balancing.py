@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
@@ -14,8 +13,8 @@ from hetero_hvd.config import ClusterConfig
 from hetero_hvd.core.balance.cluster import BalancerState
 from hetero_hvd.core.balance.hysteresis import Decision
 from hetero_hvd.core.balance.known import SpeedProfile
-from hetero_hvd.core.balance.policies import make_policy
-from hetero_hvd.core.balance.settings import BalanceConfig, Rule
+from hetero_hvd.core.balance.policies.registry import make_policy
+from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeEstimator
 from hetero_hvd.core.step_table import Observed
 from hetero_hvd.driver.output.event_bus import EventBus
@@ -130,7 +129,7 @@ def _balance_config(config: ClusterConfig) -> BalanceConfig:
     job = config.job
     hints = {n.name: n.relative_speed for n in config.nodes if n.relative_speed is not None}
     return BalanceConfig(
-        rule=cast("Rule", job.rule),
+        rule=job.rule,
         balance=job.balance,
         baseline_steps=job.baseline_steps,
         min_gain_ratio=job.min_gain_ratio,

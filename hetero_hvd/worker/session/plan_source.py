@@ -9,7 +9,7 @@ from typing import Protocol
 
 from hetero_hvd.core.balance import planner
 from hetero_hvd.core.balance.cluster import BalancerState
-from hetero_hvd.core.balance.policies import make_policy
+from hetero_hvd.core.balance.policies.registry import make_policy
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.messages import BatchPlan, Evaluated, StepsTimed, WorkersJoined
 from hetero_hvd.worker.session.driver_client import DriverClient

@@ -1,35 +1,20 @@
-"""Rules that divide the batch: ours, and those of the literature that it is measured against.
+"""The rules of the literature, and a static split.
 
-The published rules act on the newest table of timings, through the same door as `BalancerState`, so
-that a simulation and a real run drive all of them alike. Theirs know no capacities, no uncertainty
-and no overheads; none acts on a table that was measured before its last plan came into force.
+They act on the newest table of timings, through the same door as `BalancerState`, so that a
+simulation and a real run drive all of them alike. They know no capacities, no uncertainty and no
+overheads; none acts on a table that was measured before its last plan came into force.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Self
 
-from hetero_hvd.core.balance.cluster import BalancerState
 from hetero_hvd.core.balance.hysteresis import Decision
-from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.planner import even_plan, first_plan, next_plan
 from hetero_hvd.core.balance.settings import BalanceConfig
-from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
-
-
-class Policy(Protocol):
-    """What decides who processes how many samples."""
-
-    @property
-    def plan(self) -> BatchPlan | None:
-        """The newest plan; None before the first rendezvous."""
-
-    def handle(
-        self, event: WorkersJoined | StepsTimed, *, now_seconds: float
-    ) -> Sequence[BatchPlan | Decision]:
-        """Take one event in; give back what follows, in order."""
+from hetero_hvd.messages import BatchPlan, StepsTimed, WorkersJoined
 
 
 class StaticSplit:
@@ -43,6 +28,11 @@ class StaticSplit:
         self._config = config
         self._joined: WorkersJoined | None = None
         self._plan: BatchPlan | None = None
+
+    @classmethod
+    def new(cls, config: BalanceConfig, _remembered: object) -> Self:
+        """One that has learnt nothing yet: what earlier jobs have is nothing to these rules."""
+        return cls(config)
 
     @property
     def plan(self) -> BatchPlan | None:
@@ -157,18 +147,3 @@ def in_proportion(total: int, weights: Sequence[float]) -> tuple[int, ...]:
     while sum(sizes) > total:
         sizes[sizes.index(max(sizes))] -= 1
     return tuple(sizes)
-
-
-RULES: dict[str, type[StaticSplit]] = {
-    "static": StaticSplit,
-    "lbb": LbbRule,
-    "omnilearn": OmniLearnRule,
-}
-
-
-def make_policy(
-    config: BalanceConfig, remembered: Mapping[WorkerId, SpeedProfile] | None = None
-) -> Policy:
-    """The policy that `config.rule` names; only ours makes use of what is remembered."""
-    rule = RULES.get(config.rule)
-    return BalancerState(config, remembered) if rule is None else rule(config)

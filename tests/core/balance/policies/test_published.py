@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.balance.policies import in_proportion, make_policy
+from hetero_hvd.core.balance.policies.published import in_proportion
+from hetero_hvd.core.balance.policies.registry import make_policy
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.simulation.scenario import Change, Scenario
 from hetero_hvd.core.simulation.simulation import Simulation
