@@ -1,6 +1,8 @@
 """The command line as a person meets it."""
 
+import importlib
 import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hetero_hvd
+from hetero_hvd import cli
 from hetero_hvd.cli import main
 
 NODES = """\
@@ -25,6 +28,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "nodes.yaml").write_text(NODES)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def test_every_command_can_be_called(capsys):
+    """Each module of the rooms that acts is registered, and has a page of help."""
+    rooms = pkgutil.walk_packages(cli.__path__, f"{cli.__name__}.")
+    modules = [importlib.import_module(found.name) for found in rooms]
+    assert {m for m in modules if hasattr(m, "act")} == set(cli.COMMANDS.values())
+    for name, module in cli.COMMANDS.items():
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+        assert f"usage: hetero-hvd {name}" in capsys.readouterr().out
+        assert module.SUMMARY[0].islower()
 
 
 @pytest.mark.usefixtures("folder")

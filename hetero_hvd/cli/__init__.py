@@ -1,7 +1,7 @@
 """The command line: the only place that prints and decides the exit code.
 
 Each command is a module with SUMMARY, `add_arguments` and `act`, and if it has more to say, HELP
-and USAGE.
+and USAGE; TAKES_SCRIPT, if a script of the user's may follow after `--`.
 
 Exit codes: 0 done, 1 it did not work, 2 the input is wrong (one line per problem, no traceback),
 130 interrupted; `run` passes on the training's.
@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 from hetero_hvd import __version__
@@ -106,16 +107,22 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     if split and not words[0].startswith("-") and words[0] not in COMMANDS:
         raise UserError(about_command(words[0], tuple(COMMANDS)))
     arguments, unknown = _parser().parse_known_args(words[:split])
-    takes_script = arguments.act in (run.act, benchmark.act)
     if unknown:
-        known, command = arguments.known, words[0]
+        known, takes_script = arguments.known, arguments.takes_script
         raise UserError(
-            about_words(unknown, command=command, known=known, takes_script=takes_script)
+            about_words(unknown, command=words[0], known=known, takes_script=takes_script)
         )
     arguments.command = tuple(words[split + 1 :])
-    if arguments.command and not takes_script:
-        raise UserError("only 'run' and 'benchmark' take a command after --")
+    if arguments.command and not arguments.takes_script:
+        able = " and ".join(
+            repr(name) for name, module in COMMANDS.items() if _takes_script(module)
+        )
+        raise UserError(f"only {able} take a command after --")
     return arguments
+
+
+def _takes_script(module: ModuleType) -> bool:
+    return getattr(module, "TAKES_SCRIPT", False)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -138,5 +145,6 @@ def _parser() -> argparse.ArgumentParser:
         )
         module.add_arguments(command)
         known = [word for action in command._actions for word in action.option_strings]  # noqa: SLF001 - argparse does not tell otherwise
-        command.set_defaults(act=module.act, known=known)
+        takes_script = _takes_script(module)
+        command.set_defaults(act=module.act, known=known, takes_script=takes_script)
     return parser

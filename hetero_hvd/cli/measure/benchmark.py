@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "measure how fast each node is, and how fast it trains your model"
 USAGE = "%(prog)s [options] [-- train.py [arguments]]"
+TAKES_SCRIPT = True
 HELP = """\
 Measure all slots of nodes.yaml at once (without the file: this machine): matrix product and copy,
 and after `--`, the training script with batches of several sizes. The script runs alone on each

@@ -19,6 +19,7 @@ from hetero_hvd.errors import JobError, UserError
 
 SUMMARY = "train on all nodes"
 USAGE = "%(prog)s [options] -- train.py [arguments]"
+TAKES_SCRIPT = True
 HELP = """\
 Start one worker on each slot of nodes.yaml, train, and balance the shares.
 
