@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.config import load_cluster
+from hetero_hvd.config.launchers import KINDS
 from hetero_hvd.errors import ConfigError
 
 NODE = "nodes: [{name: a}]\n"
@@ -126,7 +127,7 @@ MALFORMED = {
     ),
     "unknown launcher": (
         one("launcher: rsh"),
-        ["F:3: nodes[0].launcher: found 'rsh', must be 'local' or 'ssh' or 'agent'"],
+        [f"F:3: nodes[0].launcher: found 'rsh', must be {' or '.join(map(repr, KINDS))}"],
     ),
     "port in address": (
         one("address: 10.0.0.2:22"),

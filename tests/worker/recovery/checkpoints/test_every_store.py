@@ -333,8 +333,11 @@ def test_a_location_of_no_store_is_one_line(tmp_path, key):
     variables = {"HETERO_HVD_CHECKPOINTS": msgspec.json.encode(settings).decode()}
     with pytest.raises(JobError) as error:
         open_checkpoints(variables, training())
-    why = "no such store; must be a path or begin with memory://"
-    assert str(error.value) == f"checkpoints at s4://bucket/run: {why}"
+    line = str(error.value)
+    assert line.startswith(
+        "checkpoints at s4://bucket/run: no such store; must be a path or begin "
+    )
+    assert line.endswith(" or begin with memory://")
 
 
 @pytest.mark.parametrize("path", ["out/checkpoints", "/data/a://b", "C:/x", "./s3://x", ""])
