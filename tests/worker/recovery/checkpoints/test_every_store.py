@@ -18,11 +18,7 @@ import torch
 from hetero_hvd.errors import JobError
 from hetero_hvd.worker.recovery.checkpoints.folder_store import MANIFEST, STATE
 from hetero_hvd.worker.recovery.checkpoints.registry import STORES, store_at
-from hetero_hvd.worker.recovery.checkpoints.series import (
-    Checkpoints,
-    CheckpointSettings,
-    open_checkpoints,
-)
+from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints, CheckpointSettings
 from hetero_hvd.worker.recovery.checkpoints.store import Manifest, decoded, encoded
 from hetero_hvd.worker.recovery.replica import Replica, Unreadable
 
@@ -330,9 +326,8 @@ def test_a_store_that_refuses_says_so(rig):
 def test_a_location_of_no_store_is_one_line(tmp_path, key):
     """It says what there is."""
     settings = {"folder": str(tmp_path), "run": "one"} | {key: "s4://bucket/run"}
-    variables = {"HETERO_HVD_CHECKPOINTS": msgspec.json.encode(settings).decode()}
     with pytest.raises(JobError) as error:
-        open_checkpoints(variables, training())
+        Checkpoints(CheckpointSettings(**settings), training())
     line = str(error.value)
     assert line.startswith(
         "checkpoints at s4://bucket/run: no such store; must be a path or begin "
