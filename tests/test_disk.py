@@ -23,10 +23,11 @@ from hetero_hvd.driver.training.run_tracker import RunTracker
 from hetero_hvd.driver.training.speed_store import CurveStore
 from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.messages import Evaluated, StepsTimed, WorkerId, WorkersJoined
+from hetero_hvd.messages.launch import CheckpointSettings, WorkerLaunch
 from hetero_hvd.worker.data.position import Position
-from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints, CheckpointSettings
+from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
-from hetero_hvd.worker.reproducible.fingerprints import FILE_VARIABLE, Fingerprints
+from hetero_hvd.worker.reproducible.fingerprints import Fingerprints
 
 needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
 ALPHA = WorkerId("alpha", 0)
@@ -111,8 +112,8 @@ def curves(folder, said):  # noqa: ARG001 - it is said in driver.log
 def fingerprints(folder, said):  # noqa: ARG001 - the worker logs it
     """Digests of the training state."""
     parts = {"model": torch.nn.Linear(2, 2)}
-    variables = {FILE_VARIABLE: str(folder / "fingerprints.jsonl")}
-    kept = Fingerprints(parts, SimpleNamespace(numerics=MUCH), variables)
+    launch = WorkerLaunch(fingerprints=str(folder / "fingerprints.jsonl"))
+    kept = Fingerprints(parts, SimpleNamespace(numerics=MUCH), launch)
     yield lambda _: kept.epoch_done(Position(), is_leader=True)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from hetero_hvd.config.cluster import ClusterConfig
 from hetero_hvd.config.effective_settings import value_text
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
-from hetero_hvd.config.setting import settings_of
+from hetero_hvd.config.setting import Setting, settings_of
 from hetero_hvd.config.value_types import ListOf, Section
+from hetero_hvd.config.variables import ALONE_SETTINGS, SET_FOR_WORKERS
 
 _INTRODUCTION = """\
 # nodes.yaml
@@ -39,6 +40,25 @@ nodes:
 - `hetero-hvd config` prints every setting, its value and where that came from.
 """
 
+_ALONE = """\
+## Environment variables without `hetero-hvd run`
+
+A script that runs under `horovodrun`, or alone, has no nodes.yaml. These variables take the place
+of the job's settings of the same name; what the script gives to `Trainer` counts more. All workers
+must have the same. `HETERO_HVD_BALANCE` may also hold all settings of the balancer as JSON, for
+example `{"rule": "lbb", "exchange_seconds": 0.5}`: the fields of `core/balance/settings.py`.
+
+A variable that begins with `HETERO_HVD_` and is on none of this page's lists is an error for every
+command that reads the settings, and a warning for such a script.
+"""
+
+_FOR_WORKERS = """\
+## Environment variables of a worker
+
+Under `hetero-hvd run` the driver decides, for all workers alike, and sets these. A script may read
+`HETERO_HVD_WORKER`; the others are no interface and may change.
+"""
+
 
 def reference() -> str:
     """The whole page."""
@@ -51,6 +71,10 @@ def reference() -> str:
     lines += ["## `job`", "", "A flag beats the environment, which beats the file.", ""]
     lines += [*_table(JobConfig), "", "| Key | Environment variable | Flag |", "|---|---|---|"]
     lines += [f"| `{s.name}` | `{s.variable}` | `{flag_text(s.name)}` |" for s in JOB_SETTINGS]
+    lines += ["", _ALONE, "| Variable | Must be | Default | Meaning |", "|---|---|---|---|"]
+    lines += [f"| `{setting.variable}` | {_about(setting)} |" for setting in ALONE_SETTINGS]
+    lines += ["", _FOR_WORKERS, "| Variable | Holds |", "|---|---|"]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in SET_FOR_WORKERS.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -78,14 +102,19 @@ def _table(section: type[Any]) -> Iterator[str]:
     yield "| Key | Must be | Default | Meaning |"
     yield "|---|---|---|---|"
     for setting in settings_of(section):
-        if setting.is_required:
-            default = "must be given"
-        elif isinstance(setting.kind, Section) and setting.default is not None:
-            default = "all defaults"
-        else:
-            default = value_text(setting, setting.default)
-        meaning = setting.doc.replace("|", "\\|")
-        yield f"| `{setting.name}` | {setting.kind.allowed} | {default} | {meaning} |"
+        yield f"| `{setting.name}` | {_about(setting)} |"
+
+
+def _about(setting: Setting) -> str:
+    """What it must be, its default, and its meaning."""
+    if setting.is_required:
+        default = "must be given"
+    elif isinstance(setting.kind, Section) and setting.default is not None:
+        default = "all defaults"
+    else:
+        default = value_text(setting, setting.default)
+    meaning = setting.doc.replace("|", "\\|")
+    return f"{setting.kind.allowed} | {default} | {meaning}"
 
 
 if __name__ == "__main__":

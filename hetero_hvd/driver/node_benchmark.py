@@ -15,7 +15,7 @@ from hetero_hvd.core.benchmark import fit, is_valid
 from hetero_hvd.driver.output.split_lines import LineSplitter
 from hetero_hvd.driver.training.speed_store import CurveStore
 from hetero_hvd.driver.workers.gpu_counts import count_gpus
-from hetero_hvd.driver.workers.launcher import launch_order
+from hetero_hvd.driver.workers.launcher import LaunchOrder, launch_order
 from hetero_hvd.driver.workers.worker_process import WorkerProcess
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.messages.benchmark import (
@@ -24,6 +24,7 @@ from hetero_hvd.messages.benchmark import (
     DeviceMeasured,
     ModelMeasured,
 )
+from hetero_hvd.messages.launch import BenchmarkSettings, WorkerLaunch
 
 MARK = b"hetero-hvd-benchmark "
 MODULE = ("python", "-m", "hetero_hvd.worker.benchmark")
@@ -103,8 +104,8 @@ async def benchmark(
         is_fresh: Measure again what was measured before.
         say: Is told of progress.
     """
-    words = [*MODULE, "--seconds", str(seconds), *(["--fresh"] if is_fresh else [])]
-    words += ["--", *command] if command else []
+    launch = WorkerLaunch(benchmark=BenchmarkSettings(seconds=seconds, is_fresh=is_fresh))
+    words = (*MODULE, *command)
     slots = [
         (node, slot)
         for node in cluster.nodes
@@ -113,18 +114,20 @@ async def benchmark(
         )
     ]
     patience = START_SECONDS + PATIENCE * seconds
-    return list(
-        await asyncio.gather(*(_measure(node, slot, words, patience, say) for node, slot in slots))
-    )
+    tasks = []
+    for node, slot in slots:
+        order = launch_order(node, slot, words, {}, launch)
+        tasks.append(_measure(node, slot, order, patience, say))
+    return list(await asyncio.gather(*tasks))
 
 
 async def _measure(
-    node: NodeConfig, slot: int, words: list[str], patience: float, say: Say
+    node: NodeConfig, slot: int, order: LaunchOrder, patience: float, say: Say
 ) -> Measured:
     found = Measured(worker=WorkerId(node.name, slot))
     output = LineSplitter(_Lines(found, say).take, max_bytes=MAX_LINE_BYTES)
     try:
-        process = await WorkerProcess.start(node, launch_order(node, slot, words, {}), output)
+        process = await WorkerProcess.start(node, order, output)
     except OSError as error:
         found.tail.append(f"cannot be started: {error}")
         return found

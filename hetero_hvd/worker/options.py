@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
@@ -12,6 +11,7 @@ import torch
 from torch.nn import Parameter
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.messages.launch import JobSettings
 
 Compression = Literal["none", "fp16", "fp16-feedback"]
 """Not bfloat16: Horovod 0.28.1 cannot sum it."""
@@ -24,6 +24,9 @@ MAX_STALENESS_BOUND = 8
 
 OTHER_ARGUMENTS = ("scheduler", "scheduler_interval", "extra_state", "after_step", "seed")
 """Of the trainer, beside the options."""
+
+LEFT_TO_THE_JOB = ("reproducible", "staleness_bound", "staleness_warmup_steps", "wait_free")
+"""Options that are as the job is started where the script gives None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,35 +129,29 @@ class TrainerOptions(TypedDict, total=False):
     wait_free_lr: Literal["auto", "linear", "sqrt", "none"]
 
 
-def reproducible_of(options: StepOptions) -> bool:
-    """Whether the script asks for the reproducible mode; what it leaves open, the job decides."""
-    if options.reproducible is None:
-        of_job = os.environ.get("HETERO_HVD_REPRODUCIBLE", "")
-        return of_job.lower() in {"1", "true", "yes", "on"}
-    return options.reproducible
-
-
-def wait_free_of(options: StepOptions) -> bool:
-    """Whether the script asks for wait-free rounds; what it leaves open, the job decides."""
-    if options.wait_free is None:
-        return os.environ.get("HETERO_HVD_WAIT_FREE") == "true"
-    return options.wait_free
-
-
-def step_options(given: TrainerOptions, *, loader_batch_size: int | None) -> StepOptions:
+def step_options(
+    given: TrainerOptions, job: JobSettings, *, loader_batch_size: int | None
+) -> StepOptions:
     """The options that a script gives; micro-batches bound the memory where batches accumulate.
+
+    Args:
+        given: What the script says.
+        job: Decides what the script leaves open.
+        loader_batch_size: Of the script's loader.
 
     Raises:
         UserError: There is no such option, or its value cannot be.
     """
     _refuse_unknown(given)
     options = StepOptions(**given)
+    open_ones = [name for name in LEFT_TO_THE_JOB if getattr(options, name) is None]
+    options = replace(options, **{name: getattr(job, name) for name in open_ones})
     if options.clip is not None and not callable(options.clip):
         raise UserError(
             f"clip={options.clip!r}: must be a function of the parameters, such as "
             "lambda parameters: clip_grad_norm_(parameters, 1.0)"
         )
-    divides_itself = reproducible_of(options) or wait_free_of(options)
+    divides_itself = options.reproducible or options.wait_free
     if options.accumulation_steps > 1 and not (options.micro_batch_size or divides_itself):
         options = replace(options, micro_batch_size=loader_batch_size)
     global_batch_size = (loader_batch_size or 0) * options.accumulation_steps

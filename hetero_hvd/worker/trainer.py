@@ -31,6 +31,7 @@ from hetero_hvd.worker.reproducible.fingerprints import Fingerprints
 from hetero_hvd.worker.reproducible.mode import decide, join
 from hetero_hvd.worker.session.admission import device
 from hetero_hvd.worker.session.farewell import refuse_in_one_line
+from hetero_hvd.worker.session.launch_settings import read_place
 from hetero_hvd.worker.session.turns import check_turn, turn_of
 from hetero_hvd.worker.step.emulation import Emulation
 from hetero_hvd.worker.step.in_flight import TakeAgain
@@ -88,10 +89,11 @@ class Trainer:
         arguments.check_parts(model, optimizer, loader, after_step)
         arguments.check_extra_state(extra_state or {})
         arguments.check_scheduler(scheduler, scheduler_interval, optimizer)
-        own = step_options(options, loader_batch_size=loader.batch_size)
+        place = read_place()
+        own = step_options(options, place.launch.job, loader_batch_size=loader.batch_size)
         self._model = model.to(device())
         self._schedule = Schedule(scheduler, scheduler_interval)
-        mode = self._mode = decide(model, loader, own, seed)
+        mode = self._mode = decide(model, loader, own, place, seed)
         division = {"accumulation_steps": own.accumulation_steps, "undivided": own.undivided}
         grain = mode.grain if mode else None
         self._loader = ShareLoader(loader, seed=seed, grain=grain, **division)
@@ -104,11 +106,11 @@ class Trainer:
         parts |= {"scheduler": scheduler, "scaler": own.scaler, "scales": self._step.scales}
         parts["staleness"] = self._staleness if self._staleness.bound else None
         state = all_parts(parts, extra_state or {})
-        self._state = open_state(
-            state, self._loader, self._step.clock, self._pipeline, self._step.sizing
-        )
+        how = (self._loader, self._step.clock, self._pipeline, self._step.sizing)
+        self._state = open_state(state, *how, launch=place.launch)
         self._state.work = describe_workload(model, own, device())
-        self._fingerprints = Fingerprints({**state, "position": self._state.position}, mode)
+        state["position"] = self._state.position
+        self._fingerprints = Fingerprints(state, mode, place.launch)
         self._slice: Slice | None = None
         self._last: Slice | None = None
         self._parts: Iterator[Slice] = iter(())
@@ -172,7 +174,7 @@ class Trainer:
     def _epochs(self, num_epochs: int) -> Iterator[int]:
         position = self._state.position
         place = self._state.seat.place
-        self._step.emulation = Emulation.of(place.settings.get("emulate"), place.worker)
+        self._step.emulation = Emulation.of(place.node.emulate, place.worker)
         self._is_through = False
         join(self._state, self._mode)
         self._state.check_epochs(num_epochs)
@@ -436,9 +438,6 @@ class Trainer:
     def _begin(self, part: Slice) -> None:
         self._own_loop.begin()
         self._slice = self._last = part
-        state, seat = self._state, self._state.seat
-        node_limit_bytes = seat.place.settings.get("memory_limit_bytes")
-        self._step.sizing.enter(
-            state.membership.workers, node_limit_bytes, seat.tell, capacity=seat.place.capacity
-        )
+        seat, members = self._state.seat, self._state.membership.workers
+        self._step.sizing.enter(members, seat.place.node, seat.tell)
         self._step.begin(seat.collective, part)

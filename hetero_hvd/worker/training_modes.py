@@ -9,7 +9,7 @@ from torch.utils.data import IterableDataset
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.data.share_loader import ShareLoader
-from hetero_hvd.worker.options import StepOptions, wait_free_of
+from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.reproducible.grain_step import GrainStep
 from hetero_hvd.worker.reproducible.mode import Reproducible
 from hetero_hvd.worker.step.pipeline import Pipeline
@@ -32,7 +32,7 @@ def make_step(
     staleness: Staleness,
 ) -> Step:
     """What computes and applies the steps of a model."""
-    if wait_free_of(options):
+    if options.wait_free:
         return RoundStep(model, optimizer, options, device, staleness)
     if mode is None:
         return Step(model, optimizer, options, device, staleness)

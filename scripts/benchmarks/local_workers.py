@@ -38,7 +38,7 @@ def result_of(
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "job.json").write_text(json.dumps(job))
-        environment = variables(OMP_NUM_THREADS="1", HETERO_HVD_BALANCE='{"balance": false}')
+        environment = variables(OMP_NUM_THREADS="1", HETERO_HVD_BALANCE="false")
         command = [*horovodrun(NUM_WORKERS), "-m", workload, str(folder)]
         execute(command, folder, environment, timeout_seconds)
         return msgspec.json.decode((folder / "result.json").read_bytes(), type=kind)

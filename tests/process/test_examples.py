@@ -21,7 +21,7 @@ UNEQUAL = """
 import json, os
 slowness = 1 + 3 * int(os.environ.get("HOROVOD_RANK", 0))
 emulate = {"seconds_per_sample": 0.0002 * slowness}
-os.environ["HETERO_HVD_NODE"] = json.dumps({"emulate": emulate})
+os.environ["HETERO_HVD_LAUNCH"] = json.dumps({"node": {"emulate": emulate}})
 """
 """Put before the script: the second worker is a quarter as fast as the first."""
 

@@ -12,8 +12,10 @@ import torch
 
 from hetero_hvd.core.balance.cluster import BalanceConfig
 from hetero_hvd.messages import BatchPlan, WorkerId
+from hetero_hvd.messages.launch import WorkerIdentity, WorkerLaunch
 from hetero_hvd.worker.comm.horovod import HorovodCollective
 from hetero_hvd.worker.recovery.membership import Report
+from hetero_hvd.worker.session.launch_settings import LaunchSettings
 from hetero_hvd.worker.session.plan_source import LocalPlanner
 
 for kind in (Report, BatchPlan):  # msgspec learns a type at its first use: no two threads at once
@@ -191,8 +193,9 @@ def seat(hub, rank):
     horovod = ThreadHorovod(hub, rank)
     collective = HorovodCollective(elastic=True, is_unwanted=lambda: False, hvd=horovod)
     collective.start()
+    identity = WorkerIdentity(worker=WorkerId("node", rank))
     seat = SimpleNamespace(
-        place=SimpleNamespace(worker=WorkerId("node", rank), capacity=-1, settings={}),
+        place=LaunchSettings(launch=WorkerLaunch(identity=identity)),
         collective=collective,
         planner=LocalPlanner(BalanceConfig(balance=False)),
         rendezvous_id=0,

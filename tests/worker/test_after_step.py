@@ -287,7 +287,7 @@ class LeaderIdle(LocalPlanner):
 def test_the_leader_without_a_part_loses_no_evaluation(tmp_path, monkeypatch):
     """The first worker with a part keeps the best state, and rank 0's planner hears the wish."""
     settings = {"folder": str(tmp_path), "run": "one", "every_seconds": 0, "best": "-loss"}
-    monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", json.dumps(settings))
+    monkeypatch.setenv("HETERO_HVD_LAUNCH", json.dumps({"checkpoints": settings}))
     told = []
 
     def one(seat):

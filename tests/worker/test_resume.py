@@ -98,7 +98,7 @@ def run(folder, *, resume="", stop_at=None, epochs=1, workers=1, **changes):
         return end()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HETERO_HVD_CHECKPOINTS", json.dumps(settings))
+        patch.setenv("HETERO_HVD_LAUNCH", json.dumps({"checkpoints": settings}))
         return run_together(Hub(workers), train)[0]
 
 

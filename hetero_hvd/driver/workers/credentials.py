@@ -6,6 +6,7 @@ import ssl
 from dataclasses import dataclass, field
 
 from hetero_hvd import channel
+from hetero_hvd.messages.launch import KEY_VARIABLE, TLS_VARIABLE
 
 DRIVER_NAME = "driver"
 """In the driver's certificate; what workers expect of it."""
@@ -33,13 +34,13 @@ class Credentials:
             tls: With certificates of an authority that signs nothing else, and that nobody keeps.
         """
         key = channel.new_key()
-        environment = {"HETERO_HVD_KEY": key.hex()}
+        environment = {KEY_VARIABLE: key.hex()}
         if not tls:
             return cls(key=key, environment=environment)
         from hetero_hvd.security.certificates import Authority  # noqa: PLC0415 - heavy
         from hetero_hvd.security.tls import server_context  # noqa: PLC0415
 
         authority = Authority.new()
-        environment["HETERO_HVD_TLS"] = authority.issue("worker", roles=["client"]).decode("ascii")
+        environment[TLS_VARIABLE] = authority.issue("worker", roles=["client"]).decode("ascii")
         context = server_context(authority.issue(DRIVER_NAME, roles=["server"]))
         return cls(key=key, tls=context, environment=environment)

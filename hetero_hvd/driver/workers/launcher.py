@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from hetero_hvd.config import NodeConfig
+from hetero_hvd.messages.launch import (
+    LAUNCH_VARIABLE,
+    NodeSettings,
+    WorkerLaunch,
+    launch_to_text,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +36,11 @@ class LaunchOrder:
 
 
 def launch_order(
-    node: NodeConfig, slot: int, command: Sequence[str], job_environment: dict[str, str]
+    node: NodeConfig,
+    slot: int,
+    command: Sequence[str],
+    job_environment: Mapping[str, str],
+    launch: WorkerLaunch | None = None,
 ) -> LaunchOrder:
     """What to run in a slot of a node.
 
@@ -37,7 +48,8 @@ def launch_order(
         node: The node.
         slot: Index of the slot.
         command: The user's command.
-        job_environment: Who the worker is and where its driver listens.
+        job_environment: Variables of the job's workers, among them its secrets.
+        launch: What the worker is told; the node's part is added here.
     """
     shared = {
         name: value for name, value in os.environ.items() if name.startswith(("HOROVOD_", "NCCL_"))
@@ -49,13 +61,9 @@ def launch_order(
     if node.devices is not None:
         device = node.devices[slot] if node.devices else ""
         environment["CUDA_VISIBLE_DEVICES"] = str(device)
-    settings = {
-        "emulate": asdict(node.emulate) if node.emulate else None,
-        "interface": node.interface,
-        "max_local_batch_size": node.max_local_batch_size,
-        "memory_limit_bytes": node.memory_limit_bytes,
-    }
-    environment["HETERO_HVD_NODE"] = json.dumps(settings)
+    own = msgspec.convert(node, NodeSettings, from_attributes=True)
+    told = msgspec.structs.replace(launch or WorkerLaunch(), node=own)
+    environment[LAUNCH_VARIABLE] = launch_to_text(told)
     environment.update(job_environment)
     return LaunchOrder(
         command=tuple(command),

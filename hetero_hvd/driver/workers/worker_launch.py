@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import secrets
 import socket
 from pathlib import Path
 
+import msgspec
+
 from hetero_hvd.config import ClusterConfig, JobConfig
 from hetero_hvd.config.job import traced_steps
+from hetero_hvd.config.variables import script_config
 from hetero_hvd.driver.network.endpoints import Endpoints
 from hetero_hvd.driver.workers.credentials import Credentials
 from hetero_hvd.driver.workers.launcher import launch_order
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_process import WorkerProcess
+from hetero_hvd.messages.launch import (
+    WORKER_VARIABLE,
+    CheckpointSettings,
+    JobSettings,
+    TraceSettings,
+    WorkerIdentity,
+    WorkerLaunch,
+)
 from hetero_hvd.probes import horovod_build as horovod_notice
 
 TRACES_FOLDER = "traces"
@@ -51,31 +61,18 @@ class WorkerLauncher:
         user, machine = _user(), socket.gethostname()
         self._job = f"{output.name[:40]} (process {os.getpid()} of {user[:20]}@{machine[:30]})"
         self._endpoints = endpoints
-        checkpoints = {
-            "folder": str(output.absolute() / "checkpoints"),
-            "run": secrets.token_hex(4),
-            "every_seconds": job.checkpoint_seconds,
-            "keep": job.checkpoint_keep,
-            "best": job.checkpoint_best or "",
-            "resume": str(resume.absolute() / "checkpoints") if resume else "",
-        }
-        self._environment = {
-            **credentials.environment,
-            "HETERO_HVD_HANG_SECONDS": str(job.hang_timeout_seconds),
-            "HETERO_HVD_REPRODUCIBLE": str(job.reproducible).lower(),
-            "HETERO_HVD_GRAIN": str(job.grain),
-            "HETERO_HVD_STALENESS_BOUND": str(job.staleness_bound),
-            "HETERO_HVD_STALENESS_WARMUP_STEPS": str(job.staleness_warmup_steps),
-            "HETERO_HVD_WAIT_FREE": str(job.wait_free).lower(),
-            "HETERO_HVD_FINGERPRINTS": str(output.absolute() / "fingerprints.jsonl"),
-            "HETERO_HVD_FINGERPRINT_STEPS": str(job.fingerprint_steps),
-            "HETERO_HVD_LOG_FORMAT": job.log_format,
-        }
-        self._environment |= trace_environment(job, output)
+        self._environment = dict(credentials.environment)
         if job.reproducible:
             self._environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        if job.checkpoint_seconds or job.checkpoint_best or resume:
-            self._environment["HETERO_HVD_CHECKPOINTS"] = json.dumps(checkpoints)
+        if "HOROVOD_TIMELINE" not in os.environ and SLEEPS in horovod_notice.corrections():
+            self._environment["HOROVOD_TIMELINE"] = "DYNAMIC"  # it can be started at any time
+        self._launch = WorkerLaunch(
+            job=msgspec.convert(job, JobSettings, from_attributes=True),
+            checkpoints=_checkpoints(job, output, resume),
+            traces=_traces(job, output),
+            fingerprints=str(output.absolute() / "fingerprints.jsonl"),
+            check_steps=script_config(os.environ).check_steps,
+        )
 
     async def __call__(self, slot: Slot) -> WorkerProcess:
         """Start a worker.
@@ -85,15 +82,14 @@ class WorkerLauncher:
             OSError: The interpreter or ssh is not there.
         """
         endpoint = await self._endpoints.towards(slot.node)
-        identity = {
-            "HETERO_HVD_DRIVER": f"{endpoint.address}:{endpoint.channel_port}",
-            "HETERO_HVD_WORKER": str(slot.worker),
-            "HETERO_HVD_HOST": slot.host,
-        }
-        if slot.memory.limit:
-            identity["HETERO_HVD_MAX_MICRO_BATCH"] = str(slot.memory.limit)
-        environment = self._environment | identity
-        order = launch_order(slot.node, slot.worker.slot, self._command, environment)
+        driver = (endpoint.address, endpoint.channel_port)
+        launch = msgspec.structs.replace(
+            self._launch,
+            identity=WorkerIdentity(worker=slot.worker, host=slot.host, driver=driver),
+            max_micro_batch=slot.memory.limit,
+        )
+        environment = self._environment | {WORKER_VARIABLE: str(slot.worker)}
+        order = launch_order(slot.node, slot.worker.slot, self._command, environment, launch)
         return await WorkerProcess.start(slot.node, order, slot.output, job=self._job)
 
 
@@ -105,22 +101,27 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def trace_environment(job: JobConfig, output: Path) -> dict[str, str]:
-    """Variables of every worker: where traces go, and the window that the job itself wants.
+def _checkpoints(job: JobConfig, output: Path, resume: Path | None) -> CheckpointSettings | None:
+    """Where the job keeps the state of its training; None: it does not."""
+    if not (job.checkpoint_seconds or job.checkpoint_best or resume):
+        return None
+    return CheckpointSettings(
+        folder=str(output.absolute() / "checkpoints"),
+        run=secrets.token_hex(4),
+        every_seconds=job.checkpoint_seconds,
+        keep=job.checkpoint_keep,
+        best=job.checkpoint_best or "",
+        resume=str(resume.absolute() / "checkpoints") if resume else "",
+    )
 
-    Args:
-        job: The job's settings.
-        output: Folder of the run.
-    """
+
+def _traces(job: JobConfig, output: Path) -> TraceSettings:
+    """Where traces go, and the window that the job itself wants."""
     from_step, to_step = traced_steps(job.trace_steps)
-    config = {
-        "folder": str(output.absolute() / TRACES_FOLDER),
-        "from_step": from_step,
-        "to_step": to_step,
-        "workers": job.trace_workers.split(",") if job.trace_workers else [],
-        "timeline": job.trace_timeline,
-    }
-    variables = {"HETERO_HVD_TRACES": json.dumps(config)}
-    if "HOROVOD_TIMELINE" not in os.environ and SLEEPS in horovod_notice.corrections():
-        variables["HOROVOD_TIMELINE"] = "DYNAMIC"  # so that it can be started at any time
-    return variables
+    return TraceSettings(
+        folder=str(output.absolute() / TRACES_FOLDER),
+        from_step=from_step,
+        to_step=to_step,
+        workers=tuple(job.trace_workers.split(",")) if job.trace_workers else (),
+        timeline=job.trace_timeline,
+    )

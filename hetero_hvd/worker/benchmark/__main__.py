@@ -5,7 +5,6 @@ Measures the device; then becomes the user's script, in which `Trainer` measures
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -16,30 +15,27 @@ from hetero_hvd.core.benchmark import is_valid, verdict
 from hetero_hvd.messages.benchmark import BenchmarkProgress, DeviceMeasured, Speed
 from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.worker.benchmark.device_speed import measure_device
-from hetero_hvd.worker.benchmark.model_benchmark import FRESH, SECONDS, cache_key, tell
+from hetero_hvd.worker.benchmark.model_benchmark import cache_key, tell
 from hetero_hvd.worker.session.admission import device
+from hetero_hvd.worker.session.launch_settings import read_place
 from hetero_hvd.worker.session.self_description import describe_device, software
 
 DEVICE_RATIO = 0.2
-MODEL_RATIO = 0.5
-"""Parts of the time that the device and the model may take; the rest goes into starting."""
+"""Part of the time that the device may take; what it and the model leave goes into starting."""
 
 
 def main(words: Sequence[str]) -> None:
-    """Measure; does not return where there is a command."""
-    parser = argparse.ArgumentParser(prog="hetero_hvd.worker.benchmark")
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("command", nargs="*")
-    arguments = parser.parse_args(words)
-    tell(_device(DEVICE_RATIO * arguments.seconds, is_fresh=arguments.fresh))
-    if arguments.command:
-        os.environ[SECONDS] = str(MODEL_RATIO * arguments.seconds)
-        if arguments.fresh:
-            os.environ[FRESH] = "1"
-        command = arguments.command
-        if command[0].endswith(".py"):
-            command = [sys.executable, *command]
+    """Measure; does not return where there is a command.
+
+    Args:
+        words: The user's script and its arguments; empty: the device only.
+    """
+    settings = read_place().launch.benchmark
+    if settings is None:
+        raise SystemExit("this is a part of hetero-hvd benchmark, which starts it")
+    tell(_device(DEVICE_RATIO * settings.seconds, is_fresh=settings.is_fresh))
+    if words:
+        command = [sys.executable, *words] if words[0].endswith(".py") else [*words]
         os.execvp(command[0], command)  # noqa: S606 - the user's own command, no shell
 
 

@@ -6,7 +6,6 @@ Only the shares differ: the rest of each global batch is left to a worker that d
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from statistics import median
@@ -16,6 +15,7 @@ import torch
 
 from hetero_hvd.core.benchmark import Schedule, fit, is_valid, sizes_to_try
 from hetero_hvd.messages.benchmark import BenchmarkLine, BenchmarkProgress, ModelMeasured
+from hetero_hvd.messages.launch import BenchmarkSettings, WorkerLaunch
 from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.probes.gpu.nvml import survey
 from hetero_hvd.probes.machine.hardware import allowed_cores
@@ -28,14 +28,11 @@ from hetero_hvd.worker.session.admission import device
 from hetero_hvd.worker.session.self_description import describe_device, device_uuid, software
 from hetero_hvd.worker.step.pipeline import Pipeline
 
-SECONDS = "HETERO_HVD_BENCHMARK_SECONDS"
-"""Variable that makes a benchmark of a training: what it may take."""
-
-FRESH = "HETERO_HVD_BENCHMARK_FRESH"
-"""Variable that makes it measure what was measured before."""
-
 MARK = "hetero-hvd-benchmark "
 """In front of a line of ours, among what the script prints."""
+
+MODEL_RATIO = 0.5
+"""Part of the time of a benchmark that the model may take."""
 
 READ_RATIO, MAX_READS = 0.1, 5
 """Part of the time that reading may take by itself, and how often."""
@@ -47,13 +44,15 @@ def open_state(
     clock: PhaseClock,
     pipeline: Pipeline,
     sizing: MicroBatchSizer,
+    *,
+    launch: WorkerLaunch,
 ) -> ElasticState:
-    """The state of a training, or of a benchmark where the environment asks for one."""
-    seconds = os.environ.get(SECONDS)
-    if seconds is None:
-        return ElasticState(parts, loader, clock, pipeline, sizing)
-    budget_seconds = float(seconds)
-    return BenchmarkState(parts, loader, clock, pipeline, sizing, budget_seconds=budget_seconds)
+    """The state of a training, or of a benchmark where this process was started for one."""
+    if launch.benchmark is None:
+        return ElasticState(parts, loader, clock, pipeline, sizing, launch=launch)
+    return BenchmarkState(
+        parts, loader, clock, pipeline, sizing, launch=launch, settings=launch.benchmark
+    )
 
 
 def tell(line: BenchmarkLine) -> None:
@@ -89,7 +88,8 @@ class BenchmarkState(ElasticState):
         clock: See `ElasticState`.
         pipeline: See `ElasticState`.
         sizing: See `ElasticState`.
-        budget_seconds: What the steps may take.
+        launch: See `ElasticState`.
+        settings: What the benchmark may take.
     """
 
     def __init__(
@@ -100,11 +100,13 @@ class BenchmarkState(ElasticState):
         pipeline: Pipeline,
         sizing: MicroBatchSizer,
         *,
-        budget_seconds: float,
+        launch: WorkerLaunch,
+        settings: BenchmarkSettings,
     ) -> None:
-        super().__init__(parts, loader, clock, pipeline, sizing)
-        self._budget_seconds = budget_seconds
-        self._schedule = Schedule([loader.global_batch_size], budget_seconds)
+        super().__init__(parts, loader, clock, pipeline, sizing, launch=launch)
+        self._budget_seconds = MODEL_RATIO * settings.seconds
+        self._is_fresh = settings.is_fresh
+        self._schedule = Schedule([loader.global_batch_size], self._budget_seconds)
         self._key: dict[str, str] = {}
         self._began_at = 0.0
         self._reads_per_second: float | None = None
@@ -114,17 +116,16 @@ class BenchmarkState(ElasticState):
         """Prepare; if this was measured before, tell it and end."""
         super().enter()
         total = self._loader.global_batch_size
-        settings = self.seat.place.settings
         self._key = cache_key(
             device(),
             model=self.work.model,
             global_batch_size=str(total),
             micro_batch_size=str(self._sizing.largest),
             numerics=self.numerics,
-            emulate=repr(settings.get("emulate")),
+            emulate=repr(self.seat.place.node.emulate),
         )
         known = benchmark_cache.load(self._key, ModelMeasured)
-        if known is not None and FRESH not in os.environ:
+        if known is not None and not self._is_fresh:
             tell(msgspec.structs.replace(known, is_cached=True))
             raise SystemExit(0)
         multiple = self._sizing.largest if self.numerics else 1  # grains are not divided

@@ -11,7 +11,7 @@ import importlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -344,9 +344,22 @@ def open_collective(*, is_unwanted: Callable[[], bool]) -> Collective:
                     f"instead of {launcher}"
                 )
         return SingleProcess()
-    return HorovodCollective(
-        elastic=os.environ.get("HOROVOD_ELASTIC") == "1", is_unwanted=is_unwanted
-    )
+    return HorovodCollective(elastic=is_elastic(), is_unwanted=is_unwanted)
+
+
+def take_slot(environment: Mapping[str, str]) -> None:
+    """Let Horovod find the variables of this process's slot when it starts."""
+    os.environ.update(environment)
+
+
+def is_elastic() -> bool:
+    """Whether Horovod's launcher, ours or its own, lets the membership change."""
+    return os.environ.get("HOROVOD_ELASTIC") == "1"
+
+
+def local_rank() -> int:
+    """Which of the workers of its host this one is."""
+    return int(os.environ.get("HOROVOD_LOCAL_RANK", "0"))
 
 
 class HostUpdates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Mapping
 
@@ -12,14 +11,12 @@ import torch
 from hetero_hvd.core.micro_batch.batch_size_search import KneeSearch
 from hetero_hvd.core.micro_batch.memory_model import MemoryModel
 from hetero_hvd.core.micro_batch.micro_batch_limit import MicroBatchLimit, evenly, smaller
-from hetero_hvd.errors import InvariantError, JobError
+from hetero_hvd.errors import InvariantError
 from hetero_hvd.messages import MicroBatchRaised, StepTiming, WorkerId
+from hetero_hvd.messages.launch import NodeSettings
 from hetero_hvd.probes.machine.memory import MemoryUse
 from hetero_hvd.worker.micro_batch.memory_meter import MemoryMeter
 from hetero_hvd.worker.options import StepOptions
-
-LIMIT_VARIABLE = "HETERO_HVD_MAX_MICRO_BATCH"
-"""Set by the driver for a worker that the kernel had killed for want of memory."""
 
 AUTO = -1
 CPU = torch.device("cpu")
@@ -35,6 +32,7 @@ class MicroBatchSizer:
         wanted: What the script asks for, samples; 0 = the whole share; -1 = what pays.
         device: Where the model is.
         is_fixed: Nothing else than `wanted` will do.
+        limit: Samples of the largest one, as the kernel has killed a worker that had more; 0 = any.
 
     Attributes:
         size: Of the micro-batches of the step under way, samples; 0 before the first.
@@ -42,13 +40,18 @@ class MicroBatchSizer:
     """
 
     def __init__(
-        self, wanted: int = 0, device: torch.device = CPU, *, is_fixed: bool = False
+        self,
+        wanted: int = 0,
+        device: torch.device = CPU,
+        *,
+        is_fixed: bool = False,
+        limit: int = 0,
     ) -> None:
         self._wanted = max(0, wanted)
         self._search = KneeSearch() if wanted == AUTO else None
         self._device = device
         self._is_fixed = is_fixed
-        self._limit = MicroBatchLimit(_given_limit())
+        self._limit = MicroBatchLimit(limit)
         self._model = MemoryModel()
         self._cap = self._capacity = 0
         self._meter: MemoryMeter | None = None
@@ -62,11 +65,11 @@ class MicroBatchSizer:
         self.shape = (0, 0)
 
     @classmethod
-    def of(cls, options: StepOptions, device: torch.device) -> MicroBatchSizer:
-        """What the script's options ask for."""
+    def of(cls, options: StepOptions, device: torch.device, limit: int) -> MicroBatchSizer:
+        """What the script's options ask for, within a limit of the memory."""
         size = options.micro_batch_size or 0
         wanted = AUTO if size == "auto" else size
-        return cls(wanted, device, is_fixed=options.equal_micro_batches)
+        return cls(wanted, device, is_fixed=options.equal_micro_batches, limit=limit)
 
     @property
     def smallest(self) -> str:
@@ -99,27 +102,24 @@ class MicroBatchSizer:
     def enter(
         self,
         workers: Collection[WorkerId],
-        node_limit_bytes: int | None,
+        node: NodeSettings,
         tell: Callable[[MicroBatchRaised], object],
-        *,
-        capacity: int = -1,
     ) -> None:
         """Take note of the members: when others train together, what failed may be tried again.
 
         Args:
             workers: All members.
-            node_limit_bytes: The most memory that the user allows; None = no such limit.
+            node: The most memory and samples at a time that the user allows.
             tell: Tells the driver, at once.
-            capacity: Samples that the user allows at a time; -1 = not limited.
         """
         self._tell = tell
-        self._capacity = max(0, capacity)
+        self._capacity = node.max_local_batch_size or 0
         members = frozenset(workers)
         if self._members and members != self._members:
             self._limit.forgive()
         self._members = members
         if self._meter is None:
-            self._meter = MemoryMeter(self._device, node_limit_bytes)
+            self._meter = MemoryMeter(self._device, node.memory_limit_bytes)
             self._meter.restart()
             self._model.start(self._meter.read().used_bytes)
 
@@ -205,15 +205,3 @@ class MicroBatchSizer:
             self._model.observe(self.size, use.peak_bytes)
             self._cap = self._model.cap(use.limit_bytes - self._reserved_bytes)
         return use
-
-
-def _given_limit() -> int:
-    """The largest micro-batch that the driver allows after a lack of memory; 0: any.
-
-    Raises:
-        JobError: The variable is malformed.
-    """
-    text = os.environ.get(LIMIT_VARIABLE, "0")
-    if not text.isdecimal():
-        raise JobError(f"{LIMIT_VARIABLE}={text!r}: must be a whole number >= 0; unset it")
-    return int(text)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import time
 from functools import partial
 
 from hetero_hvd.errors import InvariantError, JobError, UserError, WorkerLostError
 from hetero_hvd.messages import Finished, Leaving, Recovered, StepsTimed
+from hetero_hvd.messages.launch import WorkerLaunch
 from hetero_hvd.probes.phase_clock import NO_PHASE, PhaseClock
 from hetero_hvd.worker.comm.horovod import Interrupted
 from hetero_hvd.worker.comm.payloads import gather_bytes
@@ -55,6 +55,7 @@ class ElasticState:
         clock: Tells the phase of the step that is under way.
         pipeline: The steps that are taken and not applied yet.
         sizing: Knows the memory and the micro-batches.
+        launch: What this worker was told at its start.
 
     Attributes:
         numerics: See `membership.Report`.
@@ -69,16 +70,24 @@ class ElasticState:
         clock: PhaseClock,
         pipeline: Pipeline,
         sizing: MicroBatchSizer,
+        *,
+        launch: WorkerLaunch,
     ) -> None:
         self._pipeline = pipeline
         self._sizing = sizing
         self.position = Position(order=loader.order)
         self._replica = Replica({**parts, "position": self.position})
         self._kept = Keeping(
-            self._replica, self.position, loader.order, sizing, lambda: self.is_leader
+            self._replica,
+            self.position,
+            loader.order,
+            sizing,
+            lambda: self.is_leader,
+            settings=launch.checkpoints,
         )
         self.last_state = LastState(self._replica)
-        floor_seconds = float(os.environ.get("HETERO_HVD_HANG_SECONDS", "inf"))
+        floor_seconds = launch.job.hang_timeout_seconds
+        self._check_steps = launch.check_steps
         self._clock = clock
         self._watchdog = Watchdog(clock, lambda: sizing.shape, floor_seconds=floor_seconds)
         self._loader = loader
@@ -89,7 +98,7 @@ class ElasticState:
         self._agreed = (FRESH, "")
         self._timed_at = (0, math.nan)
         self._times = StepTimes(varies=pipeline.varies)
-        self._profile = StepProfile(clock)
+        self._profile = StepProfile(clock, launch.traces)
 
     @property
     def seat(self) -> WorkerContext:
@@ -222,7 +231,7 @@ class ElasticState:
         if is_urgent:
             exchange.hurry(step)
         try:
-            if is_check_due(self.position):
+            if is_check_due(self.position, self._check_steps):
                 self._compare(f"at step {self.position.applied_steps}")
             table = None
             if exchange.is_awaited(step):

@@ -7,7 +7,6 @@ reduction: from then on this replica's gradients are those of another model.
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -23,9 +22,6 @@ from hetero_hvd.worker.recovery.transfer import copy_state
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_CHECK_STEPS = 1000
-"""A pass over the state each so many steps costs nothing that could be measured."""
-
 MAX_NAMED = 3
 """Entries that are named; the others are counted."""
 
@@ -34,17 +30,20 @@ class Undecided(TransientError):  # noqa: N818 - control flow
     """Replicas differ, and nobody can tell which is right; the message says in what they differ."""
 
 
-def is_check_due(position: Position) -> bool:
+def is_check_due(position: Position, every_steps: int) -> bool:
     """Whether the replicas are to be compared after this step.
 
     Each so many steps, and when the first, second, fourth, ... epoch is over: what a script does
-    wrongly shows early.
+    wrongly shows early. A pass over the state each 1000 steps costs nothing that could be measured.
+
+    Args:
+        position: Where the training is.
+        every_steps: Steps between two comparisons, >= 0; 0: there are none.
     """
-    every = int(os.environ.get("HETERO_HVD_CHECK_STEPS", DEFAULT_CHECK_STEPS))
     epoch = position.epoch
     is_early = position.step_in_epoch == 1 and epoch > 0 and epoch & (epoch - 1) == 0
     steps = position.applied_steps
-    return every > 0 and steps > 0 and (is_early or steps % every == 0)
+    return every_steps > 0 and steps > 0 and (is_early or steps % every_steps == 0)
 
 
 def majority(digests: Iterable[str]) -> str | None:

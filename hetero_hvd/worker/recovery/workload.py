@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from hetero_hvd.worker.micro_batch.memory_meter import device_memory_bytes
-from hetero_hvd.worker.options import StepOptions, wait_free_of
+from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.session.self_description import describe_device
 
 
@@ -42,5 +42,5 @@ def describe_workload(
         device=describe_device(device),
         memory_bytes=device_memory_bytes(device),
         undivided=options.undivided,
-        wait_free=wait_free_of(options),
+        wait_free=bool(options.wait_free),
     )

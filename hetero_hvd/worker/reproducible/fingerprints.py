@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,13 @@ from typing import Any
 import msgspec
 
 from hetero_hvd.kept_file import KeptFile
+from hetero_hvd.messages.launch import WorkerLaunch
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.reproducible.mode import Reproducible
 
 logger = logging.getLogger(__name__)
-
-FILE_VARIABLE = "HETERO_HVD_FINGERPRINTS"
-"""File that rank 0 appends to; set by the driver to fingerprints.jsonl in the run's output."""
-
-STEPS_VARIABLE = "HETERO_HVD_FINGERPRINT_STEPS"
-"""Also after every so many steps; 0 or unset: after each epoch only."""
 
 
 class Fingerprints:
@@ -32,20 +26,19 @@ class Fingerprints:
     Args:
         parts: Name to model, optimizer, position, …
         mode: None: nothing is recorded, but `take` works.
-        variables: The process's environment.
+        launch: The file, and how often; without a file nothing is recorded, either.
     """
 
     def __init__(
         self,
         parts: Mapping[str, Stateful],
         mode: Reproducible | None,
-        variables: Mapping[str, str] | None = None,
+        launch: WorkerLaunch,
     ) -> None:
-        found = os.environ if variables is None else variables
+        file = launch.fingerprints
         self._parts = {name: Replica({name: part}) for name, part in parts.items()}
-        file = found.get(FILE_VARIABLE)
         self._file = KeptFile(Path(file), logger.error) if file and mode is not None else None
-        self._every = int(found.get(STEPS_VARIABLE) or 0)
+        self._every = launch.job.fingerprint_steps
         self._results: list[dict[str, Any]] = []
         self._numerics = "" if mode is None else mode.numerics
 

@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from hetero_hvd.core.numerics.fixed_point import MAX_NARROW_GRAINS, NARROW, WIDE, FixedPoint
 from hetero_hvd.errors import JobError, UserError
-from hetero_hvd.worker.options import StepOptions, reproducible_of, wait_free_of
+from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
+from hetero_hvd.worker.session.launch_settings import LaunchSettings
 from hetero_hvd.worker.session.plan_source import LocalPlanner
 from hetero_hvd.worker.step.staleness import staleness_of
 
-DEFAULT_GRAIN = 16
 UNFIT_MODULES = {
     "OptimizedModule": "torch.compile makes other code for the shapes that a worker meets first",
     "SyncBatchNorm": "SyncBatchNorm normalises over what the workers happen to hold; use BatchNorm",
@@ -53,6 +53,7 @@ def decide(
     model: torch.nn.Module,
     loader: DataLoader[Any],
     options: StepOptions,
+    place: LaunchSettings,
     seed: int,
 ) -> Reproducible | None:
     """The mode that script and job ask for; None: not the reproducible one.
@@ -62,23 +63,23 @@ def decide(
     Args:
         model: The user's.
         loader: The user's, of training.
-        options: Of the script. What it leaves open, HETERO_HVD_REPRODUCIBLE and HETERO_HVD_GRAIN
-            decide, which the driver sets.
+        options: Of the script; of what it leaves open, only the grain is not yet decided.
+        place: Of this worker in the job, which plans in grains, or does not.
         seed: The run's.
 
     Raises:
         UserError: Something asked for cannot be reproducible.
     """
-    of_job = reproducible_of(StepOptions())
-    job_grain = os.environ.get("HETERO_HVD_GRAIN") if of_job else None
-    if not reproducible_of(options):
+    if not options.reproducible:
         if options.grain is not None:
             raise UserError(f"grain={options.grain}: only with reproducible=True")
         return None
-    grain = options.grain or int(job_grain or DEFAULT_GRAIN)
-    if "HETERO_HVD_DRIVER" in os.environ and job_grain != str(grain):
+    job = place.launch.job
+    grain = options.grain or job.grain
+    if place.driver is not None and not (job.reproducible and job.grain == grain):
+        planned = job.grain if job.reproducible else 1
         raise UserError(
-            f"the script trains in grains of {grain}, the job plans in grains of {job_grain or 1}: "
+            f"the script trains in grains of {grain}, the job plans in grains of {planned}: "
             f"start it with hetero-hvd run --reproducible --grain {grain}"
         )
     global_batch_size = (loader.batch_size or 0) * options.accumulation_steps
@@ -157,7 +158,7 @@ def _refuse(
             f"reproducible: micro_batch_size={options.micro_batch_size}: leave it out, each grain "
             f"of {mode.grain} samples is one forward and backward"
         )
-    if wait_free_of(options):
+    if options.wait_free:
         raise UserError("reproducible: wait_free must be off: who is fast decides what a step is")
     if staleness_of(options).bound:
         raise UserError("reproducible: staleness_bound must be 0: faults would change the delays")

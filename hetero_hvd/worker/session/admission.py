@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import logging
 import math
 import os
@@ -17,15 +16,25 @@ from typing import Any
 import psutil
 import torch
 
-from hetero_hvd.core.balance.cluster import BalanceConfig
 from hetero_hvd.discovery.machine import machine_identity
 from hetero_hvd.errors import UserError, WorkerFault, WorkerLostError
 from hetero_hvd.messages import Finished, FromWorker, Leaving
-from hetero_hvd.worker.comm.horovod import Collective, HostUpdates, open_collective
+from hetero_hvd.worker.comm.horovod import (
+    Collective,
+    HostUpdates,
+    is_elastic,
+    local_rank,
+    open_collective,
+    take_slot,
+)
 from hetero_hvd.worker.session.driver_client import DriverClient
 from hetero_hvd.worker.session.farewell import Farewell
 from hetero_hvd.worker.session.json_logs import log_records
-from hetero_hvd.worker.session.launch_settings import LaunchSettings, read_place
+from hetero_hvd.worker.session.launch_settings import (
+    LaunchSettings,
+    read_place,
+    unknown_variables,
+)
 from hetero_hvd.worker.session.plan_source import DriverPlanner, LocalPlanner, Planner
 from hetero_hvd.worker.session.self_description import describe_device, device_uuid, software
 
@@ -64,7 +73,8 @@ class WorkerContext:
         self._terminated_at_seconds = 0.0
         self._parting = threading.Lock()
         self._has_parted = False
-        log_records(step=lambda: self._done() - 1, rendezvous_id=lambda: self.rendezvous_id)
+        if place.launch.job.log_format == "json":
+            log_records(step=lambda: self._done() - 1, rendezvous_id=lambda: self.rendezvous_id)
         if place.driver is not None:
             check_interface(place)
             prove_health(device())
@@ -74,7 +84,7 @@ class WorkerContext:
             )
             self.farewell.prepare()
             admission = self.client.wait_for_admission()
-            os.environ.update(admission.environment)
+            take_slot(admission.environment)
             self.rendezvous_id = admission.rendezvous_id
         self.collective: Collective = open_collective(is_unwanted=self._is_unwanted)
         if self.client is not None:
@@ -88,9 +98,11 @@ class WorkerContext:
         if self.client is not None:
             self.planner: Planner = DriverPlanner(self.client)
         else:
-            self.planner = LocalPlanner(_balance_config(os.environ.get("HETERO_HVD_BALANCE")))
-            if os.environ.get("HOROVOD_ELASTIC") == "1":
+            self.planner = LocalPlanner(place.balance)
+            if is_elastic():
                 self._updates = HostUpdates()
+            if self.collective.rank == 0 and (problems := list(unknown_variables())):
+                logger.warning("; ".join(problems))
 
     def _done(self) -> int:
         """Applied steps, of whichever training: another one may have begun meanwhile."""
@@ -271,7 +283,7 @@ def device() -> torch.device:
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    index = int(os.environ.get("HOROVOD_LOCAL_RANK", "0")) % torch.cuda.device_count()
+    index = local_rank() % torch.cuda.device_count()
     return torch.device("cuda", index)
 
 
@@ -283,7 +295,7 @@ def check_interface(place: LaunchSettings) -> None:
     Raises:
         UserError: There is none of that name.
     """
-    wanted = place.settings.get("interface")
+    wanted = place.node.interface
     found = {name for _, name in socket.if_nameindex()} | psutil.net_if_addrs().keys()
     if wanted is not None and wanted not in found:
         raise UserError(
@@ -302,14 +314,6 @@ def prove_health(where: torch.device) -> None:
     ones = torch.ones(size, size, device=where)
     if float((ones @ ones).sum()) != size**3:
         raise WorkerFault(f"{where} computes wrongly: a product of ones is not what it must be")
-
-
-def _balance_config(text: str | None) -> BalanceConfig:
-    """The balancer's settings for a job without our driver: JSON in `HETERO_HVD_BALANCE`."""
-    try:
-        return BalanceConfig(**json.loads(text or "{}"))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"HETERO_HVD_BALANCE={text!r}: {error}") from error
 
 
 def _introduction() -> dict[str, Any]:

@@ -222,7 +222,7 @@ class DriverClient:
         key = self._place.key
         driver_nonce = connection.recv(timeout=self._timeout_seconds(), decode=False)
         frame, nonce = channel.answer(
-            key, driver_nonce, worker=self._place.worker, host=self._place.host
+            key, driver_nonce, worker=self._place.worker, host=self._place.launch.identity.host
         )
         connection.send(frame)
         proof = connection.recv(timeout=self._timeout_seconds())
@@ -236,9 +236,8 @@ class DriverClient:
     def _ready(self, connection: socket.socket) -> Ready:
         return Ready(
             worker=self._place.worker,
-            host=self._place.host,
-            interface=self._place.settings.get("interface")
-            or interface_of(connection.getsockname()[0]),
+            host=self._place.launch.identity.host,
+            interface=self._place.node.interface or interface_of(connection.getsockname()[0]),
             pid=os.getpid(),
             **self._introduction(),
         )

@@ -17,6 +17,7 @@ from types import TracebackType
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import Crashed, Entered, FromWorker, ScriptEnded, WorkerId
 from hetero_hvd.worker.session.driver_client import DriverClient
+from hetero_hvd.worker.session.launch_settings import is_under_driver
 from hetero_hvd.worker.session.whereabouts import raised_in
 
 SEND_SECONDS, RETRY_SECONDS = 5.0, 0.1
@@ -34,7 +35,7 @@ def refuse_in_one_line() -> None:
 
     Nobody can tell the driver more than the exit code before this worker is admitted.
     """
-    if "HETERO_HVD_WORKER" in os.environ and not isinstance(sys.excepthook, _Refusal):
+    if is_under_driver() and not isinstance(sys.excepthook, _Refusal):
         sys.excepthook = _Refusal(sys.excepthook)
 
 

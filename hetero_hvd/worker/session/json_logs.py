@@ -6,7 +6,6 @@ Only where the job's `log_format` asks for it; the script's own logging is never
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable
 
@@ -14,7 +13,6 @@ import msgspec
 
 from hetero_hvd.messages import LOG_MARK, LogRecord
 
-VARIABLE = "HETERO_HVD_LOG_FORMAT"
 PACKAGE = "hetero_hvd"
 
 
@@ -37,14 +35,12 @@ class _Formatter(logging.Formatter):
 
 
 def log_records(*, step: Callable[[], int], rendezvous_id: Callable[[], int]) -> None:
-    """From now on, if the job asks for it, the package's loggers write records to standard error.
+    """From now on the package's loggers write records to standard error.
 
     Args:
         step: Gives the last applied step.
         rendezvous_id: Gives the membership.
     """
-    if os.environ.get(VARIABLE) != "json":
-        return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter(step, rendezvous_id))
     logger = logging.getLogger(PACKAGE)

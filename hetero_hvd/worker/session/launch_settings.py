@@ -1,87 +1,116 @@
-"""What this process is told about its place in the job, through its environment."""
+"""What this process is told at its start: the one place that reads our environment variables."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
-from hetero_hvd.errors import JobError
+from hetero_hvd.config import variables
+from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.messages import WorkerId
+from hetero_hvd.messages.launch import (
+    KEY_VARIABLE,
+    LAUNCH_VARIABLE,
+    TLS_VARIABLE,
+    WORKER_VARIABLE,
+    NodeSettings,
+    WorkerIdentity,
+    WorkerLaunch,
+    launch_from_text,
+)
 
-SECRETS = frozenset({"HETERO_HVD_KEY", "HETERO_HVD_TLS"})
+BALANCE_VARIABLE = "HETERO_HVD_BALANCE"
+SECRETS = frozenset({KEY_VARIABLE, TLS_VARIABLE})
 _secrets: dict[str, str] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSettings:
-    """A worker's place.
+    """What a worker is told at its start.
 
     Attributes:
-        worker: Its identity.
-        host: Its name as a Horovod host.
-        driver: `(address, port)` of our driver; None under `horovodrun` or alone.
+        launch: The record of it.
         key: The job's key; empty without a driver.
         tls: Key and certificates for the channel, PEM; None: it is signed only.
-        settings: This node's part of nodes.yaml that the worker needs.
+        balance: How rank 0 divides the batch without a driver.
     """
 
-    worker: WorkerId
-    host: str
-    driver: tuple[str, int] | None
-    key: bytes
+    launch: WorkerLaunch = field(default_factory=WorkerLaunch)
+    key: bytes = b""
     tls: bytes | None = None
-    settings: Mapping[str, Any]
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
+
+    @property
+    def worker(self) -> WorkerId:
+        """Its identity."""
+        return self.launch.identity.worker
+
+    @property
+    def driver(self) -> tuple[str, int] | None:
+        """`(address, port)` of our driver; None under `horovodrun` or alone."""
+        return self.launch.identity.driver
+
+    @property
+    def node(self) -> NodeSettings:
+        """This node's part of nodes.yaml that the worker needs."""
+        return self.launch.node
 
     @property
     def capacity(self) -> int:
         """Largest local batch, samples; -1 = not limited."""
-        limit = self.settings.get("max_local_batch_size")
-        return -1 if limit is None else int(limit)
+        return self.node.max_local_batch_size or -1
+
+    def name(self, rank: int) -> str:
+        """The worker in a sentence for all; without a driver its rank says more.
+
+        Args:
+            rank: In the rendezvous under way.
+        """
+        return f"rank {rank}" if self.driver is None else str(self.worker)
+
+
+def is_under_driver() -> bool:
+    """Whether our driver has started this process to train; what else it says is not read yet."""
+    return WORKER_VARIABLE in os.environ
 
 
 def read_place(environment: Mapping[str, str] | None = None) -> LaunchSettings:
-    """The place that the environment describes; alone, it is `localhost:0`.
+    """What the environment says; a script that runs alone is `localhost:0`.
 
-    Once read, the job's secrets are taken out of this process's environment: what a script starts
-    and what it logs has them no more.
+    Without a driver the variables of `config.variables.ALONE_SETTINGS` make up the record. Once
+    read, the job's secrets are taken out of this process's environment: what a script starts and
+    what it logs has them no more.
 
     Args:
         environment: None: this process's own.
 
     Raises:
-        JobError: A variable is malformed.
+        UserError: A variable is malformed; the line names it.
     """
-    variables = _own_environment() if environment is None else environment
-    driver = variables.get("HETERO_HVD_DRIVER")
-    if driver is None:
-        name = re.sub(r"[^A-Za-z0-9.-]", "-", variables.get("HOROVOD_HOSTNAME", "localhost"))
-        slot = int(variables.get("HOROVOD_LOCAL_RANK", "0"))
-        return LaunchSettings(
-            worker=WorkerId(name, slot),
-            host=name,
-            driver=None,
-            key=b"",
-            settings=_settings(variables),
-        )
-    address, _, port = driver.rpartition(":")
+    found = _own_environment() if environment is None else environment
+    launch = launch_from_text(found.get(LAUNCH_VARIABLE) or "{}")
+    if launch.identity.driver is None:
+        return _alone(launch, found)
     try:
-        return LaunchSettings(
-            worker=WorkerId.parse(variables["HETERO_HVD_WORKER"]),
-            host=variables["HETERO_HVD_HOST"],
-            driver=(address, int(port)),
-            key=bytes.fromhex(variables["HETERO_HVD_KEY"]),
-            tls=tls.encode() if (tls := variables.get("HETERO_HVD_TLS")) else None,
-            settings=_settings(variables),
-        )
+        key = bytes.fromhex(found[KEY_VARIABLE])
     except (KeyError, ValueError) as error:
         raise JobError(
-            f"HETERO_HVD_DRIVER is set, but the rest is not as expected: {error}"
+            f"{KEY_VARIABLE}: is missing or no key: only the process that the driver has started "
+            "is a worker"
         ) from error
+    tls = found.get(TLS_VARIABLE)
+    return LaunchSettings(launch=launch, key=key, tls=tls.encode() if tls else None)
+
+
+def unknown_variables() -> Iterator[str]:
+    """A sentence for each variable of this process that looks like ours, and is none."""
+    return variables.unknown(os.environ)
 
 
 def _own_environment() -> Mapping[str, str]:
@@ -91,8 +120,33 @@ def _own_environment() -> Mapping[str, str]:
     return {**os.environ, **_secrets}
 
 
-def _settings(variables: Mapping[str, str]) -> Mapping[str, Any]:
+def _alone(launch: WorkerLaunch, environment: Mapping[str, str]) -> LaunchSettings:
+    """What Horovod's launcher and the user say, where there is no driver."""
+    if WORKER_VARIABLE in environment and LAUNCH_VARIABLE not in environment:
+        raise JobError(
+            f"{LAUNCH_VARIABLE}: is missing, though {WORKER_VARIABLE} is set: install the same "
+            "version of hetero_hvd everywhere"
+        )
+    found = dict(environment)
+    text = found.get(BALANCE_VARIABLE, "")
+    balance = _balance_config(found.pop(BALANCE_VARIABLE)) if text.startswith("{") else None
+    given = variables.given(variables.ALONE_SETTINGS, found)
+    balance = balance or BalanceConfig(balance=given.pop("balance", True))
+    job = {name: given.pop(name) for name in launch.job.__struct_fields__ if name in given}
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", environment.get("HOROVOD_HOSTNAME", "localhost"))
+    slot = int(environment.get("HOROVOD_LOCAL_RANK", "0"))
+    launch = msgspec.structs.replace(
+        launch,
+        identity=WorkerIdentity(worker=WorkerId(host, slot), host=host),
+        job=msgspec.structs.replace(launch.job, **job),
+        **given,
+    )
+    return LaunchSettings(launch=launch, balance=balance)
+
+
+def _balance_config(text: str) -> BalanceConfig:
+    """All of the balancer's settings, as JSON."""
     try:
-        return msgspec.json.decode(variables.get("HETERO_HVD_NODE", "{}"), type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise JobError(f"HETERO_HVD_NODE: {error}") from error
+        return BalanceConfig(**json.loads(text))
+    except (TypeError, ValueError, ConfigError) as error:
+        raise UserError(f"{BALANCE_VARIABLE}={text!r}: {error}") from error

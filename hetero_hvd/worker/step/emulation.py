@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 import numpy as np
 
 from hetero_hvd.core.simulation.jitter import DEFAULT_SPIKE_RATIO, Jitter
 from hetero_hvd.messages import WorkerId
+from hetero_hvd.messages.launch import EmulateSettings
 
 NOBODY = WorkerId("localhost", 0)
 
@@ -49,28 +49,26 @@ class Emulation:
         self._time_ratio = 1.0
 
     @classmethod
-    def of(
-        cls, settings: Mapping[str, float | None] | None, worker: WorkerId = NOBODY
-    ) -> Emulation | None:
+    def of(cls, settings: EmulateSettings | None, worker: WorkerId = NOBODY) -> Emulation | None:
         """The emulation that a node's settings ask for.
 
         Args:
-            settings: The fields of `EmulateConfig`; those not there have their defaults.
+            settings: What nodes.yaml says of the node.
             worker: Whose.
         """
-        if not settings:
+        if settings is None:
             return None
         jitter = Jitter(
-            noise_ratio=settings.get("noise_ratio") or 0.0,
-            spike_probability=settings.get("spike_probability") or 0.0,
-            spike_ratio=settings.get("spike_ratio") or DEFAULT_SPIKE_RATIO,
+            noise_ratio=settings.noise_ratio,
+            spike_probability=settings.spike_probability,
+            spike_ratio=settings.spike_ratio or DEFAULT_SPIKE_RATIO,
         )
         return cls(
-            relative_speed=settings.get("relative_speed"),
-            seconds_per_sample=settings.get("seconds_per_sample"),
-            overhead_seconds=settings.get("overhead_seconds") or 0.0,
+            relative_speed=settings.relative_speed,
+            seconds_per_sample=settings.seconds_per_sample,
+            overhead_seconds=settings.overhead_seconds,
             jitter=jitter if jitter.mean > 1 else None,
-            seed=int(settings.get("noise_seed") or 0),
+            seed=settings.noise_seed,
             worker=worker,
         )
 

@@ -7,11 +7,11 @@ the same bits everywhere, so all come to the same verdict without asking; only t
 from __future__ import annotations
 
 import logging
-import os
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
+from hetero_hvd.worker.session.launch_settings import read_place
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class NonFiniteGuard:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        name = os.environ.get("HETERO_HVD_WORKER", f"rank {collective.rank}") if is_mine else ""
+        name = read_place().name(collective.rank) if is_mine else ""
         found = [text.decode() for text in gather_bytes(collective, name.encode(), "bad numbers")]
         return ", ".join(filter(None, found))
 

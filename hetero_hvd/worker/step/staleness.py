@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from hetero_hvd.core.numerics.divergence import DivergenceGuard
-from hetero_hvd.worker.options import StepOptions, wait_free_of
-
-DEFAULT_WARMUP_STEPS = 100
+from hetero_hvd.worker.options import StepOptions
 
 
 class Staleness:
@@ -64,17 +61,8 @@ class Staleness:
 
 
 def staleness_of(options: StepOptions) -> Staleness:
-    """What the script asks for; what it leaves open, the job decides.
-
-    The driver sets HETERO_HVD_STALENESS_BOUND and HETERO_HVD_STALENESS_WARMUP_STEPS. Wait-free
-    rounds are at least one step late, from the first one on.
-    """
-    bound, warmup = options.staleness_bound, options.staleness_warmup_steps
-    if bound is None:
-        bound = int(os.environ.get("HETERO_HVD_STALENESS_BOUND", "0"))
-    if warmup is None:
-        default = str(DEFAULT_WARMUP_STEPS)
-        warmup = int(os.environ.get("HETERO_HVD_STALENESS_WARMUP_STEPS", default))
-    if wait_free_of(options):
-        bound, warmup = max(1, bound), 0
-    return Staleness(bound, warmup)
+    """What the options ask for; wait-free rounds are at least one step late, from the first on."""
+    bound = options.staleness_bound or 0
+    if options.wait_free:
+        return Staleness(max(1, bound))
+    return Staleness(bound, options.staleness_warmup_steps or 0)

@@ -24,6 +24,7 @@ from hetero_hvd.worker.model.check import ModelCheck
 from hetero_hvd.worker.model.registered import Registered
 from hetero_hvd.worker.model.sync_batch_norm import find_rounds
 from hetero_hvd.worker.options import StepOptions
+from hetero_hvd.worker.session.launch_settings import read_place
 from hetero_hvd.worker.step.buffer_average import BufferAverage
 from hetero_hvd.worker.step.emulation import Emulation
 from hetero_hvd.worker.step.in_flight import ExchangeTrigger, InFlightStep, TakeAgain, no_trigger
@@ -91,7 +92,7 @@ class Step:
         self._weighted_loss = torch.zeros((), dtype=torch.float64)
         self._is_prepared = False
         self._loss_scale = self._samples_per_weight = 1.0
-        self.sizing = MicroBatchSizer.of(options, device)
+        self.sizing = MicroBatchSizer.of(options, device, read_place().launch.max_micro_batch)
         self.rounds = find_rounds(model)
         self.emulation: Emulation | None = None
         self.is_urgent = self.again = self.has_restarted = False

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from hetero_hvd.messages import CollectivesTimed, DeviceUsed, PhasesTimed
+from hetero_hvd.messages.launch import TraceSettings
 from hetero_hvd.probes.garbage import GarbageMeter
 from hetero_hvd.probes.kernel.contention import ContentionMeter
 from hetero_hvd.probes.kernel.memory_stalls import MemoryStallMeter
@@ -15,7 +15,7 @@ from hetero_hvd.worker.session.admission import WorkerContext, device
 from hetero_hvd.worker.session.self_description import device_uuid
 from hetero_hvd.worker.timing.gpu_utilization import DeviceUse
 from hetero_hvd.worker.timing.named_phases import named_times
-from hetero_hvd.worker.timing.trace import open_tracing
+from hetero_hvd.worker.timing.trace import TraceControl
 
 REPORT_SECONDS = 2.0
 """Between two messages of one kind, whatever the pace of the exchange of timings."""
@@ -30,11 +30,12 @@ class StepProfile:
 
     Args:
         clock: Of the phases.
+        traces: Where traces go; None where nobody could be told of one.
     """
 
-    def __init__(self, clock: PhaseClock) -> None:
+    def __init__(self, clock: PhaseClock, traces: TraceSettings | None) -> None:
         self._clock = clock
-        self._tracing = open_tracing(os.environ, clock)
+        self._tracing = None if traces is None else TraceControl(traces, clock)
         self._meters: dict[str, ThrottleMeter | MemoryStallMeter | ContentionMeter] = {
             "throttled": ThrottleMeter(),
             "memory_stall": MemoryStallMeter(),

@@ -6,14 +6,11 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from hetero_hvd.errors import JobError
 from hetero_hvd.messages import TraceRequested, TraceWritten
+from hetero_hvd.messages.launch import TraceSettings
 from hetero_hvd.probes.phase_clock import PhaseClock
 from hetero_hvd.worker.comm.horovod import HorovodCollective
 from hetero_hvd.worker.session.admission import WorkerContext
@@ -28,30 +25,11 @@ from hetero_hvd.worker.timing.trace_recorders import (
 
 logger = logging.getLogger(__name__)
 
-VARIABLE = "HETERO_HVD_TRACES"
 DEFAULT_STEPS, MAX_FILES = 5, 40
 """Of a window that a signal asks for; of one process in its life."""
 
 CLOSED_SECONDS = 1.0
 """For Horovod's thread to end its file."""
-
-
-class TraceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the driver says at the start, JSON in `HETERO_HVD_TRACES`.
-
-    Attributes:
-        folder: For the files.
-        from_step: First step of the window that the job wants; -1: none.
-        to_step: The step after its last.
-        workers: Who records it; empty: all.
-        timeline: Whether with Horovod's timeline, too.
-    """
-
-    folder: str
-    from_step: int = -1
-    to_step: int = -1
-    workers: tuple[str, ...] = ()
-    timeline: bool = False
 
 
 class TraceControl:
@@ -62,7 +40,7 @@ class TraceControl:
         clock: Its phases are shown in the traces.
     """
 
-    def __init__(self, config: TraceConfig, clock: PhaseClock) -> None:
+    def __init__(self, config: TraceSettings, clock: PhaseClock) -> None:
         self._config = config
         self._clock = clock
         self._wish: TraceRequested | None = None
@@ -200,18 +178,3 @@ class TraceControl:
                     break
             time.sleep(0.002)
         return window.path.stat().st_size
-
-
-def open_tracing(variables: Mapping[str, str], clock: PhaseClock) -> TraceControl | None:
-    """What the environment asks for; None where nobody could be told of a trace.
-
-    Raises:
-        JobError: The variable is malformed.
-    """
-    text: Any = variables.get(VARIABLE)
-    if text is None:
-        return None
-    try:
-        return TraceControl(msgspec.json.decode(text, type=TraceConfig), clock)
-    except msgspec.DecodeError as error:
-        raise JobError(f"{VARIABLE}: {error}") from error

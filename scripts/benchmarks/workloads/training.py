@@ -26,6 +26,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+from hetero_hvd.messages.launch import EmulateSettings
 from hetero_hvd.worker.step.emulation import Emulation
 
 NUM_TRIALS = 15
@@ -57,7 +58,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     steps_per_epoch: int = 40
     width: int = 64
     depth: int = 1
-    emulate: list[dict[str, float]] = []
+    emulate: list[EmulateSettings] = []
     slow_node: str = ""
     slow_step: int = -1
     options: dict[str, Any] = {}

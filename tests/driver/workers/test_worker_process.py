@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,12 @@ from hetero_hvd.driver.workers.gpu_counts import count_gpus
 from hetero_hvd.driver.workers.launcher import launch_order
 from hetero_hvd.driver.workers.worker_process import WorkerProcess, exit_in_words
 from hetero_hvd.errors import JobError
+from hetero_hvd.messages.launch import (
+    EmulateSettings,
+    NodeSettings,
+    WorkerLaunch,
+    launch_from_text,
+)
 from tests.driver.conftest import processes_of, until, wait_until
 
 HERE = NodeConfig(name="alpha", directory=None)
@@ -92,7 +97,7 @@ def test_a_missing_program_is_one_line(tmp_path):
 def test_the_worker_s_environment(tmp_path):
     """It has the node's additions, its devices, and one thread if it is emulated."""
     names = ["OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "COLOUR", "PYTHONUNBUFFERED"]
-    names += ["HETERO_HVD_NODE"]
+    names += ["HETERO_HVD_LAUNCH"]
     script = f"import os, json; print(json.dumps([os.environ.get(n) for n in {names}]))"
     _, text = run(
         (sys.executable, "-c", script),
@@ -102,14 +107,12 @@ def test_the_worker_s_environment(tmp_path):
         emulate=EmulateConfig(relative_speed=0.5),
         max_local_batch_size=16,
     )
-    *values, settings = json.loads(text)
+    *values, told = json.loads(text)
     assert values == ["1", "3", "blue", "1"]
-    assert json.loads(settings) == {
-        "emulate": asdict(EmulateConfig(relative_speed=0.5)),
-        "interface": None,
-        "max_local_batch_size": 16,
-        "memory_limit_bytes": None,
-    }
+    emulate = EmulateSettings(relative_speed=0.5)
+    assert launch_from_text(told) == WorkerLaunch(
+        node=NodeSettings(emulate=emulate, max_local_batch_size=16)
+    )
 
 
 @pytest.mark.process

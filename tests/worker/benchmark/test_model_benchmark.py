@@ -12,7 +12,7 @@ import torch
 from hetero_hvd.messages.benchmark import DeviceMeasured, ModelMeasured
 from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.worker.benchmark.device_speed import measure_device
-from hetero_hvd.worker.benchmark.model_benchmark import FRESH, MARK, SECONDS
+from hetero_hvd.worker.benchmark.model_benchmark import MARK
 
 RESULT = DeviceMeasured(device="d", versions={}, speeds=())
 KEY = {"device": "d", "torch": "2"}
@@ -51,13 +51,13 @@ def test_a_model_is_measured_once(tmp_path):
     node = {"emulate": {"seconds_per_sample": 0.1}, "max_local_batch_size": 2}
     environment = os.environ | {
         "XDG_CACHE_HOME": str(tmp_path),
-        "HETERO_HVD_NODE": json.dumps(node),
-        SECONDS: "1.5",
     }
     found = []
-    for more in ({}, {}, {FRESH: "1"}):
+    for is_fresh in (False, False, True):
+        told = {"node": node, "benchmark": {"seconds": 3.0, "is_fresh": is_fresh}}
+        own = environment | {"HETERO_HVD_LAUNCH": json.dumps(told)}
         vector = [sys.executable, "-c", SCRIPT]
-        done = subprocess.run(vector, env=environment | more, check=True, capture_output=True)
+        done = subprocess.run(vector, env=own, check=True, capture_output=True)
         lines = [line for line in done.stdout.splitlines() if line.startswith(MARK.encode())]
         found.append(msgspec.json.decode(lines[-1].removeprefix(MARK.encode()), type=ModelMeasured))
     assert [one.is_cached for one in found] == [False, True, False]

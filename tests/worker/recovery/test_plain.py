@@ -14,7 +14,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints, CheckpointSettings
+from hetero_hvd.messages.launch import CheckpointSettings
+from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
 from hetero_hvd.worker.recovery.replica import Replica, packed, unpacked
 
 Pair = namedtuple("Pair", ["first", "second"])  # noqa: PYI024 - as scripts write it

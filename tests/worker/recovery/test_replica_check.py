@@ -80,7 +80,7 @@ def undisturbed():
 def kept(tmp_path, monkeypatch):
     """Each worker's checkpoint after every step, in a folder of its own choosing."""
     settings = {"folder": str(tmp_path), "run": "one", "every_seconds": 1e-9, "keep": 100}
-    monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", json.dumps(settings))
+    monkeypatch.setenv("HETERO_HVD_LAUNCH", json.dumps({"checkpoints": settings}))
     return tmp_path
 
 
@@ -129,7 +129,7 @@ def test_of_two_that_both_moved_on_neither_is_believed(caplog, kept):
 def test_who_goes_back_in_an_evaluation_trains_the_epoch_to_its_end(monkeypatch, tmp_path):
     """Its steps since the checkpoint are before all again: none of them is left out."""
     settings = {"folder": str(tmp_path), "run": "one", "every_seconds": 0}
-    monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", json.dumps(settings))
+    monkeypatch.setenv("HETERO_HVD_LAUNCH", json.dumps({"checkpoints": settings}))
     due = {1}
 
     def train(seat):
@@ -197,7 +197,7 @@ def test_what_nobody_trusts_is_not_kept(kept, monkeypatch, end):
     hub, spoil, error, steps = ENDS[end]
     monkeypatch.setenv("HETERO_HVD_CHECK_STEPS", "4")
     settings = {"folder": str(kept), "run": "one", "every_seconds": 1e9, "keep": 100}
-    monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", json.dumps(settings))
+    monkeypatch.setenv("HETERO_HVD_LAUNCH", json.dumps({"checkpoints": settings}))
     if end == "after a copy":  # which arrives damaged
         monkeypatch.setattr(membership, "copy_state", lambda *_, **_options: None)
     with pytest.raises(error):

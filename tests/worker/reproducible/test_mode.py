@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 
 import pytest
 import torch
@@ -103,8 +104,9 @@ def test_a_compiled_model_is_refused():
 
 def test_the_job_must_plan_in_the_same_grains(monkeypatch):
     """Else the driver's shares could not be kept."""
-    monkeypatch.setenv("HETERO_HVD_DRIVER", "127.0.0.1:1")
-    monkeypatch.setenv("HETERO_HVD_GRAIN", "2")
+    told = {"identity": {"driver": ["127.0.0.1", 1]}, "job": {"grain": 2}}
+    monkeypatch.setenv("HETERO_HVD_LAUNCH", json.dumps(told))
+    monkeypatch.setenv("HETERO_HVD_KEY", "00")
     with pytest.raises(UserError, match="start it with hetero-hvd run --reproducible --grain 2"):
         new_trainer()
 

@@ -7,6 +7,7 @@ import torch
 
 from hetero_hvd.errors import UserError, WorkerFault
 from hetero_hvd.messages import WorkerId
+from hetero_hvd.messages.launch import NodeSettings, WorkerIdentity, WorkerLaunch
 from hetero_hvd.worker.session import admission
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
 
@@ -31,10 +32,8 @@ def test_an_interface_is_one_that_the_kernel_or_gloo_knows(monkeypatch, wanted):
     )
     known = SimpleNamespace(if_nameindex=lambda: [(1, "lo"), (2, "eth0"), (3, "dummy0")])
     monkeypatch.setattr(admission, "socket", known)
-    settings = {} if wanted is None else {"interface": wanted}
-    place = LaunchSettings(
-        worker=WorkerId("beta", 0), host="beta-0", driver=None, key=b"", settings=settings
-    )
+    identity, node = WorkerIdentity(worker=WorkerId("beta", 0)), NodeSettings(interface=wanted)
+    place = LaunchSettings(launch=WorkerLaunch(identity=identity, node=node))
     if wanted == "eth1":
         with pytest.raises(UserError, match=r"eth1: node beta .* it has dummy0, eth0, eth0:1, lo"):
             admission.check_interface(place)

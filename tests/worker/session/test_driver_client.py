@@ -24,6 +24,7 @@ from hetero_hvd.messages import (
     WorkerId,
     WorkersJoined,
 )
+from hetero_hvd.messages.launch import WorkerIdentity, WorkerLaunch
 from hetero_hvd.worker.session.driver_client import DriverClient
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
 from hetero_hvd.worker.session.plan_source import DriverPlanner
@@ -94,8 +95,8 @@ def start():
 
 def place(port, key):
     """Where the client of these tests is."""
-    address = ("127.0.0.1", port)
-    return LaunchSettings(worker=WORKER, host="alpha-0", driver=address, key=key, settings={})
+    identity = WorkerIdentity(worker=WORKER, host="alpha-0", driver=("127.0.0.1", port))
+    return LaunchSettings(launch=WorkerLaunch(identity=identity), key=key)
 
 
 def pair(start):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
+import msgspec
 import pytest
 
 from hetero_hvd.config.node import EmulateConfig
 from hetero_hvd.messages import WorkerId
+from hetero_hvd.messages.launch import EmulateSettings
 from hetero_hvd.worker.step import emulation
 from hetero_hvd.worker.step.emulation import Emulation
 
@@ -40,7 +40,8 @@ def fake_clock(monkeypatch):
 
 def of(worker=ALPHA, **settings):
     """The emulation that a worker makes of nodes.yaml."""
-    return Emulation.of(asdict(EmulateConfig(**settings)), worker)
+    config = EmulateConfig(**settings)
+    return Emulation.of(msgspec.convert(config, EmulateSettings, from_attributes=True), worker)
 
 
 def steps(emulated, clock, *, count=40, num_samples=100):

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hetero_hvd.errors import JobError
 from hetero_hvd.messages import TraceRequested, WorkerId
+from hetero_hvd.messages.launch import TraceSettings
 from hetero_hvd.probes.phase_clock import PhaseClock
 from hetero_hvd.worker.comm.single_process import SingleProcess
 from hetero_hvd.worker.timing import trace as module
-from hetero_hvd.worker.timing.trace import TraceConfig, TraceControl, open_tracing
+from hetero_hvd.worker.timing.trace import TraceControl
 
 THREE = TraceRequested(num_steps=3, profiler=True, timeline=True)
 
@@ -61,7 +61,7 @@ def names_in(path):
 def test_a_requested_window_holds_its_steps_and_their_phases(tmp_path, seat):
     """It begins after the step under way; Horovod's timeline needs Horovod."""
     clock = PhaseClock()
-    tracing = TraceControl(TraceConfig(folder=str(tmp_path / "traces")), clock)
+    tracing = TraceControl(TraceSettings(folder=str(tmp_path / "traces")), clock)
     train(tracing, clock, seat, range(2))
     seat.client.on_trace(THREE)
     train(tracing, clock, seat, range(2, 8))
@@ -81,7 +81,7 @@ def test_the_window_of_the_job_is_for_the_chosen(tmp_path, seat):
     """From its first step to before its last; who was not chosen writes nothing."""
     for workers, num_files in ((("beta:0",), 0), (("alpha:1",), 1)):
         clock = PhaseClock()
-        config = TraceConfig(folder=str(tmp_path), from_step=2, to_step=4, workers=workers)
+        config = TraceSettings(folder=str(tmp_path), from_step=2, to_step=4, workers=workers)
         tracing = TraceControl(config, clock)
         train(tracing, clock, seat, range(6))
         assert len(list(tmp_path.iterdir())) == num_files
@@ -92,7 +92,7 @@ def test_the_window_of_the_job_is_for_the_chosen(tmp_path, seat):
 def test_a_signal_opens_a_window(tmp_path, seat):
     """SIGUSR2 to the worker; the end of the training closes what is open."""
     clock = PhaseClock()
-    tracing = TraceControl(TraceConfig(folder=str(tmp_path)), clock)
+    tracing = TraceControl(TraceSettings(folder=str(tmp_path)), clock)
     train(tracing, clock, seat, range(1))
     os.kill(os.getpid(), signal.SIGUSR2)
     train(tracing, clock, seat, range(1, 3))
@@ -103,7 +103,7 @@ def test_a_signal_opens_a_window(tmp_path, seat):
 def test_a_change_of_membership_ends_a_window(tmp_path, seat):
     """What was recorded so far is kept, and the reason told."""
     clock = PhaseClock()
-    tracing = TraceControl(TraceConfig(folder=str(tmp_path)), clock)
+    tracing = TraceControl(TraceSettings(folder=str(tmp_path)), clock)
     tracing.request(THREE)
     train(tracing, clock, seat, range(2))
     seat.collective.generation += 1
@@ -116,7 +116,7 @@ def test_a_change_of_membership_ends_a_window(tmp_path, seat):
 def test_limits_hold(tmp_path, seat, monkeypatch):
     """A file that is too large is not kept; a window that takes too long is cut; files are few."""
     clock = PhaseClock()
-    tracing = TraceControl(TraceConfig(folder=str(tmp_path)), clock)
+    tracing = TraceControl(TraceSettings(folder=str(tmp_path)), clock)
     monkeypatch.setattr(module, "MAX_BYTES", 10)
     tracing.request(THREE)
     train(tracing, clock, seat, range(5))
@@ -138,15 +138,8 @@ def test_a_folder_that_cannot_be_made_costs_the_trace_only(tmp_path, seat):
     """Training goes on."""
     (tmp_path / "file").write_text("")
     clock = PhaseClock()
-    tracing = TraceControl(TraceConfig(folder=str(tmp_path / "file" / "traces")), clock)
+    tracing = TraceControl(TraceSettings(folder=str(tmp_path / "file" / "traces")), clock)
     tracing.request(THREE)
     train(tracing, clock, seat, range(5))
     assert seat.client.heard == []
     assert clock.marker is None
-
-
-def test_the_environment_says_where_to():
-    """Without our driver nothing is recorded; nonsense is named."""
-    assert open_tracing({}, PhaseClock()) is None
-    with pytest.raises(JobError, match="HETERO_HVD_TRACES"):
-        open_tracing({"HETERO_HVD_TRACES": '{"folder": 1}'}, PhaseClock())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 
 from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.messages.launch import CheckpointSettings
 from hetero_hvd.worker.data.position import Order, Position
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.recovery.checkpoints.series import open_checkpoints
@@ -25,6 +25,7 @@ class Keeping:
         order: Of the samples, as this script wants it.
         sizing: Leaves room for the copy that a checkpoint takes.
         is_leader: Whether this worker has rank 0 at the moment.
+        settings: Where, when and how many; None: the job wants none.
     """
 
     def __init__(
@@ -34,13 +35,15 @@ class Keeping:
         order: Order,
         sizing: MicroBatchSizer,
         is_leader: Callable[[], bool],
+        *,
+        settings: CheckpointSettings | None,
     ) -> None:
         self._replica = replica
         self._position = position
         self._order = order
         self._sizing = sizing
         self._is_leader = is_leader
-        self._checkpoints = open_checkpoints(os.environ, replica, trainer=next_number())
+        self._checkpoints = open_checkpoints(settings, replica, trainer=next_number())
         self._is_proven = self._was_writing = False
 
     def prove(self) -> None:

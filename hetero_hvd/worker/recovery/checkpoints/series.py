@@ -22,7 +22,8 @@ import msgspec
 import numpy as np
 import torch
 
-from hetero_hvd.errors import JobError, UserError, first_line
+from hetero_hvd.errors import UserError, first_line
+from hetero_hvd.messages.launch import CheckpointSettings
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
 from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, CheckpointStore, Manifest
 from hetero_hvd.worker.recovery.replica import Replica, Unreadable, unpacked
@@ -30,27 +31,6 @@ from hetero_hvd.worker.recovery.replica import Replica, Unreadable, unpacked
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 2**20
-
-
-class CheckpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """From the driver, as JSON in `HETERO_HVD_CHECKPOINTS`.
-
-    Attributes:
-        folder: Where to.
-        run: Name of this run of the job: older runs' checkpoints in the folder are not taken.
-        every_seconds: Between two checkpoints; 0 = only those of the best, and when leaving.
-        keep: Newest ones kept.
-        best: Metric of `Trainer.evaluate` whose best checkpoint is kept too, `-` in front if less
-            is better; "" for none.
-        resume: Folder of an earlier run to go on from; "" for none.
-    """
-
-    folder: str
-    run: str
-    every_seconds: float = 60.0
-    keep: int = 2
-    best: str = ""
-    resume: str = ""
 
 
 class Found(NamedTuple):
@@ -266,21 +246,10 @@ class Checkpoints:
 
 
 def open_checkpoints(
-    variables: Mapping[str, str], replica: Replica, trainer: int = 1
+    settings: CheckpointSettings | None, replica: Replica, trainer: int = 1
 ) -> Checkpoints | None:
-    """As the environment asks for, for a trainer of the script; None without.
-
-    Raises:
-        JobError: The variable is malformed.
-    """
-    text = variables.get("HETERO_HVD_CHECKPOINTS")
-    if not text:
-        return None
-    try:
-        settings = msgspec.json.decode(text, type=CheckpointSettings)
-    except msgspec.DecodeError as error:
-        raise JobError(f"HETERO_HVD_CHECKPOINTS: {error}") from error
-    return Checkpoints(settings, replica, trainer)
+    """The checkpoints of a trainer of the script; None where none are wanted."""
+    return None if settings is None else Checkpoints(settings, replica, trainer)
 
 
 def _digest(file: BinaryIO) -> str:

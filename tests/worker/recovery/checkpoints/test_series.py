@@ -16,16 +16,13 @@ import torch
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import WorkerId
+from hetero_hvd.messages.launch import CheckpointSettings, NodeSettings
 from hetero_hvd.probes.machine.memory import MemoryUse
 from hetero_hvd.worker.data.position import Order, Position
 from hetero_hvd.worker.micro_batch.memory_meter import MemoryMeter
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.recovery.checkpoints.keeping import Keeping
-from hetero_hvd.worker.recovery.checkpoints.series import (
-    Checkpoints,
-    CheckpointSettings,
-    open_checkpoints,
-)
+from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
 from hetero_hvd.worker.recovery.replica import Replica, packed
 
 
@@ -171,12 +168,12 @@ def test_a_resume_is_refused_where_what_is_there_cannot_be_read(
             CheckpointSettings(folder=str(tmp_path), run="one"), training(), number
         )
         save(checkpoints, 3)
-    settings = {"folder": str(tmp_path), "run": "two", "every_seconds": 0, "resume": str(tmp_path)}
-    monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", json.dumps(settings))
+    settings = CheckpointSettings(folder=str(tmp_path), run="two", resume=str(tmp_path))
     monkeypatch.setattr(
         "hetero_hvd.worker.recovery.checkpoints.keeping.next_number", lambda: trainer
     )
-    keeping = Keeping(training(), Position(), Order(), SimpleNamespace(), lambda: True)
+    parts = training(), Position(), Order(), SimpleNamespace()
+    keeping = Keeping(*parts, lambda: True, settings=settings)
     if not words:
         keeping.check_found(is_found=False)
         return
@@ -342,13 +339,6 @@ def test_it_is_due_by_time(tmp_path):
         assert time.monotonic() < deadline
 
 
-def test_malformed_settings_are_one_line():
-    """They come from the driver, or by hand."""
-    assert open_checkpoints({}, training()) is None
-    with pytest.raises(JobError, match="HETERO_HVD_CHECKPOINTS: "):
-        open_checkpoints({"HETERO_HVD_CHECKPOINTS": "{}"}, training())
-
-
 @pytest.mark.parametrize(("reserved", "expected"), [(0, 16), (200, 12)])
 def test_the_memory_model_leaves_room_for_the_copy(monkeypatch, reserved, expected):
     """Of what a micro-batch may use, the copy of the state that a checkpoint takes is left out."""
@@ -358,19 +348,18 @@ def test_the_memory_model_leaves_room_for_the_copy(monkeypatch, reserved, expect
     monkeypatch.setattr(MemoryMeter, "read", lambda _: next(uses))
     sizing = MicroBatchSizer()
     sizing.reserve(reserved)
-    sizing.enter([WorkerId("alpha", 0)], None, lambda _: None)
+    sizing.enter([WorkerId("alpha", 0)], NodeSettings(), lambda _: None)
     sizing.size = 4
     sizing.done()
     sizing.choose(5)  # another size: what the one before has needed is learnt
     assert sizing.largest == expected
 
 
-def test_a_training_reserves_what_its_checkpoint_copies(tmp_path, monkeypatch):
+def test_a_training_reserves_what_its_checkpoint_copies(tmp_path):
     """All tensors of model, optimizer and the rest; nothing without checkpoints."""
     found = []
     sizing = SimpleNamespace(reserve=found.append, forget_peak=lambda: None)
     replica = training()
-    for text in ("", json.dumps({"folder": str(tmp_path), "run": "one"})):
-        monkeypatch.setenv("HETERO_HVD_CHECKPOINTS", text)
-        Keeping(replica, Position(), Order(), sizing, lambda: True).prove()
+    for settings in (None, CheckpointSettings(folder=str(tmp_path), run="one")):
+        Keeping(replica, Position(), Order(), sizing, lambda: True, settings=settings).prove()
     assert found == [2 * (12 + 3) * 4]

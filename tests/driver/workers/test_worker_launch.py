@@ -1,0 +1,134 @@
+"""What the driver writes is what a worker reads."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hetero_hvd.config import ClusterConfig, EmulateConfig, JobConfig, NodeConfig
+from hetero_hvd.driver.workers import worker_launch
+from hetero_hvd.driver.workers.credentials import Credentials
+from hetero_hvd.driver.workers.worker_launch import WorkerLauncher
+from hetero_hvd.messages import WorkerId
+from hetero_hvd.messages.launch import (
+    CheckpointSettings,
+    EmulateSettings,
+    JobSettings,
+    NodeSettings,
+    TraceSettings,
+    WorkerIdentity,
+    WorkerLaunch,
+)
+from hetero_hvd.worker.session.launch_settings import read_place
+
+EMULATED = NodeConfig(
+    name="alpha",
+    interface="eth0",
+    max_local_batch_size=64,
+    memory_limit_bytes=2**30,
+    emulate=EmulateConfig(seconds_per_sample=0.01, spike_probability=0.1),
+    env={"HETERO_HVD_LAUNCH": "{}"},
+)
+
+
+IDENTITY = WorkerIdentity(worker=WorkerId("alpha", 1), host="alpha-1", driver=("10.0.0.1", 4000))
+
+
+@pytest.fixture
+def orders(monkeypatch):
+    """What would be sent to supervisors."""
+    sent = []
+
+    async def start(_node, order, _output, *, job):
+        sent.append((order, job))
+
+    monkeypatch.setattr(worker_launch.WorkerProcess, "start", start)
+    return sent
+
+
+def launched(orders, job, node=EMULATED, resume=None, limit=0):
+    """The variables of a worker of this job, and what it makes of them."""
+
+    async def towards(_):
+        return SimpleNamespace(address="10.0.0.1", channel_port=4000)
+
+    start = WorkerLauncher(
+        ClusterConfig(job=job, nodes=(node,)),
+        ("train.py",),
+        Credentials.new(tls=False),
+        SimpleNamespace(towards=towards),
+        output=Path("/runs/one"),
+        resume=resume,
+    )
+    slot = SimpleNamespace(
+        node=node,
+        worker=WorkerId(node.name, 1),
+        host="alpha-1",
+        memory=SimpleNamespace(limit=limit),
+        output=None,
+    )
+    asyncio.run(start(slot))
+    variables = orders[-1][0].environment
+    return variables, read_place(variables)
+
+
+def test_everything_of_job_and_node_arrives(orders, monkeypatch):
+    """The name once more in plain text for the script, and the key, which is no part of it."""
+    monkeypatch.setenv("HETERO_HVD_CHECK_STEPS", "7")
+    followed = {"grain": 8, "staleness_bound": 2, "wait_free": True, "log_format": "json"}
+    job = JobConfig(
+        **followed,
+        checkpoint_best="-loss",
+        trace_steps="100:110",
+        trace_workers="alpha:0,alpha:1",
+    )
+    variables, place = launched(orders, job, resume=Path("/runs/before"), limit=16)
+    checkpoints = place.launch.checkpoints
+    assert place.launch == WorkerLaunch(
+        identity=IDENTITY,
+        node=NodeSettings(
+            emulate=EmulateSettings(seconds_per_sample=0.01, spike_probability=0.1),
+            interface="eth0",
+            max_local_batch_size=64,
+            memory_limit_bytes=2**30,
+        ),
+        job=JobSettings(**followed),
+        checkpoints=CheckpointSettings(
+            folder="/runs/one/checkpoints",
+            run=checkpoints.run,
+            best="-loss",
+            resume="/runs/before/checkpoints",
+        ),
+        traces=TraceSettings(
+            folder="/runs/one/traces", from_step=100, to_step=110, workers=("alpha:0", "alpha:1")
+        ),
+        fingerprints="/runs/one/fingerprints.jsonl",
+        check_steps=7,
+        max_micro_batch=16,
+    )
+    assert variables["HETERO_HVD_WORKER"] == "alpha:1"
+    assert place.key == bytes.fromhex(variables["HETERO_HVD_KEY"])
+    assert variables["HETERO_HVD_KEY"] not in variables["HETERO_HVD_LAUNCH"]
+
+
+CHECKPOINTS = {
+    "none": ({"checkpoint_seconds": 0.0}, None, False),
+    "by time": ({}, None, True),
+    "the best": ({"checkpoint_seconds": 0.0, "checkpoint_best": "loss"}, None, True),
+    "of before": ({"checkpoint_seconds": 0.0}, Path("/runs/before"), True),
+}
+
+
+@pytest.mark.parametrize("case", CHECKPOINTS)
+def test_checkpoints_are_kept_where_the_job_wants_any(orders, case):
+    """By time, of the best state, or to go on from earlier ones."""
+    settings, resume, is_kept = CHECKPOINTS[case]
+    _, place = launched(orders, JobConfig(**settings), resume=resume)
+    assert (place.launch.checkpoints is not None) is is_kept
+
+
+def test_a_node_without_settings_is_one_with_defaults(orders):
+    """And so is a job."""
+    _, place = launched(orders, JobConfig(), node=NodeConfig(name="beta"))
+    assert (place.node, place.launch.job) == (NodeSettings(), JobSettings())

@@ -1,0 +1,237 @@
+"""What a worker is told at its start, by its environment; what is secret there does not stay."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from msgspec.structs import replace
+
+from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.errors import UserError
+from hetero_hvd.messages import WorkerId
+from hetero_hvd.messages.launch import (
+    BenchmarkSettings,
+    CheckpointSettings,
+    EmulateSettings,
+    JobSettings,
+    NodeSettings,
+    TraceSettings,
+    WorkerIdentity,
+    WorkerLaunch,
+    launch_to_text,
+)
+from hetero_hvd.worker.session import launch_settings
+from hetero_hvd.worker.session.launch_settings import read_place
+
+IDENTITY = WorkerIdentity(worker=WorkerId("alpha", 0), host="alpha-0", driver=("127.0.0.1", 4000))
+EVERYTHING = WorkerLaunch(
+    identity=IDENTITY,
+    node=NodeSettings(
+        emulate=EmulateSettings(seconds_per_sample=0.01, noise_ratio=0.5, noise_seed=3),
+        interface="eth0",
+        max_local_batch_size=64,
+        memory_limit_bytes=2**34,
+    ),
+    job=JobSettings(
+        reproducible=True,
+        grain=8,
+        fingerprint_steps=100,
+        staleness_bound=2,
+        staleness_warmup_steps=7,
+        wait_free=True,
+        hang_timeout_seconds=12.5,
+        log_format="json",
+    ),
+    checkpoints=CheckpointSettings(folder="out", run="one", best="-loss", resume="before"),
+    traces=TraceSettings(folder="traces", from_step=3, to_step=5, workers=("alpha:0",)),
+    fingerprints="fingerprints.jsonl",
+    check_steps=50,
+    max_micro_batch=16,
+    benchmark=BenchmarkSettings(seconds=10.0, is_fresh=True),
+)
+VARIABLES = {
+    "HETERO_HVD_LAUNCH": launch_to_text(EVERYTHING),
+    "HETERO_HVD_WORKER": "alpha:0",
+    "HETERO_HVD_KEY": "ab" * 32,
+    "HETERO_HVD_TLS": "a certificate",
+}
+
+
+def test_the_job_s_secrets_leave_the_environment_when_they_are_read(monkeypatch):
+    """A process that the script starts does not inherit them; this one can be asked again."""
+    monkeypatch.setattr(launch_settings, "_secrets", {})
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    place = read_place()
+    assert (place.key, place.tls) == (b"\xab" * 32, b"a certificate")
+    assert read_place() == place
+    assert place.worker == WorkerId("alpha", 0)
+    assert not launch_settings.SECRETS & os.environ.keys()
+    child = subprocess.check_output(["env"], text=True)
+    assert "HETERO_HVD_LAUNCH" in child
+    assert "ab" * 32 not in child
+    assert "a certificate" not in child
+
+
+def test_all_of_the_record_arrives_whatever_else_a_user_has_set():
+    """Under our driver the job decides; no field has its default here."""
+    user = {"HETERO_HVD_GRAIN": "32", "HETERO_HVD_CHECK_STEPS": "9", "HETERO_HVD_BALANCE": "no"}
+    place = read_place(VARIABLES | user)
+    assert place.launch == EVERYTHING
+    assert (place.driver, place.capacity, place.name(3)) == (("127.0.0.1", 4000), 64, "alpha:0")
+    for part in (EVERYTHING, EVERYTHING.node, EVERYTHING.job):
+        usual = type(part)()
+        assert not [
+            name for name in part.__struct_fields__ if getattr(part, name) == getattr(usual, name)
+        ]
+
+
+def told(text):
+    """The record as the driver would write it, with a piece in another form."""
+    return {"HETERO_HVD_LAUNCH": text}
+
+
+MALFORMED = {
+    "no JSON": (told("{"), "HETERO_HVD_LAUNCH: Input data was truncated"),
+    "no record": (told("[]"), r"HETERO_HVD_LAUNCH: Expected `object`, got `array`"),
+    "a part that is not known": (
+        told('{"nodes": {}}'),
+        "HETERO_HVD_LAUNCH: .* unknown field `nodes`",
+    ),
+    "a key that is not known": (
+        told('{"node": {"speed": 1}}'),
+        r"HETERO_HVD_LAUNCH: .* unknown field `speed` - at `\$.node`",
+    ),
+    "another type": (
+        told('{"checkpoints": {"folder": 1, "run": ""}}'),
+        r"HETERO_HVD_LAUNCH: Expected `str`, got `int` - at `\$.checkpoints.folder`",
+    ),
+    "a missing one": (
+        told('{"traces": {}}'),
+        r"HETERO_HVD_LAUNCH: Object missing required field `folder` - at `\$.traces`",
+    ),
+    "out of range": (
+        told('{"max_micro_batch": -1}'),
+        r"HETERO_HVD_LAUNCH: Expected `int` >= 0 - at `\$.max_micro_batch`",
+    ),
+    "no record at all": ({"HETERO_HVD_WORKER": "alpha:0"}, "HETERO_HVD_LAUNCH: is missing, though"),
+    "no key": (told(launch_to_text(EVERYTHING)), "HETERO_HVD_KEY: is missing or no key"),
+    "a key that is none": (VARIABLES | {"HETERO_HVD_KEY": "xy"}, "HETERO_HVD_KEY: is missing or"),
+    "a flag": (
+        {"HETERO_HVD_REPRODUCIBLE": "maybe"},
+        "REPRODUCIBLE: found 'maybe', must be true or",
+    ),
+    "a number": (
+        {"HETERO_HVD_GRAIN": "0"},
+        "HETERO_HVD_GRAIN: found '0', must be an integer of at",
+    ),
+    "a bound": ({"HETERO_HVD_STALENESS_BOUND": "9"}, "STALENESS_BOUND: found '9', .* from 0 to 8"),
+    "steps": ({"HETERO_HVD_CHECK_STEPS": "x"}, "HETERO_HVD_CHECK_STEPS: found 'x', must be an int"),
+    "a word": ({"HETERO_HVD_LOG_FORMAT": "xml"}, "HETERO_HVD_LOG_FORMAT: found 'xml', must be"),
+    "a balance": ({"HETERO_HVD_BALANCE": "5"}, "HETERO_HVD_BALANCE: found '5', must be true or"),
+    "a balancer": ({"HETERO_HVD_BALANCE": '{"speed": 1}'}, "HETERO_HVD_BALANCE=.*'speed'"),
+    "a balancer's range": ({"HETERO_HVD_BALANCE": '{"grain": 0}'}, "HETERO_HVD_BALANCE=.*grain"),
+    "a balancer's JSON": (
+        {"HETERO_HVD_BALANCE": "{"},
+        "HETERO_HVD_BALANCE='{': Expecting property",
+    ),
+}
+"""Variables, and what is said."""
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_variable_is_one_line_that_names_it(case):
+    """Whoever has set it."""
+    variables, words = MALFORMED[case]
+    with pytest.raises(UserError, match=words) as caught:
+        read_place(variables)
+    assert "\n" not in str(caught.value)
+
+
+ALONE = {
+    "nothing": ({}, {}, {}),
+    "empty ones": ({"HETERO_HVD_GRAIN": "", "HETERO_HVD_LAUNCH": ""}, {}, {}),
+    "the mode": (
+        {"HETERO_HVD_REPRODUCIBLE": "1", "HETERO_HVD_GRAIN": "4"},
+        {"reproducible": True, "grain": 4},
+        {},
+    ),
+    "staleness": (
+        {"HETERO_HVD_STALENESS_BOUND": "2", "HETERO_HVD_STALENESS_WARMUP_STEPS": "0"},
+        {"staleness_bound": 2, "staleness_warmup_steps": 0},
+        {},
+    ),
+    "rounds, and how it logs": (
+        {"HETERO_HVD_WAIT_FREE": "true", "HETERO_HVD_LOG_FORMAT": "json"},
+        {"wait_free": True, "log_format": "json"},
+        {},
+    ),
+    "fingerprints": (
+        {"HETERO_HVD_FINGERPRINTS": "here", "HETERO_HVD_FINGERPRINT_STEPS": "5"},
+        {"fingerprint_steps": 5},
+        {"fingerprints": "here"},
+    ),
+    "checks": ({"HETERO_HVD_CHECK_STEPS": "0"}, {}, {"check_steps": 0}),
+    "a record by hand": (
+        {"HETERO_HVD_LAUNCH": '{"node": {"interface": "lo"}}', "HETERO_HVD_GRAIN": "2"},
+        {"grain": 2},
+        {"node": NodeSettings(interface="lo")},
+    ),
+}
+"""What a user sets, and the fields that become of it."""
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_without_a_driver_the_user_s_variables_make_up_the_record(case):
+    """Under `horovodrun` with Horovod's name for the host, and alone."""
+    variables, job, more = ALONE[case]
+    expected = WorkerLaunch(job=JobSettings(**job), **more)
+    place = read_place(variables)
+    assert (place.launch, place.key, place.name(3)) == (expected, b"", "rank 3")
+    horovod = {"HOROVOD_HOSTNAME": "gpu_box", "HOROVOD_LOCAL_RANK": "2"}
+    identity = WorkerIdentity(worker=WorkerId("gpu-box", 2), host="gpu-box")
+    assert read_place(variables | horovod).launch == replace(expected, identity=identity)
+
+
+BALANCE = {
+    "": BalanceConfig(),
+    "true": BalanceConfig(),
+    "off": BalanceConfig(balance=False),
+    '{"balance": false}': BalanceConfig(balance=False),
+    '{"exchange_seconds": 0.5}': BalanceConfig(exchange_seconds=0.5),
+}
+
+
+@pytest.mark.parametrize("text", BALANCE)
+def test_whether_to_balance_is_said_as_everywhere_or_with_all_else(text):
+    """The job's setting by the same name; the balancer's settings as JSON are taken as before."""
+    assert read_place({"HETERO_HVD_BALANCE": text}).balance == BALANCE[text]
+
+
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import hetero_hvd
+
+model = torch.nn.Linear(1, 1)
+loader = DataLoader(TensorDataset(torch.zeros(8, 1)), batch_size=4)
+trainer = hetero_hvd.Trainer(model, torch.optim.SGD(model.parameters()), loader)
+for _ in trainer.epochs(1):
+    for (x,) in trainer.batches():
+        trainer.step(lambda x: model(x).mean(), x)
+"""
+
+
+@pytest.mark.process
+def test_a_variable_that_nobody_knows_is_told_to_a_script_that_runs_alone():
+    """In one line, and the script trains."""
+    variables = os.environ | {"HETERO_HVD_GRAINS": "4", "HETERO_HVD_STALENES_BOUND": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=variables, check=True, capture_output=True, text=True
+    )
+    found = [line for line in done.stderr.splitlines() if "HETERO_HVD_" in line]
+    assert len(found) == 1
+    for name, near in (("GRAINS", "GRAIN"), ("STALENES_BOUND", "STALENESS_BOUND")):
+        advice = f"there is no such variable; did you mean HETERO_HVD_{near}?"
+        assert f"environment: HETERO_HVD_{name}: {advice}" in found[0]
