@@ -119,6 +119,19 @@ def test_config_says_where_each_value_came_from(capsys, monkeypatch):
     assert "s3cret" not in text
 
 
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("words", [["config"], ["nodes"], ["run", "--", "train.py"], ["benchmark"]])
+def test_a_variable_with_a_typo_is_one_line(capsys, monkeypatch, words):
+    """Whichever command reads the settings; not where one of ours sets it for a worker."""
+    monkeypatch.setenv("HETERO_HVD_WORKER", "alpha:0")
+    monkeypatch.setenv("HETERO_HVD_MIN_PN", "2")
+    assert main(words) == 2
+    assert capsys.readouterr().err == (
+        "hetero-hvd: environment: HETERO_HVD_MIN_PN: there is no such variable; did you mean "
+        "HETERO_HVD_MIN_NP?\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "lines"),
     [

@@ -6,11 +6,13 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
+from hetero_hvd.config import variables
 from hetero_hvd.config.cluster import ClusterConfig
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
 from hetero_hvd.config.setting import Setting, settings_of, shown
@@ -34,7 +36,8 @@ def load_cluster(
 
     Args:
         path: The file.
-        environment: Variables; only those of job settings are looked at, an empty one is not given.
+        environment: Variables; one that looks like ours and is not known is a problem, an empty one
+            is not given.
         flags: Job setting to value or text; None is not given.
 
     Raises:
@@ -70,11 +73,12 @@ class _Reader:
     def cluster(self, root: yaml.Node | None) -> ClusterConfig:
         if root is None:
             raise ConfigError([f"{self._path}: is empty; key 'nodes' is missing"])
-        try:
+        with suppress(_BadSettingError):
             found: ClusterConfig = self._section(ClusterConfig, root, "")
-        except _BadSettingError:
+        self._problems += [(math.inf, text) for text in variables.problems(self._environment)]
+        if self._problems:
             ordered = sorted(self._problems, key=lambda problem: problem[0])
-            raise ConfigError([text for _, text in ordered]) from None
+            raise ConfigError([text for _, text in ordered])
         return dataclasses.replace(found, path=self._path, sources=self._sources)
 
     def _note(self, at: str, complaint: str) -> None:

@@ -77,6 +77,17 @@ def test_flags_stay_in_force(path: Path):
     assert (file.current.job.min_np, file.current.job.max_np) == (1, 5)
 
 
+def test_a_typo_in_the_environment_counts_at_the_start_only(path: Path):
+    """A job that runs is not told of what its process's environment has become since."""
+    environment = {"HETERO_HVD_MIN_NP": "1"}
+    file = NodesFile(path, environment, {})
+    environment["HETERO_HVD_MIN_PN"] = "2"
+    path.write_text(TWO)
+    assert file.refresh() == "changed"
+    with pytest.raises(ConfigError, match="did you mean HETERO_HVD_MIN_NP"):
+        NodesFile(path, environment, {})
+
+
 def test_a_first_file_that_is_wrong_raises(path: Path):
     """There is no job without settings."""
     path.write_text("nodes: 3\n")

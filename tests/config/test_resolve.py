@@ -145,14 +145,17 @@ def test_problems_of_all_sources_are_listed_together(tmp_path: Path):
         load(
             tmp_path,
             "nodes: [{name: a}]\njob: {min_np: -1}\n",
-            {"HETERO_HVD_MAX_NP": "two", "HETERO_HVD_UNRELATED": "x"},
+            {"HETERO_HVD_MAX_NP": "two", "HETERO_HVD_CHECK_STEPS": "x", "HETERO_HVD_MIN_PN": "2"},
             min_np="1",
             progress_seconds="soon",
         )
+    advice = "did you mean HETERO_HVD_MIN_NP?"
     assert caught.value.problems == (
         f"{tmp_path}/nodes.yaml:2: job.min_np: found '-1', must be an integer of at least 1",
         "environment: HETERO_HVD_MAX_NP: found 'two', must be an integer of at least 1",
         "flag: --progress-seconds: found 'soon', must be a number above 0 and at most 1e+06",
+        f"environment: HETERO_HVD_MIN_PN: there is no such variable; {advice}",
+        "environment: HETERO_HVD_CHECK_STEPS: found 'x', must be an integer of at least 0",
     )
 
 
