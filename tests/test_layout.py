@@ -243,3 +243,35 @@ def test_the_kinds_of_a_thing_have_their_names_in_one_place(names, files):
         if isinstance(node, ast.Constant) and node.value in names and path.stem != node.value
     }
     assert found == files.keys()
+
+
+ENVIRONMENT_ROOMS = ("hetero_hvd/cli/", "hetero_hvd/config/")
+ENVIRONMENT = {
+    "hetero_hvd/worker/session/launch_settings.py": "what a worker is told at its start",
+    "hetero_hvd/worker/comm/horovod.py": "Horovod's own variables",
+    "hetero_hvd/supervisor.py": "what the worker that it starts inherits from the node",
+    "hetero_hvd/driver/workers/launcher.py": "Horovod's and NCCL's, which all workers get alike",
+    "hetero_hvd/driver/workers/worker_launch.py": "whether the user records a timeline; checks",
+    "hetero_hvd/driver/membership/horovod_driver.py": "how much Horovod logs",
+    "hetero_hvd/probes/benchmark_cache.py": "XDG_CACHE_HOME, as in every program",
+    "hetero_hvd/worker/reproducible/mode.py": "cuBLAS has read it: it can only be looked at",
+    "hetero_hvd/worker/site/sitecustomize.py": "runs before there is a package",
+}
+"""Who reads or writes environment variables, and which."""
+
+
+def uses_environment(path):
+    """Whether a file asks for environment variables, by whatever call."""
+    names = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr in names)
+        or (isinstance(node, ast.ImportFrom) and names & {alias.name for alias in node.names})
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
+def test_the_environment_is_read_in_few_places():
+    """What is set from outside is read once, checked there, and handed on as typed values."""
+    found = {relative(path) for path in SOURCES if uses_environment(path)}
+    product = {name for name in found if name.startswith("hetero_hvd/")}
+    assert {n for n in product if not n.startswith(ENVIRONMENT_ROOMS)} == ENVIRONMENT.keys()
