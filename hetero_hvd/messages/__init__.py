@@ -28,6 +28,7 @@ from hetero_hvd.messages.from_driver import (
     MemberLost,
     ResetRequested,
     Stop,
+    TraceRequested,
 )
 from hetero_hvd.messages.from_worker import (
     ClockTold,
@@ -66,9 +67,9 @@ from hetero_hvd.messages.profile import (
     OperationMeasured,
     OperationTiming,
     PhasesTimed,
+    TraceWritten,
 )
 from hetero_hvd.messages.timing import StepTiming
-from hetero_hvd.messages.tracing import TraceRequested, TraceWritten
 from hetero_hvd.messages.verdicts import Finding, Judged
 
 __all__ = [

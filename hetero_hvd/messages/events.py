@@ -24,8 +24,8 @@ from hetero_hvd.messages.profile import (
     CommMeasured,
     DeviceUsed,
     PhasesTimed,
+    TraceWritten,
 )
-from hetero_hvd.messages.tracing import TraceWritten
 from hetero_hvd.messages.verdicts import Judged
 
 

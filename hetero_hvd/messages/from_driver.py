@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from hetero_hvd.messages.identity import Message, WorkerId
-from hetero_hvd.messages.tracing import TraceRequested
+
+
+class TraceRequested(Message, frozen=True):
+    """Record the next steps. Sent by the driver.
+
+    Attributes:
+        num_steps: So many, from the next one on.
+        profiler: Whether with torch's profiler.
+        timeline: Whether with Horovod's timeline; rank 0 alone writes one.
+    """
+
+    num_steps: int
+    profiler: bool
+    timeline: bool
 
 
 class Admit(Message, frozen=True):

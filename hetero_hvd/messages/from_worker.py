@@ -8,9 +8,9 @@ from hetero_hvd.messages.profile import (
     CommMeasured,
     DeviceUsed,
     PhasesTimed,
+    TraceWritten,
 )
 from hetero_hvd.messages.timing import StepTiming
-from hetero_hvd.messages.tracing import TraceWritten
 
 
 class Ready(Message, frozen=True):

@@ -152,3 +152,25 @@ class CommMeasured(Message, frozen=True):
     link_bytes: int
     links: tuple[tuple[float, ...], ...]
     link_spread_ratios: tuple[tuple[float | None, ...], ...] = ()
+
+
+class TraceWritten(Message, frozen=True):
+    """A window is over. Sent by the worker that recorded it.
+
+    Attributes:
+        worker: Who.
+        kind: `profiler` or `timeline`.
+        path: File on the worker's node; empty if it could not be kept.
+        num_bytes: Its size.
+        from_step: First step in it.
+        num_steps: So many were recorded.
+        problem: Why it is not complete, in words; empty if it is.
+    """
+
+    worker: WorkerId
+    kind: str
+    path: str
+    num_bytes: int
+    from_step: int
+    num_steps: int
+    problem: str

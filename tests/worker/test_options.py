@@ -10,6 +10,7 @@ from typing import get_type_hints
 
 import pytest
 
+from hetero_hvd.messages.launch import JobSettings
 from hetero_hvd.worker.options import StepOptions, TrainerOptions, step_options
 
 CHECKOUT = Path(__file__).parents[2]
@@ -73,5 +74,6 @@ def test_a_type_checker_sees_the_trainer(tmp_path):
 )
 def test_micro_batches_bound_the_memory_of_batches_that_accumulate(options, size):
     """Chunks and grains do so by themselves."""
-    found = step_options({"accumulation_steps": 2, **options}, loader_batch_size=8)
+    given = {"accumulation_steps": 2, **options}
+    found = step_options(given, JobSettings(), loader_batch_size=8)
     assert found.micro_batch_size == size
