@@ -212,7 +212,9 @@ def test_a_recorded_run_is_shown_as_it_ended(tmp_path):
     timed = {"type": "StepsTimed", "rendezvous_id": 1, "step": 7, "epoch": 0, "loss": None}
     timed |= {"timings": [row], "exchange_seconds": 0.0}
     records = tmp_path / "timings.jsonl"
-    records.write_text("".join(json.dumps(event) + "\n" for event in (joined, timed)) + '{"ty')
+    first = timed | {"step": 3}  # which contains the start
+    lines = "".join(json.dumps(event) + "\n" for event in (joined, first, timed))
+    records.write_text(lines + '{"ty')
     state = source_of(str(tmp_path), token_file=None, ca=None)()
     assert (state.state, state.step, state.loss, state.samples_per_second) == ("ended", 7, None, 8)
     assert state.workers[0].phases["data_wait"] == 0.5

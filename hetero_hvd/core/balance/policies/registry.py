@@ -64,4 +64,4 @@ RULES = {
 
 def make_policy(config: BalanceConfig, remembered: Remembered | None = None) -> Policy:
     """The policy that `config.rule` names; only ours makes use of what is remembered."""
-    return RULES[config.rule].make(config, remembered or {})
+    return RULES[config.rule].make(config, {} if remembered is None else remembered)

@@ -7,12 +7,15 @@ import pytest
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.config.reference import reference
+from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.policies.registry import RULES, make_policy
 from hetero_hvd.core.balance.settings import DEFAULT_RULE, BalanceConfig
+from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.simulation.scenario import Change, Scenario
 from hetero_hvd.core.simulation.simulation import Simulation
 from hetero_hvd.errors import ConfigError
 from hetero_hvd.measure.simulate import POLICIES, policy_named
+from hetero_hvd.messages import WorkerId, WorkersJoined
 
 every_rule = pytest.mark.parametrize("name", RULES)
 
@@ -64,3 +67,22 @@ def test_in_the_reproducible_mode_plans_are_whole_grains(affine, name):
     run = Simulation(scenario(affine, noise_ratio=0.1), policy, np.random.default_rng(0))
     run.run(200)
     assert not any(size % 8 for sizes in run.sizes_at for size in sizes)
+
+
+def test_what_is_remembered_later_is_made_use_of():
+    """The curves of earlier jobs are found once it is known who joins."""
+    remembered, workers = {}, (WorkerId("alpha", 0), WorkerId("beta", 0))
+    policy = make_policy(BalanceConfig(), remembered)
+    for worker, seconds in zip(workers, (0.01, 0.03), strict=True):
+        model = StepTimeModel(overhead_seconds=0.0, seconds_per_sample=seconds)
+        remembered[worker] = SpeedProfile(model=model, largest_share=40)
+    joined = WorkersJoined(
+        rendezvous_id=1,
+        workers=workers,
+        applied_steps=0,
+        global_batch_size=40,
+        capacities=(-1, -1),
+        prefetch_steps=0,
+    )
+    [plan] = policy.handle(joined, now_seconds=0.0)
+    assert plan.local_batch_sizes == (30, 10)
