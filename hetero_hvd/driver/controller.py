@@ -267,8 +267,9 @@ class JobController:
     def _send_plan(self, _at_unix_seconds: float, event: object) -> None:
         """Rank 0 hands a plan on to all, with the next exchange; an observer of the bus."""
         if isinstance(event, BatchPlan):
-            leader = next(slot for slot in self.slots.all if slot.worker == event.workers[0])
-            self._channels.send(leader.host, event)
+            for slot in self.slots.all:  # none, if it has ended meanwhile
+                if slot.worker == event.workers[0]:
+                    self._channels.send(slot.host, event)
 
     def _loop_begins_or_ends(self, slot: Slot, message: Entered | Finished) -> None:
         if isinstance(message, Entered):
