@@ -331,7 +331,8 @@ class JobController:
         )
         self.reception.gone(slot.host)
         self._rendezvous.gone(slot.host)
-        is_orderly = code == 0 and slot.last_word is not None
+        has_left = isinstance(slot.last_word, Leaving)
+        is_orderly = has_left or (code == 0 and slot.last_word is not None)
         self.membership.lost(slot.host, is_orderly=is_orderly)
         self._last_failure = code or EXIT_LOST * slot.has_ended_silently or self._last_failure
         if self.ended.done():

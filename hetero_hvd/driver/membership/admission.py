@@ -78,15 +78,13 @@ class Admission:
     def leaves(self, slot: Slot) -> None:
         """A worker takes no part any more: the others do not wait for the end of its process.
 
-        The job does wait for that of the last one, which says how it ended. Its peers hear of it
-        from its connections, which it has ended: a word of ours could reach one before the last
-        data of the step under way do, and that one would be left a step behind.
+        The job does wait for that of the last one, which says how it ended.
         """
         if self._membership.present == [slot]:
             return
         slot.left.set()
         self._slots.changed()
-        self._membership.lost(slot.host, is_orderly=True)
+        self._membership.left(slot.host)
 
     def gone(self, host: str) -> None:
         """A worker's process has ended, or the way to it; if it still lives, it must not go on."""

@@ -24,6 +24,9 @@ REQUEST_SECONDS = 1.0
 QUIET_SECONDS, MAX_WAIT_SECONDS = 0.3, 2.0
 """Changes that come together are made in one: wait until nothing new has come for a while."""
 
+PARTING_SECONDS = 0.5
+"""After a member has left: its last data are with the others, wherever its news are not yet."""
+
 LEAVE_SECONDS = 10.0
 """For a worker that was let go to end by itself."""
 
@@ -116,8 +119,24 @@ class Membership:
             return
         self.rendezvous.invalidate(host)
         rendezvous_id = self._tracker.rendezvous_id if self._is_settled else 0
-        if is_orderly and rendezvous_id:
-            return
+        if not (is_orderly and rendezvous_id):
+            self._tell_lost(host, rendezvous_id)
+
+    def left(self, host: str) -> None:
+        """A member has left, and ended its connections: the others learn from these at once.
+
+        The driver's word follows a moment later, for those whom the end of the connections reaches
+        from neighbour to neighbour only. Before that it could overtake the last data of the step
+        under way, and leave a member a step behind the one that has left.
+        """
+        if host in self.hosts and self._is_settled:
+            self.rendezvous.invalidate(host)
+            rendezvous_id = self._tracker.rendezvous_id
+            self._loop.call_later(PARTING_SECONDS, self._tell_lost, host, rendezvous_id)
+        else:
+            self.lost(host)
+
+    def _tell_lost(self, host: str, rendezvous_id: int) -> None:
         for other in self.hosts - {host} - self._voided - self.rendezvous.waiting:
             if not rendezvous_id:
                 self._voided.add(other)  # once is enough: it comes back by itself
