@@ -26,6 +26,8 @@ own, written = os.pipe()
 os.set_blocking(written, False)
 if case == "own descriptor":
     signal.set_wakeup_fd(written)
+if case == "child":  # as early as can be
+    os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
 seat = SimpleNamespace(_is_terminated=False, _terminated_at_seconds=0.0)
 admission.WorkerContext._drain_on_sigterm(seat)
 child = os.fork() if case == "child" else 0
@@ -73,7 +75,7 @@ def test_a_further_sigterm_ends_a_process_that_hangs_in_c(run, case):
 
 
 def test_what_a_child_is_told_is_not_the_workers_wish(run):
-    """A forked process has the worker's handlers and descriptors."""
+    """A forked process has the worker's handlers and descriptors, from its first instant on."""
     process, child = run("child")
     for _ in range(3):
         subprocess.run(["kill", str(child)], check=False)

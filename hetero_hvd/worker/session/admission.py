@@ -219,7 +219,7 @@ def _end_if_asked_again() -> None:
 
     No handler runs there, but Python tells of each signal through the wakeup descriptor. A script's
     own one stays: then there is the handler only. A forked child would write into ours: it must
-    not.
+    not, and is told of no signal until it has put that right.
     """
     asked, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
@@ -230,9 +230,18 @@ def _end_if_asked_again() -> None:
         os.close(wakeup)
         return
 
+    forking = threading.local()
+
+    def hold() -> None:
+        forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, forking.mask)
+
     def forget() -> None:
         if (found := signal.set_wakeup_fd(-1)) not in (wakeup, -1):
             signal.set_wakeup_fd(found)
+        release()
 
     def watch() -> None:
         again_at_seconds = math.inf
@@ -244,7 +253,7 @@ def _end_if_asked_again() -> None:
                 os._exit(EXIT_TERMINATED)
             again_at_seconds = min(again_at_seconds, now_seconds + AGAIN_SECONDS)
 
-    os.register_at_fork(after_in_child=forget)
+    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=forget)
     threading.Thread(target=watch, name="sigterm", daemon=True).start()
 
 
