@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -113,7 +112,7 @@ def fingerprints(folder, said):  # noqa: ARG001 - the worker logs it
     """Digests of the training state."""
     parts = {"model": torch.nn.Linear(2, 2)}
     launch = WorkerLaunch(fingerprints=str(folder / "fingerprints.jsonl"))
-    kept = Fingerprints(parts, SimpleNamespace(numerics=MUCH), launch)
+    kept = Fingerprints(parts, MUCH, launch)
     yield lambda _: kept.epoch_done(Position(), is_leader=True)
 
 

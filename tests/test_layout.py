@@ -254,7 +254,7 @@ ENVIRONMENT = {
     "hetero_hvd/driver/workers/worker_launch.py": "whether the user records a timeline; checks",
     "hetero_hvd/driver/membership/horovod_driver.py": "how much Horovod logs",
     "hetero_hvd/probes/benchmark_cache.py": "XDG_CACHE_HOME, as in every program",
-    "hetero_hvd/worker/reproducible/mode.py": "cuBLAS has read it: it can only be looked at",
+    "hetero_hvd/worker/reproducible/requirements.py": "cuBLAS has read it, it is looked at",
     "hetero_hvd/worker/site/sitecustomize.py": "runs before there is a package",
 }
 """Who reads or writes environment variables, and which."""
@@ -275,3 +275,25 @@ def test_the_environment_is_read_in_few_places():
     found = {relative(path) for path in SOURCES if uses_environment(path)}
     product = {name for name in found if name.startswith("hetero_hvd/")}
     assert {n for n in product if not n.startswith(ENVIRONMENT_ROOMS)} == ENVIRONMENT.keys()
+
+
+ASKS_FOR_WAIT_FREE = {
+    "hetero_hvd/config/job.py": "the job's setting",
+    "hetero_hvd/driver/workers/worker_launch.py": "takes it to the workers",
+    "hetero_hvd/messages/from_worker.py": "its name on the wire",
+    "hetero_hvd/worker/options.py": "the script's option",
+    "hetero_hvd/worker/training_modes.py": "the choice of the mode",
+    "hetero_hvd/worker/recovery/workload.py": "its name on the wire",
+    "hetero_hvd/worker/data/position.py": "advice to whoever resumes without it",
+}
+"""Who names the training mode; all others ask what follows, such as `shares_vary`."""
+
+
+def test_a_training_mode_is_named_where_it_is_chosen():
+    """Outside of its own room: what follows from a mode is a property, not a question for it."""
+    found = {
+        str(path.relative_to(CHECKOUT))
+        for path in (CHECKOUT / "hetero_hvd").rglob("*.py")
+        if "wait_free" in path.read_text() and path.parent.name != "wait_free"
+    }
+    assert found == ASKS_FOR_WAIT_FREE.keys()

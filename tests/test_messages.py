@@ -88,6 +88,18 @@ def test_what_was_not_measured_survives_as_json(event):
     assert plain(messages.event_from_json(line)) == plain(event)
 
 
+def test_records_keep_the_names_that_they_were_written_with():
+    """Varying shares are `wait_free` on the wire and in records, as in earlier versions."""
+    facts = {"rendezvous_id": 1, "workers": (ALPHA,), "applied_steps": 0, "prefetch_steps": 0}
+    joined = messages.WorkersJoined(
+        **facts, global_batch_size=8, capacities=(-1,), shares_vary=True
+    )
+    line = messages.event_to_json(joined)
+    assert json.loads(line)["wait_free"] is True
+    assert messages.event_from_json(line) == joined
+    assert not joined.follows_plan
+
+
 @given(worker=WORKERS)
 def test_a_worker_id_reads_what_it_writes(worker):
     """`NODE:SLOT` and back."""

@@ -53,7 +53,7 @@ class StepTable:
     @property
     def follows_plan(self) -> bool:
         """Whether the shares are those of a plan."""
-        return not self.joined.wait_free
+        return self.joined.follows_plan
 
     @property
     def is_whole(self) -> bool:
@@ -149,7 +149,7 @@ class StepTables:
             return None
         last_step, self._last_step = self._last_step, event.step
         rows = event.timings
-        if last_step is not None and not joined.wait_free:
+        if last_step is not None and joined.follows_plan:
             rows = self._completed(joined.workers, rows, event.step - last_step)
         table = StepTable(event=event, joined=joined, rows=rows, is_first=last_step is None)
         if not table.is_first and table.measured:

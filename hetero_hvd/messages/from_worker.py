@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from hetero_hvd.messages.identity import Message, WorkerId
 from hetero_hvd.messages.profile import (
     CollectivesTimed,
@@ -54,7 +56,7 @@ class WorkersJoined(Message, frozen=True):
         devices: What each member computes on, in rank order; empty: not told.
         memory_bytes: Of each member's GPU, in rank order; 0 = on a CPU; empty: not told.
         model: Class of the model and a digest of what its speed depends on; empty: not told.
-        wait_free: Whether each worker takes in a step what it gets done, whatever the plan.
+        shares_vary: Whether each worker takes in a step what it gets done; `wait_free` on the wire.
     """
 
     rendezvous_id: int
@@ -68,7 +70,12 @@ class WorkersJoined(Message, frozen=True):
     devices: tuple[str, ...] = ()
     memory_bytes: tuple[float, ...] = ()
     model: str = ""
-    wait_free: bool = False
+    shares_vary: bool = field(default=False, name="wait_free")
+
+    @property
+    def follows_plan(self) -> bool:
+        """Whether the plan says what each worker takes in a step."""
+        return not self.shares_vary
 
 
 class StepsTimed(Message, frozen=True):

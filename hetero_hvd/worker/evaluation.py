@@ -25,9 +25,9 @@ from hetero_hvd.worker.data.share_loader import contiguous_batches, try_reading
 from hetero_hvd.worker.micro_batch.split import is_scalar, kind_of, to_device
 from hetero_hvd.worker.model.registered import Registered
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
-from hetero_hvd.worker.reproducible.mode import Reproducible
+from hetero_hvd.worker.reduction.buffer_average import Kept
 from hetero_hvd.worker.session.admission import device
-from hetero_hvd.worker.step.buffer_average import Kept
+from hetero_hvd.worker.step.training_mode import TrainingMode
 
 Mean = torch.Tensor | float
 Means = Mapping[str, Mean | tuple[Mean, Mean]]
@@ -198,7 +198,7 @@ class Evaluations:
         others: Further state; the models in it, such as an average of the model, are evaluated too.
         state: Its position holds the results since the last applied step.
         clock: Of the step's phases: an evaluation is one, and so is its wait for the others.
-        mode: Of the reproducible mode; None: another one.
+        mode: For the seeds of an evaluation.
 
     Attributes:
         num_done: By this worker since the last applied step, without those that were run apart.
@@ -210,7 +210,7 @@ class Evaluations:
         others: Iterable[object],
         state: ElasticState,
         clock: PhaseClock,
-        mode: Reproducible | None,
+        mode: TrainingMode,
     ) -> None:
         self._state = state
         self._clock = clock
@@ -241,8 +241,7 @@ class Evaluations:
             is_epoch_done: Whether this worker has taken all steps of the epoch.
         """
         result = self._run(metrics, loader, is_epoch_done=is_epoch_done)
-        if self._mode is not None:  # the script goes on with the same numbers on every worker
-            self._seeds(self._mode).use(Stream.SCRIPT, self.num_done)
+        self._script_goes_on(self.num_done)
         return result
 
     def _run(
@@ -292,8 +291,7 @@ class Evaluations:
         self._num_apart += 1
         before_each = self._state.leave_if_due
         part = self._part(metrics, loader, shares=[1], rank=0, before_each=before_each)
-        if self._mode is not None:
-            self._seeds(self._mode).use(Stream.SCRIPT, self.number)
+        self._script_goes_on(self.number)
         needs_all = 0 in self._state.membership.plan.local_batch_sizes  # else the batch is small
         return self._told(merge([part]), is_teller=is_first, needs_all=needs_all)
 
@@ -344,12 +342,12 @@ class Evaluations:
         rank: int,
         before_each: Callable[[], object] = lambda: None,
     ) -> bytes:
-        repeated = None
-        if self._mode is not None:
+        repeated, seeds = None, self._seeds()
+        if seeds is not None:
             if loader not in self._tried:
                 try_reading(loader, loader.batch_size or 1)
                 self._tried.add(loader)
-            repeated = self._metrics, self._seeds(self._mode)
+            repeated = self._metrics, seeds
         with self._clock.phase("evaluation"):
             return evaluate_part(
                 self._models,
@@ -362,6 +360,11 @@ class Evaluations:
                 before_each=before_each,
             )
 
-    def _seeds(self, mode: Reproducible) -> Seeds:
+    def _script_goes_on(self, number: int) -> None:
+        """Where random numbers have seeds, the script draws the same ones on every worker."""
+        if (seeds := self._seeds()) is not None:
+            seeds.use(Stream.SCRIPT, number)
+
+    def _seeds(self) -> Seeds | None:
         position = self._state.position
-        return Seeds(mode.seed, position.epoch, position.step_in_epoch)
+        return self._mode.seeds(position.epoch, position.step_in_epoch)

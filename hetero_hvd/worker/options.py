@@ -151,6 +151,8 @@ def step_options(
             f"clip={options.clip!r}: must be a function of the parameters, such as "
             "lambda parameters: clip_grad_norm_(parameters, 1.0)"
         )
+    if options.grain is not None and not options.reproducible:
+        raise UserError(f"grain={options.grain}: only with reproducible=True")
     divides_itself = options.reproducible or options.wait_free
     if options.accumulation_steps > 1 and not (options.micro_batch_size or divides_itself):
         options = replace(options, micro_batch_size=loader_batch_size)

@@ -15,13 +15,12 @@ import torch
 from hetero_hvd.core.view.live_words import out_of_memory_in_words
 from hetero_hvd.errors import UserError, first_line
 from hetero_hvd.messages import OutOfMemory
-from hetero_hvd.worker.comm.horovod import Interrupted
 from hetero_hvd.worker.micro_batch.memory_meter import free_memory
 from hetero_hvd.worker.micro_batch.split import Loss
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
 from hetero_hvd.worker.session.admission import device
 from hetero_hvd.worker.session.self_description import describe_device
-from hetero_hvd.worker.step.step import Step
+from hetero_hvd.worker.step.training_step import Retry, TrainingStep
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +49,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def contribute(
-    step: Step, state: ElasticState, loss_function: Callable[..., Loss], batch: Sequence[Any]
-) -> None:
+    step: TrainingStep,
+    state: ElasticState,
+    loss_function: Callable[..., Loss],
+    batch: Sequence[Any],
+) -> bool:
     """Forward and backward passes of this worker's part of a step, as small as they have to be.
 
     Args:
@@ -59,6 +61,9 @@ def contribute(
         state: Of this worker.
         loss_function: The script's.
         batch: The part.
+
+    Returns:
+        Whether the part is computed; if not, all parts of the step are handed out again.
 
     Raises:
         UserError: Not even one sample fits.
@@ -71,22 +76,20 @@ def contribute(
                 raise
             words = first_line(error)
         else:
-            return
+            return True
         # Only here, where the error is gone, are the frames that held the tensors.
         free_memory()
-        failed = step.sizing.size
-        if not step.try_smaller():
-            raise UserError(_does_not_fit(state, step, words))
-        _tell(state, failed, step.sizing.largest, words)
-        if step.has_restarted:
-            return
-        if step.rounds.is_open:  # the others are in the middle of a round with this worker
-            state.seat.collective.cut()
-            step.rounds.fault = Interrupted("out of memory: all take the step again")
-            return
+        sizing = step.passes.sizing
+        failed = sizing.size
+        retry = step.try_smaller()
+        if retry is Retry.IMPOSSIBLE:
+            raise UserError(_does_not_fit(state, sizing.smallest, words))
+        _tell(state, failed, sizing.largest, words)
+        if retry is not Retry.PART:
+            return retry is Retry.MEMBERSHIP
 
 
-def _pass(step: Step, loss_function: Callable[..., Loss], batch: Sequence[Any]) -> None:
+def _pass(step: TrainingStep, loss_function: Callable[..., Loss], batch: Sequence[Any]) -> None:
     for micro_batch in step.micro_batches(batch):
         step.backward(step.compute(loss_function, micro_batch))
 
@@ -103,6 +106,6 @@ def _tell(state: ElasticState, failed: int, largest: int, words: str) -> None:
     state.seat.tell(event)
 
 
-def _does_not_fit(state: ElasticState, step: Step, words: str) -> str:
+def _does_not_fit(state: ElasticState, smallest: str, words: str) -> str:
     where = f"{state.seat.place.worker} ({describe_device(device())})"
-    return f"{where}: no memory for {step.sizing.smallest}: {words}; {HINT}"
+    return f"{where}: no memory for {smallest}: {words}; {HINT}"

@@ -16,8 +16,7 @@ from hetero_hvd.worker import arguments
 from hetero_hvd.worker.after_step import AfterStep
 from hetero_hvd.worker.benchmark.model_benchmark import open_state
 from hetero_hvd.worker.comm.horovod import Interrupted
-from hetero_hvd.worker.data.seeding import Seeds
-from hetero_hvd.worker.data.share_loader import ShareLoader, SharesAt, Slice
+from hetero_hvd.worker.data.share_loader import ShareLoader, Slice
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.evaluation import Evaluations, Metrics
 from hetero_hvd.worker.micro_batch.split import Loss, is_unpacked
@@ -28,16 +27,16 @@ from hetero_hvd.worker.recovery.membership import WorkerMembership
 from hetero_hvd.worker.recovery.replica import Trainable, all_parts
 from hetero_hvd.worker.recovery.workload import describe_workload
 from hetero_hvd.worker.reproducible.fingerprints import Fingerprints
-from hetero_hvd.worker.reproducible.mode import decide, join
 from hetero_hvd.worker.session.admission import device
 from hetero_hvd.worker.session.farewell import refuse_in_one_line
 from hetero_hvd.worker.session.launch_settings import read_place
 from hetero_hvd.worker.session.turns import check_turn, turn_of
 from hetero_hvd.worker.step.emulation import Emulation
-from hetero_hvd.worker.step.in_flight import TakeAgain
+from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.step.schedule import Schedule
-from hetero_hvd.worker.step.staleness import staleness_of
-from hetero_hvd.worker.training_modes import make_pipeline, make_rounds, make_step
+from hetero_hvd.worker.step.training_mode import Script
+from hetero_hvd.worker.step.training_step import StepResult
+from hetero_hvd.worker.training_modes import choose_mode
 
 refuse_in_one_line()  # from here on, as a script may give anything
 
@@ -93,31 +92,36 @@ class Trainer:
         own = step_options(options, place.launch.job, loader_batch_size=loader.batch_size)
         self._model = model.to(device())
         self._schedule = Schedule(scheduler, scheduler_interval)
-        mode = self._mode = decide(model, loader, own, place, seed)
+        script = Script(model, optimizer, loader, own, seed, device(), place)
+        mode = self._mode = choose_mode(script)
         division = {"accumulation_steps": own.accumulation_steps, "undivided": own.undivided}
-        grain = mode.grain if mode else None
-        self._loader = ShareLoader(loader, seed=seed, grain=grain, **division)
-        self._staleness = late = staleness_of(own)
-        self._step = make_step(model, optimizer, own, device(), mode=mode, staleness=late)
-        self._rounds = make_rounds(self._step, own, self._loader, loader.dataset, late.bound)
-        self._pipeline = make_pipeline(self._step, late, self._applied, self._rounds)
+        self._loader = ShareLoader(loader, seed=seed, grain=mode.grain, **division)
+        self._step = mode.make_step(self._loader)
+        self._pipeline = Pipeline(self._step, mode, self._applied)
+        self._result = StepResult()
         parts: dict[str, Stateful | None]
         parts = {"model": model, "trainable": Trainable(model), "optimizer": optimizer}
-        parts |= {"scheduler": scheduler, "scaler": own.scaler, "scales": self._step.scales}
-        parts["staleness"] = self._staleness if self._staleness.bound else None
+        parts |= {"scheduler": scheduler, "scaler": own.scaler, **self._step.state}
+        parts["staleness"] = mode.staleness if mode.staleness.bound else None
         state = all_parts(parts, extra_state or {})
-        how = (self._loader, self._step.clock, self._pipeline, self._step.sizing)
-        self._state = open_state(state, *how, launch=place.launch)
-        self._state.work = describe_workload(model, own, device())
+        self._state = open_state(
+            state,
+            self._loader,
+            self._step.passes,
+            self._pipeline,
+            mode=mode,
+            work=describe_workload(model, own, device(), shares_vary=mode.shares_vary),
+            launch=place.launch,
+        )
         state["position"] = self._state.position
-        self._fingerprints = Fingerprints(state, mode, place.launch)
+        self._fingerprints = Fingerprints(state, mode.numerics, place.launch)
         self._slice: Slice | None = None
         self._last: Slice | None = None
         self._parts: Iterator[Slice] = iter(())
         self._parts_of: WorkerMembership | None = None
         self._left_at = 0
         others = (extra_state or {}).values()
-        self._evaluations = Evaluations(model, others, self._state, self._step.clock, mode)
+        self._evaluations = Evaluations(model, others, self._state, self._step.passes.clock, mode)
         self._after_step = AfterStep(after_step, seed)
         self._own_loop = OwnLoop()
         self._is_through = False
@@ -174,9 +178,9 @@ class Trainer:
     def _epochs(self, num_epochs: int) -> Iterator[int]:
         position = self._state.position
         place = self._state.seat.place
-        self._step.emulation = Emulation.of(place.node.emulate, place.worker)
+        self._step.passes.emulate(Emulation.of(place.node.emulate, place.worker))
         self._is_through = False
-        join(self._state, self._mode)
+        self._state.enter()
         self._state.check_epochs(num_epochs)
         while position.epoch < num_epochs or not self._state.finish():
             if position.epoch >= num_epochs:  # a new membership, and nobody has anything left to do
@@ -184,8 +188,8 @@ class Trainer:
             self._epoch_exhausted = self._has_batches = False
             self._last = None
             self._left_at = 0
-            if self._mode is not None:
-                Seeds(self._mode.seed, position.epoch, 0).use(Stream.EPOCH)
+            if (seeds := self._mode.seeds(position.epoch, 0)) is not None:
+                seeds.use(Stream.EPOCH)
             self._schedule.leave()
             try:
                 yield position.epoch
@@ -232,16 +236,18 @@ class Trainer:
                     self._schedule.leave()
                     return
                 continue
-            is_due = True
-            while is_due:
-                self._begin(part)
+            again = False
+            while True:
+                self._begin(part, again=again)
                 if part.num_samples:
                     self._schedule.leave()
                     yield part.batch
                     self._schedule.check()
                 else:
                     self._apply()
-                is_due = self._step.again
+                again = self._result.again
+                if not again:
+                    break
             if self._slice is not None and membership is self._state.membership:
                 raise UserError("trainer.step (or apply) was not called for the last batch")
 
@@ -249,8 +255,8 @@ class Trainer:
         """This worker's next part of the epoch in this membership; None at its end."""
         if self._parts_of is not self._state.membership:
             self._parts_of = self._state.membership
-            self._parts = self._slices()
-        with self._step.clock.phase("data_wait"):
+            self._parts = self._step.parts(self._state.course)
+        with self._step.passes.clock.phase("data_wait"):
             return next(self._parts, None)
 
     def step(self, loss_function: Callable[..., Loss], *batch: Any) -> float:  # noqa: ANN401
@@ -273,18 +279,22 @@ class Trainer:
         arguments.check_function(loss_function, "trainer.step(loss_function, *batch)")
         self._after_step.refuse("trainer.step")
         self._check_begun()
-        position = self._state.position
+        position, mode = self._state.position, self._mode
         step = position.applied_steps
         unpacked = is_unpacked(batch, self._slice and self._slice.batch)
         while True:
-            contribute(self._step, self._state, loss_function, batch)
-            is_taken = self._apply() or position.applied_steps > step
-            if is_taken or unpacked is None or self._staleness.now or self._rounds:
+            if not contribute(self._step, self._state, loss_function, batch):
+                self._slice = None
+                self._schedule.leave()
                 return position.loss
-            part = self._slice if self._step.again else self._next_part()
+            is_taken = self._apply() or position.applied_steps > step
+            if is_taken or unpacked is None or mode.staleness.now or mode.shares_vary:
+                return position.loss
+            again = self._result.again
+            part = self._slice if again else self._next_part()
             if part is None:  # another worker has not left the epoch before: `batches` goes on
                 return position.loss
-            self._begin(part)
+            self._begin(part, again=again)
             batch = tuple(part.batch or ()) if unpacked else (part.batch,)
 
     def evaluate(
@@ -304,8 +314,7 @@ class Trainer:
         """
         arguments.check_function(metrics, "trainer.evaluate(metrics, loader)")
         arguments.check_loader(loader)
-        if self._rounds is not None:
-            self._rounds.check_evaluation()
+        self._step.check_evaluation()
         if self._after_step.is_running:
             result = self._evaluations.run_apart(metrics, loader)
         elif self._num_idle:  # who does not come does not apply what is under way, either
@@ -314,7 +323,7 @@ class Trainer:
         else:
             self._drain()
             result = self._evaluations.run(metrics, loader, is_epoch_done=self._epoch_exhausted)
-        self._step.sizing.forget_peak()
+        self._step.passes.sizing.forget_peak()
         self._fingerprints.evaluated(self._state.position, self._evaluations.number, result)
         self._schedule.leave()
         return result
@@ -344,28 +353,23 @@ class Trainer:
         return self._apply()
 
     def _apply(self) -> bool:
-        is_taken = self._take()
+        self._result = self._take()
         self._schedule.leave()
-        return is_taken
+        return self._result.is_taken
 
-    def _take(self) -> bool:
-        self._step.again = False
+    def _take(self) -> StepResult:
         try:
             with self._state.last_state.applying():
-                num_samples = self._pipeline.take(
-                    self._state.seat.collective, self._state.is_urgent
-                )
-        except TakeAgain:
-            self._step.undo()
-            self._step.again = True
-            return False
+                result = self._pipeline.take(self._state.seat.collective, self._state.is_urgent)
         except Interrupted as fault:
             self._state.recover("fault", str(fault))
-            return False
-        self._slice = None
-        if num_samples is not None:
-            self._state.step_taken(num_samples, self._step.clock.take(), self._step.is_urgent)
-        return True
+            return StepResult()
+        if result.is_taken:
+            self._slice = None
+        if result.num_samples is not None:
+            seconds = self._step.passes.clock.take()
+            self._state.step_taken(result.num_samples, seconds, result.is_urgent)
+        return result
 
     def _check_begun(self) -> None:
         if self._slice is None:
@@ -374,28 +378,14 @@ class Trainer:
                 "trainer.batches() hands out"
             )
 
-    def _slices(self) -> Iterator[Slice]:
-        position = self._state.position
-        if self._rounds is not None:
-            return self._rounds.slices(self._state)
-        if position.chunks:
-            raise UserError("the epoch was begun with wait_free: resume with it until it has ended")
-        return self._loader.slices(*self._place)
-
-    @property
-    def _place(self) -> tuple[int, int, SharesAt, int]:
-        """Of the next step, for the loader."""
-        position, shares_at = self._state.position, self._state.shares_in_epoch
-        return position.epoch, position.step_in_epoch, shares_at, position.skipped_samples
-
     def _applied(self, loss: float) -> None:
         self._state.position.advance(loss)
         self._evaluations.step_begins()
         self._schedule.advance("step")
-        if self._staleness.applied(loss) and self.is_leader:
+        staleness = self._mode.staleness
+        if staleness.applied(loss) and self.is_leader:
             worker, step = self._state.seat.place.worker, self._state.position.applied_steps
-            reason = self._staleness.reason
-            self._state.seat.tell(StalenessEnded(worker=worker, step=step, reason=reason))
+            self._state.seat.tell(StalenessEnded(worker=worker, step=step, reason=staleness.reason))
         self._after_step.call(self._state.position)
         self._fingerprints.step_done(self._state.position, is_leader=self.is_leader)
 
@@ -435,9 +425,10 @@ class Trainer:
             return False
         return True
 
-    def _begin(self, part: Slice) -> None:
+    def _begin(self, part: Slice, *, again: bool) -> None:
         self._own_loop.begin()
         self._slice = self._last = part
+        self._result = StepResult()
         seat, members = self._state.seat, self._state.membership.workers
-        self._step.sizing.enter(members, seat.place.node, seat.tell)
-        self._step.begin(seat.collective, part)
+        self._step.passes.sizing.enter(members, seat.place.node, seat.tell)
+        self._step.begin(seat.collective, part, again=again)

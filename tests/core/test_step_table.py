@@ -12,7 +12,7 @@ ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)
 NAN = math.nan
 
 
-def joined(rendezvous_id=1, *, wait_free=False):
+def joined(rendezvous_id=1, *, shares_vary=False):
     """Two workers with a global batch of 100."""
     return WorkersJoined(
         rendezvous_id=rendezvous_id,
@@ -21,7 +21,7 @@ def joined(rendezvous_id=1, *, wait_free=False):
         global_batch_size=100,
         capacities=(-1, -1),
         prefetch_steps=0,
-        wait_free=wait_free,
+        shares_vary=shares_vary,
     )
 
 
@@ -122,7 +122,7 @@ def test_the_first_of_a_membership_contains_its_start():
 def test_the_last_step_of_an_epoch_may_have_fewer_samples():
     """Only chunks of wait-free rounds make a whole of any size."""
     assert not table_of(row(50), row(20)).is_whole
-    [_, table] = tables_of(joined(wait_free=True), *(timed(s, row(50), row(20)) for s in (9, 19)))
+    [_, table] = tables_of(joined(shares_vary=True), *(timed(s, row(50), row(20)) for s in (9, 19)))
     assert table.is_whole
     assert not table.follows_plan
 
@@ -149,7 +149,9 @@ def test_steps_that_a_worker_leaves_out_are_put_back(mine, num_steps, seconds):
 def test_chunks_are_not_put_back():
     """In wait-free rounds a worker that took fewer steps has done less."""
     usual = [timed(step, row(50), row(50)) for step in (9, 19, 29)]
-    *_, table = tables_of(joined(wait_free=True), *usual, timed(39, row(50, num_steps=1), row(50)))
+    *_, table = tables_of(
+        joined(shares_vary=True), *usual, timed(39, row(50, num_steps=1), row(50))
+    )
     assert table.rows[0].num_steps == 1
 
 

@@ -135,7 +135,7 @@ class BalancerState:
             reason = f"start: {measured} of {len(known)} workers were measured before"
         else:
             sizes = even_plan(event, grain=max(event.undivided, self._config.grain))
-            each = "each takes what it gets done" if event.wait_free else "the same share for all"
+            each = "each takes what it gets done" if event.shares_vary else "the same share for all"
             reason = f"start: {each}"
         for worker, record in known.items():
             record.forgive()
@@ -225,7 +225,7 @@ class BalancerState:
         """Note whether the newest plan is in force."""
         measured = tuple(row.local_batch_size for row in event.timings)
         if event.step >= plan.from_step:
-            contradicted = not joined.wait_free and measured != plan.local_batch_sizes
+            contradicted = joined.follows_plan and measured != plan.local_batch_sizes
             self._num_contradictions = self._num_contradictions + 1 if contradicted else 0
 
     def _decide(self, event: StepsTimed, now_seconds: float) -> Decision:
@@ -366,13 +366,13 @@ class BalancerState:
         self._num_contradictions = 0
 
     def _why_unbalanced(self, joined: WorkersJoined) -> str:
-        if joined.wait_free:
+        if not joined.follows_plan:
             return "wait-free rounds follow no plan"
         return "baseline" if self._config.balance else "balancing is off"
 
     def _may_balance(self, joined: WorkersJoined, from_step: int) -> bool:
-        is_off = joined.wait_free or not self._config.balance
-        return not is_off and from_step >= self._config.baseline_steps
+        is_on = joined.follows_plan and self._config.balance
+        return is_on and from_step >= self._config.baseline_steps
 
     def _exchange_steps(self, event: StepsTimed, plan: BatchPlan) -> int:
         if self._config.balance and event.step < self._config.baseline_steps:

@@ -184,7 +184,7 @@ class Diagnoser:
         self._num_of_plan = min(self._num_of_plan, len(steps))
 
     def _joined(self, event: WorkersJoined) -> None:
-        self._follows_plan = not event.wait_free
+        self._follows_plan = event.follows_plan
         self._forget()
         for episode in self._episodes:
             if episode.until_step is None and episode.worker not in event.workers:

@@ -118,7 +118,7 @@ class Summary:
         self.balanced = RunSegment()
         self._baseline_steps = baseline_steps
         self._loop = self._first_step = 0
-        self._is_planned = True
+        self._follows_plan = True
         self._balanced_since: tuple[int, int] = (0, 0)
 
     def observe(self, _at_unix_seconds: float, event: Observed) -> None:
@@ -147,7 +147,7 @@ class Summary:
             self._first_step = event.applied_steps
         self.num_memberships += 1
         self.global_batch_size = event.global_batch_size
-        self._is_planned = not event.wait_free
+        self._follows_plan = event.follows_plan
         self.reached(event.applied_steps)
         for worker in event.workers:
             self.workers[worker].script_ended = None
@@ -176,7 +176,7 @@ class Summary:
 
     def planned(self, plan: BatchPlan) -> None:
         """A plan was made."""
-        if not self._is_planned:
+        if not self._follows_plan:
             return
         for worker, share in zip(plan.workers, plan.local_batch_sizes, strict=True):
             shares = self.workers[worker].shares

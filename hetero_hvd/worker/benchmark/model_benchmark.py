@@ -19,14 +19,15 @@ from hetero_hvd.messages.launch import BenchmarkSettings, WorkerLaunch
 from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.probes.gpu.nvml import survey
 from hetero_hvd.probes.machine.hardware import allowed_cores
-from hetero_hvd.probes.phase_clock import PhaseClock
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.data.stateful import Stateful
-from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
+from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.admission import device
 from hetero_hvd.worker.session.self_description import describe_device, device_uuid, software
+from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.pipeline import Pipeline
+from hetero_hvd.worker.step.training_mode import TrainingMode
 
 MARK = "hetero-hvd-benchmark "
 """In front of a line of ours, among what the script prints."""
@@ -41,17 +42,25 @@ READ_RATIO, MAX_READS = 0.1, 5
 def open_state(
     parts: dict[str, Stateful],
     loader: ShareLoader,
-    clock: PhaseClock,
+    passes: Passes,
     pipeline: Pipeline,
-    sizing: MicroBatchSizer,
     *,
+    mode: TrainingMode,
+    work: Workload,
     launch: WorkerLaunch,
 ) -> ElasticState:
     """The state of a training, or of a benchmark where this process was started for one."""
     if launch.benchmark is None:
-        return ElasticState(parts, loader, clock, pipeline, sizing, launch=launch)
+        return ElasticState(parts, loader, passes, pipeline, mode=mode, work=work, launch=launch)
     return BenchmarkState(
-        parts, loader, clock, pipeline, sizing, launch=launch, settings=launch.benchmark
+        parts,
+        loader,
+        passes,
+        pipeline,
+        mode=mode,
+        work=work,
+        launch=launch,
+        settings=launch.benchmark,
     )
 
 
@@ -85,9 +94,10 @@ class BenchmarkState(ElasticState):
     Args:
         parts: See `ElasticState`.
         loader: See `ElasticState`.
-        clock: See `ElasticState`.
+        passes: See `ElasticState`.
         pipeline: See `ElasticState`.
-        sizing: See `ElasticState`.
+        mode: See `ElasticState`.
+        work: See `ElasticState`.
         launch: See `ElasticState`.
         settings: What the benchmark may take.
     """
@@ -96,14 +106,15 @@ class BenchmarkState(ElasticState):
         self,
         parts: dict[str, Stateful],
         loader: ShareLoader,
-        clock: PhaseClock,
+        passes: Passes,
         pipeline: Pipeline,
-        sizing: MicroBatchSizer,
         *,
+        mode: TrainingMode,
+        work: Workload,
         launch: WorkerLaunch,
         settings: BenchmarkSettings,
     ) -> None:
-        super().__init__(parts, loader, clock, pipeline, sizing, launch=launch)
+        super().__init__(parts, loader, passes, pipeline, mode=mode, work=work, launch=launch)
         self._budget_seconds = MODEL_RATIO * settings.seconds
         self._is_fresh = settings.is_fresh
         self._schedule = Schedule([loader.global_batch_size], self._budget_seconds)
@@ -118,17 +129,17 @@ class BenchmarkState(ElasticState):
         total = self._loader.global_batch_size
         self._key = cache_key(
             device(),
-            model=self.work.model,
+            model=self._work.model,
             global_batch_size=str(total),
             micro_batch_size=str(self._sizing.largest),
-            numerics=self.numerics,
+            numerics=self._numerics,
             emulate=repr(self.seat.place.node.emulate),
         )
         known = benchmark_cache.load(self._key, ModelMeasured)
         if known is not None and not self._is_fresh:
             tell(msgspec.structs.replace(known, is_cached=True))
             raise SystemExit(0)
-        multiple = self._sizing.largest if self.numerics else 1  # grains are not divided
+        multiple = self._sizing.largest if self._numerics else 1  # grains are not divided
         sizes = sizes_to_try(total, capacity=self.seat.place.capacity, multiple=multiple)
         self._schedule = Schedule(sizes, self._budget_seconds)
         self._reads_per_second = self._read()
@@ -182,7 +193,7 @@ class BenchmarkState(ElasticState):
         curve = fit(points, self._sizing.largest)
         result = ModelMeasured(
             device=describe_device(device()),
-            model=self.work.model,
+            model=self._work.model,
             global_batch_size=self._loader.global_batch_size,
             micro_batch_size=self._sizing.largest,
             sizes=sizes,

@@ -77,6 +77,15 @@ class Position:
         is_begun = self.step_in_epoch or self.skipped_samples or self.chunks
         return self.epoch if is_begun else max(0, self.epoch - 1)
 
+    def check_in_steps(self) -> None:
+        """Make sure that the epoch under way was begun in steps.
+
+        Raises:
+            UserError: It was begun in chunks, and some of them between others are left.
+        """
+        if self.chunks:
+            raise UserError("the epoch was begun with wait_free: resume with it until it has ended")
+
     def advance(self, loss: float) -> None:
         """One more step is applied."""
         self.step_in_epoch += 1

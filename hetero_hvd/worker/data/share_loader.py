@@ -18,7 +18,7 @@ import torch.utils.data as torch_data
 
 from hetero_hvd.core.data import grains, shards
 from hetero_hvd.core.data.grains import Stream
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import InvariantError, UserError
 from hetero_hvd.worker.data.collate import AsItIs, Collate, InitialiseWith, fetching
 from hetero_hvd.worker.data.grain_batch import GrainBatch
 from hetero_hvd.worker.data.grain_reading import GrainDataset, GrainRequest, GrainTrial, grains_of
@@ -217,7 +217,7 @@ class ShareLoader:
     def batches_of(self, samples: Iterator[Sequence[int]]) -> Iterator[Any]:
         """A batch for each list of samples; `samples` may go on after an end."""
         if self._inner is None:
-            raise UserError("wait_free: an IterableDataset cannot be read from any position")
+            raise InvariantError("a stream cannot be read from any position")
         self._sampler.steps = zip(itertools.repeat(0), samples, strict=False)
         return iter(self._inner)
 

@@ -40,12 +40,11 @@ class RoundLayer(Protocol):
 class SyncRounds:
     """The rounds of the steps of one model. Used by the training thread, and by its autograd.
 
+    What breaks on the way is no error in the script's passes, which go on with this worker's own
+    numbers: `finish` raises it, and the step is dropped.
+
     Args:
         layers: Name to layer; each meets the others once in every forward pass.
-
-    Attributes:
-        fault: What broke on the way. It is no error in the script's passes, which go on with this
-            worker's own numbers; `finish` raises it, and the step is dropped.
     """
 
     def __init__(self, layers: Mapping[str, RoundLayer]) -> None:
@@ -54,7 +53,7 @@ class SyncRounds:
         self._round = self._last = -1
         self._waiting: set[str] = set()
         self._waited: dict[Way, float] = {"forward": 0.0, "backward": 0.0}
-        self.fault: Interrupted | None = None
+        self._fault: Interrupted | None = None
 
     @property
     def is_needed(self) -> bool:
@@ -65,7 +64,7 @@ class SyncRounds:
         """Nothing is agreed yet."""
         self._collective = None
         self._round = self._last = -1
-        self.fault = None
+        self._fault = None
         _current.rounds = None
 
     def agree(self, collective: Collective, num_own: int, clock: PhaseClock) -> None:
@@ -83,7 +82,7 @@ class SyncRounds:
             with clock.phase("comm_wait"):
                 numbers = collective.wait(collective.gather_rows_async(mine, "rounds"))
         except Interrupted as fault:
-            self.fault = fault
+            self._fault = fault
             return
         self._collective = collective
         self._last = int(numbers.max()) - 1
@@ -126,12 +125,16 @@ class SyncRounds:
 
     def help_backward(self) -> None:
         """This worker's micro-batch has no backward pass: its weight is zero."""
-        if self._collective is None or self.fault is not None:
+        if self._collective is None or self._fault is not None:
             return
         try:
             self._help_backward({n for n in self._waiting if self._layers[n].is_asked_for})
         except Interrupted as fault:
-            self.fault = fault
+            self._fault = fault
+
+    def break_off(self, why: str) -> None:
+        """This worker meets the others no more in this step; `finish` raises."""
+        self._fault = Interrupted(why)
 
     def finish(self, collective: Collective, clock: PhaseClock) -> None:
         """Help in the rounds that others have beyond one's own.
@@ -143,10 +146,10 @@ class SyncRounds:
         Raises:
             Interrupted: The rendezvous broke, now or before.
         """
-        if self._collective is None and self.fault is None:
+        if self._collective is None and self._fault is None:
             self.agree(collective, 0, clock)
-        if self.fault is not None:
-            raise self.fault
+        if self._fault is not None:
+            raise self._fault
         while self._round < self._last:
             self.next()
             with clock.phase("comm_wait"):
@@ -182,13 +185,13 @@ class SyncRounds:
             self._wait(handle)
 
     def _sum(self, own: torch.Tensor, name: str, number: int, way: Way) -> torch.Tensor:
-        if self.fault is not None:
+        if self._fault is not None:
             return own
         began = time.perf_counter()
         try:
             return self._wait(self._start(own, name, number, way))
         except Interrupted as fault:
-            self.fault = fault
+            self._fault = fault
             return own
         finally:
             self._waited[way] += time.perf_counter() - began

@@ -15,13 +15,12 @@ from functools import partial
 from hetero_hvd.errors import InvariantError, JobError, UserError, WorkerLostError
 from hetero_hvd.messages import Finished, Leaving, Recovered, StepsTimed
 from hetero_hvd.messages.launch import WorkerLaunch
-from hetero_hvd.probes.phase_clock import NO_PHASE, PhaseClock
+from hetero_hvd.probes.phase_clock import NO_PHASE
 from hetero_hvd.worker.comm.horovod import Interrupted
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.data.stateful import Stateful
-from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.recovery.checkpoints.keeping import Keeping
 from hetero_hvd.worker.recovery.last_state import LastState
 from hetero_hvd.worker.recovery.membership import (
@@ -38,7 +37,10 @@ from hetero_hvd.worker.recovery.watchdog import Watchdog
 from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.admission import WorkerContext, init
 from hetero_hvd.worker.session.whereabouts import waits_in
+from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.pipeline import Pipeline
+from hetero_hvd.worker.step.training_mode import TrainingMode
+from hetero_hvd.worker.step.training_step import Course
 from hetero_hvd.worker.timing.step_measurements import StepProfile
 from hetero_hvd.worker.timing.step_times import StepTimes
 from hetero_hvd.worker.timing.timing_exchange import RESET, STOP, TimingTable
@@ -52,14 +54,13 @@ class ElasticState:
     Args:
         parts: Name to model, optimizer, scheduler, scaler: what must be equal on all workers.
         loader: For the global batch size and how far it loads ahead.
-        clock: Tells the phase of the step that is under way.
+        passes: Tell the phase of the step that is under way, the memory and the micro-batches.
         pipeline: The steps that are taken and not applied yet.
-        sizing: Knows the memory and the micro-batches.
+        mode: How steps are taken.
+        work: What is trained.
         launch: What this worker was told at its start.
 
     Attributes:
-        numerics: See `membership.Report`.
-        work: What is trained.
         last_state: What is kept when the script leaves its loop.
     """
 
@@ -67,14 +68,19 @@ class ElasticState:
         self,
         parts: dict[str, Stateful],
         loader: ShareLoader,
-        clock: PhaseClock,
+        passes: Passes,
         pipeline: Pipeline,
-        sizing: MicroBatchSizer,
         *,
+        mode: TrainingMode,
+        work: Workload,
         launch: WorkerLaunch,
     ) -> None:
+        clock = passes.clock
+        sizing = passes.sizing
         self._pipeline = pipeline
         self._sizing = sizing
+        self._mode = mode
+        self._work = work
         self.position = Position(order=loader.order)
         self._replica = Replica({**parts, "position": self.position})
         self._kept = Keeping(
@@ -91,14 +97,13 @@ class ElasticState:
         self._clock = clock
         self._watchdog = Watchdog(clock, lambda: sizing.shape, floor_seconds=floor_seconds)
         self._loader = loader
-        self.numerics = ""
-        self.work = Workload()
+        self._numerics = ""
         self._seat: WorkerContext | None = None
         self._membership: WorkerMembership | None = None
         self._agreed = (FRESH, "")
         self._timed_at = (0, math.nan)
-        self._times = StepTimes(varies=pipeline.varies)
-        self._profile = StepProfile(clock, launch.traces)
+        self._times = StepTimes(shares_vary=mode.shares_vary)
+        self._profile = StepProfile(self._clock, launch.traces)
 
     @property
     def seat(self) -> WorkerContext:
@@ -127,7 +132,14 @@ class ElasticState:
         return len(self._membership.workers)
 
     def enter(self) -> None:
-        """Be admitted and consistent with the others, if this has not happened yet."""
+        """Be admitted and consistent with the others, if this has not happened yet.
+
+        Raises:
+            JobError: The workers have started with different models, and may not.
+        """
+        self._numerics = self._mode.numerics
+        if self._mode.grain is not None:
+            self.seat.planner.use_grain(self._mode.grain)
         self.last_state.checksum = ""
         self.seat.progress = lambda: self.position.applied_steps
         if self.seat.farewell is not None:
@@ -144,6 +156,11 @@ class ElasticState:
             is_found = self.membership.consistency.num_fresh < self.num_workers
             self._kept.check_found(is_found=is_found)
             self._times.ended_at = time.perf_counter()
+        if self._mode.needs_equal_models and self.membership.started_apart:
+            raise JobError(
+                f"{self._mode.name}: the workers start with different parameters: call "
+                "torch.manual_seed before you build the model"
+            )
 
     def rejoin(self) -> None:
         """Another trainer may have entered other memberships since this one has trained."""
@@ -166,6 +183,12 @@ class ElasticState:
         first = self.position.applied_steps - self.position.step_in_epoch
         return self.membership.shares_at(first + step_in_epoch), self.seat.collective.rank
 
+    @property
+    def course(self) -> Course:
+        """What decides which samples come next."""
+        prefetch_steps = self.membership.prefetch_steps
+        return Course(self.position, self.seat.collective, self.shares_in_epoch, prefetch_steps)
+
     def recover(self, cause: str, reason: str) -> None:
         """Enter a new rendezvous and be consistent again; returns when training can go on.
 
@@ -175,7 +198,7 @@ class ElasticState:
         """
         logger.info("entering a new rendezvous: %s", reason)
         self._clock.current = ("rendezvous", time.perf_counter())
-        self._pipeline.forget(self.seat.collective)
+        self._pipeline.discard(self.seat.collective)
         self.leave_if_due()
         self._restart()
         self._meet()
@@ -260,7 +283,7 @@ class ElasticState:
             with self.last_state.applying():
                 self._pipeline.drain(self.seat.collective)
         except Interrupted:  # not all have left; who goes on takes these steps anew
-            self._pipeline.forget(self.seat.collective)
+            self._pipeline.discard(self.seat.collective)
 
     def evaluated(self, metrics: dict[str, float], *, is_keeper: bool) -> None:
         """Keep the state that has the best result, if it is for this worker to do so."""
@@ -407,8 +430,9 @@ class ElasticState:
                 order=self._loader.order,
                 parts=self._replica.names,
                 staleness_bound=self._pipeline.bound,
-                numerics=self.numerics,
-                work=self.work,
+                numerics=self._numerics,
+                mode=self._mode.name,
+                work=self._work,
                 micro_batch_size=self._sizing.largest,
             )
             try:

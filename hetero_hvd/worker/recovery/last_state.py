@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 from hetero_hvd.worker.comm.horovod import Interrupted
 from hetero_hvd.worker.recovery.replica import Replica
-from hetero_hvd.worker.step.in_flight import TakeAgain
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ class LastState:
         self._is_torn = True
         try:
             yield
-        except (Interrupted, TakeAgain):
+        except Interrupted:
             self._is_torn = False
             raise
         self._is_torn = False

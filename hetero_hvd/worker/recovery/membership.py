@@ -42,6 +42,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         prefetch_steps: Steps that it may load ahead.
         staleness_bound: Steps that it may have under way after a step.
         numerics: What its bits depend on, `; ` between two facts; empty if that does not matter.
+        mode: Name of its training mode.
         micro_batch_size: Samples in one of its forward passes at most; 0 = not limited.
         work: What it trains, and on what.
         is_new: Whether its script has not begun its loop yet, whatever it has from a checkpoint.
@@ -62,6 +63,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     prefetch_steps: int
     staleness_bound: int = 0
     numerics: str = ""
+    mode: str = ""
     micro_batch_size: int = 0
     work: Workload = Workload()
     is_new: bool = False
@@ -119,6 +121,11 @@ class WorkerMembership:
         """The newest plan, in force or about to be."""
         return self._plans[-1]
 
+    @property
+    def started_apart(self) -> bool:
+        """Whether all members have come without state, and with different models."""
+        return self.consistency.broadcast and self.consistency.num_fresh == len(self.workers)
+
     def follow(self, plan: BatchPlan, *, applied_steps: int) -> None:
         """Switch to `plan` from its `from_step` on.
 
@@ -160,7 +167,7 @@ def exchange_reports(collective: Collective, report: Report) -> list[Report]:
 
 def _facts(report: Report) -> dict[str, object]:
     """What must be the same on all workers, in words."""
-    bound = f"{report.staleness_bound}" + ", wait_free" * report.work.wait_free
+    bound = f"{report.staleness_bound}" + f", {report.mode}" * report.work.shares_vary
     return {
         **report.order.facts,
         "staleness bound": bound,
@@ -289,7 +296,7 @@ def _first_plan(collective: Collective, reports: list[Report], planner: Planner)
             devices=tuple(report.work.device for report in reports),
             memory_bytes=tuple(report.work.memory_bytes for report in reports),
             model=reports[0].work.model,
-            wait_free=reports[0].work.wait_free,
+            shares_vary=reports[0].work.shares_vary,
         )
         payload = msgspec.msgpack.encode(planner.joined(event))
     return msgspec.msgpack.decode(gather_bytes(collective, payload, "plan")[0], type=BatchPlan)

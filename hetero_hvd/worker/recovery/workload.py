@@ -20,18 +20,18 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         device: Its model.
         memory_bytes: Of a GPU; 0 on a CPU, where it says nothing about the speed.
         undivided: Samples that are never split between workers, >= 1.
-        wait_free: Whether it takes in a step what it gets done.
+        shares_vary: Whether a worker takes in a step what it gets done, whatever the plan says.
     """
 
     model: str = ""
     device: str = ""
     memory_bytes: float = 0.0
     undivided: int = 1
-    wait_free: bool = False
+    shares_vary: bool = msgspec.field(default=False, name="wait_free")
 
 
 def describe_workload(
-    model: torch.nn.Module, options: StepOptions, device: torch.device
+    model: torch.nn.Module, options: StepOptions, device: torch.device, *, shares_vary: bool
 ) -> Workload:
     """Describe what a trainer was given; gradients are scaled for float16 only."""
     parts = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in model.named_parameters()]
@@ -42,5 +42,5 @@ def describe_workload(
         device=describe_device(device),
         memory_bytes=device_memory_bytes(device),
         undivided=options.undivided,
-        wait_free=bool(options.wait_free),
+        shares_vary=shares_vary,
     )

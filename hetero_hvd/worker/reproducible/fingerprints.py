@@ -15,7 +15,6 @@ from hetero_hvd.messages.launch import WorkerLaunch
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.recovery.replica import Replica
-from hetero_hvd.worker.reproducible.mode import Reproducible
 
 logger = logging.getLogger(__name__)
 
@@ -25,22 +24,23 @@ class Fingerprints:
 
     Args:
         parts: Name to model, optimizer, position, …
-        mode: None: nothing is recorded, but `take` works.
+        numerics: What bits depend on beside the script; empty: nothing is recorded, but `take`
+            works.
         launch: The file, and how often; without a file nothing is recorded, either.
     """
 
     def __init__(
         self,
         parts: Mapping[str, Stateful],
-        mode: Reproducible | None,
+        numerics: str,
         launch: WorkerLaunch,
     ) -> None:
         file = launch.fingerprints
         self._parts = {name: Replica({name: part}) for name, part in parts.items()}
-        self._file = KeptFile(Path(file), logger.error) if file and mode is not None else None
+        self._file = KeptFile(Path(file), logger.error) if file and numerics else None
         self._every = launch.job.fingerprint_steps
         self._results: list[dict[str, Any]] = []
-        self._numerics = "" if mode is None else mode.numerics
+        self._numerics = numerics
 
     def take(self) -> str:
         """The digest of all parts; 32 hexadecimal digits."""

@@ -13,7 +13,7 @@ import torch
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.model.registered import ModelSlot
-from hetero_hvd.worker.step.buffer_average import Kept
+from hetero_hvd.worker.reduction.buffer_average import Kept
 
 
 class GrainBuffers:

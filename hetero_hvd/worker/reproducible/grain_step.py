@@ -9,8 +9,9 @@ scaler, optimizer) sees sums only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import Parameter
@@ -18,19 +19,24 @@ from torch.nn import Parameter
 from hetero_hvd.core.data.grains import Stream
 from hetero_hvd.core.numerics.fixed_point import NON_FINITE, SMALLEST, UNUSED
 from hetero_hvd.errors import InvariantError, UserError
-from hetero_hvd.worker.comm.horovod import Collective
+from hetero_hvd.worker.comm.horovod import Collective, Handle
 from hetero_hvd.worker.data.repeatable import Repeatable
 from hetero_hvd.worker.data.seeding import Seeds
-from hetero_hvd.worker.data.share_loader import Slice
+from hetero_hvd.worker.data.share_loader import ShareLoader, Slice
+from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
-from hetero_hvd.worker.micro_batch.split import Loss, own_memory, to_device
-from hetero_hvd.worker.model.registered import Digest
+from hetero_hvd.worker.micro_batch.split import Loss, mean_and_weight, own_memory, to_device
+from hetero_hvd.worker.model.check import ModelCheck
+from hetero_hvd.worker.model.registered import Digest, Registered
 from hetero_hvd.worker.options import StepOptions
+from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger
 from hetero_hvd.worker.reproducible.fixed_point_sums import FixedPointSums
 from hetero_hvd.worker.reproducible.grain_buffers import GrainBuffers
-from hetero_hvd.worker.reproducible.mode import Reproducible, refuse_model
-from hetero_hvd.worker.step.in_flight import ExchangeTrigger, TakeAgain, no_trigger
-from hetero_hvd.worker.step.step import Step
+from hetero_hvd.worker.reproducible.requirements import GrainSettings, refuse_model
+from hetero_hvd.worker.step.non_finite import NonFiniteGuard
+from hetero_hvd.worker.step.optimizer_update import OptimizerUpdate
+from hetero_hvd.worker.step.passes import Passes
+from hetero_hvd.worker.step.training_step import AppliedStep, Course, Retry, planned_parts
 
 
 class Scales:
@@ -48,15 +54,46 @@ class Scales:
         self.exponents = dict(state)
 
 
-class GrainStep(Step):
-    """See the module's docstring, and `Step` for the order of calls.
+class _Gathered(NamedTuple):
+    """What the workers have told of a step whose sums are under way."""
+
+    handle: Handle
+
+    def is_done(self, collective: Collective) -> bool:
+        """See `Submitted`."""
+        return collective.is_done(self.handle)
+
+
+class Told(NamedTuple):
+    """What all workers have told of a step.
+
+    Attributes:
+        losses: Mean losses times their weights, in the order of the grains.
+        weights: Their weights.
+        observed: The largest exponents of each tensor.
+        is_urgent: Whether any worker wants an exchange of timings.
+    """
+
+    losses: list[float]
+    weights: list[float]
+    observed: list[int]
+    is_urgent: bool
+
+
+class GrainStep:
+    """See the module's docstring, and `TrainingStep` for what each method promises.
 
     Args:
         model: The user's model.
         optimizer: The user's optimizer.
         options: How to take a step.
         device: Where the model is.
-        mode: Of the reproducible mode.
+        loader: Hands out this worker's grains.
+        settings: How grains are computed and added up.
+
+    Attributes:
+        passes: See `TrainingStep`.
+        in_flight: The step that is submitted and not applied yet, if there is one.
     """
 
     def __init__(
@@ -65,43 +102,75 @@ class GrainStep(Step):
         optimizer: torch.optim.Optimizer,
         options: StepOptions,
         device: torch.device,
-        mode: Reproducible,
+        *,
+        loader: ShareLoader,
+        settings: GrainSettings,
     ) -> None:
-        super().__init__(model, optimizer, options, device)
-        self._mode = mode
+        sizing = MicroBatchSizer(settings.grain, device, is_fixed=True)
+        self.passes = Passes(device, sizing, options.scaler)
+        self.in_flight: deque[_Gathered] = deque()
+        self._options = options
+        self._settings = settings
         self._model = model
-        self._grain_buffers = GrainBuffers()
-        self.scales = self._scales = Scales()
+        self._loader = loader
+        self._registered = Registered(model)
+        self._check = ModelCheck(model, optimizer)
+        self._check.run()
+        self._update = OptimizerUpdate(optimizer, options, device)
+        self._guard = NonFiniteGuard()
+        self._buffers = GrainBuffers()
+        self._scales = Scales()
         self._parameters: dict[str, Parameter] = {}
         self._sums: FixedPointSums | None = None
         self._losses: list[torch.Tensor] = []
         self._weights: list[float] = []
         self._used: list[bool] = []
-        self._is_second_try = self._has_failed = False
+        self._is_prepared = self._is_second_try = self._has_failed = False
         self._loss_functions = Repeatable("the loss function", model)
-        self._grain = 0
-        self.sizing = MicroBatchSizer(mode.grain, device, is_fixed=True)
+        self._grain = self._num_samples = 0
 
-    def begin(self, collective: Collective, part: Slice) -> None:  # noqa: ARG002 - see `Step`
+    @property
+    def state(self) -> Mapping[str, Stateful]:
+        """The scales of the sums."""
+        return {"scales": self._scales}
+
+    def parts(self, course: Course) -> Iterator[Slice]:
+        """One in each step, as the plan says."""
+        return planned_parts(self._loader, course)
+
+    def check_evaluation(self) -> None:
+        """All workers are at the same step, always."""
+
+    def begin(self, collective: Collective, part: Slice, *, again: bool = False) -> None:  # noqa: ARG002
         """Start a step on this worker's grains."""
-        self._start(part)
-        self._is_second_try = self.again
+        self.passes.begin(part)
+        self._is_second_try = again
         self._has_failed = False
         self._is_prepared = False
         self._seeds.use(Stream.SCRIPT)
 
+    def _prepare(self) -> None:
+        """Once in a step, as late as can be: the script may change the model until it computes."""
+        if self._is_prepared:
+            return
+        self._is_prepared = True
+        with self.passes.clock.phase("optimizer"):  # what `zero_grad` would be
+            self._ask_model()
+            self._make_ready()
+            self._registered.mark()
+
     def _ask_model(self) -> None:
         """Follow what the script has changed since the last step."""
         is_new = self._registered.look()
-        self._grain_buffers.remember(self._registered.places)
+        self._buffers.remember(self._registered.places)
         if is_new:
             self._check.run()
             refuse_model(self._model)
             named = self._registered.parameters
             self._parameters = {name: p for name, p in named.items() if p.requires_grad}
-            sizes = [p.numel() for p in self._parameters.values()] + self._grain_buffers.sizes
+            sizes = [p.numel() for p in self._parameters.values()] + self._buffers.sizes
             self._sums = FixedPointSums(
-                sizes, device=self._device, fixed_point=self._mode.fixed_point
+                sizes, device=self.passes.device, fixed_point=self._settings.fixed_point
             )
 
     def _make_ready(self) -> None:
@@ -109,59 +178,67 @@ class GrainStep(Step):
         for parameter in self._registered.parameters.values():
             parameter.grad = None
         assumed = [self._scales.exponents.setdefault(name, 0) for name in self._names()]
-        sums.begin(assumed, num_grains=self._mode.num_grains)
+        sums.begin(assumed, num_grains=self._settings.num_grains)
         self._losses = []
         self._weights = []
         self._used = [False] * len(self._parameters)
 
-    def try_smaller(self) -> bool:
+    def try_smaller(self) -> Retry:
         """A grain is never cut: the step begins anew, once, with what memory was given back."""
         if self._has_failed:
-            return False
+            return Retry.IMPOSSIBLE
         self._has_failed = True
-        self._grain_buffers.restore()
-        self._start(self._current())
+        self._buffers.restore()
+        self.passes.begin(self.passes.part)
         self._make_ready()
-        self.clock.take()
-        return True
+        self.passes.clock.take()
+        return Retry.PART
 
     def micro_batches(self, batch: Sequence[Any]) -> Iterator[Sequence[Any]]:
         """The grains on the device, in order, with everything reset for each."""
-        part = self._current()
+        passes = self.passes
+        part = passes.part
         if not part.num_samples:
             return
         self._prepare()
         if part.grains is None:
             raise InvariantError("a part of a step has no grains")
-        first = part.first_sample // self._mode.grain
-        self.sizing.choose(part.num_samples)
+        first = part.first_sample // self._settings.grain
+        passes.sizing.choose(part.num_samples)
         pieces = zip(part.grains.sizes, part.grains.pieces(batch), strict=True)
-        for self._grain, (num_samples, piece) in enumerate(pieces, first):
-            with self.clock.phase("transfer"):
-                moved = [own_memory(to_device(item, self._device)) for item in piece]
-                self._micro = (num_samples, False)
-                self._put_back()
+        for self._grain, (self._num_samples, piece) in enumerate(pieces, first):
+            with passes.clock.phase("transfer"):
+                moved = [own_memory(to_device(item, passes.device)) for item in piece]
+                self._begin_grain()
             yield moved
 
     def compute(self, loss_function: Callable[..., Loss], micro_batch: Sequence[Any]) -> Loss:
-        """See `Step.compute`; what cannot be reproduced is refused."""
-        with self.forward():
+        """The user's function, in a forward pass; what cannot be reproduced is refused."""
+        with self.passes.forward():
             loss: Loss = self._loss_functions.call(
-                loss_function, micro_batch, put_back=self._put_back
+                loss_function, micro_batch, put_back=self._begin_grain
             )
         return loss
 
-    def _put_back(self) -> None:
+    def _begin_grain(self) -> None:
         """Every grain starts from the step's buffers, with its own random numbers."""
-        self._grain_buffers.restore()
+        self._buffers.restore()
         self._seeds.use(Stream.MODEL, self._grain)
 
-    def _contribute(self, mean: torch.Tensor, weight: float) -> None:
+    def backward(self, loss: Loss) -> None:
         """Backward of a grain, and its contribution to the sums."""
+        self._registered.check_unwritten()
+        mean, weight = mean_and_weight(loss, num_samples=self._num_samples)
+        if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
+            return
         self._losses.append(mean.detach().double() * weight)
         self._weights.append(weight)
-        self._differentiate(mean * (weight / self._current().global_samples))
-        num_samples, _ = self._micro
+        global_samples = self.passes.part.global_samples
+        self.passes.backward(mean * (weight / global_samples))
+        self._contribute(self._num_samples / global_samples)
+
+    def _contribute(self, ratio: float) -> None:
+        """Add what a grain, this part of the global batch, has left in gradients and buffers."""
         sums = self._prepared()
         for index, (parameter, view) in enumerate(
             zip(self._parameters.values(), sums.views, strict=False)
@@ -177,74 +254,90 @@ class GrainStep(Step):
             view.view_as(parameter).copy_(gradient)
             parameter.grad = None
             self._used[index] = True
-        self._grain_buffers.write_changes(
-            sums.views[len(self._parameters) :], num_samples / self._current().global_samples
-        )
+        self._buffers.write_changes(sums.views[len(self._parameters) :], ratio)
         sums.add()
 
-    def launch(self, collective: Collective, urgency: ExchangeTrigger = no_trigger) -> int:
-        """Submit this worker's grains; see `Step.launch`."""
+    def part_done(self, collective: Collective) -> bool:  # noqa: ARG002 - see `TrainingStep`
+        """A step has one part."""
+        return True
+
+    def submit(self, collective: Collective, urgency: ExchangeTrigger) -> int:
+        """Submit this worker's grains."""
         self._prepare()
-        part, sums = self._current(), self._prepared()
-        self._hold(part)
-        used = [*self._used, *[bool(self._weights)] * self._grain_buffers.number]
-        is_urgent = urgency(part.num_samples, self.clock.busy_seconds)
+        passes, sums = self.passes, self._prepared()
+        num_samples = passes.part.num_samples
+        passes.hold(num_samples)
+        used = [*self._used, *[bool(self._weights)] * self._buffers.number]
+        is_urgent = urgency(num_samples, passes.clock.busy_seconds)
         rows = self._rows(sums.observed(used), is_urgent)
         handle = collective.gather_rows_async(rows, "grains")
         sums.launch(collective, bucket_bytes=self._options.bucket_bytes)
-        self.in_flight.append(handle)
-        return part.num_samples
+        self.in_flight.append(_Gathered(handle))
+        return num_samples
 
-    def land(self, collective: Collective) -> float:
-        """Wait for the sums over all workers, and apply them; see `Step.land`.
+    def apply_oldest(self, collective: Collective) -> AppliedStep | None:
+        """Wait for the sums over all workers, and apply them.
 
-        Raises:
-            Interrupted: A reduction broke.
-            TakeAgain: A value was too large or too small for its scale; all workers see it.
+        A value that was too large or too small for its scale is seen by all workers: they take the
+        step again.
         """
-        part, sums = self._current(), self._prepared()
-        with self.clock.phase("comm_wait"):
-            gathered = collective.wait(self.in_flight[0])
-            losses, weights, observed = self._read(collective, gathered.tolist())
+        part, sums = self.passes.part, self._prepared()
+        with self.passes.clock.phase("comm_wait"):
+            gathered = collective.wait(self.in_flight[0].handle)
+            told = self._read(collective, gathered.tolist())
             sums.wait(collective)
-        if self._options.scaler is None and not _are_finite(losses, observed):
-            is_mine = not all(map(math.isfinite, self._own_losses()))
-            guilty = self._bad_numbers.guilty(collective, is_mine=is_mine)
-            self._bad_numbers.step_is_bad(collective, guilty)
-            self._grain_buffers.drop()
+        if self._options.scaler is None and not _are_finite(told.losses, told.observed):
+            self._skip(collective)
+            loss = math.nan
+        else:
+            self._guard.step_is_good()
+            if not self._follow(told.observed):
+                return None
             self.in_flight.popleft()
-            return math.nan
-        self._bad_numbers.step_is_good()
-        self._follow(observed)
+            self._apply(told)
+            weight = sum(told.weights)
+            loss = sum(told.losses) / weight if weight else 0.0
+        return AppliedStep(loss=loss, num_samples=part.global_samples, is_urgent=told.is_urgent)
+
+    def _skip(self, collective: Collective) -> None:
+        is_mine = not all(map(math.isfinite, self._own_losses()))
+        guilty = self._guard.guilty(collective, is_mine=is_mine)
+        self._guard.step_is_bad(collective, guilty)
+        self._buffers.drop()
         self.in_flight.popleft()
-        weight = sum(weights)
-        with self.clock.phase("optimizer"):
+
+    def _apply(self, told: Told) -> None:
+        part, weight = self.passes.part, sum(told.weights)
+        with self.passes.clock.phase("optimizer"):
             factor = part.global_samples / weight if weight else 0.0
-            number = self._grain_buffers.number
             self._update.clear()
-            sums.decode([factor] * len(self._parameters) + [1.0] * number)
-            self._publish(observed)
+            factors = [factor] * len(self._parameters) + [1.0] * self._buffers.number
+            self._prepared().decode(factors)
+            self._write_back(told.observed)
             self._seeds.use(Stream.UPDATE)
             self._update.apply(list(self._parameters.values()))
-            Seeds(self._mode.seed, part.epoch, part.step_in_epoch + 1).use(Stream.SCRIPT)
-        return sum(losses) / weight if weight else 0.0
+            Seeds(self._settings.seed, part.epoch, part.step_in_epoch + 1).use(Stream.SCRIPT)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """The buffers are again as after the last update; the step begun is dropped."""
-        self._grain_buffers.restore()
+        self._buffers.restore()
 
-    def undo(self) -> None:
-        """Forget a step that was not applied."""
+    def abort(self) -> None:
+        """Drop a step that was not applied."""
         self.in_flight.clear()
-        self._grain_buffers.drop()
+        self._buffers.drop()
+
+    def release(self) -> None:
+        """Training is over: let go of the model."""
+        self._registered.forget()
 
     @property
     def _seeds(self) -> Seeds:
-        part = self._current()
-        return Seeds(self._mode.seed, part.epoch, part.step_in_epoch)
+        part = self.passes.part
+        return Seeds(self._settings.seed, part.epoch, part.step_in_epoch)
 
     def _names(self) -> list[str]:
-        return [*self._parameters, *self._grain_buffers.names]
+        return [*self._parameters, *self._buffers.names]
 
     def _prepared(self) -> FixedPointSums:
         """The sums of the step."""
@@ -263,38 +356,35 @@ class GrainStep(Step):
         return torch.tensor(rows, dtype=torch.float64)
 
     def _digest(self) -> Digest:
-        part = self._current()
+        part = self.passes.part
         return self._registered.digest(part.epoch, part.step_in_epoch)
 
-    def _read(
-        self, collective: Collective, rows: list[list[float]]
-    ) -> tuple[list[float], list[float], list[int]]:
-        """Losses and weights in the order of the grains, and the largest exponents.
+    def _read(self, collective: Collective, rows: list[list[float]]) -> Told:
+        """What was gathered.
 
         Raises:
             JobError: The workers' models differ.
         """
-        losses, weights = [], []
+        losses, weights, is_any_urgent = [], [], False
         num_tensors, at = len(self._names()), 0
         observed = [UNUSED] * num_tensors
-        self.is_urgent = False
         while at < len(rows):
             (num_grains, is_urgent), theirs = rows[at : at + 2]
             self._registered.check_alike(
-                collective, theirs, digest=self._digest(), part=self._current(), num_workers=1
+                collective, theirs, digest=self._digest(), part=self.passes.part, num_workers=1
             )
-            self.is_urgent |= is_urgent > 0
+            is_any_urgent |= is_urgent > 0
             at += 2 + int(num_grains)
             losses += [loss for loss, _ in rows[at - int(num_grains) : at]]
             weights += [weight for _, weight in rows[at - int(num_grains) : at]]
             exponents = [int(exponent) for exponent, _ in rows[at : at + num_tensors]]
             observed = [max(pair) for pair in zip(observed, exponents, strict=True)]
             at += num_tensors
-        return losses, weights, observed
+        return Told(losses, weights, observed, is_any_urgent)
 
-    def _follow(self, observed: list[int]) -> None:
-        """Set the scales that the maxima ask for; take the step again if they were wrong for it."""
-        fixed_point, exponents = self._mode.fixed_point, self._scales.exponents
+    def _follow(self, observed: list[int]) -> bool:
+        """Set the scales that the maxima ask for; gives whether those of this step were right."""
+        fixed_point, exponents = self._settings.fixed_point, self._scales.exponents
         found = dict(zip(self._names(), observed, strict=True))
         wrong = [n for n, e in found.items() if fixed_point.is_wrong(exponents[n], e)]
         if wrong and self._is_second_try:
@@ -304,11 +394,12 @@ class GrainStep(Step):
         for name in wrong:
             exponents[name] = max(found[name], SMALLEST)
         if wrong:
-            raise TakeAgain
+            return False
         for name, exponent in found.items():
             exponents[name] = fixed_point.next_assumed(exponents[name], exponent)
+        return True
 
-    def _publish(self, observed: list[int]) -> None:
+    def _write_back(self, observed: list[int]) -> None:
         """The sums become gradients and buffers."""
         views = self._prepared().views
         for view, exponent in zip(views, observed, strict=True):
@@ -321,7 +412,7 @@ class GrainStep(Step):
                 parameter.grad = None
                 continue
             parameter.grad = view.view_as(parameter).to(parameter.dtype)
-        self._grain_buffers.publish(views[len(self._parameters) :])
+        self._buffers.publish(views[len(self._parameters) :])
 
 
 def _are_finite(losses: Iterable[float], observed: Iterable[int]) -> bool:

@@ -21,7 +21,10 @@ PLAN_TIMEOUT_SECONDS = 2.0
 
 
 class Planner(Protocol):
-    """Used by rank 0 only, but for `evaluated`."""
+    """Used by rank 0 only, but for `use_grain` and `evaluated`."""
+
+    def use_grain(self, grain: int) -> None:
+        """Plan in grains of so many samples from now on; before anything else."""
 
     def joined(self, event: WorkersJoined) -> BatchPlan:
         """The first plan of a membership."""
@@ -86,6 +89,9 @@ class DriverPlanner:
 
     def __init__(self, client: DriverClient) -> None:
         self._client = client
+
+    def use_grain(self, grain: int) -> None:
+        """The driver knows: it has started this worker's job with that grain."""
 
     def joined(self, event: WorkersJoined) -> BatchPlan:
         """Ask the driver; if it does not answer in time, divide evenly."""

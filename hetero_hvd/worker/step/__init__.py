@@ -1,1 +1,1 @@
-"""One optimizer step: forward, backward, exact reduction, update; several may be under way."""
+"""What the steps of all training modes are made of: passes, reduction, update, order."""

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from hetero_hvd.worker.step.in_flight import InFlightStep
+from hetero_hvd.worker.reduction.in_flight import InFlightStep
 from hetero_hvd.worker.step.optimizer_update import OptimizerUpdate
 
 STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
-from hetero_hvd.worker.step.in_flight import ExchangeTrigger
-from hetero_hvd.worker.step.staleness import Staleness
-from hetero_hvd.worker.step.step import Step
+from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger
+from hetero_hvd.worker.step.training_mode import TrainingMode
+from hetero_hvd.worker.step.training_step import AppliedStep, StepResult, TrainingStep
 
 
 class Pipeline:
@@ -21,13 +21,19 @@ class Pipeline:
 
     Args:
         step: Computes and applies them.
-        staleness: The bound.
+        mode: For the bound, and whether a worker can lag behind.
         applied: Called with the loss of each applied step, in order.
     """
 
-    def __init__(self, step: Step, staleness: Staleness, applied: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        step: TrainingStep,
+        mode: TrainingMode,
+        applied: Callable[[float], None],
+    ) -> None:
         self._step = step
-        self._staleness = staleness
+        self._staleness = mode.staleness
+        self._may_lag = mode.staleness.bound > 0 and not mode.shares_vary
         self._applied = applied
         self._lag = 0
 
@@ -35,11 +41,6 @@ class Pipeline:
     def num_in_flight(self) -> int:
         """Steps that are taken and not applied yet."""
         return len(self._step.in_flight)
-
-    @property
-    def varies(self) -> bool:
-        """Whether a worker's samples differ from step to step."""
-        return False
 
     @property
     def bound(self) -> int:
@@ -54,50 +55,59 @@ class Pipeline:
         """
         return {"staleness": self.num_in_flight, "lag": self._lag} if self.bound else {}
 
-    def take(self, collective: Collective, urgency: ExchangeTrigger) -> int | None:
-        """Submit the step that was computed, and apply what is due.
+    def take(self, collective: Collective, urgency: ExchangeTrigger) -> StepResult:
+        """A part is computed: if its step is complete, submit it, and apply what is due.
 
         Args:
             collective: The rendezvous.
-            urgency: See `Step.launch`.
-
-        Returns:
-            Samples of this worker in the step that was submitted; None: in none.
+            urgency: See `TrainingStep.submit`.
 
         Raises:
-            Interrupted: The rendezvous broke; call `forget`.
-            TakeAgain: Compute the step again.
+            Interrupted: The rendezvous broke; call `discard`.
         """
-        if self.bound:
-            self._lag = sum(flight.is_done(collective) for flight in self._step.in_flight)
-        num_samples = self._step.launch(collective, urgency)
-        while self._step.is_due:
-            self._land(collective)
-        return num_samples
+        step = self._step
+        if not step.part_done(collective):
+            return StepResult(is_taken=True)
+        if self._may_lag:
+            self._lag = sum(flight.is_done(collective) for flight in step.in_flight)
+        num_samples = step.submit(collective, urgency)
+        is_urgent = False
+        while len(step.in_flight) > self._staleness.now:
+            applied = self._apply_oldest(collective)
+            if applied is None:
+                return StepResult(again=True)
+            is_urgent = applied.is_urgent
+        return StepResult(is_taken=True, num_samples=num_samples, is_urgent=is_urgent)
 
     def drain(self, collective: Collective) -> None:
         """Apply all that is under way.
 
         Raises:
-            Interrupted: The rendezvous broke; call `forget`.
+            Interrupted: The rendezvous broke; call `discard`.
         """
-        self._step.put_back()  # the script may have left its loop before the step was computed
+        self._step.restore()  # the script may have left its loop before the step was computed
         while self._step.in_flight:
-            self._land(collective)
+            self._apply_oldest(collective)
 
-    def forget(self, collective: Collective) -> None:
+    def discard(self, collective: Collective) -> None:
         """The rendezvous broke: apply what was reduced before, drop the rest.
 
         Dropped steps are computed anew, as the position of the data follows the applied steps.
         """
-        self._step.put_back()
+        self._step.restore()
         flights = self._step.in_flight
         try:
             while self.bound and flights and flights[0].is_done(collective):
-                self._land(collective)
+                self._apply_oldest(collective)
         except Interrupted:
             pass  # this one and those behind it are lost
-        self._step.undo()
+        self._step.abort()
 
-    def _land(self, collective: Collective) -> None:
-        self._applied(self._step.land(collective))
+    def _apply_oldest(self, collective: Collective) -> AppliedStep | None:
+        """What was applied; None: its sums could not be used, and all under way is dropped."""
+        applied = self._step.apply_oldest(collective)
+        if applied is None:
+            self._step.abort()
+        elif applied.num_samples:
+            self._applied(applied.loss)
+        return applied

@@ -61,8 +61,5 @@ class Staleness:
 
 
 def staleness_of(options: StepOptions) -> Staleness:
-    """What the options ask for; wait-free rounds are at least one step late, from the first on."""
-    bound = options.staleness_bound or 0
-    if options.wait_free:
-        return Staleness(max(1, bound))
-    return Staleness(bound, options.staleness_warmup_steps or 0)
+    """What the options ask for."""
+    return Staleness(options.staleness_bound or 0, options.staleness_warmup_steps or 0)

@@ -13,23 +13,23 @@ class StepTimes:
     """The timings of one worker.
 
     Args:
-        varies: See `TimingWindow`.
+        shares_vary: See `TimingWindow`.
 
     Attributes:
         has_changed: Whether its speed is another one since a few steps.
         ended_at: End of the last step, `time.perf_counter`.
     """
 
-    def __init__(self, *, varies: bool = False) -> None:
-        self._varies = varies
-        self._window = TimingWindow(varies=varies)
+    def __init__(self, *, shares_vary: bool = False) -> None:
+        self._shares_vary = shares_vary
+        self._window = TimingWindow(shares_vary=shares_vary)
         self._hurry = SpeedChangeDetector()
         self.has_changed = self._is_another = False
         self.ended_at = time.perf_counter()
 
     def forget(self) -> None:
         """What was before says nothing any more."""
-        self._window = TimingWindow(varies=self._varies)
+        self._window = TimingWindow(shares_vary=self._shares_vary)
 
     def look(
         self, share: int, own_seconds: float, evaluation_seconds: float, *, planned: int

@@ -185,12 +185,12 @@ class TimingWindow:
     """This worker's timings since the last exchange.
 
     Args:
-        varies: Whether shares differ from step to step, so that their mean tells more than the
+        shares_vary: Whether shares differ from step to step, so that their mean tells more than the
             steps with the last one.
     """
 
-    def __init__(self, *, varies: bool = False) -> None:
-        self._varies = varies
+    def __init__(self, *, shares_vary: bool = False) -> None:
+        self._shares_vary = shares_vary
         self._share = -1
         self._num_samples = self._num_steps = 0
         self._sums: dict[str, float] = {}
@@ -203,7 +203,7 @@ class TimingWindow:
             seconds: Columns of `StepTiming`, without their unit, to the value of this step; and
                 `reducing`, seconds with a reduction under way.
         """
-        if share != self._share and not self._varies:
+        if share != self._share and not self._shares_vary:
             self._num_samples = 0
             self._num_steps = 0
             self._sums = {}

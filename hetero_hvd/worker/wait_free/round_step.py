@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.share_loader import Slice
+from hetero_hvd.worker.data.stateful import Stateful
+from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
+from hetero_hvd.worker.micro_batch.split import Loss, mean_and_weight
+from hetero_hvd.worker.model.sync_batch_norm import find_rounds
 from hetero_hvd.worker.options import StepOptions
-from hetero_hvd.worker.step.in_flight import ExchangeTrigger, InFlightStep, no_trigger
+from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger, InFlightStep
+from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.staleness import Staleness
-from hetero_hvd.worker.step.step import Step
+from hetero_hvd.worker.step.step_reduction import StepReduction
+from hetero_hvd.worker.step.training_step import AppliedStep, Course, Retry
+from hetero_hvd.worker.wait_free.rounds import ChunkRounds
 
 
-class RoundStep(Step):
-    """The rounds of one model; each is as large as it became.
+class RoundStep:
+    """The rounds of one model; each is as large as it became. See `TrainingStep` for the methods.
 
     A sample counts the same whichever worker takes it: gradients are summed with their weights and
     divided by the sum of all weights. The learning rate is scaled for each round, as its size
@@ -27,13 +36,12 @@ class RoundStep(Step):
         optimizer: The user's optimizer.
         options: How to take a step.
         device: Where the model is.
+        sizing: Bounds the micro-batches.
+        rounds: Which chunks this worker takes.
         staleness: How many rounds may be under way.
 
     Attributes:
-        num_samples: Of this worker in the round that is being computed.
-        num_chunks: The same, in chunks.
-        round_samples: Samples of all workers in the last round that was reduced.
-        counts: Chunks that each worker took in it, in rank order.
+        passes: See `TrainingStep`.
 
     Raises:
         UserError: The model has layers that meet the other workers.
@@ -45,106 +53,158 @@ class RoundStep(Step):
         optimizer: torch.optim.Optimizer,
         options: StepOptions,
         device: torch.device,
+        *,
+        sizing: MicroBatchSizer,
+        rounds: ChunkRounds,
         staleness: Staleness,
     ) -> None:
-        super().__init__(model, optimizer, options, device, staleness)
-        if self.rounds.is_needed:
+        self.passes = Passes(device, sizing, options.scaler)
+        self._sums = StepReduction(
+            model,
+            optimizer,
+            options,
+            device,
+            clock=self.passes.clock,
+            staleness=staleness,
+            may_repeat=False,
+        )
+        if find_rounds(model).is_needed:
             raise UserError(
                 "wait_free: layers that normalise over all workers would wait for them: use "
                 "torch's BatchNorm, or leave out wait_free"
             )
+        self._rounds = rounds
+        self._staleness = staleness
         self._exponent = _lr_exponent(options.wait_free_lr, optimizer)
         self._is_open = False
         self._chunk_end: torch.cuda.Event | None = None
-        self.num_samples = self.num_chunks = 0
-        self.round_samples = 0
-        self.counts: tuple[int, ...] = ()
 
-    def begin(self, collective: Collective, part: Slice) -> None:
+    @property
+    def in_flight(self) -> deque[InFlightStep]:
+        """The rounds that are submitted and not applied yet."""
+        return self._sums.in_flight
+
+    @property
+    def state(self) -> Mapping[str, Stateful]:
+        """Nothing: which chunks are done is a part of the position."""
+        return {}
+
+    def parts(self, course: Course) -> Iterator[Slice]:
+        """Chunk by chunk; the script may have left its loop before a round was full."""
+        self.restore()
+        return self._rounds.slices(course)
+
+    def check_evaluation(self) -> None:
+        """Workers are at different places in an epoch: they can meet at its end only."""
+        self._rounds.check_evaluation()
+
+    def begin(self, collective: Collective, part: Slice, *, again: bool = False) -> None:  # noqa: ARG002
         """Go on with the round, or start one."""
         if self._is_open:
-            self._slice = part
+            self.passes.go_on(part)
             return
-        super().begin(collective, part)
         self._is_open = True
+        self.passes.begin(part)
+        self._sums.begin(collective, part)
 
-    def chunk_done(self) -> None:
-        """The part that was begun is computed."""
-        num_samples = self._current().num_samples
-        self.num_samples += num_samples
-        self.num_chunks += num_samples > 0
-        if self._device.type == "cuda":
+    def micro_batches(self, batch: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """The chunk in pieces on the device, in order."""
+        passes = self.passes
+        num_samples = passes.part.num_samples
+        if num_samples:
+            self._sums.prepare()
+            yield from passes.pieces(batch, passes.sizing.choose(num_samples))
+
+    def compute(self, loss_function: Callable[..., Loss], micro_batch: Sequence[Any]) -> Loss:
+        """The user's function, in a forward pass."""
+        with self.passes.forward():
+            return loss_function(*micro_batch)
+
+    def backward(self, loss: Loss) -> None:
+        """Add one micro-batch's contribution to the gradients; nothing is reduced yet."""
+        passes = self.passes
+        self._sums.check_unwritten()
+        mean, weight = mean_and_weight(loss, num_samples=passes.num_samples)
+        if weight:  # a mean over nothing is NaN: it must not spoil the sum
+            self._sums.add(mean, weight, is_last=False)
+            passes.backward(mean * (weight / passes.part.global_samples))
+
+    def try_smaller(self) -> Retry:
+        """The chunks of this round are computed again, in smaller pieces.
+
+        What they had added to the gradients cannot be told from what the failed one has added.
+        """
+        passes = self.passes
+        self._rounds.restart()
+        if not passes.sizing.fail():
+            return Retry.IMPOSSIBLE
+        self._sums.restart()
+        passes.begin(passes.part)
+        passes.clock.take()  # what was in vain is not the time that the round takes
+        return Retry.STEP
+
+    def part_done(self, collective: Collective) -> bool:
+        """A chunk is computed; a round is full at its limit, or when nobody has to wait for it."""
+        passes, rounds = self.passes, self._rounds
+        rounds.chunk_done(passes.part.num_samples)
+        if passes.device.type == "cuda":
             self._keep_pace()
-        if self.emulation is not None:
-            with self.clock.phase("backward"):
-                self.emulation.hold(self._began_at, self.num_samples, is_last=False)
+        passes.hold(rounds.num_samples, is_last=False)
+        return rounds.is_full(lambda: self._may_submit(collective))
 
     def _keep_pace(self) -> None:
         """Let the device have one chunk ahead, no more: what is counted has to be computed."""
         before, self._chunk_end = self._chunk_end, torch.cuda.Event()
-        self._chunk_end.record(torch.cuda.current_stream(self._device))
+        self._chunk_end.record(torch.cuda.current_stream(self.passes.device))
         if before is not None:
-            with self.clock.phase("backward"):
+            with self.passes.clock.phase("backward"):
                 before.synchronize()
 
-    def try_smaller(self) -> bool:
-        """Memory does not suffice: the chunks of this round are computed again, in smaller pieces.
+    def _may_submit(self, collective: Collective) -> bool:
+        flights = self._sums.in_flight
+        return len(flights) < max(1, self._staleness.now) or flights[0].is_done(collective)
 
-        What they had added to the gradients cannot be told from what the failed one has added.
-        """
-        self.num_samples = self.num_chunks = 0
-        self.has_restarted = super().try_smaller()
-        return self.has_restarted
-
-    def launch(self, collective: Collective, urgency: ExchangeTrigger = no_trigger) -> int:
-        """Submit what this worker has added to the round; see `Step.launch`."""
-        self._slice = self._current()._replace(num_samples=self.num_samples)
-        num_samples = super().launch(collective, urgency)
-        self._close()
+    def submit(self, collective: Collective, urgency: ExchangeTrigger) -> int:
+        """Submit what this worker has added to the round."""
+        passes, rounds = self.passes, self._rounds
+        num_samples = rounds.num_samples
+        self._sums.prepare()
+        passes.hold(num_samples)
+        passes.sizing.done()
+        is_urgent = urgency(num_samples, passes.clock.busy_seconds)
+        chunks = [0.0] * collective.size
+        chunks[collective.rank] = float(rounds.num_chunks)
+        part = passes.part._replace(num_samples=num_samples)
+        counts = (float(num_samples), *chunks)
+        self._sums.submit(collective, part, is_urgent=is_urgent, counts=counts)
+        rounds.submitted()
+        self._is_open = False
         return num_samples
 
-    def land(self, collective: Collective) -> float:
-        """Wait for the oldest round under way, and apply it; see `Step.land`.
+    def apply_oldest(self, collective: Collective) -> AppliedStep | None:
+        """Wait for the oldest round under way, and apply it; an empty one changes nothing."""
+        totals = self._sums.wait(collective)
+        num_samples, *chunks = totals.counts
+        size_ratio = num_samples / self.in_flight[0].part.global_samples
+        lr_factor = size_ratio**self._exponent
+        applied = self._sums.apply(collective, totals, num_samples=num_samples, lr_factor=lr_factor)
+        self._rounds.reduced([round(count) for count in chunks])
+        return applied
 
-        A round without samples changes nothing.
-        """
-        flight: InFlightStep = self.in_flight[0]
-        loss = super().land(collective)
-        samples, *counts = (round(value) for value in flight.totals[3:-2].tolist())
-        self.round_samples = samples
-        self.counts = tuple(counts)
-        return loss
-
-    def put_back(self) -> None:
-        """Drop the round that was begun."""
-        self._close()
-        super().put_back()
-
-    def _close(self) -> None:
+    def restore(self) -> None:
+        """The same, and the round that was begun is dropped."""
         self._is_open = False
-        self.num_samples = self.num_chunks = 0
+        self._rounds.restart()
+        self._sums.restore()
 
-    def _contribute(self, mean: torch.Tensor, weight: float) -> None:
-        """Backward without a reduction: more may follow."""
-        self._differentiate(mean * (weight / self._current().global_samples))
+    def abort(self) -> None:
+        """Drop all rounds that were not applied."""
+        self.restore()
+        self._sums.abort()
 
-    def _own_counts(self) -> Sequence[float]:
-        counts = [0.0] * self._collective.size
-        counts[self._collective.rank] = float(self.num_chunks)
-        return (float(self.num_samples), *counts)
-
-    @property
-    def _may_take_again(self) -> bool:
-        return False
-
-    def _apply(self, flight: InFlightStep, weight: float) -> None:
-        samples = float(flight.totals[3])
-        if not samples:
-            return
-        size_ratio = samples / flight.part.global_samples
-        flight.gradients.publish(self._factor(flight, weight))
-        self._buffers.publish(flight.buffers, samples)
-        self._update.apply(self._reducer.parameters, size_ratio**self._exponent)
+    def release(self) -> None:
+        """See `TrainingStep`."""
+        self._sums.release()
 
 
 def _lr_exponent(rule: str, optimizer: torch.optim.Optimizer) -> float:

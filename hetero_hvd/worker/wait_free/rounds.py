@@ -8,20 +8,15 @@ reduced, and the step is scaled by that. See `core.data.chunks` for who takes wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 from hetero_hvd.core.data.chunks import ChunkQueues, Progress
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.data.share_loader import ShareLoader, Slice
-from hetero_hvd.worker.recovery.elastic_state import ElasticState
-from hetero_hvd.worker.step.in_flight import ExchangeTrigger
-from hetero_hvd.worker.step.pipeline import Pipeline
-from hetero_hvd.worker.step.staleness import Staleness
+from hetero_hvd.worker.step.training_step import Course
 from hetero_hvd.worker.wait_free.chunk_loader import ChunkLoader
-from hetero_hvd.worker.wait_free.round_step import RoundStep
 
 
 class ChunkRounds:
@@ -29,24 +24,25 @@ class ChunkRounds:
 
     Args:
         loader: The script's.
-        step: Computes them, and counts those of the round.
         chunk_size: Samples in a chunk, > 0.
         num_ahead: Rounds that may be under way while one is computed, > 0.
+
+    Attributes:
+        num_samples: Samples that this worker has computed in the round under way.
+        num_chunks: The same, in chunks.
     """
 
-    def __init__(
-        self, loader: ShareLoader, step: RoundStep, chunk_size: int, num_ahead: int
-    ) -> None:
+    def __init__(self, loader: ShareLoader, chunk_size: int, num_ahead: int) -> None:
         self._loader = loader
-        self.step = step
         self._size = chunk_size
         self._num_ahead = num_ahead
         self._queues: ChunkQueues | None = None
         self._position = Position()
         self._rank = self._number = 0
         self._under_way: deque[int] = deque()
+        self.num_samples = self.num_chunks = 0
 
-    def slices(self, state: ElasticState) -> Iterator[Slice]:
+    def slices(self, course: Course) -> Iterator[Slice]:
         """Chunk by chunk, as long as this membership lasts; an empty one where there is none now.
 
         Each must have been computed before the next is asked for.
@@ -54,27 +50,25 @@ class ChunkRounds:
         Raises:
             UserError: The position is not one between chunks.
         """
-        position = self._position = state.position
-        collective = state.seat.collective
+        position = self._position = course.position
         num_chunks = self._loader.num_chunks(self._size)
         queues = self._queues = ChunkQueues(
             num_chunks=num_chunks,
-            num_workers=collective.size,
+            num_workers=course.collective.size,
             chunks_per_round=max(1, self._loader.global_batch_size // self._size),
             num_ahead=self._num_ahead,
-            prefetch=state.membership.prefetch_steps,
+            prefetch=course.prefetch_steps,
             progress=self._progress(position),
         )
-        self._rank = collective.rank
+        self._rank = course.collective.rank
         self._number = 0
         self._under_way.clear()
-        self.step.put_back()  # the script may have left this loop before the round was full
         own = queues.queues[self._rank]
         chunks = ChunkLoader(self._loader, position.epoch, self._size, own)
         while not queues.is_done:
             num_samples, batch = 0, None
-            if self.step.num_chunks < self._limit:
-                num_samples, batch = chunks.load(own[sum(self._under_way) + self.step.num_chunks])
+            if self.num_chunks < self._limit:
+                num_samples, batch = chunks.load(own[sum(self._under_way) + self.num_chunks])
             total = self._loader.global_batch_size
             yield Slice(self._number, num_samples, total, batch, position.epoch)
 
@@ -87,27 +81,37 @@ class ChunkRounds:
         if self._queues is not None and not self._queues.is_done:
             raise UserError("wait_free: evaluate after the loop over trainer.batches(), not in it")
 
-    def is_full(self, may_launch: Callable[[], bool]) -> bool:
+    def chunk_done(self, num_samples: int) -> None:
+        """A chunk of so many samples is computed; with 0 there was none."""
+        self.num_samples += num_samples
+        self.num_chunks += num_samples > 0
+
+    def restart(self) -> None:
+        """What was computed of the round under way does not count; its chunks come again."""
+        self.num_samples = self.num_chunks = 0
+
+    def is_full(self, may_submit: Callable[[], bool]) -> bool:
         """Whether this worker's part of the round is to be submitted.
 
         Args:
-            may_launch: Whether the round before is reduced.
+            may_submit: Whether the round before is reduced.
         """
-        if self.step.num_chunks >= self._limit:
+        if self.num_chunks >= self._limit:
             return True
         target = self._known.target(self._rank)
-        return self.step.num_chunks >= target and may_launch()
+        return self.num_chunks >= target and may_submit()
 
-    def launched(self, num_chunks: int) -> None:
-        """The round is submitted, with so many chunks of this worker: the next one begins."""
-        self._under_way.append(num_chunks)
+    def submitted(self) -> None:
+        """The round is submitted with what this worker has computed: the next one begins."""
+        self._under_way.append(self.num_chunks)
         self._number += 1
+        self.restart()
 
-    def landed(self, counts: tuple[int, ...]) -> None:
+    def reduced(self, counts: Sequence[int]) -> None:
         """The oldest round is reduced; the position learns which chunks are done.
 
         Args:
-            counts: What each worker took.
+            counts: Chunks that each worker took, in rank order.
         """
         self._under_way.popleft()
         self._known.landed(counts)
@@ -139,50 +143,3 @@ class ChunkRounds:
                 f"{self._size}: resume with micro_batch_size={size}"
             )
         return Progress(**known)
-
-
-class RoundPipeline(Pipeline):
-    """Takes chunks until a round is full.
-
-    Args:
-        rounds: Which chunks, and what computes and applies them.
-        staleness: How many rounds may be under way.
-        applied: Called with the loss of each applied round, in order.
-    """
-
-    def __init__(
-        self, rounds: ChunkRounds, staleness: Staleness, applied: Callable[[float], None]
-    ) -> None:
-        super().__init__(rounds.step, staleness, applied)
-        self._rounds = rounds
-
-    @property
-    def varies(self) -> bool:
-        """They do: rounds are as large as they become."""
-        return True
-
-    def take(self, collective: Collective, urgency: ExchangeTrigger) -> int | None:
-        """A chunk is computed: go on with the round, or submit it; see `Pipeline.take`."""
-        step, rounds = self._rounds.step, self._rounds
-        if step.has_restarted:
-            step.has_restarted = False
-            return None
-        step.chunk_done()
-        if not rounds.is_full(lambda: self._may_launch(collective)):
-            return None
-        num_chunks = step.num_chunks
-        num_samples = step.launch(collective, urgency)
-        rounds.launched(num_chunks)
-        while step.is_due:
-            self._land(collective)
-        return num_samples
-
-    def _may_launch(self, collective: Collective) -> bool:
-        flights = self._step.in_flight
-        return len(flights) < max(1, self._staleness.now) or flights[0].is_done(collective)
-
-    def _land(self, collective: Collective) -> None:
-        loss = self._rounds.step.land(collective)
-        self._rounds.landed(self._rounds.step.counts)
-        if self._rounds.step.round_samples:
-            self._applied(loss)

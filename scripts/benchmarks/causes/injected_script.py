@@ -114,7 +114,7 @@ def main() -> None:
         for x, y in trainer.batches():
             trainer.step(lambda x, y: cross_entropy(model(x), y), x, y)
             if fault.begins() and script.kind == "compute":
-                emulation = trainer._step.emulation  # noqa: SLF001 - a fault, injected
+                emulation = trainer._step.passes.emulation  # noqa: SLF001 - a fault, injected
                 assert emulation is not None  # noqa: S101 - or there is no fault
                 emulation.slow_down(script.ratio)
 

@@ -150,7 +150,7 @@ def _train(job: Job, options: dict[str, Any], *, seed: int, order_seed: int) -> 
             lambda x, y: {"loss": cross_entropy(model(x), y)}, DataLoader(held_out, 64)
         )
     last = losses[-max(1, len(losses) // 10) :]
-    reason = trainer._staleness.reason  # noqa: SLF001 - told to the driver, which is not there
+    reason = trainer._mode.staleness.reason  # noqa: SLF001 - told to the driver, which is not there
     return {"held_out": found["loss"], "training": sum(last) / len(last), "ended": reason}
 
 

@@ -65,7 +65,7 @@ def watch(trainer: hetero_hvd.Trainer) -> Stopwatch:
     """Time everything that is measured in or after each step."""
     stopwatch = Stopwatch()
     step, state = trainer._step, trainer._state  # noqa: SLF001 - their owner's bench
-    clock = step.clock
+    clock = step.passes.clock
     stopwatch.watch(clock, "phase", "take")
     phase = clock.phase
     clock.phase = lambda name: TimedBlock(stopwatch, phase(name))  # type: ignore[method-assign]

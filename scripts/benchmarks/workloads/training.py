@@ -143,7 +143,7 @@ def train_hetero(job: Job) -> None:
             if trainer.is_leader and is_applied:
                 record.add(loss)
             if trainer.applied_steps == job.slow_step and place.worker.node == job.slow_node:
-                emulation = trainer._step.emulation  # noqa: SLF001 - a fault, injected
+                emulation = trainer._step.passes.emulation  # noqa: SLF001 - a fault, injected
                 assert emulation is not None  # noqa: S101 - or there is no fault
                 emulation.slow_down(2.0)
     if trainer.is_leader and record is not None:

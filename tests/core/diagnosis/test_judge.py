@@ -165,7 +165,7 @@ def test_what_comes_and_goes_is_still_known_after_a_small_move(run):
 
 def test_where_there_are_no_plans_nothing_is_said_of_shares(run):
     """In wait-free rounds each worker takes what it can."""
-    run.join(ALPHA, BETA, wait_free=True)
+    run.join(ALPHA, BETA, shares_vary=True)
     run.exchanges(12, row(), row(compute=0.3))
     kinds = {finding.kind for finding in run.judge.findings()}
     assert "imbalance" not in kinds

@@ -143,6 +143,9 @@ class Plans:
             **{name: getattr(self.plan, name) for name in self.plan.__struct_fields__} | values
         )
 
+    def use_grain(self, grain):
+        """The divisions are of whole grains anyway."""
+
     def evaluated(self, event):
         """Of no interest."""
 

@@ -53,7 +53,7 @@ STACKS = {
         "the end of trainer.epochs()",
     ),
     "the last step under way": ((*DRAIN, "trainer.py _drain", BATCHES), "trainer.step()"),
-    "it computes": (("step/step.py backward", "trainer.py step"), ""),
+    "it computes": (("synchronous/synchronous_step.py backward", "trainer.py step"), ""),
 }
 
 

@@ -48,6 +48,14 @@ def counting(slow=0.0, bound=1, failing=(), **options):
         trainer = trainer_of(model, optimizer, bound, **options)
         trainer._state._seat = seat
         sizes, calls = [], Counter()
+        apply_oldest = trainer._step.apply_oldest
+
+        def watched(collective):
+            applied = apply_oldest(collective)
+            sizes.append(applied.num_samples)
+            return applied
+
+        trainer._step.apply_oldest = watched
 
         def loss(rows):
             calls["all"] += 1
@@ -60,11 +68,8 @@ def counting(slow=0.0, bound=1, failing=(), **options):
 
         for _ in trainer.epochs(EPOCHS):
             for (mine,) in trainer.batches():
-                before = trainer.applied_steps
                 trainer.step(loss, mine)
                 calls["samples"] += len(mine)
-                if trainer.applied_steps > before:
-                    sizes.append(trainer._step.round_samples)
         return {
             "model": model.per_sample.tolist(),
             "checksum": Replica({"model": model, "optimizer": optimizer}).checksum(),
@@ -138,7 +143,7 @@ def test_training_follows_the_definition():
     rounds = defaultdict(list)
 
     def loss(rows):
-        rounds[trainer._state.position.epoch, trainer._rounds._number].append(rows)
+        rounds[trainer._state.position.epoch, trainer._step._rounds._number].append(rows)
         return model(rows).square().mean()
 
     for _ in trainer.epochs(EPOCHS):

@@ -1,4 +1,4 @@
-"""The reproducible mode: who asks for it, what it demands, and what it refuses."""
+"""What the reproducible mode demands of a script and its job, and what it refuses."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from hetero_hvd.core.numerics.fixed_point import MAX_NARROW_GRAINS, NARROW, WIDE, FixedPoint
-from hetero_hvd.errors import JobError, UserError
-from hetero_hvd.worker.options import StepOptions
-from hetero_hvd.worker.recovery.elastic_state import ElasticState
-from hetero_hvd.worker.session.launch_settings import LaunchSettings
-from hetero_hvd.worker.session.plan_source import LocalPlanner
+from hetero_hvd.errors import UserError
 from hetero_hvd.worker.step.staleness import staleness_of
+from hetero_hvd.worker.step.training_mode import Script
 
 UNFIT_MODULES = {
     "OptimizedModule": "torch.compile makes other code for the shapes that a worker meets first",
@@ -27,8 +24,8 @@ UNFIT_MODULES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproducible:
-    """The mode, once it is decided.
+class GrainSettings:
+    """How grains are computed and added up.
 
     Attributes:
         grain: Samples of one forward and backward, > 0; divides the global batch.
@@ -49,73 +46,38 @@ class Reproducible:
         return "; ".join(f"{name} {value}" for name, value in facts.items())
 
 
-def decide(
-    model: torch.nn.Module,
-    loader: DataLoader[Any],
-    options: StepOptions,
-    place: LaunchSettings,
-    seed: int,
-) -> Reproducible | None:
-    """The mode that script and job ask for; None: not the reproducible one.
+def settle(script: Script) -> GrainSettings:
+    """The settings that script and job ask for.
 
-    Switches torch to deterministic algorithms, for the whole process.
-
-    Args:
-        model: The user's.
-        loader: The user's, of training.
-        options: Of the script; of what it leaves open, only the grain is not yet decided.
-        place: Of this worker in the job, which plans in grains, or does not.
-        seed: The run's.
+    Switches torch to deterministic algorithms, for the whole process. What the script leaves open,
+    the job decides.
 
     Raises:
         UserError: Something asked for cannot be reproducible.
     """
-    if not options.reproducible:
-        if options.grain is not None:
-            raise UserError(f"grain={options.grain}: only with reproducible=True")
-        return None
-    job = place.launch.job
+    options, job = script.options, script.place.launch.job
     grain = options.grain or job.grain
-    if place.driver is not None and not (job.reproducible and job.grain == grain):
+    if script.place.driver is not None and not (job.reproducible and job.grain == grain):
         planned = job.grain if job.reproducible else 1
         raise UserError(
             f"the script trains in grains of {grain}, the job plans in grains of {planned}: "
             f"start it with hetero-hvd run --reproducible --grain {grain}"
         )
-    global_batch_size = (loader.batch_size or 0) * options.accumulation_steps
+    global_batch_size = (script.loader.batch_size or 0) * options.accumulation_steps
     if global_batch_size % grain:
         raise UserError(
             f"reproducible: the global batch of {global_batch_size} samples must be a multiple of "
             f"grain={grain}"
         )
-    mode = Reproducible(
+    settings = GrainSettings(
         grain=grain,
-        seed=seed,
+        seed=script.seed,
         num_grains=global_batch_size // grain,
         fixed_point=WIDE if options.sum_bits == WIDE.bits else NARROW,
     )
-    _refuse(model, loader, options, mode)
-    _be_deterministic(model)
-    return mode
-
-
-def join(state: ElasticState, mode: Reproducible | None) -> None:
-    """Enter the job in this mode.
-
-    Raises:
-        JobError: The workers start with different models.
-    """
-    if mode is not None:
-        state.numerics = mode.numerics
-        if isinstance(state.seat.planner, LocalPlanner):
-            state.seat.planner.use_grain(mode.grain)
-    state.enter()
-    consistency = state.membership.consistency
-    if mode is not None and consistency.broadcast and consistency.num_fresh == state.num_workers:
-        raise JobError(
-            "reproducible: the workers start with different parameters: call torch.manual_seed "
-            "before you build the model"
-        )
+    _refuse(script, settings)
+    _be_deterministic(script.model)
+    return settings
 
 
 def numerics() -> dict[str, Any]:
@@ -146,20 +108,14 @@ def _cpu_model() -> str:
     return platform.machine()
 
 
-def _refuse(
-    model: torch.nn.Module,
-    loader: DataLoader[Any],
-    options: StepOptions,
-    mode: Reproducible,
-) -> None:
+def _refuse(script: Script, settings: GrainSettings) -> None:
     """Say what cannot be reproducible, by name."""
-    if options.micro_batch_size not in (None, mode.grain):
+    options = script.options
+    if options.micro_batch_size not in (None, settings.grain):
         raise UserError(
             f"reproducible: micro_batch_size={options.micro_batch_size}: leave it out, each grain "
-            f"of {mode.grain} samples is one forward and backward"
+            f"of {settings.grain} samples is one forward and backward"
         )
-    if options.wait_free:
-        raise UserError("reproducible: wait_free must be off: who is fast decides what a step is")
     if staleness_of(options).bound:
         raise UserError("reproducible: staleness_bound must be 0: faults would change the delays")
     if options.compression != "none":
@@ -167,17 +123,17 @@ def _refuse(
             f"reproducible: compression={options.compression}: rounds each worker's own sum; leave "
             "it out"
         )
-    if mode.fixed_point is NARROW and mode.num_grains > MAX_NARROW_GRAINS:
+    if settings.fixed_point is NARROW and settings.num_grains > MAX_NARROW_GRAINS:
         raise UserError(
             f"reproducible: sum_bits=32 holds {MAX_NARROW_GRAINS} grains a step, this are "
-            f"{mode.num_grains}: use larger grains or sum_bits=64"
+            f"{settings.num_grains}: use larger grains or sum_bits=64"
         )
-    if isinstance(loader.dataset, IterableDataset):
+    if isinstance(script.loader.dataset, IterableDataset):
         raise UserError(
             "reproducible: an IterableDataset cannot be read from any position: use a dataset "
             "with a length"
         )
-    refuse_model(model)
+    refuse_model(script.model)
 
 
 def refuse_model(model: torch.nn.Module) -> None:

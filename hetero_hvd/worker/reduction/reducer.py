@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
 from hetero_hvd.worker.options import DEFAULT_BUCKET_BYTES, Compression
-from hetero_hvd.worker.step.bucket import Bucket, Gradients
+from hetero_hvd.worker.reduction.bucket import Bucket, Gradients
 
 FIRST_BUCKET_BYTES = 2**20
 """As in PyTorch's DistributedDataParallel: a small first one lets the reduction begin early in the

@@ -7,23 +7,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hetero_hvd.errors import TransientError
 from hetero_hvd.worker.comm.horovod import Collective, Handle
 from hetero_hvd.worker.data.share_loader import Slice
-from hetero_hvd.worker.step.bucket import Gradients
-from hetero_hvd.worker.step.buffer_average import BufferSum
+from hetero_hvd.worker.reduction.bucket import Gradients
+from hetero_hvd.worker.reduction.buffer_average import BufferSum
 
 ExchangeTrigger = Callable[[int, float | None], bool]
 """Tells from the samples and the busy seconds of a step whether timings are to be exchanged now."""
-
-
-def no_trigger(_num_samples: int, _busy_seconds: float | None) -> bool:
-    """Nothing is urgent."""
-    return False
-
-
-class TakeAgain(TransientError):  # noqa: N818 - control flow
-    """The sums of this step cannot be used: take it again, on all workers."""
 
 
 @dataclass(kw_only=True)
@@ -34,8 +24,8 @@ class InFlightStep:
         part: This worker's part of the step.
         gradients: Of the parameters.
         buffers: Of the model; None: it has none that are averaged.
-        totals: Sum of weights, sum of weighted losses, how many workers are in a hurry; what
-            `Step._own_counts` adds; two sums of the digests of the workers' models.
+        totals: Sum of weights, sum of weighted losses, how many workers are in a hurry; what else
+            is counted; two sums of the digests of the workers' models.
         totals_handle: Of their reduction.
         own_weight: Sum of this worker's weights.
         own_loss_is_finite: This worker's.

@@ -1,0 +1,1 @@
+"""Sums over the workers: gradients in buckets, what forward passes change, and steps under way."""

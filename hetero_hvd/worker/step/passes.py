@@ -1,0 +1,120 @@
+"""The forward and backward passes of a step: in pieces that the memory holds, each phase timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.probes.phase_clock import Event, PhaseClock
+from hetero_hvd.worker.data.share_loader import Slice
+from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
+from hetero_hvd.worker.micro_batch.split import split, to_device
+from hetero_hvd.worker.step.emulation import Emulation
+
+
+class Passes:
+    """The passes of one model; they belong to the part of a step that was begun last.
+
+    Args:
+        device: Where the model is.
+        sizing: Chooses the size of the micro-batches.
+        scaler: Scales losses for float16; None: nothing does.
+
+    Attributes:
+        device: As above.
+        sizing: As above.
+        clock: The time of each phase.
+        emulation: Slows the compute down; None: it does not.
+        num_samples: Samples in the micro-batch under way.
+        is_last: Whether it is the last one of its part.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        sizing: MicroBatchSizer,
+        scaler: torch.amp.GradScaler | None,
+    ) -> None:
+        self.device = device
+        self.sizing = sizing
+        self.clock = PhaseClock(_device_event if device.type == "cuda" else None)
+        self.emulation: Emulation | None = None
+        self.num_samples = 0
+        self.is_last = False
+        self._scaler = scaler
+        self._part: Slice | None = None
+        self._began_at = 0.0
+
+    def emulate(self, emulation: Emulation | None) -> None:
+        """Take the time of another device from now on."""
+        self.emulation = emulation
+
+    def begin(self, part: Slice) -> None:
+        """A step begins with this part; its time is counted from now on."""
+        self._part = part
+        self._began_at = time.perf_counter()
+
+    def go_on(self, part: Slice) -> None:
+        """The step under way goes on with another part."""
+        self._part = part
+
+    @property
+    def part(self) -> Slice:
+        """What was begun.
+
+        Raises:
+            UserError: Nothing was.
+        """
+        if self._part is None:
+            raise UserError("no step is under way: take the batch from trainer.batches()")
+        return self._part
+
+    def pieces(self, batch: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+        """The part's batch on the device, in micro-batches of at most `size` samples."""
+        total = self.part.num_samples
+        done = 0
+        for num_samples, piece in split(batch, num_samples=total, size=size):
+            done += num_samples
+            self.num_samples = num_samples
+            self.is_last = done == total
+            with self.clock.phase("transfer"):
+                moved = [to_device(item, self.device) for item in piece]
+            yield moved
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Around the user's loss function."""
+        with self.clock.phase("forward"):
+            start = time.perf_counter()
+            yield
+            if self.emulation is not None:
+                self.emulation.stretch(start)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """One backward pass."""
+        scaled = loss if self._scaler is None else self._scaler.scale(loss)
+        with self.clock.phase("backward"):
+            start = time.perf_counter()
+            scaled.backward()
+            if self.emulation is not None:
+                self.emulation.stretch(start)
+
+    def hold(self, num_samples: int, *, is_last: bool = True) -> None:
+        """Let the compute since the step's begin take the time that it is emulated to take.
+
+        Args:
+            num_samples: Samples of this worker in the step so far.
+            is_last: Whether it has no more of them.
+        """
+        if self.emulation is not None:
+            with self.clock.phase("backward"):
+                self.emulation.hold(self._began_at, num_samples, is_last=is_last)
+
+
+def _device_event() -> Event:
+    return cast("Event", torch.cuda.Event(enable_timing=True))

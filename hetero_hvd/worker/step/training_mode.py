@@ -1,0 +1,97 @@
+"""What differs between the ways to train: each training mode is a class of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch.utils.data import DataLoader
+
+from hetero_hvd.worker.data.seeding import Seeds
+from hetero_hvd.worker.data.share_loader import ShareLoader
+from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
+from hetero_hvd.worker.options import StepOptions
+from hetero_hvd.worker.session.launch_settings import LaunchSettings
+from hetero_hvd.worker.step.staleness import Staleness, staleness_of
+from hetero_hvd.worker.step.training_step import TrainingStep
+
+
+class Script(NamedTuple):
+    """What a script has given to its trainer.
+
+    Attributes:
+        model: Moved to `device` already.
+        optimizer: Of its parameters.
+        loader: Of the training set.
+        options: How to take a step.
+        seed: The run's.
+        device: Of this worker.
+        place: Of this worker in the job.
+    """
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    loader: DataLoader[Any]
+    options: StepOptions
+    seed: int
+    device: torch.device
+    place: LaunchSettings
+
+    def sizing(self) -> MicroBatchSizer:
+        """What bounds the micro-batches of a step on this worker's device."""
+        most = self.place.launch.max_micro_batch
+        return MicroBatchSizer.of(self.options, self.device, most)
+
+
+class TrainingMode(ABC):
+    """One way to train, decided for one script; what it leaves open is as in the synchronous one.
+
+    Args:
+        script: What is trained.
+
+    Attributes:
+        name: As users call it.
+        nature: What its steps are like, in words.
+        shares_vary: Whether a worker takes in each step what it gets done, whatever the plan says.
+        needs_equal_models: Whether all workers' scripts have to start with the same parameters;
+            else all take over those of one.
+        grain: Samples that are never divided, and that are read and collated by themselves; None:
+            any number of samples can be a share.
+        staleness: How many steps may be under way.
+
+    Raises:
+        UserError: What the script has given cannot be trained in this mode; says why.
+    """
+
+    name: ClassVar[str]
+    nature: ClassVar[str]
+    shares_vary: ClassVar[bool] = False
+    needs_equal_models: ClassVar[bool] = False
+    grain: int | None = None
+
+    def __init__(self, script: Script) -> None:
+        self.staleness: Staleness = staleness_of(script.options)
+        self._script = script
+
+    @classmethod
+    @abstractmethod
+    def is_asked_for(cls, options: StepOptions) -> bool:
+        """Whether the script, or the job where the script leaves it open, asks for this mode."""
+
+    @abstractmethod
+    def make_step(self, loader: ShareLoader) -> TrainingStep:
+        """What computes and applies the steps of the script's model.
+
+        Args:
+            loader: The script's loader, divided between the workers.
+        """
+
+    @property
+    def numerics(self) -> str:
+        """All that bits depend on beside the script, `; ` between two facts; empty: no matter."""
+        return ""
+
+    def seeds(self, epoch: int, step_in_epoch: int) -> Seeds | None:  # noqa: ARG002
+        """The seeds of a step; None: random numbers go their own course on each worker."""
+        return None

@@ -1,0 +1,172 @@
+"""A step of the synchronous mode: all workers' shares of the global batch, reduced together.
+
+With a staleness bound it is applied some steps later, at the same step on all workers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hetero_hvd.worker.comm.horovod import Collective
+from hetero_hvd.worker.comm.single_process import SingleProcess
+from hetero_hvd.worker.data.share_loader import ShareLoader, Slice
+from hetero_hvd.worker.data.stateful import Stateful
+from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
+from hetero_hvd.worker.micro_batch.split import Loss, mean_and_weight
+from hetero_hvd.worker.model.sync_batch_norm import find_rounds
+from hetero_hvd.worker.options import StepOptions
+from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger, InFlightStep
+from hetero_hvd.worker.step.passes import Passes
+from hetero_hvd.worker.step.staleness import Staleness
+from hetero_hvd.worker.step.step_reduction import StepReduction
+from hetero_hvd.worker.step.training_step import AppliedStep, Course, Retry, planned_parts
+
+
+class SynchronousStep:
+    """The synchronous steps of one model; see `TrainingStep` for what each method promises.
+
+    Layers that normalise over all workers meet the others in each pass.
+
+    Args:
+        model: The user's model.
+        optimizer: The user's optimizer.
+        options: How to take a step.
+        device: Where the model is.
+        sizing: Bounds the micro-batches.
+        loader: Hands out this worker's shares.
+        staleness: How many steps may be under way.
+
+    Attributes:
+        passes: See `TrainingStep`.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        options: StepOptions,
+        device: torch.device,
+        *,
+        sizing: MicroBatchSizer,
+        loader: ShareLoader,
+        staleness: Staleness,
+    ) -> None:
+        self.passes = Passes(device, sizing, options.scaler)
+        self._sums = StepReduction(
+            model,
+            optimizer,
+            options,
+            device,
+            clock=self.passes.clock,
+            staleness=staleness,
+            may_repeat=True,
+        )
+        self._rounds = find_rounds(model)
+        self._loader = loader
+        self._collective: Collective = SingleProcess()
+
+    @property
+    def in_flight(self) -> deque[InFlightStep]:
+        """See `TrainingStep`."""
+        return self._sums.in_flight
+
+    @property
+    def state(self) -> Mapping[str, Stateful]:
+        """Nothing."""
+        return {}
+
+    def parts(self, course: Course) -> Iterator[Slice]:
+        """One in each step, as the plan says."""
+        return planned_parts(self._loader, course)
+
+    def check_evaluation(self) -> None:
+        """All workers are at the same step, always."""
+
+    def begin(self, collective: Collective, part: Slice, *, again: bool = False) -> None:  # noqa: ARG002
+        """Start a step on this worker's part of the global batch."""
+        self.passes.begin(part)
+        self._collective = collective
+        self._rounds.begin_step()
+        self._sums.begin(collective, part)
+
+    def micro_batches(self, batch: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """The batch in pieces on the device, in order."""
+        passes = self.passes
+        num_samples = passes.part.num_samples
+        if not num_samples:
+            return
+        self._sums.prepare()
+        size = passes.sizing.choose(num_samples)
+        self._sums.allow_overlap(passes.emulation is None and passes.sizing.is_proven)
+        self._rounds.agree(self._collective, -(-num_samples // size), passes.clock)
+        for micro_batch in passes.pieces(batch, size):
+            self._rounds.next()
+            yield micro_batch
+
+    def compute(self, loss_function: Callable[..., Loss], micro_batch: Sequence[Any]) -> Loss:
+        """The user's function, in a forward pass."""
+        with self.passes.forward():
+            return loss_function(*micro_batch)
+
+    def backward(self, loss: Loss) -> None:
+        """Add one micro-batch's contribution to the gradients."""
+        passes = self.passes
+        self._sums.check_unwritten()
+        mean, weight = mean_and_weight(loss, num_samples=passes.num_samples)
+        if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
+            self._rounds.help_backward()
+            return
+        self._sums.add(mean, weight, is_last=passes.is_last)
+        passes.backward(mean * (weight / passes.part.global_samples))
+
+    def try_smaller(self) -> Retry:
+        """Begin the step anew with smaller micro-batches, if any; gradients under way stay."""
+        passes = self.passes
+        if not passes.sizing.fail():
+            return Retry.IMPOSSIBLE
+        self._sums.restart()
+        passes.begin(passes.part)
+        passes.clock.take()  # what was in vain is not the time that the step takes
+        if self._rounds.is_open:
+            self._collective.cut()
+            self._rounds.break_off("out of memory: all take the step again")
+            return Retry.MEMBERSHIP
+        return Retry.PART
+
+    def part_done(self, collective: Collective) -> bool:  # noqa: ARG002 - see `TrainingStep`
+        """A step has one part."""
+        return True
+
+    def submit(self, collective: Collective, urgency: ExchangeTrigger) -> int:
+        """Submit this worker's gradients."""
+        passes = self.passes
+        part, clock = passes.part, passes.clock
+        self._sums.prepare()
+        passes.hold(part.num_samples)
+        passes.sizing.done()
+        self._rounds.finish(collective, clock)
+        is_urgent = urgency(part.num_samples, clock.busy_seconds)
+        self._sums.submit(collective, part, is_urgent=is_urgent)
+        return part.num_samples
+
+    def apply_oldest(self, collective: Collective) -> AppliedStep | None:
+        """Wait for the oldest step under way, and apply it."""
+        totals = self._sums.wait(collective)
+        num_samples = self.in_flight[0].part.global_samples
+        return self._sums.apply(collective, totals, num_samples=num_samples)
+
+    def restore(self) -> None:
+        """See `TrainingStep`."""
+        self._sums.restore()
+
+    def abort(self) -> None:
+        """See `TrainingStep`."""
+        self._sums.abort()
+
+    def release(self) -> None:
+        """See `TrainingStep`."""
+        self._sums.release()
