@@ -279,7 +279,7 @@ def test_the_environment_is_read_in_few_places():
 
 ASKS_FOR_WAIT_FREE = {
     "hetero_hvd/config/job.py": "the job's setting",
-    "hetero_hvd/driver/workers/worker_launch.py": "takes it to the workers",
+    "hetero_hvd/messages/launch.py": "takes it to the workers",
     "hetero_hvd/messages/from_worker.py": "its name on the wire",
     "hetero_hvd/worker/options.py": "the script's option",
     "hetero_hvd/worker/training_modes.py": "the choice of the mode",

@@ -17,10 +17,10 @@ from hetero_hvd.messages import Finished, Leaving, Recovered, StepsTimed
 from hetero_hvd.messages.launch import WorkerLaunch
 from hetero_hvd.probes.phase_clock import NO_PHASE
 from hetero_hvd.worker.comm.horovod import Interrupted
-from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.data.stateful import Stateful
+from hetero_hvd.worker.recovery.agreement import Agreement
 from hetero_hvd.worker.recovery.checkpoints.keeping import Keeping
 from hetero_hvd.worker.recovery.last_state import LastState
 from hetero_hvd.worker.recovery.membership import (
@@ -32,7 +32,7 @@ from hetero_hvd.worker.recovery.membership import (
     next_rendezvous_id,
 )
 from hetero_hvd.worker.recovery.replica import Replica
-from hetero_hvd.worker.recovery.replica_check import Undecided, heal, is_check_due
+from hetero_hvd.worker.recovery.replica_check import Undecided, is_check_due
 from hetero_hvd.worker.recovery.watchdog import Watchdog
 from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.admission import WorkerContext, init
@@ -92,6 +92,7 @@ class ElasticState:
             settings=launch.checkpoints,
         )
         self.last_state = LastState(self._replica)
+        self._agreement = Agreement(self._replica, self.position, self._kept, self.last_state)
         floor_seconds = launch.job.hang_timeout_seconds
         self._check_steps = launch.check_steps
         self._clock = clock
@@ -100,7 +101,6 @@ class ElasticState:
         self._numerics = ""
         self._seat: WorkerContext | None = None
         self._membership: WorkerMembership | None = None
-        self._agreed = (FRESH, "")
         self._timed_at = (0, math.nan)
         self._times = StepTimes(shares_vary=mode.shares_vary)
         self._profile = StepProfile(self._clock, launch.traces)
@@ -255,7 +255,9 @@ class ElasticState:
             exchange.hurry(step)
         try:
             if is_check_due(self.position, self._check_steps):
-                self._compare(f"at step {self.position.applied_steps}")
+                when = f"at step {self.position.applied_steps}"
+                if self._compare(when, "checksums"):
+                    self._times.forget()
             table = None
             if exchange.is_awaited(step):
                 with self._clock.phase("comm_wait"):
@@ -318,56 +320,20 @@ class ElasticState:
         """
         try:
             self._tell_timings(self.membership.exchange.read())
-            checksum = self._compare(f"after {self.position.applied_steps} steps", "finish")
+            self._compare(f"after {self.position.applied_steps} steps", "finish")
         except Interrupted as fault:
             self.recover("fault", str(fault))
             return False
         self._kept.keep()
         worker, applied_steps = self.seat.place.worker, self.position.applied_steps
+        checksum = self._agreement.checksum
         self._profile.finish(self.seat, applied_steps - 1)
         self.seat.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
         return True
 
-    def _compare(self, when: str, name: str = "checksums") -> str:
-        """See that the replicas are equal, or make them so; gives the checksum of all."""
-        collective, workers = self.seat.collective, self.membership.workers
-        try:
-            checksum, is_healed = heal(collective, self._replica, workers, when, name)
-        except Undecided as why:
-            self.last_state.is_trusted = False
-            if name == "finish":
-                self._kept.keep()
-            words = self._kept.in_words().encode()
-            kept = gather_bytes(collective, words, "kept")[0].decode()
-            raise JobError(
-                f"{why}, and no state is held by most: a script must change them on all workers "
-                f"alike; {kept}"
-            ) from why
-        self._agreed = (self.position.applied_steps, checksum)
-        if is_healed:
-            self._times.forget()
-        return checksum
-
-    def _fall_back(self, why: Undecided) -> bool:
-        """Nobody can tell which state is right: go back to the newest checkpoint.
-
-        Returns:
-            Whether this worker has one.
-
-        Raises:
-            JobError: Nobody has.
-        """
-        self.last_state.is_trusted = False
-        step, path = self.position.applied_steps, self._kept.load()
-        found = gather_bytes(self.seat.collective, str(path or "").encode(), "fallback")
-        if not any(found):
-            raise JobError(
-                f"after step {step} {why}, no state is held by most, and there is no checkpoint: "
-                "start the job again"
-            )
-        if self.is_leader:
-            logger.error("after step %d %s: all go back to the newest checkpoint", step, why)
-        return path is not None
+    def _compare(self, when: str, name: str) -> bool:
+        workers = self.membership.workers
+        return self._agreement.compare(self.seat.collective, workers, when, name)
 
     def _tell_timings(self, table: TimingTable | None) -> None:
         if table is not None and self.is_leader:
@@ -426,7 +392,7 @@ class ElasticState:
                 global_batch_size=self._loader.global_batch_size,
                 capacity=self._capacity,
                 prefetch_steps=self._loader.prefetch_steps,
-                agreed=self._agreed[1] if self._agreed[0] == self.position.applied_steps else "",
+                agreed=self._agreement.checksum,
                 order=self._loader.order,
                 parts=self._replica.names,
                 staleness_bound=self._pipeline.bound,
@@ -444,13 +410,13 @@ class ElasticState:
                     self.last_state.is_trusted = True
                     break
                 except Undecided as why:
-                    has_state = self._fall_back(why)
+                    has_state = self._agreement.fall_back(seat.collective, why)
             except InvariantError:
                 self.last_state.is_trusted = False
                 raise
             except Interrupted as fault:
                 logger.info("the rendezvous broke: %s", fault)
                 self._restart()
-        self._agreed = self.position.applied_steps, self.membership.consistency.checksum
+        self._agreement.reached(self.membership.consistency.checksum)
         seat.reset_done()
         self._times.forget()

@@ -17,14 +17,14 @@ DOOR = str(Path(PACKAGE, "worker", "comm", "horovod.py"))
 LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platlib", "purelib"))
 
 OPERATIONS = {
-    "recover": "a new rendezvous",
-    "_meet": "a new rendezvous",
-    "enter": "the start of trainer.epochs()",
-    "finish": "the end of trainer.epochs()",
-    "_together": "trainer.evaluate()",
-    "drain": "trainer.step()",
-    "take": "trainer.step()",
-    "step_taken": "trainer.step()",
+    "ElasticState.recover": "a new rendezvous",
+    "ElasticState._meet": "a new rendezvous",
+    "ElasticState.enter": "the start of trainer.epochs()",
+    "ElasticState.finish": "the end of trainer.epochs()",
+    "ElasticState.step_taken": "trainer.step()",
+    "Evaluations._together": "trainer.evaluate()",
+    "Pipeline.drain": "trainer.step()",
+    "Pipeline.take": "trainer.step()",
     "contribute": "trainer.step()",
 }
 """Function of this package to what the script calls it; the innermost one counts."""
@@ -45,7 +45,7 @@ def waits_in(thread: int) -> tuple[str, str]:
         code = frame.f_code
         is_waiting = is_waiting or (code.co_filename == DOOR and code.co_name == "wait")
         if is_waiting and code.co_filename.startswith(PACKAGE):
-            operation = operation or OPERATIONS.get(code.co_name, "")
+            operation = operation or OPERATIONS.get(code.co_qualname, "")
         elif is_waiting and not code.co_filename.startswith(LIBRARIES):
             return operation, _place(frame)
         frame = frame.f_back
