@@ -157,7 +157,7 @@ def tell_pulse(pid: int) -> None:
         os.write(sys.stdout.fileno(), sign.encode())
 
 
-class Grace:
+class StopGrace:
     """The time between SIGTERM and SIGKILL; may change while it passes."""
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ def obey(
     orders: Iterator[bytes],
     ending: threading.Event,
     killing: threading.Event,
-    grace: Grace,
+    grace: StopGrace,
 ) -> None:
     """Read the driver's further orders; the end of the input ends the worker."""
     try:
@@ -202,7 +202,7 @@ def obey(
 
 
 def end_when_told(
-    child: subprocess.Popen[bytes], ending: threading.Event, grace: Grace, *, is_script: bool
+    child: subprocess.Popen[bytes], ending: threading.Event, grace: StopGrace, *, is_script: bool
 ) -> None:
     """SIGTERM first; what is left after the grace gets SIGKILL.
 
@@ -233,7 +233,7 @@ def main() -> int:
     first = next(orders, None)
     if first is None:
         return EXIT_CANNOT_START
-    ending, killing, grace = threading.Event(), threading.Event(), Grace()
+    ending, killing, grace = threading.Event(), threading.Event(), StopGrace()
     num_kills = num_oom_kills()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -297,3 +298,21 @@ def test_a_training_mode_is_named_where_it_is_chosen():
         if "wait_free" in path.read_text() and path.parent.name != "wait_free"
     }
     assert found == ASKS_FOR_WAIT_FREE.keys()
+
+
+def test_no_two_classes_share_a_name():
+    """Nor does a private one have another's: whoever reads a name knows what is meant."""
+    found = defaultdict(list)
+    for path in (CHECKOUT / "hetero_hvd").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found[node.name.lstrip("_")].append(relative(path))
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+def test_no_two_modules_of_a_layer_share_a_name():
+    """A layer is a folder of the package; its command `trace` may be that of the worker's trace."""
+    package = CHECKOUT / "hetero_hvd"
+    for layer in (folder for folder in package.iterdir() if folder.is_dir()):
+        names = [path.stem for path in layer.rglob("*.py") if not path.stem.startswith("__")]
+        assert sorted(names) == sorted(set(names)), layer.name

@@ -90,7 +90,7 @@ def sizes_to_try(global_batch_size: int, *, capacity: int = -1, multiple: int = 
     return sorted(tried - {0}) or [multiple]
 
 
-class Schedule:
+class SizeSchedule:
     """Decides the local batch size of each step, and when enough is known.
 
     Sizes come in blocks of some steps, rising, round after round: so a device that warms up or is

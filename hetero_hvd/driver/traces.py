@@ -15,7 +15,7 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.messages import TraceRequested, TraceWritten, WorkerId
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TraceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is wanted.
 
     Attributes:
@@ -52,7 +52,7 @@ class TraceOrders:
         """Let workers record their next steps.
 
         Args:
-            wish: Fields of `Order`.
+            wish: Fields of `TraceOrder`.
 
         Returns:
             What will happen, in words.
@@ -61,7 +61,7 @@ class TraceOrders:
             UserError: It is no such order, or a worker is not there.
         """
         try:
-            order: Order = msgspec.convert(wish, Order)
+            order: TraceOrder = msgspec.convert(wish, TraceOrder)
         except msgspec.ValidationError as error:
             raise UserError(
                 f"trace: found {wish}, must have steps, 1 to {MAX_TRACE_STEPS}, and workers as "

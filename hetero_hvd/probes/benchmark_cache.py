@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result", bound=msgspec.Struct)
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class _CachedResult(msgspec.Struct, frozen=True):
     """A file: what the measurement depends on, what was found, and whether all of it is valid."""
 
     key: dict[str, str]
@@ -75,15 +75,17 @@ def save(key: dict[str, str], result: msgspec.Struct, *, is_valid: bool) -> None
             return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        entry = _Entry(key=key, result=msgspec.Raw(msgspec.json.encode(result)), is_valid=is_valid)
+        entry = _CachedResult(
+            key=key, result=msgspec.Raw(msgspec.json.encode(result)), is_valid=is_valid
+        )
         fresh.write_bytes(msgspec.json.format(msgspec.json.encode(entry)) + b"\n")
         fresh.replace(file)
     except OSError as error:
         logger.warning("%s cannot be written: %s", file, error)
 
 
-def _read(file: Path) -> _Entry:
-    return msgspec.json.decode(file.read_bytes(), type=_Entry)
+def _read(file: Path) -> _CachedResult:
+    return msgspec.json.decode(file.read_bytes(), type=_CachedResult)
 
 
 def _file(key: dict[str, str]) -> Path:

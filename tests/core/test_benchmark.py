@@ -10,7 +10,7 @@ from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.benchmark import (
     BLOCK_STEPS,
     MAX_ROUNDS,
-    Schedule,
+    SizeSchedule,
     fit,
     is_valid,
     sizes_to_try,
@@ -90,7 +90,7 @@ def drive(schedule, seconds_of):
 
 def test_a_fast_model_is_measured_some_rounds_and_no_longer():
     """Blocks of each size, rising, round after round."""
-    schedule = Schedule([4, 8], 100.0)
+    schedule = SizeSchedule([4, 8], 100.0)
     taken, elapsed = drive(schedule, lambda _, size: 1e-3 * size)
     assert taken[: 2 * BLOCK_STEPS] == [4] * BLOCK_STEPS + [8] * BLOCK_STEPS
     assert len(taken) <= 2 * BLOCK_STEPS * (MAX_ROUNDS + 1)
@@ -100,7 +100,7 @@ def test_a_fast_model_is_measured_some_rounds_and_no_longer():
 
 def test_the_first_step_of_a_block_only_warms_up():
     """However slow it is, it is in no result."""
-    schedule = Schedule([4, 8], 10.0)
+    schedule = SizeSchedule([4, 8], 10.0)
     drive(schedule, lambda step, size: 0.5 if step % BLOCK_STEPS == 0 else 0.01 * size)
     for result in schedule.results():
         assert result.busy_seconds == pytest.approx(0.01 * result.local_batch_size)
@@ -111,7 +111,7 @@ def test_the_first_step_of_a_block_only_warms_up():
 def test_it_ends_in_time_unless_two_sizes_cannot_be_had(overhead, slope):
     """No larger size is begun that would take too long; two sizes are measured in any case."""
     sizes, budget = sizes_to_try(64), 15.0
-    schedule = Schedule(sizes, budget)
+    schedule = SizeSchedule(sizes, budget)
     _, elapsed = drive(schedule, lambda _, size: overhead + slope * size)
     two = BLOCK_STEPS * (2 * overhead + slope * sum(sizes[:2]))
     largest = schedule.results()[-1].local_batch_size
@@ -122,7 +122,7 @@ def test_it_ends_in_time_unless_two_sizes_cannot_be_had(overhead, slope):
 
 def test_the_rest_of_an_epoch_is_not_what_was_asked_for():
     """A smaller last batch teaches nothing about the size that was planned."""
-    schedule = Schedule([8], 10.0)
+    schedule = SizeSchedule([8], 10.0)
     for step in range(3):
         schedule.size_at(step, 0.0)
         schedule.observe(step, 3, 1.0)

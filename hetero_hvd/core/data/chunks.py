@@ -26,7 +26,7 @@ REMEMBERED_ROUNDS = 4
 
 
 @dataclass(kw_only=True)
-class Progress:
+class ChunksDone:
     """Which chunks of an epoch are done; equal on all workers after each round.
 
     Attributes:
@@ -61,9 +61,9 @@ class ChunkQueues:
         chunks_per_round: int,
         num_ahead: int,
         prefetch: int = 0,
-        progress: Progress | None = None,
+        progress: ChunksDone | None = None,
     ) -> None:
-        progress = progress or Progress()
+        progress = progress or ChunksDone()
         self._num_chunks = num_chunks
         self._per_round = chunks_per_round
         self._prefetch = prefetch
@@ -76,10 +76,10 @@ class ChunkQueues:
             self._open()
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> ChunksDone:
         """Where the epoch stands, without the rounds under way."""
         rest = sorted([*self._returned, *(chunk for queue in self.queues for chunk in queue)])
-        return Progress(frontier=self._frontier, returned=rest)
+        return ChunksDone(frontier=self._frontier, returned=rest)
 
     @property
     def is_done(self) -> bool:

@@ -47,7 +47,7 @@ class ChannelHandler(Protocol):
         """A genuine message."""
 
 
-class Connection:
+class Channel:
     """One worker's channel."""
 
     def __init__(
@@ -109,7 +109,7 @@ class ChannelServer:
         self._num_cut = 0
         self._key = key
         self._desk = desk
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, Channel] = {}
         self._servers: list[Server] = []
 
     @property
@@ -182,7 +182,7 @@ class ChannelServer:
             logger.warning("channel: %s cut off: %s", connection.hello.host, error)
             await socket.close(POLICY_VIOLATION)
 
-    async def _handshake(self, socket: ServerConnection) -> Connection:
+    async def _handshake(self, socket: ServerConnection) -> Channel:
         nonce = channel.challenge()
         await socket.send(nonce)
         hello, proof, session = channel.accept(self._key, nonce, await socket.recv())
@@ -193,9 +193,9 @@ class ChannelServer:
             raise ChannelError(why)
         socket.protocol.max_message_size = channel.MAX_FRAME_BYTES
         await socket.send(proof)
-        return Connection(socket, session, hello)
+        return Channel(socket, session, hello)
 
-    async def _converse(self, connection: Connection, peer: str) -> None:
+    async def _converse(self, connection: Channel, peer: str) -> None:
         host = connection.hello.host
         earlier = self._connections.get(host)
         self._connections[host] = connection

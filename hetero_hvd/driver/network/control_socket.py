@@ -129,7 +129,7 @@ def order(folder: Path, name: str, value: object) -> str:
     Args:
         folder: Of the run.
         name: `drain` or `trace`.
-        value: For `drain` NODE or NODE:SLOT, for `trace` the fields of `tracing.Order`.
+        value: For `drain` NODE or NODE:SLOT, for `trace` the fields of `traces.TraceOrder`.
 
     Returns:
         What will happen, in words.

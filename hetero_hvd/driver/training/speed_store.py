@@ -23,7 +23,7 @@ MAX_SLOTS = 64
 """Looked up on a node whose GPUs decide how many it has."""
 
 
-class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+class _KnownSpeeds(msgspec.Struct, forbid_unknown_fields=True):
     overhead_seconds: float
     seconds_per_sample: float
     largest_share: int
@@ -84,7 +84,7 @@ class CurveStore:
         for worker, curve in curves.items():
             key = self._key(worker)
             entries.pop(key, None)
-            entries[key] = _Entry(
+            entries[key] = _KnownSpeeds(
                 overhead_seconds=curve.model.overhead_seconds,
                 seconds_per_sample=curve.model.seconds_per_sample,
                 largest_share=curve.largest_share,
@@ -102,10 +102,10 @@ class CurveStore:
         emulated, device = self._emulated.get(worker.node, ""), self._devices.get(worker, "")
         return f"{worker} | {device} | {emulated} | {self._model}"
 
-    def _entries(self) -> dict[str, _Entry]:
+    def _entries(self) -> dict[str, _KnownSpeeds]:
         try:
             with open(self._path, "rb", opener=regular) as file:
-                return msgspec.json.decode(file.read(), type=dict[str, _Entry])
+                return msgspec.json.decode(file.read(), type=dict[str, _KnownSpeeds])
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError) as error:
@@ -113,7 +113,7 @@ class CurveStore:
             return {}
 
 
-def _is_sane(entry: _Entry) -> bool:
+def _is_sane(entry: _KnownSpeeds) -> bool:
     return (
         0 <= entry.overhead_seconds < math.inf
         and 0 < entry.seconds_per_sample < math.inf

@@ -13,7 +13,7 @@ from statistics import median
 import msgspec
 import torch
 
-from hetero_hvd.core.benchmark import Schedule, fit, is_valid, sizes_to_try
+from hetero_hvd.core.benchmark import SizeSchedule, fit, is_valid, sizes_to_try
 from hetero_hvd.messages.benchmark import BenchmarkLine, BenchmarkProgress, ModelMeasured
 from hetero_hvd.messages.launch import BenchmarkSettings, WorkerLaunch
 from hetero_hvd.probes import benchmark_cache
@@ -117,7 +117,7 @@ class BenchmarkState(ElasticState):
         super().__init__(parts, loader, passes, pipeline, mode=mode, work=work, launch=launch)
         self._budget_seconds = MODEL_RATIO * settings.seconds
         self._is_fresh = settings.is_fresh
-        self._schedule = Schedule([loader.global_batch_size], self._budget_seconds)
+        self._schedule = SizeSchedule([loader.global_batch_size], self._budget_seconds)
         self._key: dict[str, str] = {}
         self._began_at = 0.0
         self._reads_per_second: float | None = None
@@ -141,7 +141,7 @@ class BenchmarkState(ElasticState):
             raise SystemExit(0)
         multiple = self._sizing.largest if self._numerics else 1  # grains are not divided
         sizes = sizes_to_try(total, capacity=self.seat.place.capacity, multiple=multiple)
-        self._schedule = Schedule(sizes, self._budget_seconds)
+        self._schedule = SizeSchedule(sizes, self._budget_seconds)
         self._reads_per_second = self._read()
         self._began_at = time.perf_counter()
 

@@ -36,7 +36,7 @@ class GrainRequest:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class GrainRefusal:
     """In place of what was asked for: an error cannot leave a loader process as it is.
 
     Attributes:
@@ -63,14 +63,14 @@ class GrainDataset:
     def __len__(self) -> int:
         return self._length
 
-    def __getitems__(self, requests: Sequence[GrainRequest]) -> list[Any] | Refusal:
+    def __getitems__(self, requests: Sequence[GrainRequest]) -> list[Any] | GrainRefusal:
         """Called by torch's loader with what the batch sampler gave; the collated grains."""
         grains = []
         for request in requests:
             before = self._own.states()
             grains.append(self._collate(self._samples(request)))
             if complaint := self._own.complaint(before):
-                return Refusal(complaint)
+                return GrainRefusal(complaint)
         return grains
 
     def complaint(self, grain: int) -> str:
@@ -137,12 +137,12 @@ class GrainTrial(torch_data.Dataset[Any]):
         return self._reader.complaint(self._grain)
 
 
-def grains_of(found: list[Any] | Refusal | None) -> list[Any]:
+def grains_of(found: list[Any] | GrainRefusal | None) -> list[Any]:
     """What `GrainDataset` gave.
 
     Raises:
         UserError: It was a refusal.
     """
-    if isinstance(found, Refusal):
+    if isinstance(found, GrainRefusal):
         raise UserError(found.words)
     return found or []

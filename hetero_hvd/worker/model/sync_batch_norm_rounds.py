@@ -205,11 +205,11 @@ class SyncRounds:
         return self._collective.wait(handle)
 
 
-class _Current(threading.local):
+class _CurrentRounds(threading.local):
     rounds: SyncRounds | None = None
 
 
-_current = _Current()
+_current = _CurrentRounds()
 
 
 def current_rounds() -> SyncRounds | None:

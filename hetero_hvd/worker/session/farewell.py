@@ -35,11 +35,11 @@ def refuse_in_one_line() -> None:
 
     Nobody can tell the driver more than the exit code before this worker is admitted.
     """
-    if is_under_driver() and not isinstance(sys.excepthook, _Refusal):
-        sys.excepthook = _Refusal(sys.excepthook)
+    if is_under_driver() and not isinstance(sys.excepthook, _RefusalHook):
+        sys.excepthook = _RefusalHook(sys.excepthook)
 
 
-class _Refusal:
+class _RefusalHook:
     """An exception hook for the time before training.
 
     Args:
@@ -92,7 +92,7 @@ class Farewell:
         self._progress = progress
         self._part = part
         hook = sys.excepthook
-        self._previous_hook: Hook = hook.previous if isinstance(hook, _Refusal) else hook
+        self._previous_hook: Hook = hook.previous if isinstance(hook, _RefusalHook) else hook
         self.is_said = self.has_finished = False
         self.on_end: Callable[[], str] = lambda: ""
 

@@ -25,12 +25,12 @@ class Turn:
         self.is_over = False
 
 
-class _Current(threading.local):
+class _CurrentTrainer(threading.local):
     turn: Turn | None = None
     num_trainers = 0
 
 
-_current = _Current()
+_current = _CurrentTrainer()
 """In each thread one, as each thread may be a worker of its own."""
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
-from hetero_hvd.core.data.chunks import ChunkQueues, Progress
+from hetero_hvd.core.data.chunks import ChunkQueues, ChunksDone
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.data.share_loader import ShareLoader, Slice
@@ -127,7 +127,7 @@ class ChunkRounds:
     def _limit(self) -> int:
         return self._known.limit(self._rank, len(self._under_way))
 
-    def _progress(self, position: Position) -> Progress:
+    def _progress(self, position: Position) -> ChunksDone:
         if not position.chunks:
             done = position.used_samples
             if done % self._size and done < self._loader.num_samples:
@@ -135,11 +135,11 @@ class ChunkRounds:
                     f"wait_free: the epoch stands at sample {done}, between chunks of {self._size}:"
                     " resume without wait_free until the epoch has ended"
                 )
-            return Progress(frontier=-(-done // self._size))
+            return ChunksDone(frontier=-(-done // self._size))
         known = dict(position.chunks)
         if (size := known.pop("size")) != self._size:
             raise UserError(
                 f"wait_free: the epoch was begun in chunks of {size} samples, now they are of "
                 f"{self._size}: resume with micro_batch_size={size}"
             )
-        return Progress(**known)
+        return ChunksDone(**known)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.data.chunks import ChunkQueues, Progress
+from hetero_hvd.core.data.chunks import ChunkQueues, ChunksDone
 
 
 class Team:
@@ -69,7 +69,7 @@ def test_each_chunk_is_done_exactly_once(num_chunks, num_workers, num_ahead, pre
         progress = queues.progress
         num_workers = chance.randrange(1, 6)
     assert sorted(done) == list(range(num_chunks))
-    assert progress == Progress(frontier=num_chunks)
+    assert progress == ChunksDone(frontier=num_chunks)
 
 
 def test_the_end_of_an_epoch_is_divided():
