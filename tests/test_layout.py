@@ -316,3 +316,13 @@ def test_no_two_modules_of_a_layer_share_a_name():
     for layer in (folder for folder in package.iterdir() if folder.is_dir()):
         names = [path.stem for path in layer.rglob("*.py") if not path.stem.startswith("__")]
         assert sorted(names) == sorted(set(names)), layer.name
+
+
+def test_callbacks_are_given_not_set():
+    """No module sets one on another's object: they come in the constructor or in a call."""
+    for path in (CHECKOUT / "hetero_hvd").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                is_own = isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
+                name = getattr(target, "attr", "")
+                assert is_own or not name.startswith("on_"), f"{relative(path)}: {name}"

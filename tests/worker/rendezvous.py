@@ -202,6 +202,7 @@ def seat(hub, rank):
         client=None,
         farewell=None,
         tell=lambda _: None,
+        begin=lambda *_: None,
         reset_requested=False,
         stop_requested=False,
         leave_reason=None,

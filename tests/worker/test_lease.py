@@ -17,9 +17,8 @@ from tests.worker.session.test_driver_client import Driver, pair, start, wait_fo
 def test_the_lease_ends_when_the_driver_is_silent(start, monkeypatch):  # noqa: F811
     """The rendezvous under way is void then, so that no wait for a peer keeps it from leaving."""
     monkeypatch.setattr(client_module, "LEASE_SECONDS", 0.5)
-    driver, client, tell = pair(start)
     voided = []
-    client.on_void = lambda: voided.append(time.monotonic())
+    driver, client, tell = pair(start, on_void=lambda: voided.append(time.monotonic()))
     tell(Admit(environment={}, rendezvous_id=0))
     client.wait_for_admission()
     assert not client.is_cut_off
@@ -34,9 +33,8 @@ def test_the_lease_ends_when_the_driver_is_silent(start, monkeypatch):  # noqa: 
 def test_a_driver_that_was_paused_finds_its_members_again(start, monkeypatch):  # noqa: F811
     """The lease goes on when it answers, and can end again."""
     monkeypatch.setattr(client_module, "LEASE_SECONDS", 0.5)
-    driver, client, tell = pair(start)
     voided = []
-    client.on_void = lambda: voided.append(time.monotonic())
+    driver, client, tell = pair(start, on_void=lambda: voided.append(time.monotonic()))
     tell(Admit(environment={}, rendezvous_id=0))
     client.wait_for_admission()
     for _ in range(2):
@@ -51,9 +49,8 @@ def test_a_driver_that_was_paused_finds_its_members_again(start, monkeypatch):  
 
 def test_a_worker_that_was_replaced_does_not_wait(start):  # noqa: F811
     """The driver says so itself, and proves that it is the driver."""
-    driver, client, tell = pair(start)
     voided = []
-    client.on_void = lambda: voided.append(time.monotonic())
+    driver, client, tell = pair(start, on_void=lambda: voided.append(time.monotonic()))
     tell(Admit(environment={}, rendezvous_id=0))
     client.wait_for_admission()
     driver.close()
@@ -64,10 +61,9 @@ def test_a_worker_that_was_replaced_does_not_wait(start):  # noqa: F811
 
 def test_a_lost_member_ends_the_rendezvous_it_was_in(start):  # noqa: F811
     """The driver's word reaches the one who can end it; another admission changes nothing."""
-    _, client, tell = pair(start)
     broken, voided = [], []
-    client.on_member_lost = broken.append
-    client.on_void = lambda: voided.append(1)
+    told = {"on_member_lost": broken.append, "on_void": lambda: voided.append(1)}
+    _, _, tell = pair(start, **told)
     for rendezvous_id in (3, 4):
         tell(Admit(environment={}, rendezvous_id=rendezvous_id))
         tell(MemberLost(host="beta-0", rendezvous_id=rendezvous_id))

@@ -74,8 +74,7 @@ class Membership:
         self._wish: tuple[set[str], set[str]] = (set(), set())
         self._wished_at_seconds = self._changed_at_seconds = -math.inf
         self._voided: set[str] = set()
-        rendezvous.on_members = self._changed
-        rendezvous.on_return = self._returned
+        rendezvous.follow(on_members=self._changed, on_return=self._returned)
 
     @property
     def has_started(self) -> bool:

@@ -84,14 +84,12 @@ class Rendezvous:
 
     Attributes:
         refused: Requests answered with an error, and connections turned away.
-        on_members: Called in the loop's thread with the hosts of each new membership.
-        on_return: Called in the loop's thread with a member that asks for its next rank.
     """
 
     def __init__(self, max_descriptors: int = 2 * MAX_CONNECTIONS) -> None:
         self.refused = 0
-        self.on_members: Callable[[set[str]], None] = lambda _: None
-        self.on_return: Callable[[str], None] = lambda _: None
+        self._on_members: Callable[[set[str]], None] = lambda _: None
+        self._on_return: Callable[[str], None] = lambda _: None
         self._loop = asyncio.get_running_loop()
         self._barrier: Barrier | None = None
         self._allowed: set[str] = set()
@@ -105,6 +103,18 @@ class Rendezvous:
         self._pending_since = 0.0
         self._servers: dict[str, asyncio.Server] = {}
         self._callers = Callers(min(MAX_CONNECTIONS, max_descriptors // 2))
+
+    def follow(
+        self, *, on_members: Callable[[set[str]], None], on_return: Callable[[str], None]
+    ) -> None:
+        """Have these called in the loop's thread.
+
+        Args:
+            on_members: With the hosts of each new membership.
+            on_return: With a member that asks for its next rank.
+        """
+        self._on_members = on_members
+        self._on_return = on_return
 
     async def listen(self, address: str, host: str) -> int:
         """Accept connections of one worker: Horovod's protocol does not say who asks.
@@ -188,7 +198,7 @@ class Rendezvous:
         self._is_broken = False
         self._members = hosts
         self._known |= hosts
-        self.on_members(hosts)
+        self._on_members(hosts)
 
     def _break(self) -> None:
         self._is_broken = True
@@ -285,7 +295,7 @@ class Rendezvous:
             pending = in_daemon_thread(lambda: barrier.wait_for_rank(host, 0))
             pending.add_done_callback(lambda _: self._pending.pop(host))
             self._pending[host] = pending
-            self.on_return(host)
+            self._on_return(host)
         try:
             return await asyncio.shield(pending)
         except RuntimeError as error:  # the barrier is broken, or this worker was recorded as dead

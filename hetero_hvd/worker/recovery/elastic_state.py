@@ -36,6 +36,7 @@ from hetero_hvd.worker.recovery.replica_check import Undecided, is_check_due
 from hetero_hvd.worker.recovery.watchdog import Watchdog
 from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.admission import WorkerContext, init
+from hetero_hvd.worker.session.driver_client import Training
 from hetero_hvd.worker.session.whereabouts import waits_in
 from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.pipeline import Pipeline
@@ -141,13 +142,14 @@ class ElasticState:
         if self._mode.grain is not None:
             self.seat.planner.use_grain(self._mode.grain)
         self.last_state.checksum = ""
-        self.seat.progress = lambda: self.position.applied_steps
         if self.seat.farewell is not None:
             self.seat.farewell.begin(self.loop_left)
-        if self.seat.client is not None:
-            self.seat.client.on_beat = self._watchdog.end_if_overdue
-            self.seat.client.phase = self._phase
-            self.seat.client.waits_in = partial(waits_in, threading.get_ident())
+        watched = Training(
+            phase=self._phase,
+            waits_in=partial(waits_in, threading.get_ident()),
+            check=self._watchdog.end_if_overdue,
+        )
+        self.seat.begin(lambda: self.position.applied_steps, watched)
         self.rejoin()
         if self._membership is None:
             self._kept.prove()

@@ -17,7 +17,7 @@ import psutil
 import torch
 
 from hetero_hvd.discovery.machine import machine_identity
-from hetero_hvd.errors import UserError, WorkerFault, WorkerLostError
+from hetero_hvd.errors import InvariantError, UserError, WorkerFault, WorkerLostError
 from hetero_hvd.messages import Finished, FromWorker, Leaving
 from hetero_hvd.worker.comm.horovod import (
     Collective,
@@ -27,7 +27,7 @@ from hetero_hvd.worker.comm.horovod import (
     open_collective,
     take_slot,
 )
-from hetero_hvd.worker.session.driver_client import DriverClient
+from hetero_hvd.worker.session.driver_client import DriverClient, Training
 from hetero_hvd.worker.session.farewell import Farewell
 from hetero_hvd.worker.session.json_logs import log_records
 from hetero_hvd.worker.session.launch_settings import (
@@ -56,10 +56,8 @@ class WorkerContext:
         place: Who and where it is.
         client: The channel to our driver; None without one.
         farewell: How the driver hears of the end of the script; None without one.
-        collective: The door to the other workers.
         planner: Where plans come from; used on rank 0.
         rendezvous_id: The last membership that this process was in; see `agreed`.
-        progress: Gives the number of applied steps of the training that was begun last.
     """
 
     def __init__(self, place: LaunchSettings, *, progress: Callable[[], int]) -> None:
@@ -68,7 +66,8 @@ class WorkerContext:
         self.farewell: Farewell | None = None
         self.rendezvous_id = self._agreed_generation = 0
         self._updates: HostUpdates | None = None
-        self.progress = progress
+        self._collective: Collective | None = None
+        self._progress = progress
         self._is_terminated = False
         self._terminated_at_seconds = 0.0
         self._parting = threading.Lock()
@@ -78,7 +77,13 @@ class WorkerContext:
         if place.driver is not None:
             check_interface(place)
             prove_health(device())
-            self.client = DriverClient(place, progress=self._done, introduction=_introduction)
+            self.client = DriverClient(
+                place,
+                progress=self._done,
+                introduction=_introduction,
+                on_void=self._cut,
+                on_member_lost=self._member_lost,
+            )
             self.farewell = Farewell(
                 self.client, place.worker, progress=self._done, part=self._end_collective
             )
@@ -86,10 +91,8 @@ class WorkerContext:
             admission = self.client.wait_for_admission()
             take_slot(admission.environment)
             self.rendezvous_id = admission.rendezvous_id
-        self.collective: Collective = open_collective(is_unwanted=self._is_unwanted)
+        self._collective = open_collective(is_unwanted=self._is_unwanted)
         if self.client is not None:
-            self.client.on_void = self.collective.cut
-            self.client.on_member_lost = self._member_lost
             self._drain_on_sigterm()
         self.collective.start()
         atexit.register(self.leave)
@@ -106,7 +109,25 @@ class WorkerContext:
 
     def _done(self) -> int:
         """Applied steps, of whichever training: another one may have begun meanwhile."""
-        return self.progress()
+        return self._progress()
+
+    def begin(self, progress: Callable[[], int], training: Training) -> None:
+        """Another training begins, or the same one goes on.
+
+        Args:
+            progress: Gives the number of its applied steps.
+            training: What the driver is told of it.
+        """
+        self._progress = progress
+        if self.client is not None:
+            self.client.watch(training)
+
+    @property
+    def collective(self) -> Collective:
+        """The door to the other workers."""
+        if self._collective is None:
+            raise InvariantError("the other workers are reached only once this one is admitted")
+        return self._collective
 
     @property
     def reset_requested(self) -> bool:
@@ -152,12 +173,19 @@ class WorkerContext:
         self._agreed_generation = self.collective.generation
         self.rendezvous_id = rendezvous_id
 
+    def _cut(self) -> None:
+        """In the channel's thread: the driver is lost, and with it the membership."""
+        if self._collective is not None:
+            self._collective.cut()
+
     def _member_lost(self, rendezvous_id: int) -> None:
         """In the channel's thread; no more than a hint, as it may come too late."""
+        if self._collective is None:
+            return
         if rendezvous_id == self.rendezvous_id:
-            self.collective.cut(self._agreed_generation)
+            self._collective.cut(self._agreed_generation)
         elif rendezvous_id > self.rendezvous_id or not rendezvous_id:
-            self.collective.cut()
+            self._collective.cut()
 
     def tell(self, message: FromWorker) -> None:
         """Tell the driver, if there is one."""
@@ -192,9 +220,11 @@ class WorkerContext:
             if self._has_parted:
                 return
             self._has_parted = True
+            if self._collective is None:
+                return
             if self.leave_reason is not None or self.is_cut_off:
-                self.collective.cut()  # nobody may be there to agree on an orderly end
-            self.collective.stop()
+                self._collective.cut()  # nobody may be there to agree on an orderly end
+            self._collective.stop()
 
     def _drain_on_sigterm(self) -> None:
         """SIGTERM: finish the step and leave; a later one ends at once. An own handler stays."""

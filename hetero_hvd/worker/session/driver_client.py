@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -49,6 +49,20 @@ LEASED_TIMEOUT_SECONDS = 2.0
 """For a member to connect anew: a longer wait would outlast the lease."""
 
 
+class Training(NamedTuple):
+    """What the channel asks of the training that is under way, each time in its own thread.
+
+    Attributes:
+        phase: Gives the phase that it is in.
+        waits_in: Gives what it waits in; see `whereabouts.waits_in`.
+        check: Called before each heartbeat; may end this process.
+    """
+
+    phase: Callable[[], str] = str
+    waits_in: Callable[[], tuple[str, str]] = lambda: ("", "")
+    check: Callable[[], None] = lambda: None
+
+
 class DriverClient:
     """What the driver has told this worker, and the way to answer.
 
@@ -60,15 +74,11 @@ class DriverClient:
         progress: Called for each heartbeat; gives the number of applied steps.
         introduction: Called in the thread for each connection; gives the fields of `Ready` that say
             what this worker is.
+        on_void: Called in the thread when this worker has lost the driver.
+        on_member_lost: Called in the thread with the `rendezvous_id` of `MemberLost`.
 
     Attributes:
         reset_requested: Whether the driver wants another membership.
-        phase: Called for each heartbeat; gives the phase that the training is in.
-        on_void: Called in the thread when this worker has lost the driver.
-        on_member_lost: Called in the thread with the `rendezvous_id` of `MemberLost`.
-        on_beat: Called in the thread before each heartbeat.
-        on_trace: Called in the thread when the driver wants a trace.
-        waits_in: Called in the thread for each heartbeat; see `whereabouts.waits_in`.
     """
 
     def __init__(
@@ -77,6 +87,8 @@ class DriverClient:
         *,
         progress: Callable[[], int],
         introduction: Callable[[], Mapping[str, Any]] = lambda: {"versions": {}},
+        on_void: Callable[[], None] = lambda: None,
+        on_member_lost: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._place = place
         self._introduction = introduction
@@ -93,14 +105,20 @@ class DriverClient:
         self._heard_at_seconds = time.monotonic()
         self._is_cut_off = self._is_refused = False
         self.reset_requested = False
-        self.phase: Callable[[], str] = str
-        self.on_void: Callable[[], None] = lambda: None
-        self.on_member_lost: Callable[[int], None] = lambda _: None
-        self.on_beat: Callable[[], None] = lambda: None
-        self.on_trace: Callable[[TraceRequested], None] = lambda _: None
-        self.waits_in: Callable[[], tuple[str, str]] = lambda: ("", "")
+        self._on_void = on_void
+        self._on_member_lost = on_member_lost
+        self._training = Training()
+        self._on_trace: Callable[[TraceRequested], None] = lambda _: None
         self._thread = threading.Thread(target=self._run, name="driver-channel", daemon=True)
         self._thread.start()
+
+    def watch(self, training: Training) -> None:
+        """Tell of this training with each heartbeat from now on, in place of another one."""
+        self._training = training
+
+    def trace_with(self, on_trace: Callable[[TraceRequested], None]) -> None:
+        """Have this called, in the thread, when the driver wants a trace."""
+        self._on_trace = on_trace
 
     @property
     def plan(self) -> BatchPlan | None:
@@ -184,7 +202,7 @@ class DriverClient:
             with self._lock:
                 self._connection = self._session = None
             self._check_lease()
-            self.on_beat()
+            self._training.check()
             self._closed.wait(backoff)
             backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
 
@@ -195,7 +213,7 @@ class DriverClient:
         self._is_cut_off = self._is_refused or silent_seconds > LEASE_SECONDS
         if self._is_cut_off and not was_cut_off:
             logger.error("the driver is out of reach for %.0f s", silent_seconds)
-            self.on_void()
+            self._on_void()
         elif was_cut_off and not self._is_cut_off:
             logger.warning("the driver is within reach again")
 
@@ -252,7 +270,7 @@ class DriverClient:
                 if pong is None or pong.is_set():
                     self._heard_at_seconds, pong = time.monotonic(), connection.ping()
                 self._check_lease()
-                self.on_beat()
+                self._training.check()
                 self.send(self._heartbeat())
                 next_beat = time.monotonic() + HEARTBEAT_SECONDS
             try:
@@ -265,9 +283,12 @@ class DriverClient:
                 self._take(session.open(frame))
 
     def _heartbeat(self) -> Heartbeat:
-        operation, place = self.waits_in()
+        operation, place = self._training.waits_in()
         return Heartbeat(
-            applied_steps=self._progress(), phase=self.phase(), operation=operation, place=place
+            applied_steps=self._progress(),
+            phase=self._training.phase(),
+            operation=operation,
+            place=place,
         )
 
     def _take(self, message: FromDriver) -> None:
@@ -276,13 +297,13 @@ class DriverClient:
                 case Admit():
                     self._admission = message
                 case MemberLost():
-                    self.on_member_lost(message.rendezvous_id)
+                    self._on_member_lost(message.rendezvous_id)
                 case BatchPlan():
                     self._plan = message
                 case ResetRequested():
                     self.reset_requested = True
                 case TraceRequested():
-                    self.on_trace(message)
+                    self._on_trace(message)
                 case Stop():
                     self._stop = message
                 case ClockAsked():

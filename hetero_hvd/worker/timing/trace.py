@@ -92,7 +92,7 @@ class TraceControl:
 
     def _listen(self, seat: WorkerContext) -> None:
         if seat.client is not None:
-            seat.client.on_trace = self.request
+            seat.client.trace_with(self.request)
         is_free = signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
         if is_free and threading.current_thread() is threading.main_thread():
             wish = TraceRequested(num_steps=DEFAULT_STEPS, profiler=True, timeline=True)

@@ -99,10 +99,10 @@ def place(port, key):
     return LaunchSettings(launch=WorkerLaunch(identity=identity), key=key)
 
 
-def pair(start):
-    """A driver and a client that have met."""
+def pair(start, **more):
+    """A driver and a client that have met; the client is given more, such as `on_void`."""
     driver = start(Driver, channel.new_key())
-    client = start(DriverClient, place(driver.port, driver.key), progress=lambda: 42)
+    client = start(DriverClient, place(driver.port, driver.key), progress=lambda: 42, **more)
     connection, session = driver.next_connection()
     return driver, client, lambda message: connection.send(session.seal(message))
 

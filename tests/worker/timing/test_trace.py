@@ -29,6 +29,10 @@ class Client:
         """To the driver."""
         self.heard.append(message)
 
+    def trace_with(self, on_trace):
+        """What the driver's wish for a trace is given to."""
+        self.on_trace = on_trace
+
 
 @pytest.fixture
 def seat():
