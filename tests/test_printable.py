@@ -130,12 +130,12 @@ def nodes(folder, capsys):
         nonce=b"0" * 16,
     )
 
-    async def look_around(cluster):
+    async def scan(cluster):
         return cluster, {"alpha": advert}
 
     (folder / "nodes.yaml").write_text("nodes: [{name: alpha}]")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hetero_hvd.driver.nodes.node_discovery.look_around", look_around)
+        patch.setattr("hetero_hvd.driver.nodes.node_discovery.scan", scan)
         patch.setenv("HETERO_HVD_CLUSTER_KEY_FILE", str(folder / "key"))
         assert main(["nodes", "-f", str(folder / "nodes.yaml"), "--discover"]) == 0
     return capsys.readouterr().out

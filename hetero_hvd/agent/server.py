@@ -117,7 +117,7 @@ class AgentServer:
             return None
         page = None if self._pages is None else await self._pages.answer(request)
         if page is not None:
-            self._door.proved(connection.remote_address)
+            self._door.authenticated(connection.remote_address)
             return page
         self._door.refuse(connection.remote_address, "not for the agent")
         return connection.respond(HTTPStatus.NOT_FOUND, "")
@@ -130,7 +130,7 @@ class AgentServer:
             self._door.refuse(peer, str(error) or "no answer in time")
             await socket.close(POLICY_VIOLATION)
             return
-        self._door.proved(peer)
+        self._door.authenticated(peer)
         self._num_running += 1
         self._idle.clear()
         try:

@@ -1,7 +1,7 @@
 """nodes.yaml, environment and flags as frozen, checked settings; the only reader of YAML."""
 
 from hetero_hvd.config.cluster import ClusterConfig
-from hetero_hvd.config.effective_settings import listing
+from hetero_hvd.config.effective_settings import effective_settings
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
 from hetero_hvd.config.node import EmulateConfig, NodeConfig
 from hetero_hvd.config.nodes_file import NodesFile
@@ -14,6 +14,6 @@ __all__ = [
     "JobConfig",
     "NodeConfig",
     "NodesFile",
-    "listing",
+    "effective_settings",
     "load_cluster",
 ]

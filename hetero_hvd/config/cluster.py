@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.config.node import NodeConfig
-from hetero_hvd.config.setting import about, check
+from hetero_hvd.config.setting import check, setting
 from hetero_hvd.config.value_types import ListOf, Section
 
 LIST = "a list of at least one node, each with its own name"
@@ -24,18 +24,14 @@ class ClusterConfig:
             `environment`, `flag` or `default`.
     """
 
-    job: JobConfig = field(
-        default_factory=JobConfig, metadata=about(Section(JobConfig), "settings of the job")
-    )
-    nodes: tuple[NodeConfig, ...] = field(
-        metadata=about(
-            ListOf(
-                Section(NodeConfig),
-                LIST,
-                unique="name",
-            ),
-            "the machines; with job.discover the list may be empty",
-        )
+    job: JobConfig = setting(Section(JobConfig), "settings of the job", default_factory=JobConfig)
+    nodes: tuple[NodeConfig, ...] = setting(
+        ListOf(
+            Section(NodeConfig),
+            LIST,
+            unique="name",
+        ),
+        "the machines; with job.discover the list may be empty",
     )
     path: Path = Path("nodes.yaml")
     sources: dict[str, str] = field(default_factory=dict, compare=False)

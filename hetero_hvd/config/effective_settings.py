@@ -10,7 +10,7 @@ from hetero_hvd.config.setting import Setting, settings_of
 from hetero_hvd.config.value_types import ListOf, Section, TextMap
 
 
-def listing(cluster: ClusterConfig) -> Iterator[tuple[str, str, str]]:
+def effective_settings(cluster: ClusterConfig) -> Iterator[tuple[str, str, str]]:
     """Setting, value and source of all settings, in the order of their declaration.
 
     Values of `env` are left out, since some of them are secrets.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from hetero_hvd.config.setting import about, check, settings_of
+from hetero_hvd.config.setting import check, setting, settings_of
 from hetero_hvd.config.value_types import (
     HOST,
     METRIC,
@@ -36,246 +36,184 @@ def traced_steps(text: str | None) -> tuple[int, int]:
 class JobConfig:
     """How the job runs; each also an environment variable and a flag."""
 
-    min_np: int = field(
-        default=1, metadata=about(integer(1), "wait, or pause, until there are so many workers")
+    min_np: int = setting(integer(1), "wait, or pause, until there are so many workers", default=1)
+    max_np: int | None = setting(
+        integer(1), "use at most so many workers", default=None, default_text="all"
     )
-    max_np: int | None = field(
-        default=None, metadata=about(integer(1), "use at most so many workers", default_text="all")
-    )
-    balance: bool = field(
-        default=True, metadata=about(boolean(), "give each worker the share that it can carry")
-    )
-    rule: str = field(
+    balance: bool = setting(boolean(), "give each worker the share that it can carry", default=True)
+    rule: str = setting(
+        choice(*RULES),
+        "how shares follow from timings: "
+        + "; ".join(f"`{name}` {rule.words}" for name, rule in RULES.items()),
         default=DEFAULT_RULE,
-        metadata=about(
-            choice(*RULES),
-            "how shares follow from timings: "
-            + "; ".join(f"`{name}` {rule.words}" for name, rule in RULES.items()),
-        ),
     )
-    remember: bool = field(
+    remember: bool = setting(
+        boolean(),
+        "keep what is learnt about the workers beside the output folder, in curves.json, so "
+        "that the same training starts balanced next time",
         default=True,
-        metadata=about(
-            boolean(),
-            "keep what is learnt about the workers beside the output folder, in curves.json, so "
-            "that the same training starts balanced next time",
-        ),
     )
-    explain: bool = field(
-        default=False, metadata=about(boolean(), "print every decision of the balancer and why")
+    explain: bool = setting(
+        boolean(), "print every decision of the balancer and why", default=False
     )
-    reproducible: bool = field(
+    reproducible: bool = setting(
+        boolean(),
+        "train to the same bits on any cluster and through any fault; see "
+        "docs/guide/reproducibility.md for what that costs",
         default=False,
-        metadata=about(
-            boolean(),
-            "train to the same bits on any cluster and through any fault; see "
-            "docs/guide/reproducibility.md for what that costs",
-        ),
     )
-    grain: int = field(
+    grain: int = setting(
+        integer(1),
+        "samples of one forward and backward in the reproducible mode, which plans in whole "
+        "grains; must divide the global batch",
         default=16,
-        metadata=about(
-            integer(1),
-            "samples of one forward and backward in the reproducible mode, which plans in whole "
-            "grains; must divide the global batch",
-        ),
     )
-    fingerprint_steps: int = field(
+    fingerprint_steps: int = setting(
+        integer(0),
+        "steps between two fingerprints in the reproducible mode; 0 = after each epoch only",
         default=0,
-        metadata=about(
-            integer(0),
-            "steps between two fingerprints in the reproducible mode; 0 = after each epoch only",
-        ),
     )
-    staleness_bound: int = field(
+    staleness_bound: int = setting(
+        integer(0, 8),
+        "steps that may be under way while the next one is computed; hides jitter and slow "
+        "links, see docs/guide/staleness.md",
         default=0,
-        metadata=about(
-            integer(0, 8),
-            "steps that may be under way while the next one is computed; hides jitter and slow "
-            "links, see docs/guide/staleness.md",
-        ),
     )
-    staleness_warmup_steps: int = field(
-        default=100,
-        metadata=about(integer(0), "first steps without staleness, as early gradients change fast"),
+    staleness_warmup_steps: int = setting(
+        integer(0), "first steps without staleness, as early gradients change fast", default=100
     )
-    wait_free: bool = field(
+    wait_free: bool = setting(
+        boolean(),
+        "no plan: each worker computes until the step before is reduced; see "
+        "docs/guide/staleness.md",
         default=False,
-        metadata=about(
-            boolean(),
-            "no plan: each worker computes until the step before is reduced; see "
-            "docs/guide/staleness.md",
-        ),
     )
-    baseline_steps: int = field(
-        default=0,
-        metadata=about(
-            integer(0), "first steps with uniform shares, so that the summary can compare"
-        ),
+    baseline_steps: int = setting(
+        integer(0), "first steps with uniform shares, so that the summary can compare", default=0
     )
-    output: str | None = field(
+    output: str | None = setting(
+        PATH,
+        "folder of this run alone, for logs, records and checkpoints",
         default=None,
-        metadata=about(
-            PATH,
-            "folder of this run alone, for logs, records and checkpoints",
-            default_text="runs/ and the start time in UTC",
-        ),
+        default_text="runs/ and the start time in UTC",
     )
-    start_timeout_seconds: float = field(
+    start_timeout_seconds: float = setting(
+        number(above=0),
+        "in which a worker that is not ready yet may do nothing; what its script computes "
+        "before the loop has the time that it needs, unless min_np workers are ready",
         default=60.0,
-        metadata=about(
-            number(above=0),
-            "in which a worker that is not ready yet may do nothing; what its script computes "
-            "before the loop has the time that it needs, unless min_np workers are ready",
-        ),
     )
-    heartbeat_timeout_seconds: float = field(
-        default=4.0,
-        metadata=about(number(above=0), "silence after which a worker is killed and replaced"),
+    heartbeat_timeout_seconds: float = setting(
+        number(above=0), "silence after which a worker is killed and replaced", default=4.0
     )
-    hang_timeout_seconds: float = field(
+    hang_timeout_seconds: float = setting(
+        number(above=0),
+        "shortest time after which a worker that hangs in its own part of a step (its data "
+        "loader, for example) ends itself; 20 times the usual duration if that is longer",
         default=30.0,
-        metadata=about(
-            number(above=0),
-            "shortest time after which a worker that hangs in its own part of a step (its data "
-            "loader, for example) ends itself; 20 times the usual duration if that is longer",
-        ),
     )
-    checkpoint_seconds: float = field(
-        default=60.0,
-        metadata=about(number(minimum=0), "between two checkpoints in the output folder; 0 = none"),
+    checkpoint_seconds: float = setting(
+        number(minimum=0), "between two checkpoints in the output folder; 0 = none", default=60.0
     )
-    checkpoint_keep: int = field(
-        default=2, metadata=about(integer(1), "newest checkpoints that are kept")
-    )
-    checkpoint_best: str | None = field(
+    checkpoint_keep: int = setting(integer(1), "newest checkpoints that are kept", default=2)
+    checkpoint_best: str | None = setting(
+        METRIC,
+        "metric of evaluate() whose best checkpoint is kept as well; with - in front, less is "
+        "better",
         default=None,
-        metadata=about(
-            METRIC,
-            "metric of evaluate() whose best checkpoint is kept as well; with - in front, less is "
-            "better",
-            default_text="none",
-        ),
+        default_text="none",
     )
-    gloo_timeout_seconds: int = field(
-        default=30,
-        metadata=about(integer(1, 86400), "longest wait inside one collective before it fails"),
+    gloo_timeout_seconds: int = setting(
+        integer(1, 86400), "longest wait inside one collective before it fails", default=30
     )
-    elastic_timeout_seconds: float = field(
-        default=600.0,
-        metadata=about(number(above=0), "wait for min_np workers before giving up; Horovod's own"),
+    elastic_timeout_seconds: float = setting(
+        number(above=0), "wait for min_np workers before giving up; Horovod's own", default=600.0
     )
-    max_restarts: int = field(
-        default=3,
-        metadata=about(integer(0), "restarts of one slot within 10 minutes; then it is given up"),
+    max_restarts: int = setting(
+        integer(0), "restarts of one slot within 10 minutes; then it is given up", default=3
     )
-    channel_tls: bool = field(
+    channel_tls: bool = setting(
+        boolean(),
+        "encrypt what driver and workers say to each other, with certificates made for the job",
         default=False,
-        metadata=about(
-            boolean(),
-            "encrypt what driver and workers say to each other, with certificates made for the job",
-        ),
     )
-    tls_file: str | None = field(
+    tls_file: str | None = setting(
+        PATH,
+        "made by hetero-hvd certificates; agents are then reached through TLS only, with "
+        "certificates of both ends",
         default=None,
-        metadata=about(
-            PATH,
-            "made by hetero-hvd certificates; agents are then reached through TLS only, with "
-            "certificates of both ends",
-            default_text="no TLS",
-        ),
+        default_text="no TLS",
     )
-    driver_address: str | None = field(
+    driver_address: str | None = setting(
+        HOST,
+        "where the workers reach the driver",
         default=None,
-        metadata=about(
-            HOST, "where the workers reach the driver", default_text="chosen for each node"
-        ),
+        default_text="chosen for each node",
     )
-    http_address: str = field(
+    http_address: str = setting(
+        HOST,
+        "where the live page listens; other than loopback needs http_token_file",
         default="127.0.0.1",
-        metadata=about(
-            HOST, "where the live page listens; other than loopback needs http_token_file"
-        ),
     )
-    http_port: int = field(
-        default=0, metadata=about(integer(0, 65535), "of the live page; 0 = any free one, printed")
+    http_port: int = setting(
+        integer(0, 65535), "of the live page; 0 = any free one, printed", default=0
     )
-    http_token_file: str | None = field(
+    http_token_file: str | None = setting(
+        PATH,
+        "file of mode 0600 with the token for looking",
         default=None,
-        metadata=about(
-            PATH, "file of mode 0600 with the token for looking", default_text="no token needed"
-        ),
+        default_text="no token needed",
     )
-    http_operate_token_file: str | None = field(
+    http_operate_token_file: str | None = setting(
+        PATH,
+        "file of mode 0600 with the token for draining and stopping over HTTP",
         default=None,
-        metadata=about(
-            PATH,
-            "file of mode 0600 with the token for draining and stopping over HTTP",
-            default_text="nobody may",
-        ),
+        default_text="nobody may",
     )
-    http_certificate: str | None = field(
-        default=None, metadata=about(PATH, "TLS certificate, PEM", default_text="no TLS")
+    http_certificate: str | None = setting(
+        PATH, "TLS certificate, PEM", default=None, default_text="no TLS"
     )
-    http_key: str | None = field(
-        default=None, metadata=about(PATH, "its private key, PEM", default_text="none")
-    )
-    http_client_ca: str | None = field(
+    http_key: str | None = setting(PATH, "its private key, PEM", default=None, default_text="none")
+    http_client_ca: str | None = setting(
+        PATH,
+        "clients must show a certificate of this CA, PEM",
         default=None,
-        metadata=about(
-            PATH, "clients must show a certificate of this CA, PEM", default_text="none asked for"
-        ),
+        default_text="none asked for",
     )
-    discover: bool = field(
+    discover: bool = setting(
+        boolean(),
+        "also use nodes that announce themselves in the local network, see docs/guide/discovery.md",
         default=False,
-        metadata=about(
-            boolean(),
-            "also use nodes that announce themselves in the local network, see "
-            "docs/guide/discovery.md",
-        ),
     )
-    cluster_key_file: str | None = field(
-        default=None,
-        metadata=about(
-            PATH, "file made by hetero-hvd key; agents hold the same", default_text="none"
-        ),
+    cluster_key_file: str | None = setting(
+        PATH, "file made by hetero-hvd key; agents hold the same", default=None, default_text="none"
     )
-    allow: str | None = field(
-        default=None,
-        metadata=about(NAMES, "of the announced nodes, use these only", default_text="all"),
+    allow: str | None = setting(
+        NAMES, "of the announced nodes, use these only", default=None, default_text="all"
     )
-    log_format: str = field(
+    log_format: str = setting(
+        choice("text", "json"),
+        "of the files in the output folder's logs/; json: a record a line with run_id, node, "
+        "slot, rendezvous_id, step, level and message. The terminal has text either way",
         default="text",
-        metadata=about(
-            choice("text", "json"),
-            "of the files in the output folder's logs/; json: a record a line with run_id, node, "
-            "slot, rendezvous_id, step, level and message. The terminal has text either way",
-        ),
     )
-    trace_steps: str | None = field(
+    trace_steps: str | None = setting(
+        STEPS,
+        "steps that torch's profiler records into traces/, for example 100:110; 200 at most",
         default=None,
-        metadata=about(
-            STEPS,
-            "steps that torch's profiler records into traces/, for example 100:110; 200 at most",
-            default_text="none",
-        ),
+        default_text="none",
     )
-    trace_workers: str | None = field(
-        default=None,
-        metadata=about(WORKERS, "record these only, for example alpha:0", default_text="all"),
+    trace_workers: str | None = setting(
+        WORKERS, "record these only, for example alpha:0", default=None, default_text="all"
     )
-    trace_timeline: bool = field(
-        default=False, metadata=about(boolean(), "record Horovod's timeline of those steps, too")
+    trace_timeline: bool = setting(
+        boolean(), "record Horovod's timeline of those steps, too", default=False
     )
-    progress_seconds: float = field(
-        default=2.0, metadata=about(number(above=0), "between two progress lines")
-    )
-    min_gain_ratio: float = field(
+    progress_seconds: float = setting(number(above=0), "between two progress lines", default=2.0)
+    min_gain_ratio: float = setting(
+        number(minimum=0, maximum=1),
+        "smallest predicted gain in step time worth a new plan; below it is noise",
         default=0.005,
-        metadata=about(
-            number(minimum=0, maximum=1),
-            "smallest predicted gain in step time worth a new plan; below it is noise",
-        ),
     )
 
     def __post_init__(self) -> None:

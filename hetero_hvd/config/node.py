@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hetero_hvd.config.launchers import AGENT_PORT, CONNECTION_KEYS, KINDS, LauncherKind, kind_at
-from hetero_hvd.config.setting import about, check, shown
+from hetero_hvd.config.setting import check, displayed, setting
 from hetero_hvd.config.value_types import (
     DEVICE,
     ENVIRONMENT,
@@ -35,53 +35,42 @@ class EmulateConfig:
     Exactly one of `relative_speed` and `seconds_per_sample` is given.
     """
 
-    relative_speed: float | None = field(
+    relative_speed: float | None = setting(
+        number(above=0, maximum=1),
+        "stretch the measured compute by 1 / this; with as many free cores as workers",
         default=None,
-        metadata=about(
-            number(above=0, maximum=1),
-            "stretch the measured compute by 1 / this; with as many free cores as workers",
-            default_text="not used",
-        ),
+        default_text="not used",
     )
-    seconds_per_sample: float | None = field(
+    seconds_per_sample: float | None = setting(
+        number(above=0),
+        "hold the compute of x samples to overhead_seconds + x times this, in seconds; "
+        "stays true with fewer cores than workers",
         default=None,
-        metadata=about(
-            number(above=0),
-            "hold the compute of x samples to overhead_seconds + x times this, in seconds; "
-            "stays true with fewer cores than workers",
-            default_text="not used",
-        ),
+        default_text="not used",
     )
-    overhead_seconds: float = field(
+    overhead_seconds: float = setting(
+        number(minimum=0), "constant part of each step's compute, in seconds", default=0.0
+    )
+    noise_ratio: float = setting(
+        number(minimum=0, maximum=2),
+        "coefficient of variation of log-normal noise on each step's compute",
         default=0.0,
-        metadata=about(number(minimum=0), "constant part of each step's compute, in seconds"),
     )
-    noise_ratio: float = field(
+    spike_probability: float = setting(
+        number(minimum=0, maximum=1),
+        "of a step's compute to take spike_ratio times as long",
         default=0.0,
-        metadata=about(
-            number(minimum=0, maximum=2),
-            "coefficient of variation of log-normal noise on each step's compute",
-        ),
     )
-    spike_probability: float = field(
-        default=0.0,
-        metadata=about(
-            number(minimum=0, maximum=1), "of a step's compute to take spike_ratio times as long"
-        ),
-    )
-    spike_ratio: float | None = field(
+    spike_ratio: float | None = setting(
+        number(minimum=1, maximum=1000),
+        "time of a spike as a multiple of what it would be",
         default=None,
-        metadata=about(
-            number(minimum=1, maximum=1000),
-            "time of a spike as a multiple of what it would be",
-            default_text=f"{DEFAULT_SPIKE_RATIO:g}",
-        ),
+        default_text=f"{DEFAULT_SPIKE_RATIO:g}",
     )
-    noise_seed: int = field(
+    noise_seed: int = setting(
+        integer(0),
+        "of noise and spikes; each worker draws its own, the same in every run",
         default=0,
-        metadata=about(
-            integer(0), "of noise and spikes; each worker draws its own, the same in every run"
-        ),
     )
 
     def __post_init__(self) -> None:
@@ -106,123 +95,97 @@ class EmulateConfig:
 class NodeConfig:
     """One machine, or one emulated part of a machine."""
 
-    name: str = field(metadata=about(NAME, "identity in logs, metrics and plans; unique"))
-    address: str = field(
+    name: str = setting(NAME, "identity in logs, metrics and plans; unique")
+    address: str = setting(
+        HOST,
+        "where the others reach it",
         default="",
-        metadata=about(
-            HOST,
-            "where the others reach it",
-            default_text="127.0.0.1 if launcher is local or not given, else the name",
-        ),
+        default_text="127.0.0.1 if launcher is local or not given, else the name",
     )
-    slots: int | None = field(
+    slots: int | None = setting(
+        integer(1, 1024),
+        "worker processes",
         default=None,
-        metadata=about(
-            integer(1, 1024),
-            "worker processes",
-            default_text="one per device, else one per GPU, else 1",
-        ),
+        default_text="one per device, else one per GPU, else 1",
     )
-    launcher: str = field(
+    launcher: str = setting(
+        choice(*KINDS),
+        "how its workers are started",
         default=_DERIVED,
-        metadata=about(
-            choice(*KINDS),
-            "how its workers are started",
-            default_text="local if address is localhost or a loopback address, else ssh",
-        ),
+        default_text="local if address is localhost or a loopback address, else ssh",
     )
-    user: str | None = field(
-        default=None, metadata=about(LOGIN, "login for ssh", default_text="ssh decides")
-    )
-    port: int | None = field(
+    user: str | None = setting(LOGIN, "login for ssh", default=None, default_text="ssh decides")
+    port: int | None = setting(
+        integer(1, 65535),
+        "port of sshd or of the agent",
         default=None,
-        metadata=about(
-            integer(1, 65535),
-            "port of sshd or of the agent",
-            default_text=f"ssh decides; {AGENT_PORT} for an agent",
-        ),
+        default_text=f"ssh decides; {AGENT_PORT} for an agent",
     )
-    identity_file: str | None = field(
+    identity_file: str | None = setting(
+        PATH,
+        "private key for ssh, or cluster key for an agent; a path here",
         default=None,
-        metadata=about(
-            PATH,
-            "private key for ssh, or cluster key for an agent; a path here",
-            default_text="ssh decides; job.cluster_key_file for an agent",
-        ),
+        default_text="ssh decides; job.cluster_key_file for an agent",
     )
-    tls_file: str | None = field(
+    tls_file: str | None = setting(
+        PATH,
+        "TLS file with which its agent is reached; a path here",
         default=None,
-        metadata=about(
-            PATH,
-            "TLS file with which its agent is reached; a path here",
-            default_text="job.tls_file",
-        ),
+        default_text="job.tls_file",
     )
-    ssh_options: dict[str, str] = field(
-        default_factory=dict, metadata=about(SSH_OPTIONS, "further options, each passed as -o")
+    ssh_options: dict[str, str] = setting(
+        SSH_OPTIONS, "further options, each passed as -o", default_factory=dict
     )
-    interface: str | None = field(
+    interface: str | None = setting(
+        INTERFACE,
+        "network interface for Gloo and NCCL",
         default=None,
-        metadata=about(
-            INTERFACE,
-            "network interface for Gloo and NCCL",
-            default_text="the one that reaches the driver",
-        ),
+        default_text="the one that reaches the driver",
     )
-    python: str | None = field(
-        default=None,
-        metadata=about(PATH, "interpreter on the node", default_text="the driver's own"),
+    python: str | None = setting(
+        PATH, "interpreter on the node", default=None, default_text="the driver's own"
     )
-    directory: str | None = field(
-        default=None,
-        metadata=about(PATH, "working directory on the node", default_text="the driver's own"),
+    directory: str | None = setting(
+        PATH, "working directory on the node", default=None, default_text="the driver's own"
     )
-    env: dict[str, str] = field(
+    env: dict[str, str] = setting(
+        ENVIRONMENT,
+        "further environment of its workers; values are never shown",
         default_factory=dict,
-        metadata=about(ENVIRONMENT, "further environment of its workers; values are never shown"),
     )
-    devices: tuple[int | str, ...] | None = field(
+    devices: tuple[int | str, ...] | None = setting(
+        ListOf(DEVICE, "a list of devices such as [0, 1]; [] is the CPU"),
+        "CUDA devices, one per slot",
         default=None,
-        metadata=about(
-            ListOf(DEVICE, "a list of devices such as [0, 1]; [] is the CPU"),
-            "CUDA devices, one per slot",
-            default_text="GPU i for slot i",
-        ),
+        default_text="GPU i for slot i",
     )
-    relative_speed: float | None = field(
+    relative_speed: float | None = setting(
+        number(above=0, maximum=1),
+        "hint for the first plan, 1 is the fastest; measurements replace it",
         default=None,
-        metadata=about(
-            number(above=0, maximum=1),
-            "hint for the first plan, 1 is the fastest; measurements replace it",
-            default_text="all equal",
-        ),
+        default_text="all equal",
     )
-    price_per_hour: float | None = field(
+    price_per_hour: float | None = setting(
+        number(minimum=0),
+        "of the whole node, in any currency: the summary says what a million samples cost",
         default=None,
-        metadata=about(
-            number(minimum=0),
-            "of the whole node, in any currency: the summary says what a million samples cost",
-            default_text="not known",
-        ),
+        default_text="not known",
     )
-    memory_limit_bytes: int | None = field(
+    memory_limit_bytes: int | None = setting(
+        byte_size(2**20, "1MiB"),
+        "most memory of one worker's device",
         default=None,
-        metadata=about(
-            byte_size(2**20, "1MiB"), "most memory of one worker's device", default_text="no limit"
-        ),
+        default_text="no limit",
     )
-    max_local_batch_size: int | None = field(
+    max_local_batch_size: int | None = setting(
+        integer(1),
+        "largest share of one worker, samples; what the workers that are left after a loss "
+        "cannot hold at a time they take in several passes",
         default=None,
-        metadata=about(
-            integer(1),
-            "largest share of one worker, samples; what the workers that are left after a loss "
-            "cannot hold at a time they take in several passes",
-            default_text="no limit",
-        ),
+        default_text="no limit",
     )
-    emulate: EmulateConfig | None = field(
-        default=None,
-        metadata=about(Section(EmulateConfig), "act as a slower machine", default_text="off"),
+    emulate: EmulateConfig | None = setting(
+        Section(EmulateConfig), "act as a slower machine", default=None, default_text="off"
     )
 
     def __post_init__(self) -> None:
@@ -239,7 +202,7 @@ class NodeConfig:
         for key in CONNECTION_KEYS:
             value, why_not = getattr(self, key), self.kind.why_not(key, self.address)
             if value and why_not:
-                yield key, f"found {shown(value)}, but {why_not}"
+                yield key, f"found {displayed(value)}, but {why_not}"
         if self.slots is not None and self.devices and self.slots != len(self.devices):
             yield (
                 "devices",

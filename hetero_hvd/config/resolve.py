@@ -15,7 +15,7 @@ import yaml
 from hetero_hvd.config import variables
 from hetero_hvd.config.cluster import ClusterConfig
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
-from hetero_hvd.config.setting import Setting, settings_of, shown
+from hetero_hvd.config.setting import Setting, displayed, settings_of
 from hetero_hvd.config.value_types import Kind, ListOf, Scalar, Section, TextMap
 from hetero_hvd.config.yaml_document import compose, read_content
 from hetero_hvd.errors import ConfigError
@@ -174,7 +174,7 @@ class _Reader:
         try:
             return kind.read(text)
         except (ValueError, OverflowError):
-            self._fail(at, f"found {shown(text)}, must be {kind.allowed}")
+            self._fail(at, f"found {displayed(text)}, must be {kind.allowed}")
 
     def _list(self, kind: ListOf, node: yaml.Node, at: str) -> tuple[Any, ...]:
         if not isinstance(node, yaml.SequenceNode) or len(node.value) < kind.min_items:
@@ -199,7 +199,9 @@ class _Reader:
             if key.value == name and isinstance(value, yaml.ScalarNode):
                 self._lines[at] = value.start_mark.line + 1
                 if (first := firsts.setdefault(value.value, at)) != at:
-                    complaint = f"found {shown(value.value)}, which is also {first}; must be unique"
+                    complaint = (
+                        f"found {displayed(value.value)}, which is also {first}; must be unique"
+                    )
                     self._note(at, complaint)
 
     def _text_map(self, kind: TextMap, node: yaml.Node, at: str) -> dict[str, str]:
@@ -207,13 +209,13 @@ class _Reader:
             self._fail(at, f"must be {kind.allowed}")  # `env: TOKEN=...` must not be repeated
         texts = {}
         for name, value in self._entries(node, at, None).items():
-            inner = f"{at}.{name if name.isprintable() else shown(name)}"
+            inner = f"{at}.{name if name.isprintable() else displayed(name)}"
             if not kind.key.admits(name):
-                self._note(inner, f"found key {shown(name)}, must be {kind.key.allowed}")
+                self._note(inner, f"found key {displayed(name)}, must be {kind.key.allowed}")
             elif not isinstance(value, yaml.ScalarNode):
                 self._note(inner, f"found {_what(value)}, must be {kind.value.allowed}")
             elif not kind.value.admits(value.value):
-                found = "" if kind.is_secret else f"found {shown(value.value)}, "
+                found = "" if kind.is_secret else f"found {displayed(value.value)}, "
                 self._note(inner, f"{found}must be {kind.value.allowed}")
             else:
                 texts[name] = value.value
@@ -230,7 +232,7 @@ class _Reader:
         entries: dict[str, yaml.Node] = {}
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else _what(key)
-            label = name if name.isprintable() else shown(name)  # a problem is one line
+            label = name if name.isprintable() else displayed(name)  # a problem is one line
             inner = f"{at}.{label}" if at else label
             if name in entries:
                 first = self._lines[inner]
@@ -258,4 +260,4 @@ def _what(node: yaml.Node) -> str:
         return "a mapping"
     if isinstance(node, yaml.SequenceNode):
         return "a list" if node.value else "an empty list"
-    return "nothing" if node.tag == _NULL else shown(node.value)
+    return "nothing" if node.tag == _NULL else displayed(node.value)

@@ -1,6 +1,6 @@
 """One declaration for each setting, from which checks, flags, variables and docs all follow.
 
-A setting is a field of a frozen dataclass whose metadata is made by `about`.
+A setting is a field of a frozen dataclass that is made by `setting`.
 """
 
 from __future__ import annotations
@@ -49,9 +49,17 @@ class Setting:
         return self.default is dataclasses.MISSING
 
 
-def about(kind: Kind, doc: str, *, default_text: str | None = None) -> dict[str, Any]:
-    """Metadata that makes a dataclass field a setting."""
-    return {"kind": kind, "doc": doc, "default_text": default_text}
+def setting(kind: Kind, doc: str, *, default_text: str | None = None, **default: Any) -> Any:  # noqa: ANN401
+    """A field of a dataclass that is a setting.
+
+    Args:
+        kind: What its value may be.
+        doc: One line for its page and for `--help`.
+        default_text: The default in words, where the value does not say it.
+        default: `default` or `default_factory`, as of `dataclasses.field`; neither: it is required.
+    """
+    metadata = {"kind": kind, "doc": doc, "default_text": default_text}
+    return dataclasses.field(metadata=metadata, **default)
 
 
 def settings_of(section: type[Any]) -> Iterator[Setting]:
@@ -74,7 +82,7 @@ def check(section: Any, relations: Iterable[tuple[str, str]]) -> None:  # noqa: 
         ConfigError: Each problem is `setting: complaint`.
     """
     problems = [
-        f"{setting.name}: found {shown(value)}, must be {setting.kind.allowed}"
+        f"{setting.name}: found {displayed(value)}, must be {setting.kind.allowed}"
         for setting in settings_of(type(section))
         if (value := getattr(section, setting.name)) is not setting.default
         and not setting.kind.admits(value)
@@ -84,7 +92,7 @@ def check(section: Any, relations: Iterable[tuple[str, str]]) -> None:  # noqa: 
         raise ConfigError(problems)
 
 
-def shown(found: object) -> str:
+def displayed(found: object) -> str:
     """A found value on one short line."""
     line = repr(found)
     return line if len(line) <= 60 else line[:57] + "..."  # noqa: PLR2004 - fits a line with its place

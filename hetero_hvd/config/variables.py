@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hetero_hvd.config.job import JOB_SETTINGS
-from hetero_hvd.config.setting import ENVIRONMENT_PREFIX, Setting, about, settings_of, shown
+from hetero_hvd.config.setting import (
+    ENVIRONMENT_PREFIX,
+    Setting,
+    displayed,
+    setting,
+    settings_of,
+)
 from hetero_hvd.config.value_types import PATH, Scalar, integer
 from hetero_hvd.errors import ConfigError
 from hetero_hvd.messages.launch import (
@@ -25,22 +31,18 @@ from hetero_hvd.messages.launch import (
 class ScriptConfig:
     """What a worker does that is no setting of a job; by the names of `WorkerLaunch`."""
 
-    check_steps: int = field(
+    check_steps: int = setting(
+        integer(0),
+        "steps between two comparisons of all replicas, which are also compared at the head of "
+        "epochs 1, 2, 4, ...; 0 = never; `hetero-hvd run` gives it to all workers",
         default=WorkerLaunch().check_steps,
-        metadata=about(
-            integer(0),
-            "steps between two comparisons of all replicas, which are also compared at the head of "
-            "epochs 1, 2, 4, ...; 0 = never; `hetero-hvd run` gives it to all workers",
-        ),
     )
-    fingerprints: str | None = field(
+    fingerprints: str | None = setting(
+        PATH,
+        "file to which rank 0 appends fingerprints in the reproducible mode; under "
+        "`hetero-hvd run` it is in the output folder",
         default=None,
-        metadata=about(
-            PATH,
-            "file to which rank 0 appends fingerprints in the reproducible mode; under "
-            "`hetero-hvd run` it is in the output folder",
-            default_text="none",
-        ),
+        default_text="none",
     )
 
 
@@ -70,15 +72,15 @@ def given(settings: Iterable[Setting], environment: Mapping[str, str]) -> dict[s
         ConfigError: With all values that are not allowed.
     """
     values, problems = {}, []
-    for setting in settings:
-        kind = setting.kind
+    for known in settings:
+        kind = known.kind
         assert isinstance(kind, Scalar)  # noqa: S101 - as is every setting with a variable
-        if text := environment.get(setting.variable):
+        if text := environment.get(known.variable):
             try:
-                values[setting.name] = kind.read(text)
+                values[known.name] = kind.read(text)
             except (ValueError, OverflowError):
-                wrong = f"found {shown(text)}, must be {kind.allowed}"
-                problems.append(f"environment: {setting.variable}: {wrong}")
+                wrong = f"found {displayed(text)}, must be {kind.allowed}"
+                problems.append(f"environment: {known.variable}: {wrong}")
     if problems:
         raise ConfigError(problems)
     return values
@@ -111,5 +113,5 @@ def unknown(environment: Mapping[str, str]) -> Iterator[str]:
             ending = name.removeprefix(ENVIRONMENT_PREFIX).upper()
             near = difflib.get_close_matches(ending, endings, n=1)
             advice = f"did you mean {ENVIRONMENT_PREFIX}{near[0]}?" if near else "unset it"
-            label = name if name.isprintable() else shown(name)  # a problem is one line
+            label = name if name.isprintable() else displayed(name)  # a problem is one line
             yield f"environment: {label}: there is no such variable; {advice}"

@@ -79,7 +79,7 @@ class ConnectionLimiter:
             raise
         return end
 
-    def proved(self, peer: tuple[Any, ...]) -> None:
+    def authenticated(self, peer: tuple[Any, ...]) -> None:
         """This connection's other end is who it must be.
 
         Args:

@@ -12,7 +12,7 @@ from hetero_hvd.config import (
     EmulateConfig,
     JobConfig,
     NodeConfig,
-    listing,
+    effective_settings,
     load_cluster,
 )
 from hetero_hvd.config.resolve import parse_cluster
@@ -197,7 +197,7 @@ def test_settings_made_in_python_are_checked_too(section, values):
 def test_listing_shows_everything_but_secrets(tmp_path: Path):
     """Every setting of the job and of each node is listed; values of env are not."""
     content = "nodes:\n  - name: a\n    env: {TOKEN: s3cret}\n    devices: []\n"
-    rows = list(listing(load(tmp_path, content)))
+    rows = list(effective_settings(load(tmp_path, content)))
     assert {f"job.{setting.name}" for setting in JOB_SETTINGS} < {at for at, _, _ in rows}
     assert ("nodes[0].env", "{TOKEN: (set)}", f"{tmp_path}/nodes.yaml:3") in rows
     assert ("nodes[0].devices", "[]", f"{tmp_path}/nodes.yaml:4") in rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hetero_hvd.cli.settings import add_nodes_file, add_settings, load
-from hetero_hvd.config import listing
+from hetero_hvd.config import effective_settings
 
 SUMMARY = "list every setting and where its value came from"
 
@@ -18,7 +18,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Print one line a setting."""
-    rows = list(listing(load(arguments).current))
+    rows = list(effective_settings(load(arguments).current))
     wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
     for at, value, source in rows:
         print(f"{at:{wide[0]}}  {value:{wide[1]}}  {source}")

@@ -30,9 +30,9 @@ def act(arguments: argparse.Namespace) -> int:
     cluster = load(arguments).current
     adverts: dict[str, Advert] = {}
     if arguments.discover:
-        from hetero_hvd.driver.nodes.node_discovery import look_around  # noqa: PLC0415 - for this alone
+        from hetero_hvd.driver.nodes.node_discovery import scan  # noqa: PLC0415 - for this alone
 
-        cluster, adverts = asyncio.run(look_around(cluster))
+        cluster, adverts = asyncio.run(scan(cluster))
     nodes = cluster.nodes
     if arguments.json:
         print(json.dumps([_record(node, adverts.get(node.name)) for node in nodes], indent=2))

@@ -130,9 +130,9 @@ def _cluster(arguments: argparse.Namespace) -> ClusterConfig:
         cluster = load(arguments).current
         if not cluster.job.discover:
             return cluster
-        from hetero_hvd.driver.nodes.node_discovery import look_around  # noqa: PLC0415 - for this alone
+        from hetero_hvd.driver.nodes.node_discovery import scan  # noqa: PLC0415 - for this alone
 
-        return asyncio.run(look_around(cluster))[0]
+        return asyncio.run(scan(cluster))[0]
     if str(arguments.nodes_file) != "nodes.yaml":
         raise UserError(f"{arguments.nodes_file}: no such file")
     name = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node()).strip("-.") or "localhost"

@@ -138,7 +138,7 @@ class BalancerState:
             each = "each takes what it gets done" if event.shares_vary else "the same share for all"
             reason = f"start: {each}"
         for worker, record in known.items():
-            record.forgive()
+            record.reset()
             self._all_known[worker] = record
         self._joined = event
         self._known = known
@@ -201,7 +201,7 @@ class BalancerState:
                 record.accept_change(ratio)
                 changed[worker] = ratio
             if math.isfinite(own_seconds(row)):
-                record.prove(row.local_batch_size)
+                record.accept(row.local_batch_size)
         return changed
 
     def _record(self, event: StepsTimed, changed: Mapping[WorkerId, float]) -> None:
@@ -327,14 +327,14 @@ class BalancerState:
         trial, self._trial = self._trial, None
         overloaded = trial.overloaded(self._known)
         for worker, (size, before) in overloaded.items():
-            self._known[worker].fail(size, before, now_seconds=now_seconds)
+            self._known[worker].reject(size, before, now_seconds=now_seconds)
         models, proposed = self._best(joined, self._known, now_seconds)
         shares = dict(zip(joined.workers, proposed, strict=True))
         predicted = slowest_seconds(tuple(models.values()), proposed)
         avoided = all(shares[worker] < size for worker, (size, _) in overloaded.items())
         if not (overloaded and avoided and predicted < trial.slowest_seconds):
             for worker in overloaded:
-                self._known[worker].unfail()
+                self._known[worker].restore()
             return None
         names = ", ".join(f"{worker} at {size}" for worker, (size, _) in overloaded.items())
         return Decision(

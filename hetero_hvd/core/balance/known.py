@@ -120,12 +120,14 @@ class WorkerModel:
         lasting = self._wait.seconds(size, timing.data_wait_seconds)
         return self.estimator.update(size, compute + lasting, timing.num_steps)
 
-    def prove(self, local_batch_size: int) -> None:
+    def accept(self, local_batch_size: int) -> None:
         """This share was measured and did what was predicted."""
         if local_batch_size < self._failed_share:
             self.largest_share = max(self.largest_share, local_batch_size)
 
-    def fail(self, local_batch_size: int, before: StepTimeEstimator, *, now_seconds: float) -> None:
+    def reject(
+        self, local_batch_size: int, before: StepTimeEstimator, *, now_seconds: float
+    ) -> None:
         """This share slowed it down, or it has changed: back to what it carried, to see which.
 
         Args:
@@ -141,12 +143,12 @@ class WorkerModel:
         self._num_failures = min(self._num_failures + 1, 10)
         self._rows_to_confirm = FEWEST_ROWS
 
-    def unfail(self) -> None:
-        """Take the last `fail` back: nothing better is known than to go on with that share."""
+    def restore(self) -> None:
+        """Take the last `reject` back: nothing better is known than to go on with that share."""
         self.estimator = self._withdrawn
-        self.forgive()
+        self.reset()
 
-    def forgive(self) -> None:
+    def reset(self) -> None:
         """Void past failures: the cluster or the worker has changed."""
         self._failed_share = math.inf
         self._rows_to_confirm = 0
@@ -155,7 +157,7 @@ class WorkerModel:
         """The worker itself has changed its speed, at a share that it carries."""
         self.estimator.rescale(ratio)
         if self._rows_to_confirm:
-            self.forgive()  # not the larger share was to blame, but this change
+            self.reset()  # not the larger share was to blame, but this change
 
     def max_share(self, *, now_seconds: float) -> int:
         """Largest local batch to ask for, samples; -1 = not limited.
@@ -169,7 +171,7 @@ class WorkerModel:
             return self.largest_share
         limit = TRUST_RATIO * self.largest_share
         if now_seconds >= self._failed_until_seconds:
-            self.forgive()
+            self.reset()
         if self._failed_share - self.largest_share < SMALLEST_GAP_RATIO * self.largest_share:
             return self.largest_share
         return int(min(limit, (self.largest_share + self._failed_share) // 2))

@@ -58,7 +58,7 @@ class KneeSearch:
             known = self._seconds.get(self.size, math.inf)
             self._seconds[self.size] = min(known, seconds_per_sample)
 
-    def fail(self, size: int) -> None:
+    def reject(self, size: int) -> None:
         """Micro-batches of this size do not fit: what is known of smaller ones decides."""
         self._seconds = {known: s for known, s in self._seconds.items() if known < size}
         self.size = min(self.size, max(self._seconds, default=max(1, size // 2)))

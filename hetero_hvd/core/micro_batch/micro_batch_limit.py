@@ -25,19 +25,19 @@ class MicroBatchLimit:
         self._failed_size = 0
         self._until_seconds = -math.inf
 
-    def fail(self, size: int, *, now_seconds: float) -> None:
+    def reject(self, size: int, *, now_seconds: float) -> None:
         """A micro-batch of so many samples did not fit, >= 2."""
         self._failed_size = size
         self._until_seconds = now_seconds + FORGET_SECONDS
 
-    def forgive(self) -> None:
+    def reset(self) -> None:
         """The cluster has changed: try again."""
         self._failed_size = 0
 
     def at(self, now_seconds: float) -> int:
         """Samples in a micro-batch at most; 0 = not limited."""
         if self._failed_size and now_seconds >= self._until_seconds:
-            self.forgive()
+            self.reset()
         return smaller(self._lasting, self._failed_size // 2)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hetero_hvd.driver.membership.clock_offsets import ClockOffsets
 from hetero_hvd.driver.membership.compatibility import Compatibility
-from hetero_hvd.driver.membership.gpu_conflict import why_not_there
+from hetero_hvd.driver.membership.gpu_conflict import conflict_in_words
 from hetero_hvd.driver.membership.membership import Membership
 from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.driver.output.console import Console
@@ -52,7 +52,7 @@ class Admission:
 
     def _why_not(self, slot: Slot, ready: Ready) -> str | None:
         others = [other for other in self._slots.all if other is not slot]
-        reason = why_not_there(slot, ready, others)
+        reason = conflict_in_words(slot, ready, others)
         if reason is None and self._membership.has_started:
             return self._compatibility.why_not(slot.worker, ready, others)
         return reason

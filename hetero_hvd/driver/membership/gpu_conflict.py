@@ -8,7 +8,7 @@ from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.messages import Ready
 
 
-def why_not_there(slot: Slot, ready: Ready, others: Iterable[Slot]) -> str | None:
+def conflict_in_words(slot: Slot, ready: Ready, others: Iterable[Slot]) -> str | None:
     """Why a worker must not run where it is: another one has its GPU. None if it may.
 
     Two names, two addresses, or a container and its host can lead to one GPU; its UUID is the same.

@@ -174,7 +174,7 @@ class ChannelServer:
             self._door.refuse(peer, str(error) or "no answer in time")
             await socket.close(POLICY_VIOLATION)
             return
-        self._door.proved(peer)
+        self._door.authenticated(peer)
         try:
             await self._converse(connection, str(peer[0]))
         except ChannelError as error:

@@ -35,7 +35,7 @@ LOOKS = 3
 """A second each: zeroconf lets who has just announced himself wait for so long."""
 
 
-async def look_around(config: ClusterConfig) -> tuple[ClusterConfig, dict[str, Advert]]:
+async def scan(config: ClusterConfig) -> tuple[ClusterConfig, dict[str, Advert]]:
     """The nodes of nodes.yaml and those that announce themselves now; takes 3 s.
 
     Returns:

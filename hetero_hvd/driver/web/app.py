@@ -136,7 +136,7 @@ class Answers:
             may = access.may_read if role == "read" else access.may_operate
             if not may(authorization):
                 return self._refuse(401, f"needs the token of the role {role!r}")
-            self._door.proved(tuple(request.client or ()))
+            self._door.authenticated(tuple(request.client or ()))
             return await handler(request)
 
         return self._public(guarded)

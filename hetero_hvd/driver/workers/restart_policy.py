@@ -64,7 +64,7 @@ class Restarts:
         self._in_a_row[worker] += 1
         return min(delay_seconds, MAX_DELAY_SECONDS)
 
-    def forgive(self, worker: WorkerId) -> None:
+    def reset(self, worker: WorkerId) -> None:
         """Start with a clean record: the node's entry was changed."""
         self._failed_at.pop(worker, None)
         self._in_a_row.pop(worker, None)

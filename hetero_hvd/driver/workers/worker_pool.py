@@ -155,7 +155,7 @@ class WorkerPool:
                 self._release(slot, f"is no longer {where}")
         for worker in self.quarantined.keys() - wanted.keys():
             del self.quarantined[worker]
-            self._restarts.forgive(worker)
+            self._restarts.reset(worker)
         for worker, node in wanted.items():
             if worker in present or self._stays_away(worker, node):
                 continue
@@ -184,7 +184,7 @@ class WorkerPool:
             return True
         if entry is not None:
             del self.quarantined[worker]
-            self._restarts.forgive(worker)
+            self._restarts.reset(worker)
         return False
 
     def drain(self, target: str) -> str:

@@ -65,7 +65,7 @@ class OperationLog:
             backend: `gloo` or `nccl`.
             num_bytes: Of the tensor; see `done` for an operation whose result has another size.
         """
-        self._look()
+        self._poll()
         now = self._clock()
         self._open[handle] = _Operation(op, backend, num_bytes, now)
         if op == "allreduce":
@@ -73,10 +73,10 @@ class OperationLog:
                 self._reducing_since = now
             self._num_reducing += 1
 
-    def glance(self) -> None:
+    def poll_if_due(self) -> None:
         """Note which operations have ended, unless that was done just now. Call it often."""
         if self._num_reducing and self._clock() - self._looked_at >= GLANCE_SECONDS:
-            self._look()
+            self._poll()
 
     def done(self, handle: Handle, num_bytes: int | None = None) -> None:
         """An operation has ended, and its result is taken.
@@ -115,7 +115,7 @@ class OperationLog:
         self._ended = []
         return tuple(totals[key] for key in sorted(totals))
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self._looked_at = self._clock()
         for handle, operation in self._open.items():
             if operation.ended_at is None and self._is_done(handle):

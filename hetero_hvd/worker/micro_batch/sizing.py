@@ -116,7 +116,7 @@ class MicroBatchSizer:
         self._capacity = node.max_local_batch_size or 0
         members = frozenset(workers)
         if self._members and members != self._members:
-            self._limit.forgive()
+            self._limit.reset()
         self._members = members
         if self._meter is None:
             self._meter = MemoryMeter(self._device, node.memory_limit_bytes)
@@ -143,15 +143,15 @@ class MicroBatchSizer:
         self.shape = share, size
         return size
 
-    def fail(self) -> bool:
+    def reject(self) -> bool:
         """The micro-batches of the step under way do not fit; whether smaller ones can be had."""
         if self.size < 1:
             raise InvariantError("a step that has not begun has no micro-batches")
         if self.size == 1 or self._is_fixed:
             return False
-        self._limit.fail(self.size, now_seconds=time.monotonic())
+        self._limit.reject(self.size, now_seconds=time.monotonic())
         if self._search is not None:
-            self._search.fail(self.size)
+            self._search.reject(self.size)
         self._told = 0
         self._is_done = False  # its peak is that of a failure
         return True

@@ -34,11 +34,11 @@ class BucketSum:
         self._rounding = rounding
         self.handle: Handle = None
 
-    def publish(self, factor: float) -> None:
+    def write_back(self, factor: float) -> None:
         """Leave the sum, times `factor`, in the parameters' `grad`."""
         self._show(self.wire, factor)
 
-    def guess(self, factor: float) -> None:
+    def predict(self, factor: float) -> None:
         """The same with what this worker adds."""
         if self.own is not None:
             self._show(self.own, factor)
@@ -132,13 +132,15 @@ class Bucket:
         if more is not None:
             self._owed = more if self._owed is None else self._owed + more
 
-    def launch(self, collective: Collective, lane: int, *, copies: bool, factor: float) -> None:
+    def submit(
+        self, collective: Collective, tag_index: int, *, copies: bool, factor: float
+    ) -> None:
         """Start the reduction; see `Reducer`."""
         self.used.copy_(torch.tensor(self.seen))
         own = self.flat.clone() if copies else None
         wire, rounding = self._on_the_wire(copies=copies, factor=factor)
         self.sum = BucketSum(self, wire, own, rounding)
-        name = f"gradients.{self.index}.{lane}"
+        name = f"gradients.{self.index}.{tag_index}"
         self.sum.handle = collective.sum_async(self.sum.wire, name)
 
     def _on_the_wire(self, *, copies: bool, factor: float) -> tuple[torch.Tensor, Rounding | None]:
@@ -182,18 +184,18 @@ class Gradients:
             return True
         return all(bool(each.wire.isfinite().all()) for each in self._sums)
 
-    def publish(self, factor: float) -> None:
+    def write_back(self, factor: float) -> None:
         """Leave the reduced gradients, times `factor`, in the parameters' `grad`."""
         for each in self._sums:
-            each.publish(factor)
+            each.write_back(factor)
 
-    def guess(self, factor: float) -> bool:
+    def predict(self, factor: float) -> bool:
         """The same with this worker's own gradients, which must be kept; False if not finite."""
         owns = [each.own.sum() for each in self._sums if each.own is not None]
         if not owns or not bool(torch.stack([own.float() for own in owns]).isfinite().all()):
             return False
         for each in self._sums:
-            each.guess(factor)
+            each.predict(factor)
         return True
 
     def settle(self, factor: float | None) -> None:

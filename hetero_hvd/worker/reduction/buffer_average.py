@@ -129,16 +129,18 @@ class BufferAverage:
         self.restore()
         self._kept = []
 
-    def launch(self, collective: Collective, num_samples: int, lane: int = 0) -> BufferSum | None:
+    def submit(
+        self, collective: Collective, num_samples: int, tag_index: int = 0
+    ) -> BufferSum | None:
         """Start the reduction; the buffers are again as they were.
 
         Args:
             collective: The rendezvous.
             num_samples: Samples that this worker's statistics have seen.
-            lane: Part of its name; see `Step`.
+            tag_index: Part of its name; see `Step`.
 
         Returns:
-            None where there is nothing to reduce: `publish` has nothing to do then.
+            None where there is nothing to reduce: `write_back` has nothing to do then.
 
         Raises:
             UserError: The forward pass has changed a shape.
@@ -154,14 +156,14 @@ class BufferAverage:
         flat = torch.cat([*pieces, torch.tensor(weights, dtype=torch.float64)])
         self.restore()
         all_kept, self._kept = self._kept, []
-        return BufferSum(all_kept, flat, collective.sum_async(flat, f"buffers.{lane}"))
+        return BufferSum(all_kept, flat, collective.sum_async(flat, f"buffers.{tag_index}"))
 
     @torch.no_grad()
-    def publish(self, average: BufferSum | None, num_samples: float) -> None:
+    def write_back(self, average: BufferSum | None, num_samples: float) -> None:
         """Change the buffers by what the workers have changed on average.
 
         Args:
-            average: What `launch` gave.
+            average: What `submit` gave.
             num_samples: Of all workers.
         """
         self._kept = []

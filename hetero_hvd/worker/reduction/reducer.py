@@ -63,7 +63,7 @@ class Reducer:
         self.copies = False
         self.inspects = False
         self.expected_factor = 1.0
-        self._lane = 0
+        self._tag_index = 0
         self._own_are_finite = True
 
     @property
@@ -119,16 +119,16 @@ class Reducer:
         self._hooks = []
         self._buckets = []
 
-    def prepare(self, collective: Collective, lane: int = 0) -> None:
+    def prepare(self, collective: Collective, tag_index: int = 0) -> None:
         """Zero the gradients and get ready for a step's backward passes.
 
         Args:
             collective: The rendezvous.
-            lane: Another one than those of the steps under way, the same on all workers: it
+            tag_index: Another one than those of the steps under way, the same on all workers: it
                 becomes part of the reductions' names.
         """
         self._collective = collective
-        self._lane = lane
+        self._tag_index = tag_index
         self._fault = None
         self.last_backward = False
         self._own_are_finite = True
@@ -187,7 +187,7 @@ class Reducer:
                 )
             bucket.seen[place] = 1.0
             if self.last_backward and self._collective is not None:
-                self._collective.operations.glance()
+                self._collective.operations.poll_if_due()
                 bucket.pending.discard(place)
                 if self.overlap and not bucket.pending:
                     self._launch(bucket)
@@ -200,8 +200,8 @@ class Reducer:
         if self.inspects:
             self._own_are_finite &= bool(bucket.flat.isfinite().all())
         try:
-            bucket.launch(
-                self._collective, self._lane, copies=self.copies, factor=self.expected_factor
+            bucket.submit(
+                self._collective, self._tag_index, copies=self.copies, factor=self.expected_factor
             )
         except Interrupted as fault:  # not through autograd: `take` raises it
             self._fault = fault

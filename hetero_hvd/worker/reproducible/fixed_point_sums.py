@@ -20,7 +20,7 @@ CHUNK = 2**18
 class FixedPointSums:
     """Sums of several tensors in fixed point, one scale for each tensor.
 
-    For each grain: write `views`, then `add`. After the last: `launch`, `wait`, and `decode` to get
+    For each grain: write `views`, then `add`. After the last: `submit`, `wait`, and `decode` to get
     the sums back in `views`. Memory: 4 bytes for each element and `bits / 8` more.
 
     Args:
@@ -86,7 +86,7 @@ class FixedPointSums:
             for maximum, is_used in zip(found.tolist(), used, strict=True)
         ]
 
-    def launch(self, collective: Collective, *, bucket_bytes: int) -> None:
+    def submit(self, collective: Collective, *, bucket_bytes: int) -> None:
         """Start adding up the workers' sums."""
         size = max(1, bucket_bytes // self._sums.element_size())
         self._handles = [

@@ -87,7 +87,7 @@ class GrainBuffers:
             view.view_as(before).copy_(now.double() - before.double()).mul_(weight)
 
     @torch.no_grad()
-    def publish(self, views: Sequence[torch.Tensor]) -> None:
+    def write_back(self, views: Sequence[torch.Tensor]) -> None:
         """Write what all grains together make of the buffers."""
         self.restore()
         for view, kept in zip(views, self._summed, strict=True):

@@ -271,7 +271,7 @@ class GrainStep:
         is_urgent = urgency(num_samples, passes.clock.busy_seconds)
         rows = self._rows(sums.observed(used), is_urgent)
         handle = collective.gather_rows_async(rows, "grains")
-        sums.launch(collective, bucket_bytes=self._options.bucket_bytes)
+        sums.submit(collective, bucket_bytes=self._options.bucket_bytes)
         self.in_flight.append(_Gathered(handle))
         return num_samples
 
@@ -412,7 +412,7 @@ class GrainStep:
                 parameter.grad = None
                 continue
             parameter.grad = view.view_as(parameter).to(parameter.dtype)
-        self._buffers.publish(views[len(self._parameters) :])
+        self._buffers.write_back(views[len(self._parameters) :])
 
 
 def _are_finite(losses: Iterable[float], observed: Iterable[int]) -> bool:

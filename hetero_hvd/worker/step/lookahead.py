@@ -1,9 +1,9 @@
-"""Where the parameters will be when a gradient is applied: guessed with one's own gradients.
+"""Where the parameters will be when a gradient is applied: predicted with one's own gradients.
 
 With steps under way, a gradient would be computed at parameters that are several updates old. So
 each worker first takes those updates on trial, with what it has itself added to them, computes its
 gradient there, and puts everything back to the last bit before the real updates are applied. One
-worker alone guesses exactly, and trains as without staleness; many guess with the noise of their
+worker alone predicts exactly, and trains as without staleness; many predict with the noise of their
 own samples, as in local SGD.
 
 Sources: weight prediction (Chen et al., Efficient and Robust Parallel DNN Training through Model
@@ -68,8 +68,8 @@ class Lookahead:
                 scale = flight.own_weight * flight.loss_scale
                 factor = flight.part.global_samples / scale if scale else 0.0
                 self._update.clear()
-                if factor and flight.own_loss_is_finite and flight.gradients.guess(factor):
-                    self._update.try_out(parameters)
+                if factor and flight.own_loss_is_finite and flight.gradients.predict(factor):
+                    self._update.trial_update(parameters)
 
     @torch.no_grad()
     def _keep(self) -> None:

@@ -65,7 +65,7 @@ class OptimizerUpdate:
         used = [parameter for parameter in parameters if parameter.grad is not None]
         scaler = self._scaler
         if scaler is None:
-            self.try_out(used)
+            self.trial_update(used)
             return
         if not used:
             return  # nobody used anything; a scaler cannot step without a gradient
@@ -76,7 +76,7 @@ class OptimizerUpdate:
         scaler.step(self._optimizer)
         scaler.update()
 
-    def try_out(self, parameters: Sequence[Parameter]) -> None:
+    def trial_update(self, parameters: Sequence[Parameter]) -> None:
         """The same with gradients that are not scaled, and no change of the scale."""
         if self._clip is not None:
             self._clip([parameter for parameter in parameters if parameter.grad is not None])

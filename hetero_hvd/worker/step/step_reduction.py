@@ -27,7 +27,7 @@ from hetero_hvd.worker.step.staleness import Staleness
 from hetero_hvd.worker.step.training_step import AppliedStep
 
 GUESS_DECAY = 0.99
-"""Of the guessed factor in a step: it follows the largest of the last hundred or so."""
+"""Of the predicted factor in a step: it follows the largest of the last hundred or so."""
 
 
 class Totals(NamedTuple):
@@ -198,7 +198,7 @@ class StepReduction:
         flight = InFlightStep(
             part=part,
             gradients=gradients,
-            buffers=self._buffers.launch(collective, part.num_samples, self._tag_index),
+            buffers=self._buffers.submit(collective, part.num_samples, self._tag_index),
             totals=totals,
             totals_handle=totals_handle,
             own_weight=self._weight,
@@ -264,8 +264,8 @@ class StepReduction:
             with self._clock.phase("optimizer"):
                 self._update.clear()
                 if num_samples:
-                    flight.gradients.publish(self._factor(flight, weight))
-                    self._buffers.publish(flight.buffers, num_samples)
+                    flight.gradients.write_back(self._factor(flight, weight))
+                    self._buffers.write_back(flight.buffers, num_samples)
                     self._update.apply(self._reducer.parameters, lr_factor)
                 self._settle(flight, weight if is_finite else 0.0)
             self.in_flight.popleft()
@@ -274,7 +274,7 @@ class StepReduction:
     def _settle(self, flight: InFlightStep, weight: float) -> None:
         """What rounding has lost is known now that the sum of all weights is; 0: nothing applied.
 
-        The next factor from a sum to a gradient is guessed: more than the last ones were, as what
+        The next factor from a sum to a gradient is predicted: more than the last ones were, as what
         is owed would grow without end if it were added at less than half the true factor.
         """
         if not weight:

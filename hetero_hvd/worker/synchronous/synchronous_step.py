@@ -126,7 +126,7 @@ class SynchronousStep:
     def try_smaller(self) -> Retry:
         """Begin the step anew with smaller micro-batches, if any; gradients under way stay."""
         passes = self.passes
-        if not passes.sizing.fail():
+        if not passes.sizing.reject():
             return Retry.IMPOSSIBLE
         self._sums.restart()
         passes.begin(passes.part)

@@ -136,7 +136,7 @@ class RoundStep:
         """
         passes = self.passes
         self._rounds.restart()
-        if not passes.sizing.fail():
+        if not passes.sizing.reject():
             return Retry.IMPOSSIBLE
         self._sums.restart()
         passes.begin(passes.part)

@@ -65,7 +65,7 @@ def test_a_size_that_failed_is_not_used_again():
         knee.grow(256, 0)
         knee.observe(1.0 / knee.size)
     assert knee.size == 32
-    knee.fail(32)
+    knee.reject(32)
     later = [knee.grow(256, 16) for _ in range(20) if knee.observe(1.0 / knee.size) is None]
     assert set(later) == {16}
 

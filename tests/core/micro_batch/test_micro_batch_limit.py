@@ -18,7 +18,7 @@ def test_half_of_what_failed_is_the_limit_for_an_hour(size, at, later):
     """Until then nothing as large is proposed, however often it is asked."""
     limit = MicroBatchLimit()
     assert limit.at(at) == 0
-    limit.fail(size, now_seconds=at)
+    limit.reject(size, now_seconds=at)
     assert limit.at(at) == limit.at(at + later) == size // 2
     assert limit.at(at + FORGET_SECONDS + 1) == 0
 
@@ -26,9 +26,9 @@ def test_half_of_what_failed_is_the_limit_for_an_hour(size, at, later):
 def test_a_change_of_the_cluster_voids_a_failure_but_not_a_kill():
     """What cost a whole process is not tried again."""
     limit = MicroBatchLimit(lasting=24)
-    limit.fail(32, now_seconds=0)
+    limit.reject(32, now_seconds=0)
     assert limit.at(1) == 16
-    limit.forgive()
+    limit.reset()
     assert limit.at(1) == 24
 
 

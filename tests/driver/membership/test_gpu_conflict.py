@@ -3,7 +3,7 @@
 import pytest
 
 from hetero_hvd.config import EmulateConfig, NodeConfig
-from hetero_hvd.driver.membership.gpu_conflict import machines_of, why_not_there
+from hetero_hvd.driver.membership.gpu_conflict import conflict_in_words, machines_of
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.messages import Ready, WorkerId
 
@@ -20,24 +20,24 @@ def test_the_second_worker_on_a_gpu_is_refused():
     """The first is named; another GPU, or none, is nobody's business."""
     taken = [slot("alpha", "GPU-1"), slot("beta", "GPU-2"), slot("cpu")]
     new = slot("b", "GPU-2")
-    assert why_not_there(new, new.ready, taken) == "beta:0 has its GPU, GPU-2"
+    assert conflict_in_words(new, new.ready, taken) == "beta:0 has its GPU, GPU-2"
     for free in (slot("b", "GPU-3"), slot("b")):
-        assert why_not_there(free, free.ready, taken) is None
+        assert conflict_in_words(free, free.ready, taken) is None
 
 
 @pytest.mark.parametrize("other", [slot("a", "GPU-1", is_wanted=False), slot("a", "GPU-2")])
 def test_who_leaves_keeps_no_gpu(other):
     """An entry may be renamed while its worker runs."""
     new = slot("b", "GPU-1")
-    assert why_not_there(new, new.ready, [other]) is None
+    assert conflict_in_words(new, new.ready, [other]) is None
 
 
 def test_emulated_nodes_may_share_a_gpu():
     """Only if both are: the other one would not be as fast as it says."""
     slow = EmulateConfig(relative_speed=0.5)
     one, two, real = slot("a", "G", emulate=slow), slot("b", "G", emulate=slow), slot("c", "G")
-    assert why_not_there(one, one.ready, [two]) is None
-    assert why_not_there(one, one.ready, [real]) is not None
+    assert conflict_in_words(one, one.ready, [two]) is None
+    assert conflict_in_words(one, one.ready, [real]) is not None
 
 
 def test_nodes_are_known_by_their_machines():

@@ -55,7 +55,7 @@ def test_a_changed_entry_is_worth_a_new_try():
     restarts = Restarts(0)
     assert isinstance(fail(restarts, 0), str)
     restarts.budget = 1
-    restarts.forgive(ALPHA)
+    restarts.reset(ALPHA)
     assert fail(restarts, 1) == 1
 
 

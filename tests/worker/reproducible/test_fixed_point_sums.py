@@ -39,7 +39,7 @@ def sums_of(grains, kind, parts=1):
     first = workers[0]
     for other in workers[1:]:
         first._sums += other._sums
-    first.launch(SingleProcess(), bucket_bytes=1000)
+    first.submit(SingleProcess(), bucket_bytes=1000)
     first.wait(SingleProcess())
     first.decode([0.5] * len(SIZES))
     return [view.clone() for view in first.views]
