@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hetero_hvd.exit_codes import EXIT_NOT_STARTED, EXIT_OUT_OF_MEMORY, as_exit_code
 from hetero_hvd.probes.kernel.control_groups import num_oom_kills
 from hetero_hvd.probes.kernel.processes import active_seconds, session_of, state_of
 
@@ -29,8 +30,6 @@ TERM_GRACE_SECONDS = 5.0
 
 MAX_LINE_BYTES = 2**20
 PR_SET_PDEATHSIG = 1
-EXIT_CANNOT_START = 127
-EXIT_OUT_OF_MEMORY = 71
 """The kernel has killed the worker for want of memory; see `driver.workers.micro_batch_cap`."""
 
 GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
@@ -81,7 +80,7 @@ def killed_with_parent() -> Callable[[], None]:
     def prepare() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
-            os._exit(EXIT_CANNOT_START)
+            os._exit(EXIT_NOT_STARTED)
 
     return prepare
 
@@ -232,7 +231,7 @@ def main() -> int:
     orders = lines(sys.stdin.fileno())
     first = next(orders, None)
     if first is None:
-        return EXIT_CANNOT_START
+        return EXIT_NOT_STARTED
     ending, killing, grace = threading.Event(), threading.Event(), StopGrace()
     num_kills = num_oom_kills()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -242,7 +241,7 @@ def main() -> int:
         child = start(order)
     except (OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"cannot start the worker: {error}\n")
-        return EXIT_CANNOT_START
+        return EXIT_NOT_STARTED
     is_script = order["command"][0].endswith(".py")
     tasks = (
         lambda: obey(child, orders, ending, killing, grace),
@@ -257,7 +256,7 @@ def main() -> int:
     is_asked_for = killing.is_set() or ending.is_set()
     if code == -signal.SIGKILL and not is_asked_for and num_oom_kills() > num_kills:
         return EXIT_OUT_OF_MEMORY
-    return code if code >= 0 else 128 - code
+    return as_exit_code(code)
 
 
 if __name__ == "__main__":

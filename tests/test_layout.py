@@ -14,6 +14,7 @@ import pytest
 from hetero_hvd.config.launchers import KINDS
 from hetero_hvd.core.balance.policies.registry import RULES
 from hetero_hvd.core.balance.settings import DEFAULT_RULE
+from hetero_hvd.exit_codes import EXIT_REFUSED
 
 CHECKOUT = Path(__file__).parents[1]
 PACKAGES = ("hetero_hvd", "scripts/benchmarks", "tests/kit")
@@ -251,7 +252,7 @@ ENVIRONMENT = {
     "hetero_hvd/worker/session/launch_settings.py": "what a worker is told at its start",
     "hetero_hvd/worker/comm/horovod.py": "Horovod's own variables",
     "hetero_hvd/supervisor.py": "what the worker that it starts inherits from the node",
-    "hetero_hvd/driver/workers/launcher.py": "Horovod's and NCCL's, which all workers get alike",
+    "hetero_hvd/driver/workers/launch_order.py": "Horovod's and NCCL's, which all workers get alike",
     "hetero_hvd/driver/workers/worker_launch.py": "whether the user records a timeline; checks",
     "hetero_hvd/driver/membership/horovod_driver.py": "how much Horovod logs",
     "hetero_hvd/probes/benchmark_cache.py": "XDG_CACHE_HOME, as in every program",
@@ -326,3 +327,18 @@ def test_callbacks_are_given_not_set():
                 is_own = isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
                 name = getattr(target, "attr", "")
                 assert is_own or not name.startswith("on_"), f"{relative(path)}: {name}"
+
+
+def test_exit_codes_are_declared_in_one_place():
+    """But for that of a script that is refused before there is a package: the same number."""
+    found = {
+        (relative(path), target.id, node.value.value)
+        for path in (CHECKOUT / "hetero_hvd").rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id.startswith("EXIT_")
+    }
+    elsewhere = {each for each in found if each[0] != "hetero_hvd/exit_codes.py"}
+    site = "hetero_hvd/worker/site/sitecustomize.py"
+    assert elsewhere == {(site, "EXIT_REFUSED", EXIT_REFUSED)}

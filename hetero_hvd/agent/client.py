@@ -22,8 +22,8 @@ from websockets.exceptions import WebSocketException
 
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.discovery import encrypted_link as link
-from hetero_hvd.discovery.exit_codes import EXIT_NO_CONNECTION
 from hetero_hvd.errors import ChannelError, UserError
+from hetero_hvd.exit_codes import EXIT_NO_CONNECTION
 from hetero_hvd.security.cluster_key import read_key
 from hetero_hvd.security.tls import client_context, read_bundle
 

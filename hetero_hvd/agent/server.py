@@ -18,8 +18,8 @@ from websockets.protocol import State
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.places import NoPlace, Places
 from hetero_hvd.discovery import encrypted_link as link
-from hetero_hvd.discovery.exit_codes import EXIT_NO_PLACE
 from hetero_hvd.errors import ChannelError
+from hetero_hvd.exit_codes import EXIT_NO_PLACE, as_exit_code
 from hetero_hvd.security.connection_limiter import ConnectionLimiter, Warnings
 from hetero_hvd.security.tls import server_options
 
@@ -225,7 +225,7 @@ async def _feed(socket: ServerConnection, session: link.Link, process: Process) 
 
 async def _exit_code(process: Process) -> int:
     code = await process.wait()
-    return code if code >= 0 else 128 - code
+    return as_exit_code(code)
 
 
 async def _end(process: Process) -> None:

@@ -33,9 +33,15 @@ from hetero_hvd.driver.workers.grace import WRITE_SECONDS, Grace
 from hetero_hvd.driver.workers.launchers.registry import launcher_of
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_launch import WorkerLauncher
-from hetero_hvd.driver.workers.worker_pool import EXIT_LOST, WorkerPool
-from hetero_hvd.driver.workers.worker_process import exit_in_words
+from hetero_hvd.driver.workers.worker_pool import WorkerPool
 from hetero_hvd.errors import JobError
+from hetero_hvd.exit_codes import (
+    EXIT_FAILED,
+    EXIT_REFUSED,
+    EXIT_USER_ERROR,
+    SIGNALLED,
+    exit_in_words,
+)
 from hetero_hvd.messages import (
     BatchPlan,
     ClockTold,
@@ -54,14 +60,7 @@ from hetero_hvd.messages import (
 
 logger = logging.getLogger(__name__)
 
-EXIT_USER_ERROR = 2
-EXIT_REFUSED = 64
-"""Before a worker is ready: its input is wrong (EX_USAGE of sysexits.h)."""
-
 AFTER_A_LOOP = ", and is not started again: it would begin with the script's first loop over epochs"
-
-SIGNALLED = 128
-"""Larger exit codes are those of processes that a signal has ended."""
 
 
 class JobController:
@@ -296,7 +295,7 @@ class JobController:
             slot.output.drop()  # one line is enough
             self.slots.refuse(slot, crash.error)
         else:
-            self._crashes.add(slot, crash, EXIT_USER_ERROR if crash.user_error else 1)
+            self._crashes.add(slot, crash, EXIT_USER_ERROR if crash.user_error else EXIT_FAILED)
 
     def _kill(self, slot: Slot, fault: str) -> None:
         if slot.process is not None:
@@ -334,7 +333,7 @@ class JobController:
         has_left = isinstance(slot.last_word, Leaving)
         is_orderly = has_left or (code == 0 and slot.last_word is not None)
         self.membership.lost(slot.host, is_orderly=is_orderly)
-        self._last_failure = code or EXIT_LOST * slot.has_ended_silently or self._last_failure
+        self._last_failure = code or EXIT_FAILED * slot.has_ended_silently or self._last_failure
         if self.ended.done():
             return
         if slot.memory.failed:
@@ -423,5 +422,5 @@ class JobController:
             )
             self.all_lost.set()
         else:
-            code = self._last_failure or EXIT_LOST
+            code = self._last_failure or EXIT_FAILED
             self.end(JobResult(code, reason or "no worker is left to go on with"))

@@ -18,8 +18,8 @@ from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.driver.web import Web
 from hetero_hvd.driver.web.app import Sources
 from hetero_hvd.driver.web.metrics import Metrics, service_discovery
+from hetero_hvd.exit_codes import EXIT_TERMINATED
 
-EXIT_STOPPED = 143
 MAX_SCRAPE_SECONDS = 30.0
 """For a slower scraper no run's end is delayed."""
 
@@ -103,7 +103,7 @@ class HttpService:
         return service_discovery(self._status(), target=self._web.target)
 
     def _stop(self) -> str:
-        self._team.end(JobResult(EXIT_STOPPED, "ended by an order over HTTP"))
+        self._team.end(JobResult(EXIT_TERMINATED, "ended by an order over HTTP"))
         return "all workers are asked to end"
 
 

@@ -35,6 +35,7 @@ from hetero_hvd.driver.reports.html import write_report
 from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.driver.training.final_report import as_dict, as_text
 from hetero_hvd.errors import ConfigError, JobError, UserError
+from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_USER_ERROR, SIGNALLED
 from hetero_hvd.messages import RunEnded, RunStarted
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,6 @@ LEAVE_SECONDS = 10.0
 """For the workers to end by themselves when the training is done."""
 
 KILL_SECONDS = 3.0
-EXIT_USER_ERROR = 2
-EXIT_BUG = 1
 
 
 def run_job(nodes_file: NodesFile, command: tuple[str, ...], *, resume: Path | None = None) -> int:
@@ -149,7 +148,7 @@ class Job:
         loop.add_signal_handler(signal.SIGUSR2, self._tracing.start_all)
         work = asyncio.create_task(self._work())
         work.add_done_callback(self._team.give_up)
-        ending = JobResult(EXIT_BUG, "an error of the driver")
+        ending = JobResult(EXIT_FAILED, "an error of the driver")
         try:
             ending = await self._team.ended
         except UserError as error:
@@ -277,7 +276,7 @@ class Job:
             return
         self._is_interrupted = True
         self._console.say(f"{name}: all workers are asked to end; once more kills them")
-        self._team.end(JobResult(128 + number, f"ended by {name}"))
+        self._team.end(JobResult(SIGNALLED + number, f"ended by {name}"))
 
     async def _close(self, ending: JobResult) -> None:
         """End every process that was started, and every thread."""

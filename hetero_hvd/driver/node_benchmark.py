@@ -15,7 +15,7 @@ from hetero_hvd.core.benchmark import fit, is_valid
 from hetero_hvd.driver.output.split_lines import LineSplitter
 from hetero_hvd.driver.training.speed_store import CurveStore
 from hetero_hvd.driver.workers.gpu_counts import count_gpus
-from hetero_hvd.driver.workers.launcher import LaunchOrder, launch_order
+from hetero_hvd.driver.workers.launch_order import LaunchOrder, launch_order
 from hetero_hvd.driver.workers.worker_process import WorkerProcess
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.messages.benchmark import (

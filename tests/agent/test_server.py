@@ -17,8 +17,8 @@ from websockets.exceptions import ConnectionClosed
 
 from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.discovery import encrypted_link as link
-from hetero_hvd.discovery.exit_codes import EXIT_NO_PLACE
 from hetero_hvd.errors import ChannelError
+from hetero_hvd.exit_codes import EXIT_NO_PLACE
 from hetero_hvd.security.cluster_key import make_key, read_key
 
 KEY = bytes(range(32))

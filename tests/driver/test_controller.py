@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
-from hetero_hvd.driver.controller import EXIT_REFUSED, JobController
+from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.output.console import Console, WorkerOutput
 from hetero_hvd.driver.workers.slot import Slot
+from hetero_hvd.exit_codes import EXIT_REFUSED
 from hetero_hvd.messages import (
     Crashed,
     Entered,

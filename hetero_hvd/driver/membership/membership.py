@@ -15,7 +15,8 @@ from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.driver.network.endpoints import Endpoints
 from hetero_hvd.driver.training.run_tracker import RunTracker
 from hetero_hvd.driver.workers.slot import Slot
-from hetero_hvd.driver.workers.worker_pool import EXIT_LOST, EXIT_TERMINATED, WorkerPool
+from hetero_hvd.driver.workers.worker_pool import WorkerPool
+from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_TERMINATED
 from hetero_hvd.messages import Admit, MemberLost, ResetRequested, Stop
 
 REQUEST_SECONDS = 1.0
@@ -218,7 +219,7 @@ class Membership:
         # 0 would tell Horovod that the whole job is done (registration.py:142).
         record = self._tracker.summary.workers[slot.worker]
         is_done = record.finished is not None and record.script_ended is not None
-        return exited.result() or EXIT_LOST * (not is_done)
+        return exited.result() or EXIT_FAILED * (not is_done)
 
     def _changed(self, hosts: set[str]) -> None:
         """There is a new membership; the workers are not in it yet."""

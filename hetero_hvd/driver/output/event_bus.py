@@ -57,7 +57,10 @@ class EventBus:
             while self._waiting:
                 at_unix_seconds, event = self._waiting.popleft()
                 self._hand_out(at_unix_seconds, event)
-                if (table := self._tables.observe(event)) is not None:
+                table = None
+                with self.tolerance.watching("the tables of the steps"):
+                    table = self._tables.observe(event)
+                if table is not None:
                     self._hand_out(at_unix_seconds, table)
         finally:
             self._is_handing_out = False

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.driver.output.split_lines import LineSplitter
 from hetero_hvd.driver.workers.launchers.registry import launcher_of
-from hetero_hvd.driver.workers.worker_process import KILL_SECONDS, WorkerProcess, exit_in_words
+from hetero_hvd.driver.workers.worker_process import KILL_SECONDS, WorkerProcess
 from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.exit_codes import exit_in_words
 
 COUNT_SECONDS = 30.0
 """For a node to say how many GPUs it has: ssh's own 10 s to connect, and a slow file system."""

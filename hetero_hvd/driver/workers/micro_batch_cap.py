@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from hetero_hvd.messages import OutOfMemory, WorkerId
 
-EXIT_OUT_OF_MEMORY = 71
 """Of a supervisor whose worker the kernel has killed for want of memory: EX_OSERR of sysexits.h,
 which nothing else here uses. Everywhere else this is the 137 of any SIGKILL."""
 

@@ -15,7 +15,7 @@ from hetero_hvd.config.job import traced_steps
 from hetero_hvd.config.variables import script_config
 from hetero_hvd.driver.network.endpoints import Endpoints
 from hetero_hvd.driver.workers.credentials import Credentials
-from hetero_hvd.driver.workers.launcher import launch_order
+from hetero_hvd.driver.workers.launch_order import launch_order
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_process import WorkerProcess
 from hetero_hvd.messages.launch import (

@@ -15,11 +15,18 @@ from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.output.json_logs import LogLines
 from hetero_hvd.driver.workers.gpu_counts import GpuCounts
 from hetero_hvd.driver.workers.launchers.registry import launcher_of
-from hetero_hvd.driver.workers.micro_batch_cap import EXIT_OUT_OF_MEMORY, ONE_SAMPLE
+from hetero_hvd.driver.workers.micro_batch_cap import ONE_SAMPLE
 from hetero_hvd.driver.workers.restart_policy import FIRST_DELAY_SECONDS, Restarts
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_process import GRACE_SECONDS, WorkerProcess
 from hetero_hvd.errors import UserError
+from hetero_hvd.exit_codes import (
+    EXIT_FAILED,
+    EXIT_KILLED,
+    EXIT_NOT_STARTED,
+    EXIT_OUT_OF_MEMORY,
+    EXIT_TERMINATED,
+)
 from hetero_hvd.messages import Ready, WorkerId, WorkerQuarantined, WorkerStarted
 
 NO_PLACE_SECONDS, MAX_NO_PLACE_SECONDS = 5.0, 60.0
@@ -27,14 +34,6 @@ NO_PLACE_SECONDS, MAX_NO_PLACE_SECONDS = 5.0, 60.0
 
 END_SECONDS, LOOK_SECONDS = 3.0, 0.5
 """For processes to end once they are killed, and between two looks whether they have."""
-
-EXIT_NOT_STARTED = 127
-EXIT_KILLED = 137
-EXIT_LOST = 1
-"""Instead of 0, where that is not the truth: a launcher may report it when a node has failed."""
-
-EXIT_TERMINATED = 143
-"""Of a worker that somebody has asked to go, by SIGTERM."""
 
 
 class WorkerPool:
@@ -377,7 +376,7 @@ class WorkerPool:
         self._on_exit(slot, code)
         slot.ended()
         self.changed()
-        return code or EXIT_LOST * is_lost
+        return code or EXIT_FAILED * is_lost
 
     def _quarantine(self, slot: Slot, reason: str) -> None:
         self.quarantined[slot.worker] = (slot.node, reason)

@@ -12,8 +12,9 @@ from dataclasses import asdict
 from typing import Protocol
 
 from hetero_hvd.config import NodeConfig
-from hetero_hvd.driver.workers.launcher import LaunchOrder
+from hetero_hvd.driver.workers.launch_order import LaunchOrder
 from hetero_hvd.driver.workers.launchers.registry import launcher_of
+from hetero_hvd.exit_codes import as_exit_code
 
 GRACE_SECONDS = 5.0
 """After an order to end, before the supervisor kills, unless it is told otherwise."""
@@ -148,7 +149,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
     def _finish(self) -> None:
         if not self.exited.done():
             self._output.flush()
-            self.exited.set_result(self._code if self._code >= 0 else 128 - self._code)
+            self.exited.set_result(as_exit_code(self._code))
             if self._transport is not None:
                 self._transport.close()
 
@@ -163,13 +164,3 @@ class WorkerProcess(asyncio.SubprocessProtocol):
         if not self.exited.done() and self._transport is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._transport.get_pid(), signal.SIGKILL)
-
-
-def exit_in_words(code: int) -> str:
-    """An exit code for people."""
-    if code > 128:  # noqa: PLR2004 - the shell's convention
-        try:
-            return f"was ended by {signal.Signals(code - 128).name}"
-        except ValueError:
-            pass
-    return f"exited with code {code}"

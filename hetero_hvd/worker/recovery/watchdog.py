@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from statistics import median
 
+from hetero_hvd.exit_codes import EXIT_HUNG
 from hetero_hvd.messages import OWN_PHASES
 from hetero_hvd.probes.phase_clock import PhaseClock
 
 logger = logging.getLogger(__name__)
 
-EXIT_HUNG = 124  # as `timeout` of coreutils
 DEADLINE_RATIO = 20.0
 """So many times the median of a phase: a cold cache or a page-in is not a hang."""
 

@@ -18,6 +18,7 @@ import torch
 
 from hetero_hvd.discovery.machine import machine_identity
 from hetero_hvd.errors import InvariantError, UserError, WorkerFault, WorkerLostError
+from hetero_hvd.exit_codes import EXIT_CUT_OFF, EXIT_TERMINATED
 from hetero_hvd.messages import Finished, FromWorker, Leaving
 from hetero_hvd.worker.comm.horovod import (
     Collective,
@@ -40,9 +41,7 @@ from hetero_hvd.worker.session.self_description import describe_device, device_u
 
 logger = logging.getLogger(__name__)
 
-EXIT_TERMINATED = 128 + signal.SIGTERM
 REUNION_POLL_SECONDS = 0.05
-EXIT_CUT_OFF = 75  # EX_TEMPFAIL of sysexits.h
 
 AGAIN_SECONDS = 2.0
 """A SIGTERM that comes sooner after the first one is the same wish: who stops a whole machine or

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.exit_codes import EXIT_REFUSED
 from hetero_hvd.messages import Crashed, Entered, FromWorker, ScriptEnded, WorkerId
 from hetero_hvd.worker.session.driver_client import DriverClient
 from hetero_hvd.worker.session.launch_settings import is_under_driver
@@ -26,7 +27,6 @@ SEND_SECONDS, RETRY_SECONDS = 5.0, 0.1
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
-EXIT_REFUSED = 64
 """EX_USAGE of sysexits.h; see `driver.controller`."""
 
 

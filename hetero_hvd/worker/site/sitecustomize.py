@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 EXIT_REFUSED = 64
-"""EX_USAGE of sysexits.h; see `driver.controller`."""
+"""As in `hetero_hvd.exit_codes`, which is not imported here."""
 
 
 def refuse(call: str, launcher: str) -> NoReturn:

@@ -12,7 +12,7 @@ from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.workers import gpu_counts
 from hetero_hvd.driver.workers import restart_policy as restarts
-from hetero_hvd.driver.workers.launcher import launch_order
+from hetero_hvd.driver.workers.launch_order import launch_order
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
 from hetero_hvd.driver.workers.worker_process import WorkerProcess
 from hetero_hvd.errors import JobError

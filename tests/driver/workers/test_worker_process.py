@@ -17,9 +17,10 @@ from hetero_hvd.config import EmulateConfig, NodeConfig
 from hetero_hvd.driver.output.console import Console, WorkerOutput
 from hetero_hvd.driver.workers import worker_process
 from hetero_hvd.driver.workers.gpu_counts import count_gpus
-from hetero_hvd.driver.workers.launcher import launch_order
-from hetero_hvd.driver.workers.worker_process import WorkerProcess, exit_in_words
+from hetero_hvd.driver.workers.launch_order import launch_order
+from hetero_hvd.driver.workers.worker_process import WorkerProcess
 from hetero_hvd.errors import JobError
+from hetero_hvd.exit_codes import exit_in_words
 from hetero_hvd.messages.launch import (
     EmulateSettings,
     NodeSettings,
@@ -257,7 +258,7 @@ def test_an_order_that_cannot_be_carried_out_is_one_sentence(order, monkeypatch,
         monkeypatch.setattr(supervisor.sys, "stdin", stdin)
         monkeypatch.setattr(supervisor.sys, "argv", ["hetero_hvd.supervisor"])
         monkeypatch.setattr(supervisor.signal, "signal", lambda *_: None)
-        assert supervisor.main() == supervisor.EXIT_CANNOT_START
+        assert supervisor.main() == supervisor.EXIT_NOT_STARTED
     (said,) = capfd.readouterr().err.splitlines()
     assert said.startswith("cannot start the worker: ")
 

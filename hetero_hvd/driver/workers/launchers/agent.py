@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.config.launchers import AGENT_PORT
-from hetero_hvd.discovery.exit_codes import EXIT_NO_CONNECTION, EXIT_NO_PLACE
 from hetero_hvd.driver.workers.launchers.registry import Launcher
+from hetero_hvd.exit_codes import EXIT_NO_CONNECTION, EXIT_NO_PLACE
 
 
 class AgentLauncher:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.config.paths import own_path
-from hetero_hvd.discovery.exit_codes import EXIT_NO_CONNECTION
 from hetero_hvd.driver.workers.launchers.registry import Launcher, supervisor_words
+from hetero_hvd.exit_codes import EXIT_NO_CONNECTION
 
 OPTIONS = (
     "BatchMode=yes",

@@ -15,9 +15,10 @@ from hetero_hvd.config.launchers import KINDS
 from hetero_hvd.driver.output.console import Console, WorkerOutput
 from hetero_hvd.driver.workers import launchers
 from hetero_hvd.driver.workers.gpu_counts import count_gpus
-from hetero_hvd.driver.workers.launcher import launch_order
+from hetero_hvd.driver.workers.launch_order import launch_order
 from hetero_hvd.driver.workers.launchers.registry import launcher_of
-from hetero_hvd.driver.workers.worker_process import WorkerProcess, exit_in_words
+from hetero_hvd.driver.workers.worker_process import WorkerProcess
+from hetero_hvd.exit_codes import exit_in_words
 from hetero_hvd.security.cluster_key import make_key, read_key
 from tests.driver.conftest import until
 from tests.leftovers import processes_of, wait_until
