@@ -252,7 +252,7 @@ ENVIRONMENT = {
     "hetero_hvd/worker/session/launch_settings.py": "what a worker is told at its start",
     "hetero_hvd/worker/comm/horovod.py": "Horovod's own variables",
     "hetero_hvd/supervisor.py": "what the worker that it starts inherits from the node",
-    "hetero_hvd/driver/workers/launch_order.py": "Horovod's and NCCL's, which all workers get alike",
+    "hetero_hvd/driver/workers/launch_order.py": "Horovod's and NCCL's, equal on all workers",
     "hetero_hvd/driver/workers/worker_launch.py": "whether the user records a timeline; checks",
     "hetero_hvd/driver/membership/horovod_driver.py": "how much Horovod logs",
     "hetero_hvd/probes/benchmark_cache.py": "XDG_CACHE_HOME, as in every program",
