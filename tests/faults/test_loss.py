@@ -86,7 +86,7 @@ def test_a_restarted_worker_joins_and_holds_up_nobody(start):
     killed_at, restarted_at = job.fired()
     assert restarted_at > killed_at
     meanwhile = [line for line in job.trace() if restarted_at < line[0] < restarted_at + 3]
-    assert len(meanwhile) > 10, job.console
+    assert len(meanwhile) > 5, job.console  # of 0.3 s each, once they are patient
     assert_exact(job, epochs=150, workers=("alpha:0", "beta:0", "gamma:0"))
     assert job.longest_gap_seconds() < LIMIT_SECONDS
     told = (
