@@ -37,7 +37,8 @@ class BatchPlan(Message, frozen=True):
     Attributes:
         rendezvous_id: Membership that it was made for; a stale plan is dropped.
         plan_id: Version, growing within a rendezvous; the newer one wins.
-        from_step: First step that it holds for, the same on every worker.
+        from_step: First step that it holds for, the same on every worker. Rank 0 stamps it when it
+            hands the plan on; what the driver sends is the earliest that it can be.
         exchange_steps: Steps between two exchanges of timings from then on, >= 1.
         workers: Members in rank order.
         local_batch_sizes: Samples per step in rank order; sums to the global batch size.
