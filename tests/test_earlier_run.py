@@ -7,6 +7,7 @@ steps of `train.py` on two workers. Whoever changes a format keeps reading this 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,9 @@ def test_its_records_are_read(folder):
     kinds = {type(event) for _, event in record.events}
     assert {WorkersJoined, BatchPlan, Evaluated} <= kinds
     timings = [event for _, event in read_timings(folder / "run")]
-    assert any(isinstance(event, StepsTimed) for event in timings)
+    rows = [row for event in timings if isinstance(event, StepsTimed) for row in event.timings]
+    assert rows
+    assert all(math.isfinite(row.busy_seconds) for row in rows if row.num_steps)
     facts = facts_of(record)
     assert (facts.state, facts.num_memberships) == ("the training is finished", 1)
     assert facts.samples_per_second > 0

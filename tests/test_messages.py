@@ -8,7 +8,7 @@ import typing
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetero_hvd import messages
@@ -37,19 +37,49 @@ def plain(value):
     return value
 
 
+def any_of(record):
+    """Records of a kind."""
+    hints = typing.get_type_hints(record)
+    fields = {name: st.from_type(hints[name]) for name in record.__struct_fields__}
+    return st.fixed_dictionaries(fields).map(lambda values: record(**values))
+
+
+def finite(value):
+    """The same as `plain`, where infinity and what is not told are NaN, too: JSON has `null`."""
+    if value is None or (isinstance(value, float) and math.isinf(value)):
+        return "NaN"
+    if isinstance(value, tuple):
+        return tuple(finite(item) for item in value)
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return finite(plain(value)) if isinstance(value, msgspec.Struct) else plain(value)
+
+
+for kind in vars(messages).values():
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind is not WorkerId:
+        st.register_type_strategy(kind, any_of)
+
+
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 @given(data=st.data())
 def test_every_record_survives_the_wire(record, data):
     """What is decoded equals what was encoded, NaN and infinities included."""
-    fields = {
-        name: st.from_type(kind)
-        for name, kind in typing.get_type_hints(record).items()
-        if name in record.__struct_fields__
-    }
-    sent = record(**data.draw(st.fixed_dictionaries(fields)))
+    sent = data.draw(any_of(record))
     one_of_all = typing.Union[messages.FromWorker, messages.FromDriver]  # noqa: UP007 - of two aliases
     received = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=one_of_all)
     assert plain(received) == plain(sent)
+
+
+@pytest.mark.parametrize("kind", typing.get_args(messages.Event), ids=lambda kind: kind.__name__)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_every_event_is_read_back_from_its_line(kind, data):
+    """As records keep it: a line of JSON that names its kind."""
+    event = data.draw(any_of(kind))
+    line = messages.event_to_json(event)
+    assert json.loads(line)["type"] == kind.__name__
+    assert b"\n" not in line
+    assert finite(messages.event_from_json(line)) == finite(event)
 
 
 ALPHA = WorkerId("alpha", 0)

@@ -3,7 +3,9 @@
 import math
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import fields
 
 import hetero_hvd
 from hetero_hvd.messages import (
@@ -42,6 +44,13 @@ def test_a_worker_s_own_time_is_that_of_its_own_phases():
     row |= {f"{phase}_seconds": 2.0**i for i, phase in enumerate(OWN_PHASES)}
     assert StepTiming(**row).busy_seconds == 2.0 ** len(OWN_PHASES) - 1
     assert math.isnan(StepTiming(**row | {"optimizer_seconds": math.nan}).busy_seconds)
+
+
+@pytest.mark.parametrize("phase", OWN_PHASES)
+def test_own_time_that_an_earlier_version_has_not_measured_is_none(phase):
+    """It is a part of sums, which records of earlier versions must not lack."""
+    default = {field.name: field.default for field in fields(StepTiming)}[f"{phase}_seconds"]
+    assert default is msgspec.NODEFAULT or default == 0.0
 
 
 @pytest.mark.parametrize("cause", CAUSES)

@@ -1,12 +1,15 @@
 """What a step of training is made of: the one table that clocks, records, metrics and pages follow.
 
-A further phase is a line here, a column of `StepTiming`, and the place where it is timed.
+A further phase is a name in `Phase` and an entry in `STEP_PARTS`, a column of `StepTiming`, and
+the place where it is timed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+from hetero_hvd.errors import InvariantError
 
 Phase = Literal[
     "data_wait", "transfer", "forward", "backward", "comm_wait", "optimizer", "evaluation"
@@ -26,7 +29,8 @@ class StepPart:
         terminal_colour: Of its bar on a terminal, as `rich` takes it.
         owner: `step`: the worker's own work in each step; `others`: waiting for other workers;
             `script`: the script's own work, which only some steps contain.
-        cause: The `Cause` that a worker which loses time there is slow by, if there is one.
+        cause: The `Cause` that a worker which loses time there is slow by; what `step` owns has
+            one.
         is_on_device: Whether the device's queue takes the time, where there is a device.
     """
 
@@ -38,6 +42,11 @@ class StepPart:
     owner: Literal["step", "others", "script"] = "step"
     cause: str = ""
     is_on_device: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that lost time of the worker's own has a name."""
+        if self.owner == "step" and not self.cause:
+            raise InvariantError(f"phase {self.name}: the worker's own time needs a cause")
 
     @property
     def column(self) -> str:

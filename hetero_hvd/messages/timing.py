@@ -15,7 +15,8 @@ _own_seconds = attrgetter(*(f"{phase}_seconds" for phase in OWN_PHASES))
 class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Where one worker's time went, mean over `num_steps` steps at one local batch size.
 
-    NaN means not measured. Those that end in `_seconds` are per step.
+    NaN means not measured. Those that end in `_seconds` or `_steps` are means over the steps; of a
+    phase that is the worker's own time the default is 0, as it is a part of sums.
 
     Attributes:
         num_steps: Steps averaged, >= 0; 0 means that nothing was measured since the last row.

@@ -25,9 +25,6 @@ MAX_STALENESS_BOUND = 8
 OTHER_ARGUMENTS = ("scheduler", "scheduler_interval", "extra_state", "after_step", "seed")
 """Of the trainer, beside the options."""
 
-LEFT_TO_THE_JOB = ("reproducible", "staleness_bound", "staleness_warmup_steps", "wait_free")
-"""Options that are as the job is started where the script gives None."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
@@ -144,15 +141,17 @@ def step_options(
     """
     _refuse_unknown(given)
     options = StepOptions(**given)
-    open_ones = [name for name in LEFT_TO_THE_JOB if getattr(options, name) is None]
-    options = replace(options, **{name: getattr(job, name) for name in open_ones})
+    own_grain = options.grain
+    known = [name for name in JobSettings.__struct_fields__ if hasattr(options, name)]
+    open_ones = {name: getattr(job, name) for name in known if getattr(options, name) is None}
+    options = replace(options, **open_ones)
     if options.clip is not None and not callable(options.clip):
         raise UserError(
             f"clip={options.clip!r}: must be a function of the parameters, such as "
             "lambda parameters: clip_grad_norm_(parameters, 1.0)"
         )
-    if options.grain is not None and not options.reproducible:
-        raise UserError(f"grain={options.grain}: only with reproducible=True")
+    if own_grain is not None and not options.reproducible:
+        raise UserError(f"grain={own_grain}: only with reproducible=True")
     divides_itself = options.reproducible or options.wait_free
     if options.accumulation_steps > 1 and not (options.micro_batch_size or divides_itself):
         options = replace(options, micro_batch_size=loader_batch_size)

@@ -14,18 +14,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec.structs import fields
 
 from hetero_hvd.core.balance.pace import HURRIED_STEPS
 from hetero_hvd.messages import PHASES, BatchPlan, StepTiming, WorkerId
 from hetero_hvd.worker.comm.horovod import Collective, Handle
 
 FIELDS = StepTiming.__struct_fields__
-COUNTS = ("num_steps", "local_batch_size", "micro_batch_size")
+COUNTS = tuple(field.name for field in fields(StepTiming) if field.type is int)
 RESET = 1
 STOP = 2
-TIMED = (*PHASES, "step", "throttled", "processor", "memory_stall", "contention", "garbage")
-COUNTED = ("staleness", "lag")
-"""Columns of `StepTiming` that are means over steps, without their unit."""
+
+FOLLOWS = ("other_seconds", "overlapped_comm_seconds")
+"""Columns that follow from others."""
+
+MEANS = tuple(
+    name
+    for name in FIELDS
+    if name.endswith(("_seconds", "_steps")) and name not in (*COUNTS, *FOLLOWS)
+)
+"""Columns that are means over the steps of a row; of a step they are told without their unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,13 +229,15 @@ class TimingWindow:
         self._num_samples = 0
         self._num_steps = 0
         self._sums = {}
-        seconds = {f"{name}_seconds": means.get(name, 0.0 if count else math.nan) for name in TIMED}
+        columns: dict[str, Any] = {}
+        for name in MEANS:
+            told, _, unit = name.rpartition("_")
+            is_spent = count and unit == "seconds"
+            columns[name] = means.get(told, 0.0 if is_spent else math.nan)
         # On a device's own clock phases may lie beside each other: then there is no rest. (`max`
         # gives its first argument, if that is NaN.)
-        in_phases = sum(seconds[f"{phase}_seconds"] for phase in PHASES)
-        seconds["other_seconds"] = max(seconds["step_seconds"] - in_phases, 0.0)
-        hidden = means.get("reducing", math.nan) - seconds["comm_wait_seconds"]
-        seconds["overlapped_comm_seconds"] = max(hidden, 0.0)
-        steps = {f"{name}_steps": means.get(name, math.nan) for name in COUNTED}
-        columns: dict[str, Any] = seconds | steps
+        in_phases = sum(columns[f"{phase}_seconds"] for phase in PHASES)
+        columns["other_seconds"] = max(columns["step_seconds"] - in_phases, 0.0)
+        hidden = means.get("reducing", math.nan) - columns["comm_wait_seconds"]
+        columns["overlapped_comm_seconds"] = max(hidden, 0.0)
         return StepTiming(num_steps=count, local_batch_size=share, memory_bytes=math.nan, **columns)
