@@ -32,6 +32,10 @@ def traced_steps(text: str | None) -> tuple[int, int]:
     return int(first), int(last)
 
 
+MODES = ("reproducible", "wait_free")
+"""Settings that ask for a training mode; only one of them can be given."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
     """How the job runs; each also an environment variable and a flag."""
@@ -225,9 +229,12 @@ class JobConfig:
             yield "max_np", f"found {self.max_np}, must be at least min_np, which is {self.min_np}"
         if self.discover and self.cluster_key_file is None:
             yield "cluster_key_file", "found none, must be given with discover"
-        for late in ("staleness_bound", "wait_free"):
-            if self.reproducible and (found := getattr(self, late)):
-                yield late, f"found {found}, must be 0 or false in the reproducible mode"
+        modes = [name for name in MODES if getattr(self, name)]
+        for other in modes[1:]:
+            yield other, f"found True, must be false in the {modes[0]} mode"
+        if self.reproducible and self.staleness_bound:
+            found = f"found {self.staleness_bound}, must be 0 in the reproducible mode"
+            yield "staleness_bound", found
         if self.reproducible and not RULES[self.rule].plans_in_grains:
             able = " or ".join(name for name, rule in RULES.items() if rule.plans_in_grains)
             yield "rule", f"found {self.rule}, must be {able}: only that plans in whole grains"
