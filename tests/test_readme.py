@@ -83,3 +83,17 @@ def test_the_commands_shown_exist(capsys):
             main([command, "--help"])
         assert ended.value.code == 0
         assert f"hetero-hvd {command}" in capsys.readouterr().out
+
+
+TEST_FOLDERS = {"F": "tests/faults", "W": "tests/worker", "D": "tests/driver", "C": "tests/cluster"}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "tests/README.md"], ids=lambda path: path.stem)
+def test_each_test_that_a_page_names_is_there(page):
+    """By its path from the top, or in `tests`; `F/` and the like are short for folders there."""
+    names = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    for folder, name in re.findall(r"([\w/]*/)?(test_\w+\.py)", page.read_text()):
+        short, _, rest = folder.partition("/")
+        places = f"{TEST_FOLDERS.get(short, short)}/{rest}{name}", f"tests/{folder}{name}"
+        is_there = any((ROOT / place).exists() for place in places)
+        assert is_there or (not folder and name in names), f"{page.name}: {folder}{name}"

@@ -1,8 +1,7 @@
-"""Writes docs/reference/nodes-yaml.md: `python -m hetero_hvd.config.reference`."""
+"""The page of all settings, docs/reference/nodes-yaml.md; `scripts/pages` writes it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from hetero_hvd.config.variables import ALONE_SETTINGS, SET_FOR_WORKERS
 _INTRODUCTION = """\
 # nodes.yaml
 
-Generated from the code by `python -m hetero_hvd.config.reference`; a test compares the two.
+Generated from the code by `scripts/pages`; a test compares the two.
 
 The file names the machines of a job and, if you like, how the job runs. The smallest one:
 
@@ -115,7 +114,3 @@ def _about(setting: Setting) -> str:
         default = value_text(setting, setting.default)
     meaning = setting.doc.replace("|", "\\|")
     return f"{setting.kind.allowed} | {default} | {meaning}"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference())

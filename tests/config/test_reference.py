@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_the_generated_one():
-    """docs/reference/nodes-yaml.md is what `python -m hetero_hvd.config.reference` prints."""
+    """docs/reference/nodes-yaml.md is what `scripts/pages` writes."""
     assert (ROOT / "docs" / "reference" / "nodes-yaml.md").read_text(
         encoding="utf-8"
     ) == reference()

@@ -105,7 +105,7 @@ class Metrics:
         """The page for Prometheus, and its content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
-    def observe(self, at_unix_seconds: float, event: Observed) -> None:  # noqa: C901 - one line a kind
+    def observe(self, at_unix_seconds: float, event: Observed) -> None:  # noqa: C901 - one case a kind
         """Take in an event.
 
         Args:
