@@ -137,6 +137,8 @@ class Membership:
             self.lost(host)
 
     def _tell_lost(self, host: str, rendezvous_id: int) -> None:
+        if host not in self.hosts:  # the others are in another membership meanwhile, with newcomers
+            return
         for other in self.hosts - {host} - self._voided - self.rendezvous.waiting:
             if not rendezvous_id:
                 self._voided.add(other)  # once is enough: it comes back by itself

@@ -1,0 +1,92 @@
+"""Who hears that a member is gone, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from hetero_hvd.driver.membership import membership as module
+from hetero_hvd.driver.membership.membership import Membership
+from hetero_hvd.messages import MemberLost
+
+
+class MeetingPlace:
+    """In place of the rendezvous server: the test says who meets."""
+
+    def __init__(self):
+        self.waiting = set()
+        self.invalid = []
+        self.on_members = None
+
+    def follow(self, *, on_members, on_return):  # noqa: ARG002 - nobody returns here
+        """Who is told."""
+        self.on_members = on_members
+
+    def invalidate(self, host):
+        """Its values are no longer given."""
+        self.invalid.append(host)
+
+
+def run(monkeypatch, course):
+    """What the hosts were sent in the course of a few events."""
+    sent = []
+
+    async def script():
+        meeting = MeetingPlace()
+        summary = SimpleNamespace(num_memberships=0)
+        membership = Membership(
+            SimpleNamespace(),
+            slots=SimpleNamespace(find=lambda _: None, without=lambda _: []),
+            channels=SimpleNamespace(send=lambda host, word: sent.append((host, word))),
+            endpoints=SimpleNamespace(),
+            rendezvous=meeting,
+            tracker=SimpleNamespace(summary=summary, rendezvous_id=3),
+            on_over=lambda _: None,
+        )
+        meeting.on_members({"a", "b", "c"})
+        summary.num_memberships = 1  # they have met
+        course(membership, meeting)
+        await asyncio.sleep(3 * module.PARTING_SECONDS)
+
+    monkeypatch.setattr(module, "PARTING_SECONDS", 0.05)
+    asyncio.run(script())
+    return sorted(sent, key=lambda pair: pair[0])
+
+
+WORD = MemberLost(host="a", rendezvous_id=3)
+
+
+def leave_and_meet(membership, meeting):
+    """The others are in the next membership, with a newcomer, before the word would go out."""
+    membership.left("a")
+    meeting.on_members({"b", "c", "d"})
+
+
+@pytest.mark.parametrize(
+    ("course", "told"),
+    [
+        (lambda membership, _: membership.lost("a"), ["b", "c"]),
+        (lambda membership, _: membership.lost("a", is_orderly=True), []),
+        (lambda membership, _: membership.left("a"), ["b", "c"]),
+        (lambda membership, _: membership.left("z"), []),
+        (leave_and_meet, []),
+    ],
+    ids=["lost", "has done its part", "left", "no member", "left, and the others have met anew"],
+)
+def test_who_is_told_that_a_member_is_gone(monkeypatch, course, told):
+    """Those who may wait for it; nobody who is in another membership by then."""
+    assert run(monkeypatch, course) == [(host, WORD) for host in told]
+
+
+def test_the_word_follows_the_last_data_of_one_that_leaves(monkeypatch):
+    """Its connections tell those next to it; a word that comes sooner cuts the step under way."""
+    heard = []
+
+    def course(membership, _):
+        membership.left("a")
+        heard.append(list(membership.rendezvous.invalid))
+
+    assert run(monkeypatch, course)
+    assert heard == [["a"]]
