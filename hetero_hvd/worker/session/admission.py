@@ -259,18 +259,10 @@ def _end_if_asked_again() -> None:
         os.close(wakeup)
         return
 
-    forking = threading.local()
-
-    def hold() -> None:
-        forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-    def release() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, forking.mask)
-
     def forget() -> None:
         if (found := signal.set_wakeup_fd(-1)) not in (wakeup, -1):
             signal.set_wakeup_fd(found)
-        release()
+        _release()
 
     def watch() -> None:
         again_at_seconds = math.inf
@@ -282,8 +274,23 @@ def _end_if_asked_again() -> None:
                 os._exit(EXIT_TERMINATED)
             again_at_seconds = min(again_at_seconds, now_seconds + AGAIN_SECONDS)
 
-    os.register_at_fork(before=hold, after_in_parent=release, after_in_child=forget)
+    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=forget)
     threading.Thread(target=watch, name="sigterm", daemon=True).start()
+
+
+_forking = threading.local()
+
+
+def _hold() -> None:
+    """Before a fork: SIGTERM waits in this thread, which the child goes on with."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _release() -> None:
+    """After it, on either side; a fork may have begun before it could be held."""
+    if signal.SIGTERM not in getattr(_forking, "mask", ()):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 _seats: list[WorkerContext] = []
