@@ -53,4 +53,4 @@ def _restored(found: Any, kind: Any) -> Any:  # noqa: ANN401 - JSON, and any ann
 def _fields(kind: Any) -> dict[str, Any] | None:  # noqa: ANN401
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return None
-    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}

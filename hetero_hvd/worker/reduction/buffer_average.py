@@ -137,7 +137,7 @@ class BufferAverage:
         Args:
             collective: The rendezvous.
             num_samples: Samples that this worker's statistics have seen.
-            tag_index: Part of its name; see `Step`.
+            tag_index: Part of its name; see `Reducer.prepare`.
 
         Returns:
             None where there is nothing to reduce: `write_back` has nothing to do then.

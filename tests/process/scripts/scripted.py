@@ -20,6 +20,9 @@ class ScriptedPlanner:
         self.plan = None
         self.tables = []
 
+    def use_grain(self, grain):
+        """The shares are given in samples."""
+
     def joined(self, event):
         """Start with the first shares."""
         self.plan = BatchPlan(
