@@ -342,3 +342,27 @@ def test_exit_codes_are_declared_in_one_place():
     elsewhere = {each for each in found if each[0] != "hetero_hvd/exit_codes.py"}
     site = "hetero_hvd/worker/site/sitecustomize.py"
     assert elsewhere == {(site, "EXIT_REFUSED", EXIT_REFUSED)}
+
+
+def test_each_module_is_tested_somewhere():
+    """By a file of its name, by one that imports it, or by what tests/README.md names for it."""
+    tests = CHECKOUT / "tests"
+    imported = set().union(*(names_imported_by(path) for path in tests.rglob("*.py")))
+    named = {path.stem.removeprefix("test_") for path in tests.rglob("test_*.py")}
+    _, _, table = (tests / "README.md").read_text().partition("tested through others")
+    told = set(re.findall(r"\w+", " ".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE))))
+    for path in sorted((CHECKOUT / "hetero_hvd").rglob("*.py")):
+        module = ".".join(path.relative_to(CHECKOUT).with_suffix("").parts)
+        is_tested = path.stem in named | told or module in imported
+        assert is_tested or path.stem.startswith("__"), relative(path)
+
+
+def names_imported_by(path):
+    """Modules, and what may be one in a package."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
