@@ -9,7 +9,7 @@ from hetero_hvd.errors import HeteroHvdError, UserError
 
 if TYPE_CHECKING:
     from hetero_hvd.worker.model.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
-    from hetero_hvd.worker.session.admission import device, init
+    from hetero_hvd.worker.session.worker_context import device, init
     from hetero_hvd.worker.timing.named_phases import phase
     from hetero_hvd.worker.trainer import Trainer
 
@@ -30,8 +30,8 @@ _HOMES = {
     "SyncBatchNorm": "hetero_hvd.worker.model.sync_batch_norm",
     "convert_sync_batch_norm": "hetero_hvd.worker.model.sync_batch_norm",
     "Trainer": "hetero_hvd.worker.trainer",
-    "device": "hetero_hvd.worker.session.admission",
-    "init": "hetero_hvd.worker.session.admission",
+    "device": "hetero_hvd.worker.session.worker_context",
+    "init": "hetero_hvd.worker.session.worker_context",
     "phase": "hetero_hvd.worker.timing.named_phases",
 }
 

@@ -25,7 +25,7 @@ from hetero_hvd.measure.patterns import Pattern, pattern_of
 from hetero_hvd.messages import CommMeasured, OperationMeasured, WorkerId
 from hetero_hvd.worker.comm.horovod import HorovodCollective, Interrupted
 from hetero_hvd.worker.comm.payloads import gather_bytes
-from hetero_hvd.worker.session.admission import WorkerContext, device, init
+from hetero_hvd.worker.session.worker_context import WorkerContext, device, init
 
 NUM_WARM_UP, MIN_TIMES, MAX_TIMES = 2, 5, 200
 LINK_TIMES, LINK_BYTES = 5, 4 * 2**20

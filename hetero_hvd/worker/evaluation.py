@@ -26,7 +26,7 @@ from hetero_hvd.worker.micro_batch.split import is_scalar, kind_of, to_device
 from hetero_hvd.worker.model.registered import Registered
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
 from hetero_hvd.worker.reduction.buffer_average import Kept
-from hetero_hvd.worker.session.admission import device
+from hetero_hvd.worker.session.worker_context import device
 from hetero_hvd.worker.step.training_mode import TrainingMode
 
 Mean = torch.Tensor | float

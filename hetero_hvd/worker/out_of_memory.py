@@ -18,8 +18,8 @@ from hetero_hvd.messages import OutOfMemory
 from hetero_hvd.worker.micro_batch.memory_meter import free_memory
 from hetero_hvd.worker.micro_batch.split import Loss
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
-from hetero_hvd.worker.session.admission import device
 from hetero_hvd.worker.session.self_description import describe_device
+from hetero_hvd.worker.session.worker_context import device
 from hetero_hvd.worker.step.training_step import Retry, TrainingStep
 
 logger = logging.getLogger(__name__)

@@ -27,10 +27,10 @@ from hetero_hvd.worker.recovery.membership import WorkerMembership
 from hetero_hvd.worker.recovery.replica import Trainable, all_parts
 from hetero_hvd.worker.recovery.workload import describe_workload
 from hetero_hvd.worker.reproducible.fingerprints import Fingerprints
-from hetero_hvd.worker.session.admission import device
 from hetero_hvd.worker.session.farewell import refuse_in_one_line
 from hetero_hvd.worker.session.launch_settings import read_place
 from hetero_hvd.worker.session.turns import check_turn, turn_of
+from hetero_hvd.worker.session.worker_context import device
 from hetero_hvd.worker.step.emulation import Emulation
 from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.step.schedule import Schedule

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetero_hvd.core.balance.balancer import balance
-from hetero_hvd.core.balance.cluster import BalancerState
+from hetero_hvd.core.balance.balancer_state import BalancerState
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.simulation.scenario import Blocks, Change, Scenario, Swing

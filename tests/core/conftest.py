@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from hetero_hvd.core.balance.cluster import BalanceConfig
+from hetero_hvd.core.balance.balancer_state import BalanceConfig
 from hetero_hvd.core.balance.policies.registry import make_policy
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.simulation.scenario import Scenario, TrueCurve

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hetero_hvd.core.balance.cluster import BalanceConfig
+from hetero_hvd.core.balance.balancer_state import BalanceConfig
 
 SPEEDS = (1565, 1571, 1499, 326)
 """Samples per second of a cluster from the literature: 1 : 1 : 1 : 0.21."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hetero_hvd.core.balance.cluster import BalanceConfig, BalancerState
+from hetero_hvd.core.balance.balancer_state import BalanceConfig, BalancerState
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
 
 WORKERS = tuple(WorkerId(name, 0) for name in ("alpha", "beta", "gamma"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hetero_hvd.core.balance.cluster import BalancerState
+from hetero_hvd.core.balance.balancer_state import BalancerState
 from hetero_hvd.core.balance.pace import HURRIED_STEPS, SpeedChangeDetector
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.diagnosis.judge import Diagnoser

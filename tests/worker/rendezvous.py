@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import torch
 
-from hetero_hvd.core.balance.cluster import BalanceConfig
+from hetero_hvd.core.balance.balancer_state import BalanceConfig
 from hetero_hvd.messages import BatchPlan, WorkerId
 from hetero_hvd.messages.launch import WorkerIdentity, WorkerLaunch
 from hetero_hvd.worker.comm.horovod import HorovodCollective

@@ -12,7 +12,7 @@ AGAIN_SECONDS = 0.5
 SCRIPT = f"""
 import ctypes, os, signal, sys, time
 from types import SimpleNamespace
-from hetero_hvd.worker.session import admission
+from hetero_hvd.worker.session import worker_context
 
 def hang():
     # Two locks of one mutex: no signal ends the wait in C for the second one.
@@ -21,7 +21,7 @@ def hang():
         library.pthread_mutex_lock(mutex)
 
 case = sys.argv[1]
-admission.AGAIN_SECONDS = {AGAIN_SECONDS}
+worker_context.AGAIN_SECONDS = {AGAIN_SECONDS}
 own, written = os.pipe()
 os.set_blocking(written, False)
 if case == "own descriptor":
@@ -29,7 +29,7 @@ if case == "own descriptor":
 if case == "child":  # as early as can be
     os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
 seat = SimpleNamespace(_is_terminated=False, _terminated_at_seconds=0.0)
-admission.WorkerContext._drain_on_sigterm(seat)
+worker_context.WorkerContext._drain_on_sigterm(seat)
 child = os.fork() if case == "child" else 0
 if case == "child" and not child:
     while True:

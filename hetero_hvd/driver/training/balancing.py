@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from hetero_hvd.config import ClusterConfig
-from hetero_hvd.core.balance.cluster import BalancerState
+from hetero_hvd.core.balance.balancer_state import BalancerState
 from hetero_hvd.core.balance.hysteresis import Decision
 from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.policies.registry import make_policy

@@ -16,9 +16,9 @@ from hetero_hvd.messages.benchmark import BenchmarkProgress, DeviceMeasured, Spe
 from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.worker.benchmark.device_speed import measure_device
 from hetero_hvd.worker.benchmark.model_benchmark import cache_key, tell
-from hetero_hvd.worker.session.admission import device
 from hetero_hvd.worker.session.launch_settings import read_place
 from hetero_hvd.worker.session.self_description import describe_device, software
+from hetero_hvd.worker.session.worker_context import device
 
 DEVICE_RATIO = 0.2
 """Part of the time that the device may take; what it and the model leave goes into starting."""

@@ -23,8 +23,8 @@ from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
 from hetero_hvd.worker.recovery.workload import Workload
-from hetero_hvd.worker.session.admission import device
 from hetero_hvd.worker.session.self_description import describe_device, device_uuid, software
+from hetero_hvd.worker.session.worker_context import device
 from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.step.training_mode import TrainingMode

@@ -35,9 +35,9 @@ from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.recovery.replica_check import Undecided, is_check_due
 from hetero_hvd.worker.recovery.watchdog import Watchdog
 from hetero_hvd.worker.recovery.workload import Workload
-from hetero_hvd.worker.session.admission import WorkerContext, init
 from hetero_hvd.worker.session.driver_client import Training
 from hetero_hvd.worker.session.whereabouts import waits_in
+from hetero_hvd.worker.session.worker_context import WorkerContext, init
 from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.step.training_mode import TrainingMode

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from hetero_hvd.core.balance import planner
-from hetero_hvd.core.balance.cluster import BalancerState
+from hetero_hvd.core.balance.balancer_state import BalancerState
 from hetero_hvd.core.balance.policies.registry import make_policy
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.messages import BatchPlan, Evaluated, StepsTimed, WorkersJoined

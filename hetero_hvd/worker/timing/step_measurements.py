@@ -11,8 +11,8 @@ from hetero_hvd.probes.kernel.contention import ContentionMeter
 from hetero_hvd.probes.kernel.memory_stalls import MemoryStallMeter
 from hetero_hvd.probes.kernel.throttling import ThrottleMeter
 from hetero_hvd.probes.phase_clock import PhaseClock
-from hetero_hvd.worker.session.admission import WorkerContext, device
 from hetero_hvd.worker.session.self_description import device_uuid
+from hetero_hvd.worker.session.worker_context import WorkerContext, device
 from hetero_hvd.worker.timing.gpu_utilization import DeviceUse
 from hetero_hvd.worker.timing.named_phases import named_times
 from hetero_hvd.worker.timing.trace import TraceControl

@@ -13,7 +13,7 @@ from hetero_hvd.messages import TraceRequested, TraceWritten
 from hetero_hvd.messages.launch import TraceSettings
 from hetero_hvd.probes.phase_clock import PhaseClock
 from hetero_hvd.worker.comm.horovod import HorovodCollective
-from hetero_hvd.worker.session.admission import WorkerContext
+from hetero_hvd.worker.session.worker_context import WorkerContext
 from hetero_hvd.worker.timing.trace_recorders import (
     MAX_BYTES,
     MAX_SECONDS,

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import hetero_hvd
-from hetero_hvd.worker.session.admission import init
+from hetero_hvd.worker.session.worker_context import init
 
 BATCH, STEPS = 4, 8
 DELAY_SECONDS = arguments()["delay_seconds"]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hetero_hvd
-from hetero_hvd.worker.session.admission import init
+from hetero_hvd.worker.session.worker_context import init
 
 RANK = init().collective.rank
 SHARES = {"in_the_loss": [4, 4], "in_the_loss_of_an_idle_peer": [0, 8], "other_parameters": [4, 4]}

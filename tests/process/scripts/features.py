@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import hetero_hvd
-from hetero_hvd.worker.session.admission import init
+from hetero_hvd.worker.session.worker_context import init
 
 SIZE, BATCH = 90, 16
 PLANS = {

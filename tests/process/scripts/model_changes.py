@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hetero_hvd
 from hetero_hvd.errors import JobError
-from hetero_hvd.worker.session.admission import init
+from hetero_hvd.worker.session.worker_context import init
 
 BATCH, LENGTH = 8, 5
 PLANS = [[0, 5, 3], [8, 0, 0], [3, 3, 2]]

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hetero_hvd
 from hetero_hvd.worker.micro_batch.memory_meter import free_memory
-from hetero_hvd.worker.session.admission import init
+from hetero_hvd.worker.session.worker_context import init
 
 WIDTH, BATCH, STEPS = 8192, 600, 6
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import hetero_hvd
 from hetero_hvd.core.balance.settings import BalanceConfig
-from hetero_hvd.worker.session.admission import init
 from hetero_hvd.worker.session.plan_source import LocalPlanner, even_plan
+from hetero_hvd.worker.session.worker_context import init
 
 SIZE, BATCH, GRAIN, VOCABULARY, LENGTH = 104, 32, 4, 13, 8
 """The last batch of an epoch has 8 samples."""

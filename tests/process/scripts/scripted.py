@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from hetero_hvd.messages import BatchPlan
-from hetero_hvd.worker.session.admission import init
+from hetero_hvd.worker.session.worker_context import init
 
 
 class ScriptedPlanner:

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import hetero_hvd
 from hetero_hvd.core.data.shards import permutation
-from hetero_hvd.worker.session.admission import init
+from hetero_hvd.worker.session.worker_context import init
 
 SIZE, BATCH = 50, 16
 PLANS = [[5, 3, 8], [0, 9, 7], [16, 0, 0], [2, 2, 12]]

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 import hetero_hvd
 from hetero_hvd.core.data.shards import permutation
 from hetero_hvd.worker.recovery.replica import Replica
-from hetero_hvd.worker.session.admission import init
+from hetero_hvd.worker.session.worker_context import init
 
 SIZE, BATCH, SEED = 210, 32, 5
 OPTIMIZERS = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hetero_hvd.core.balance.cluster import BalancerState
+from hetero_hvd.core.balance.balancer_state import BalancerState
 from hetero_hvd.core.balance.hysteresis import Decision
 from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.policies.published import LbbRule, OmniLearnRule, StaticSplit

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_hvd.core.balance.cluster import BalanceConfig, BalancerState
+from hetero_hvd.core.balance.balancer_state import BalanceConfig, BalancerState
 from hetero_hvd.core.balance.hysteresis import Decision
 from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.step_time import StepTimeModel
