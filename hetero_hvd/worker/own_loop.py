@@ -13,14 +13,29 @@ class OwnLoop:
 
     def __init__(self) -> None:
         self._num_micro_batches = self._num_at_backward = 0
+        self._rest: Iterator[Any] = iter(())
 
     def begin(self) -> None:
         """The script gets a batch."""
         self._num_micro_batches = self._num_at_backward = 0
+        self._rest = iter(())
+
+    def refuse(self, what: str) -> None:
+        """Refuse what would begin a step that the script has begun by itself.
+
+        Raises:
+            UserError: It has.
+        """
+        if self._num_micro_batches:
+            raise UserError(
+                f"{what} was called for a batch that trainer.micro_batches has divided already: "
+                "end that step with trainer.apply()"
+            )
 
     def each(self, micro_batches: Iterable[Any]) -> Iterator[Any]:
         """The script gets the micro-batches of it."""
-        for micro_batch in micro_batches:
+        self._rest = iter(micro_batches)
+        for micro_batch in self._rest:
             self._num_micro_batches += 1
             yield micro_batch
 
@@ -46,10 +61,15 @@ class OwnLoop:
         """The script ends the step.
 
         Raises:
-            UserError: It has given no loss.
+            UserError: It has given no loss, or not for all micro-batches.
         """
         if not self._num_at_backward:
             raise UserError(
                 "trainer.apply was called before trainer.backward: give it the loss of each of "
                 "trainer.micro_batches(*batch) first (loss.backward() reaches no other worker)"
+            )
+        if next(self._rest, None) is not None:
+            raise UserError(
+                f"trainer.apply was called after {self._num_micro_batches} of the micro-batches: "
+                "run the loop over trainer.micro_batches(*batch) to its end"
             )

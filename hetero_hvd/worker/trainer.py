@@ -198,6 +198,11 @@ class Trainer:
                 raise
             self._schedule.check()
             epoch = position.epoch
+            if self._mode.shares_vary and self._has_batches and not self._epoch_exhausted:
+                raise UserError(
+                    f"{self._mode.name}: the loop over trainer.batches() was left before its end, "
+                    "where workers are at different places: run it to its end"
+                )
             self._drain()  # the script may have left `batches` before its end
             # After a fault another worker is in the next epoch already, or all went back to a
             # checkpoint since this one has taken its last step.
@@ -279,6 +284,7 @@ class Trainer:
         arguments.check_function(loss_function, "trainer.step(loss_function, *batch)")
         self._after_step.refuse("trainer.step")
         self._check_begun()
+        self._own_loop.refuse("trainer.step")
         position, mode = self._state.position, self._mode
         step = position.applied_steps
         unpacked = is_unpacked(batch, self._slice and self._slice.batch)
