@@ -53,6 +53,16 @@ def sync_norm():
     return convert_sync_batch_norm(nn.Sequential(nn.BatchNorm1d(1)))
 
 
+def leave_an_epoch_early():
+    """After its first chunk; the others may have taken none, or many."""
+    model = nn.Linear(SIZE, 1).double()
+    trainer = of(model, EYE)
+    for _ in trainer.epochs(1):
+        for (batch,) in trainer.batches():
+            trainer.step(lambda x: model(x).mean(), batch)
+            break
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -65,7 +75,7 @@ def sync_norm():
             "between chunks",
         ),
         (lambda: resume(HALF), "begun with wait_free"),
-        (lambda: [leave_an_epoch_early()], "left before its end, where workers are at different"),
+        (leave_an_epoch_early, "left before its end, where workers are at different"),
         (lambda: resume({}, staleness_warmup_steps="5"), "must be a whole number"),
         (lambda: resume({}, wait_free_lr="cubic"), "must be auto, linear, sqrt or none"),
         (lambda: resume({}, reproducible=True, wait_free=True), "wait_free must be off"),
@@ -77,16 +87,6 @@ def test_what_cannot_be_is_refused(call, words):
     """One line that says what to do instead."""
     with pytest.raises(UserError, match=words):
         call()
-
-
-def leave_an_epoch_early():
-    """After its first chunk; the others may have taken none, or many."""
-    model = nn.Linear(SIZE, 1).double()
-    trainer = of(model, EYE)
-    for _ in trainer.epochs(1):
-        for (batch,) in trainer.batches():
-            trainer.step(lambda x: model(x).mean(), batch)
-            break
 
 
 def of(model, dataset):
