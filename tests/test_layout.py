@@ -280,11 +280,11 @@ def test_the_environment_is_read_in_few_places():
 
 
 ASKS_FOR_WAIT_FREE = {
-    "hetero_hvd/config/job.py": "the job's setting",
-    "hetero_hvd/messages/launch.py": "takes it to the workers",
+    "hetero_hvd/config/job.py": "its switch",
+    "hetero_hvd/messages/launch.py": "its name among the modes",
     "hetero_hvd/messages/from_worker.py": "its name on the wire",
-    "hetero_hvd/worker/options.py": "the script's option",
-    "hetero_hvd/worker/training_modes.py": "the choice of the mode",
+    "hetero_hvd/worker/options.py": "its switch and its learning rate",
+    "hetero_hvd/worker/training_modes.py": "its class among the modes",
     "hetero_hvd/worker/recovery/workload.py": "its name on the wire",
     "hetero_hvd/worker/data/position.py": "advice to whoever resumes without it",
 }

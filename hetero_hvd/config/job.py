@@ -21,6 +21,13 @@ from hetero_hvd.config.value_types import (
 )
 from hetero_hvd.core.balance.policies.registry import RULES
 from hetero_hvd.core.balance.settings import DEFAULT_RULE
+from hetero_hvd.messages.launch import (
+    MODE_NAMES,
+    SWITCHES,
+    SYNCHRONOUS,
+    ModeName,
+    asked_mode,
+)
 
 MAX_TRACE_STEPS = 200
 """Of one window: the profiler keeps all of it in memory."""
@@ -30,10 +37,6 @@ def traced_steps(text: str | None) -> tuple[int, int]:
     """First step of a window and the one after its last; equal for no window."""
     first, _, last = (text or "-1:-1").partition(":")
     return int(first), int(last)
-
-
-MODES = ("reproducible", "wait_free")
-"""Settings that ask for a training mode; only one of them can be given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +62,12 @@ class JobConfig:
     )
     explain: bool = setting(
         boolean(), "print every decision of the balancer and why", default=False
+    )
+    mode: ModeName = setting(
+        choice(*MODE_NAMES),
+        "how to train, where the script does not say; each of the other modes has a switch of its "
+        "name as well",
+        default=SYNCHRONOUS,
     )
     reproducible: bool = setting(
         boolean(),
@@ -224,18 +233,28 @@ class JobConfig:
         """Check."""
         check(self, self._relations())
 
+    @property
+    def training_mode(self) -> ModeName:
+        """The mode that is asked for, by its name or by its switch."""
+        named = None if self.mode == SYNCHRONOUS else self.mode
+        return asked_mode(named, {name: getattr(self, name) or None for name in SWITCHES})
+
     def _relations(self) -> Iterator[tuple[str, str]]:
         if self.max_np is not None and self.max_np < self.min_np:
             yield "max_np", f"found {self.max_np}, must be at least min_np, which is {self.min_np}"
         if self.discover and self.cluster_key_file is None:
             yield "cluster_key_file", "found none, must be given with discover"
-        modes = [name for name in MODES if getattr(self, name)]
-        for other in modes[1:]:
-            yield other, f"found True, must be false in the {modes[0]} mode"
-        if self.reproducible and self.staleness_bound:
+        try:
+            mode = self.training_mode
+        except ValueError as error:
+            name, _, complaint = str(error).partition(": ")
+            yield name, complaint
+            return
+        is_reproducible = mode == "reproducible"
+        if is_reproducible and self.staleness_bound:
             found = f"found {self.staleness_bound}, must be 0 in the reproducible mode"
             yield "staleness_bound", found
-        if self.reproducible and not RULES[self.rule].plans_in_grains:
+        if is_reproducible and not RULES[self.rule].plans_in_grains:
             able = " or ".join(name for name, rule in RULES.items() if rule.plans_in_grains)
             yield "rule", f"found {self.rule}, must be {able}: only that plans in whole grains"
         if not is_loopback(self.http_address) and self.http_token_file is None:

@@ -20,6 +20,7 @@ from hetero_hvd.errors import ConfigError
 from hetero_hvd.messages.launch import (
     KEY_VARIABLE,
     LAUNCH_VARIABLE,
+    SWITCHES,
     TLS_VARIABLE,
     WORKER_VARIABLE,
     JobSettings,
@@ -48,7 +49,9 @@ class ScriptConfig:
 
 SCRIPT_SETTINGS = tuple(settings_of(ScriptConfig))
 
-_FOR_ALL = {*JobSettings.__struct_fields__, "balance"} - {"hang_timeout_seconds"}  # of a driver
+_FOR_ALL = {*JobSettings.__struct_fields__, *SWITCHES, "balance"} - {
+    "hang_timeout_seconds"
+}  # of a driver
 
 ALONE_SETTINGS = (*(s for s in JOB_SETTINGS if s.name in _FOR_ALL), *SCRIPT_SETTINGS)
 """What counts for a script that runs without our driver: under `horovodrun`, or alone."""

@@ -6,7 +6,8 @@ job's secrets are no part of it: they have variables of their own, which are rem
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +21,15 @@ WORKER_VARIABLE = "HETERO_HVD_WORKER"
 
 KEY_VARIABLE = "HETERO_HVD_KEY"
 TLS_VARIABLE = "HETERO_HVD_TLS"
+
+ModeName = Literal["synchronous", "reproducible", "wait_free"]
+"""Each is a class of `worker.training_modes.MODES`."""
+
+SYNCHRONOUS: ModeName = "synchronous"
+MODE_NAMES: tuple[ModeName, ...] = get_args(ModeName)
+
+SWITCHES: tuple[ModeName, ...] = ("reproducible", "wait_free")
+"""Modes that can be asked for by a setting or an option of their name as well as by `mode`."""
 
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
@@ -90,23 +100,22 @@ class JobSettings(LaunchPart, frozen=True):
     Without a driver a user may set each by its environment variable.
 
     Attributes:
-        reproducible: Whether to train to the same bits, if the script leaves it open.
-        grain: Samples of one forward and backward in that mode, >= 1, if the script leaves it open.
+        mode: How to train, if the script leaves it open.
+        grain: Samples of one forward and backward in the reproducible mode, >= 1, if the script
+            leaves it open.
         fingerprint_steps: Steps between two fingerprints, >= 0; 0: after each epoch only.
         staleness_bound: Steps that may be under way, 0 to 8, if the script leaves it open.
         staleness_warmup_steps: First steps without staleness, >= 0, if the script leaves it open.
-        wait_free: Whether to train in wait-free rounds, if the script leaves it open.
         hang_timeout_seconds: Shortest time, > 0, after which a worker that hangs in its own part of
             a step ends itself; without a driver nothing does.
         log_format: Whether the package's log is `text` or a JSON record a line.
     """
 
-    reproducible: bool = False
+    mode: ModeName = SYNCHRONOUS
     grain: Positive = 16
     fingerprint_steps: Count = 0
     staleness_bound: Bound = 0
     staleness_warmup_steps: Count = 100
-    wait_free: bool = False
     hang_timeout_seconds: Seconds = 30.0
     log_format: Literal["text", "json"] = "text"
 
@@ -205,3 +214,30 @@ def launch_from_text(text: str) -> WorkerLaunch:
         return msgspec.json.decode(text, type=WorkerLaunch)
     except msgspec.DecodeError as error:
         raise JobError(f"{LAUNCH_VARIABLE}: {error}") from error
+
+
+def asked_mode(
+    mode: ModeName | None,
+    switches: Mapping[ModeName, bool | None],
+    otherwise: ModeName = SYNCHRONOUS,
+) -> ModeName:
+    """The mode to train in.
+
+    Args:
+        mode: The one that is asked for by `mode`; None: none is.
+        switches: What the switches of `SWITCHES` say; None: nothing.
+        otherwise: The mode if none is asked for and its own switch is not off.
+
+    Raises:
+        ValueError: Two modes are asked for; says what must be left out.
+    """
+    asked = [name for name, is_on in switches.items() if is_on and name != mode]
+    if mode is not None:
+        asked.insert(0, mode)
+        if switches.get(mode) is False:
+            raise ValueError(f"{mode}: must not be off where mode is {mode}")
+    if len(asked) > 1:
+        raise ValueError(f"{asked[1]}: must be off in the {asked[0]} mode")
+    if asked:
+        return asked[0]
+    return SYNCHRONOUS if switches.get(otherwise) is False else otherwise

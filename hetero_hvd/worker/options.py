@@ -11,10 +11,27 @@ import torch
 from torch.nn import Parameter
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.messages.launch import JobSettings
+from hetero_hvd.messages.launch import (
+    MODE_NAMES,
+    SWITCHES,
+    SYNCHRONOUS,
+    JobSettings,
+    ModeName,
+    asked_mode,
+)
 
 Compression = Literal["none", "fp16", "fp16-feedback"]
 """Not bfloat16: Horovod 0.28.1 cannot sum it."""
+
+LearningRateRule = Literal["auto", "linear", "sqrt", "none"]
+
+CHOICES: dict[str, tuple[object, ...]] = {
+    "mode": (None, *MODE_NAMES),
+    "compression": get_args(Compression),
+    "wait_free_lr": get_args(LearningRateRule),
+    "sum_bits": (64, 32),
+}
+"""Options that have one of a few values; None is left to the job."""
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
 """As in PyTorch's DistributedDataParallel: large buckets amortise latency."""
@@ -43,8 +60,10 @@ class StepOptions:
         accumulation_steps: Batches of the loader in one optimizer step, >= 1.
         bucket_bytes: Size at which a gradient bucket is closed, > 0.
         compression: `none`, `fp16` or `fp16-feedback`; see `Reducer`.
-        reproducible: The same bits on any cluster, see docs/guide/reproducibility.md; None: as the
-            job is started.
+        mode: How to train: `synchronous`, `reproducible` or `wait_free`; None: as the job is
+            started.
+        reproducible: The same bits on any cluster, see docs/guide/reproducibility.md; None: as
+            `mode` says.
         grain: Samples of one forward and backward in the reproducible mode, > 0; None: the job's.
         sum_bits: Width of its sums, 64 or 32.
         staleness_bound: Steps that may be under way while the next is computed, 0 to 8, see
@@ -54,7 +73,7 @@ class StepOptions:
         staleness_warmup_steps: Steps with bound 0 first, >= 0; None: the job's.
         wait_free: Each worker computes chunks of `micro_batch_size` samples (None: a sixteenth of
             the global batch) until the step before is reduced: docs/guide/staleness.md; None: as
-            the job is started.
+            `mode` says.
         wait_free_lr: How the learning rate grows with the samples of such a step: `linear`, `sqrt`,
             `none`; `auto`: `sqrt` for Adam and its kind, else `linear`.
     """
@@ -66,6 +85,7 @@ class StepOptions:
     accumulation_steps: int = 1
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     compression: Compression = "none"
+    mode: ModeName | None = None
     reproducible: bool | None = None
     grain: int | None = None
     sum_bits: int = 64
@@ -73,7 +93,7 @@ class StepOptions:
     staleness_warmup_steps: int | None = None
     lookahead: bool = True
     wait_free: bool | None = None
-    wait_free_lr: Literal["auto", "linear", "sqrt", "none"] = "auto"
+    wait_free_lr: LearningRateRule = "auto"
 
     @property
     def undivided(self) -> int:
@@ -90,20 +110,16 @@ class StepOptions:
                 raise UserError(f"{name}={value!r}: must be a whole number >= 1")
         if self.equal_micro_batches and not isinstance(self.micro_batch_size, int):
             raise UserError("equal_micro_batches: say how large with micro_batch_size")
-        if self.compression not in get_args(Compression):
-            allowed = ", ".join(get_args(Compression))
-            raise UserError(f"compression={self.compression!r}: must be of {allowed}")
+        for name, allowed in CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                *first, last = map(str, filter(None, allowed))
+                raise UserError(f"{name}={value!r}: must be {', '.join(first)} or {last}")
         bound, warmup = self.staleness_bound, self.staleness_warmup_steps
         if bound is not None and bound not in range(MAX_STALENESS_BOUND + 1):
             raise UserError(f"staleness_bound={bound!r}: must be 0 to {MAX_STALENESS_BOUND}")
         if warmup is not None and (type(warmup) is not int or warmup < 0):
             raise UserError(f"staleness_warmup_steps={warmup!r}: must be a whole number >= 0")
-        if self.wait_free_lr not in ("auto", "linear", "sqrt", "none"):
-            raise UserError(
-                f"wait_free_lr={self.wait_free_lr!r}: must be auto, linear, sqrt or none"
-            )
-        if self.sum_bits not in (32, 64):
-            raise UserError(f"sum_bits={self.sum_bits!r}: must be 64 or 32")
 
 
 class TrainerOptions(TypedDict, total=False):
@@ -116,6 +132,7 @@ class TrainerOptions(TypedDict, total=False):
     accumulation_steps: int
     bucket_bytes: int
     compression: Compression
+    mode: ModeName | None
     reproducible: bool | None
     grain: int | None
     sum_bits: int
@@ -123,7 +140,7 @@ class TrainerOptions(TypedDict, total=False):
     staleness_warmup_steps: int | None
     lookahead: bool
     wait_free: bool | None
-    wait_free_lr: Literal["auto", "linear", "sqrt", "none"]
+    wait_free_lr: LearningRateRule
 
 
 def step_options(
@@ -140,20 +157,23 @@ def step_options(
         UserError: There is no such option, or its value cannot be.
     """
     _refuse_unknown(given)
-    options = StepOptions(**given)
-    own_grain = options.grain
-    known = [name for name in JobSettings.__struct_fields__ if hasattr(options, name)]
-    open_ones = {name: getattr(job, name) for name in known if getattr(options, name) is None}
-    options = replace(options, **open_ones)
+    own = StepOptions(**given)
+    known = [name for name in JobSettings.__struct_fields__ if hasattr(own, name)]
+    open_ones = {name: getattr(job, name) for name in known if getattr(own, name) is None}
+    switches: dict[ModeName, bool | None] = {name: getattr(own, name) for name in SWITCHES}
+    try:
+        mode = asked_mode(own.mode, switches, job.mode)
+    except ValueError as error:
+        raise UserError(f"Trainer: {error}") from error
+    options = replace(own, **open_ones | {"mode": mode})
     if options.clip is not None and not callable(options.clip):
         raise UserError(
             f"clip={options.clip!r}: must be a function of the parameters, such as "
             "lambda parameters: clip_grad_norm_(parameters, 1.0)"
         )
-    if own_grain is not None and not options.reproducible:
-        raise UserError(f"grain={own_grain}: only with reproducible=True")
-    divides_itself = options.reproducible or options.wait_free
-    if options.accumulation_steps > 1 and not (options.micro_batch_size or divides_itself):
+    if own.grain is not None and mode != "reproducible":
+        raise UserError(f"grain={own.grain}: only with reproducible=True")
+    if options.accumulation_steps > 1 and not options.micro_batch_size and mode == SYNCHRONOUS:
         options = replace(options, micro_batch_size=loader_batch_size)
     global_batch_size = (loader_batch_size or 0) * options.accumulation_steps
     if options.equal_micro_batches and global_batch_size % options.undivided:

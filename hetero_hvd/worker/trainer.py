@@ -36,7 +36,7 @@ from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.step.schedule import Schedule
 from hetero_hvd.worker.step.training_mode import Script
 from hetero_hvd.worker.step.training_step import StepResult
-from hetero_hvd.worker.training_modes import choose_mode
+from hetero_hvd.worker.training_modes import open_mode
 
 refuse_in_one_line()  # from here on, as a script may give anything
 
@@ -66,7 +66,7 @@ class Trainer:
             as a moving average of the model. See docs/guide/trainer.md.
         seed: Seed of the data order.
         options: How a step is taken, such as scaler, clip, micro_batch_size, accumulation_steps,
-            reproducible and grain; each is described at `worker.options.StepOptions`.
+            mode and grain; each is described at `worker.options.StepOptions`.
 
     Raises:
         UserError: A combination that cannot work; says which and what to do.
@@ -93,7 +93,7 @@ class Trainer:
         self._model = model.to(device())
         self._schedule = Schedule(scheduler, scheduler_interval)
         script = Script(model, optimizer, loader, own, seed, device(), place)
-        mode = self._mode = choose_mode(script)
+        mode = self._mode = open_mode(script)
         division = {"accumulation_steps": own.accumulation_steps, "undivided": own.undivided}
         self._loader = ShareLoader(loader, seed=seed, grain=mode.grain, **division)
         self._step = mode.make_step(self._loader)

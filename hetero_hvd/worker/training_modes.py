@@ -1,24 +1,22 @@
-"""Which training mode is used: the list of those that there are, and the choice between them."""
+"""The training modes that there are, and the one that a script is trained in."""
 
 from __future__ import annotations
 
-from hetero_hvd.errors import UserError
+from hetero_hvd.messages.launch import SYNCHRONOUS, ModeName
 from hetero_hvd.worker.reproducible.reproducible_mode import ReproducibleMode
 from hetero_hvd.worker.step.training_mode import Script, TrainingMode
 from hetero_hvd.worker.synchronous.synchronous_mode import SynchronousMode
 from hetero_hvd.worker.wait_free.wait_free_mode import WaitFreeMode
 
-OPTIONAL: tuple[type[TrainingMode], ...] = (ReproducibleMode, WaitFreeMode)
-"""The modes that a script or its job has to ask for; at most one of them."""
+MODES: dict[ModeName, type[TrainingMode]] = {
+    mode.name: mode for mode in (SynchronousMode, ReproducibleMode, WaitFreeMode)
+}
 
 
-def choose_mode(script: Script) -> TrainingMode:
-    """The mode that script and job ask for; the synchronous one if they ask for none.
+def open_mode(script: Script) -> TrainingMode:
+    """The mode that script and job ask for.
 
     Raises:
-        UserError: They ask for several, or for one that the script does not fit.
+        UserError: The script does not fit it.
     """
-    asked = [mode for mode in OPTIONAL if mode.is_asked_for(script.options)]
-    for mode in asked[1:]:
-        raise UserError(f"{asked[0].name}: {mode.name} must be off: {mode.nature}")
-    return asked[0](script) if asked else SynchronousMode(script)
+    return MODES[script.options.mode or SYNCHRONOUS](script)

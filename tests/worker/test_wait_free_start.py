@@ -78,7 +78,7 @@ def leave_an_epoch_early():
         (leave_an_epoch_early, "left before its end, where workers are at different"),
         (lambda: resume({}, staleness_warmup_steps="5"), "must be a whole number"),
         (lambda: resume({}, wait_free_lr="cubic"), "must be auto, linear, sqrt or none"),
-        (lambda: resume({}, reproducible=True, wait_free=True), "wait_free must be off"),
+        (lambda: resume({}, reproducible=True, wait_free=True), "wait_free: must be off"),
         (lambda: of(nn.Linear(1, 1), Stream()), "IterableDataset"),
         (lambda: of(sync_norm(), EYE), "normalise over all workers"),
     ],

@@ -133,6 +133,6 @@ def _balance_config(config: ClusterConfig) -> BalanceConfig:
         balance=job.balance,
         baseline_steps=job.baseline_steps,
         min_gain_ratio=job.min_gain_ratio,
-        grain=job.grain if job.reproducible else 1,
+        grain=job.grain if job.training_mode == "reproducible" else 1,
         relative_speeds=hints,
     )

@@ -62,12 +62,12 @@ class WorkerLauncher:
         self._job = f"{output.name[:40]} (process {os.getpid()} of {user[:20]}@{machine[:30]})"
         self._endpoints = endpoints
         self._environment = dict(credentials.environment)
-        if job.reproducible:
+        if job.training_mode == "reproducible":
             self._environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         if "HOROVOD_TIMELINE" not in os.environ and SLEEPS in horovod_notice.corrections():
             self._environment["HOROVOD_TIMELINE"] = "DYNAMIC"  # it can be started at any time
         self._launch = WorkerLaunch(
-            job=msgspec.convert(job, JobSettings, from_attributes=True),
+            job=_followed(job),
             checkpoints=_checkpoints(job, output, resume),
             traces=_traces(job, output),
             fingerprints=str(output.absolute() / "fingerprints.jsonl"),
@@ -99,6 +99,12 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return str(os.getuid())
+
+
+def _followed(job: JobConfig) -> JobSettings:
+    """What the workers follow of the job's settings."""
+    found = {name: getattr(job, name) for name in JobSettings.__struct_fields__}
+    return msgspec.convert(found | {"mode": job.training_mode}, JobSettings)
 
 
 def _checkpoints(job: JobConfig, output: Path, resume: Path | None) -> CheckpointSettings | None:

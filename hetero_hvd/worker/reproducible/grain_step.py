@@ -28,7 +28,6 @@ from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.micro_batch.split import Loss, mean_and_weight, own_memory, to_device
 from hetero_hvd.worker.model.check import ModelCheck
 from hetero_hvd.worker.model.registered import Digest, Registered
-from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger
 from hetero_hvd.worker.reproducible.fixed_point_sums import FixedPointSums
 from hetero_hvd.worker.reproducible.grain_buffers import GrainBuffers
@@ -36,6 +35,7 @@ from hetero_hvd.worker.reproducible.requirements import GrainSettings, refuse_mo
 from hetero_hvd.worker.step.non_finite import NonFiniteGuard
 from hetero_hvd.worker.step.optimizer_update import OptimizerUpdate
 from hetero_hvd.worker.step.passes import Passes
+from hetero_hvd.worker.step.training_mode import Script
 from hetero_hvd.worker.step.training_step import AppliedStep, Course, Retry, planned_parts
 
 
@@ -84,10 +84,7 @@ class GrainStep:
     """See the module's docstring, and `TrainingStep` for what each method promises.
 
     Args:
-        model: The user's model.
-        optimizer: The user's optimizer.
-        options: How to take a step.
-        device: Where the model is.
+        script: What is trained.
         loader: Hands out this worker's grains.
         settings: How grains are computed and added up.
 
@@ -96,16 +93,8 @@ class GrainStep:
         in_flight: The step that is submitted and not applied yet, if there is one.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        options: StepOptions,
-        device: torch.device,
-        *,
-        loader: ShareLoader,
-        settings: GrainSettings,
-    ) -> None:
+    def __init__(self, script: Script, loader: ShareLoader, settings: GrainSettings) -> None:
+        model, options, device = script.model, script.options, script.device
         sizing = MicroBatchSizer(settings.grain, device, is_fixed=True)
         self.passes = Passes(device, sizing, options.scaler)
         self.in_flight: deque[_Gathered] = deque()
@@ -114,9 +103,9 @@ class GrainStep:
         self._model = model
         self._loader = loader
         self._registered = Registered(model)
-        self._check = ModelCheck(model, optimizer)
+        self._check = ModelCheck(model, script.optimizer)
         self._check.run()
-        self._update = OptimizerUpdate(optimizer, options, device)
+        self._update = OptimizerUpdate(script.optimizer, options, device)
         self._guard = NonFiniteGuard()
         self._buffers = GrainBuffers()
         self._scales = Scales()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hetero_hvd.worker.data.seeding import Seeds
 from hetero_hvd.worker.data.share_loader import ShareLoader
-from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.reproducible.grain_step import GrainStep
 from hetero_hvd.worker.reproducible.requirements import settle
 from hetero_hvd.worker.step.training_mode import Script, TrainingMode
@@ -17,7 +16,6 @@ class ReproducibleMode(TrainingMode):
     """
 
     name = "reproducible"
-    nature = "a step is a sum of grains"
     needs_equal_models = True
 
     def __init__(self, script: Script) -> None:
@@ -25,15 +23,9 @@ class ReproducibleMode(TrainingMode):
         self._settings = settle(script)
         self.grain = self._settings.grain
 
-    @classmethod
-    def is_asked_for(cls, options: StepOptions) -> bool:
-        """By the option of its name."""
-        return bool(options.reproducible)
-
     def make_step(self, loader: ShareLoader) -> GrainStep:
         """Steps that compute and add up grain by grain."""
-        model, optimizer, _, options, _, device, _ = self._script
-        return GrainStep(model, optimizer, options, device, loader=loader, settings=self._settings)
+        return GrainStep(self._script, loader, self._settings)
 
     @property
     def numerics(self) -> str:

@@ -57,8 +57,9 @@ def settle(script: Script) -> GrainSettings:
     """
     options, job = script.options, script.place.launch.job
     grain = options.grain or job.grain
-    if script.place.driver is not None and not (job.reproducible and job.grain == grain):
-        planned = job.grain if job.reproducible else 1
+    is_planned = job.mode == "reproducible"
+    if script.place.driver is not None and not (is_planned and job.grain == grain):
+        planned = job.grain if is_planned else 1
         raise UserError(
             f"the script trains in grains of {grain}, the job plans in grains of {planned}: "
             f"start it with hetero-hvd run --reproducible --grain {grain}"

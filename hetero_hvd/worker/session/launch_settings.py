@@ -17,11 +17,13 @@ from hetero_hvd.messages import WorkerId
 from hetero_hvd.messages.launch import (
     KEY_VARIABLE,
     LAUNCH_VARIABLE,
+    SWITCHES,
     TLS_VARIABLE,
     WORKER_VARIABLE,
     NodeSettings,
     WorkerIdentity,
     WorkerLaunch,
+    asked_mode,
     launch_from_text,
 )
 
@@ -132,7 +134,12 @@ def _alone(launch: WorkerLaunch, environment: Mapping[str, str]) -> LaunchSettin
     balance = _balance_config(found.pop(BALANCE_VARIABLE)) if text.startswith("{") else None
     given = variables.given(variables.ALONE_SETTINGS, found)
     balance = balance or BalanceConfig(balance=given.pop("balance", True))
+    switches = {name: given.pop(name, None) or None for name in SWITCHES}
     job = {name: given.pop(name) for name in launch.job.__struct_fields__ if name in given}
+    try:
+        job["mode"] = asked_mode(job.get("mode"), switches, launch.job.mode)
+    except ValueError as error:
+        raise UserError(f"environment: {error}") from error
     host = re.sub(r"[^A-Za-z0-9.-]", "-", environment.get("HOROVOD_HOSTNAME", "localhost"))
     slot = int(environment.get("HOROVOD_LOCAL_RANK", "0"))
     launch = msgspec.structs.replace(

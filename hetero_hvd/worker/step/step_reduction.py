@@ -16,7 +16,6 @@ from hetero_hvd.worker.comm.single_process import SingleProcess
 from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.model.check import ModelCheck
 from hetero_hvd.worker.model.registered import Registered
-from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.reduction.buffer_average import BufferAverage
 from hetero_hvd.worker.reduction.in_flight import InFlightStep
 from hetero_hvd.worker.reduction.reducer import Reducer
@@ -24,6 +23,7 @@ from hetero_hvd.worker.step.lookahead import Lookahead
 from hetero_hvd.worker.step.non_finite import NonFiniteGuard
 from hetero_hvd.worker.step.optimizer_update import OptimizerUpdate
 from hetero_hvd.worker.step.staleness import Staleness
+from hetero_hvd.worker.step.training_mode import Script
 from hetero_hvd.worker.step.training_step import AppliedStep
 
 GUESS_DECAY = 0.99
@@ -58,10 +58,7 @@ class StepReduction:
     each backward pass, `submit`; later `wait` and `apply`.
 
     Args:
-        model: The user's model.
-        optimizer: The user's optimizer.
-        options: How to take a step.
-        device: Where the model is.
+        script: What is trained.
         clock: Of the steps' phases.
         staleness: How many steps may be under way.
         may_repeat: Whether a step can be taken again with the same samples.
@@ -71,26 +68,19 @@ class StepReduction:
     """
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        options: StepOptions,
-        device: torch.device,
-        *,
-        clock: PhaseClock,
-        staleness: Staleness,
-        may_repeat: bool,
+        self, script: Script, clock: PhaseClock, staleness: Staleness, *, may_repeat: bool
     ) -> None:
+        options, optimizer = script.options, script.optimizer
         self._options = options
-        self._device = device
+        self._device = script.device
         self._clock = clock
         self._staleness = staleness
         self._may_repeat = may_repeat
-        self._registered = Registered(model)
-        self._check = ModelCheck(model, optimizer)
+        self._registered = Registered(script.model)
+        self._check = ModelCheck(script.model, optimizer)
         self._check.run()
         self._reducer = Reducer(bucket_bytes=options.bucket_bytes, compression=options.compression)
-        self._update = OptimizerUpdate(optimizer, options, device)
+        self._update = OptimizerUpdate(optimizer, options, script.device)
         self._lookahead = Lookahead(optimizer, self._update)
         self._buffers = BufferAverage(is_late=staleness.bound > 0)
         self._bad_numbers = NonFiniteGuard()

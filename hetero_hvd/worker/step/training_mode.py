@@ -8,11 +8,13 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch.utils.data import DataLoader
 
+from hetero_hvd.messages.launch import ModeName
 from hetero_hvd.worker.data.seeding import Seeds
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
+from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.staleness import Staleness, staleness_of
 from hetero_hvd.worker.step.training_step import TrainingStep
 
@@ -38,10 +40,11 @@ class Script(NamedTuple):
     device: torch.device
     place: LaunchSettings
 
-    def sizing(self) -> MicroBatchSizer:
-        """What bounds the micro-batches of a step on this worker's device."""
+    def passes(self) -> Passes:
+        """The model's passes on this worker's device, in micro-batches as the options say."""
         most = self.place.launch.max_micro_batch
-        return MicroBatchSizer.of(self.options, self.device, most)
+        sizing = MicroBatchSizer.of(self.options, self.device, most)
+        return Passes(self.device, sizing, self.options.scaler)
 
 
 class TrainingMode(ABC):
@@ -52,7 +55,6 @@ class TrainingMode(ABC):
 
     Attributes:
         name: As users call it.
-        nature: What its steps are like, in words.
         shares_vary: Whether a worker takes in each step what it gets done, whatever the plan says.
         needs_equal_models: Whether all workers' scripts have to start with the same parameters;
             else all take over those of one.
@@ -64,8 +66,7 @@ class TrainingMode(ABC):
         UserError: What the script has given cannot be trained in this mode; says why.
     """
 
-    name: ClassVar[str]
-    nature: ClassVar[str]
+    name: ClassVar[ModeName]
     shares_vary: ClassVar[bool] = False
     needs_equal_models: ClassVar[bool] = False
     grain: int | None = None
@@ -73,11 +74,6 @@ class TrainingMode(ABC):
     def __init__(self, script: Script) -> None:
         self.staleness: Staleness = staleness_of(script.options)
         self._script = script
-
-    @classmethod
-    @abstractmethod
-    def is_asked_for(cls, options: StepOptions) -> bool:
-        """Whether the script, or the job where the script leaves it open, asks for this mode."""
 
     @abstractmethod
     def make_step(self, loader: ShareLoader) -> TrainingStep:

@@ -9,20 +9,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.single_process import SingleProcess
 from hetero_hvd.worker.data.share_loader import ShareLoader, Slice
 from hetero_hvd.worker.data.stateful import Stateful
-from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.micro_batch.split import Loss, mean_and_weight
 from hetero_hvd.worker.model.sync_batch_norm import find_rounds
-from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger, InFlightStep
-from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.staleness import Staleness
 from hetero_hvd.worker.step.step_reduction import StepReduction
+from hetero_hvd.worker.step.training_mode import Script
 from hetero_hvd.worker.step.training_step import AppliedStep, Course, Retry, planned_parts
 
 
@@ -32,11 +28,7 @@ class SynchronousStep:
     Layers that normalise over all workers meet the others in each pass.
 
     Args:
-        model: The user's model.
-        optimizer: The user's optimizer.
-        options: How to take a step.
-        device: Where the model is.
-        sizing: Bounds the micro-batches.
+        script: What is trained.
         loader: Hands out this worker's shares.
         staleness: How many steps may be under way.
 
@@ -44,28 +36,10 @@ class SynchronousStep:
         passes: See `TrainingStep`.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        options: StepOptions,
-        device: torch.device,
-        *,
-        sizing: MicroBatchSizer,
-        loader: ShareLoader,
-        staleness: Staleness,
-    ) -> None:
-        self.passes = Passes(device, sizing, options.scaler)
-        self._sums = StepReduction(
-            model,
-            optimizer,
-            options,
-            device,
-            clock=self.passes.clock,
-            staleness=staleness,
-            may_repeat=True,
-        )
-        self._rounds = find_rounds(model)
+    def __init__(self, script: Script, loader: ShareLoader, staleness: Staleness) -> None:
+        self.passes = script.passes()
+        self._sums = StepReduction(script, self.passes.clock, staleness, may_repeat=True)
+        self._rounds = find_rounds(script.model)
         self._loader = loader
         self._collective: Collective = SingleProcess()
 

@@ -12,14 +12,12 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.data.stateful import Stateful
-from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.micro_batch.split import Loss, mean_and_weight
 from hetero_hvd.worker.model.sync_batch_norm import find_rounds
-from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger, InFlightStep
-from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.staleness import Staleness
 from hetero_hvd.worker.step.step_reduction import StepReduction
+from hetero_hvd.worker.step.training_mode import Script
 from hetero_hvd.worker.step.training_step import AppliedStep, Course, Retry
 from hetero_hvd.worker.wait_free.rounds import ChunkRounds
 
@@ -32,11 +30,7 @@ class RoundStep:
     differs from the batch size that the script has chosen it for.
 
     Args:
-        model: The user's model.
-        optimizer: The user's optimizer.
-        options: How to take a step.
-        device: Where the model is.
-        sizing: Bounds the micro-batches.
+        script: What is trained.
         rounds: Which chunks this worker takes.
         staleness: How many rounds may be under way.
 
@@ -47,35 +41,17 @@ class RoundStep:
         UserError: The model has layers that meet the other workers.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        options: StepOptions,
-        device: torch.device,
-        *,
-        sizing: MicroBatchSizer,
-        rounds: ChunkRounds,
-        staleness: Staleness,
-    ) -> None:
-        self.passes = Passes(device, sizing, options.scaler)
-        self._sums = StepReduction(
-            model,
-            optimizer,
-            options,
-            device,
-            clock=self.passes.clock,
-            staleness=staleness,
-            may_repeat=False,
-        )
-        if find_rounds(model).is_needed:
+    def __init__(self, script: Script, rounds: ChunkRounds, staleness: Staleness) -> None:
+        self.passes = script.passes()
+        self._sums = StepReduction(script, self.passes.clock, staleness, may_repeat=False)
+        if find_rounds(script.model).is_needed:
             raise UserError(
                 "wait_free: layers that normalise over all workers would wait for them: use "
                 "torch's BatchNorm, or leave out wait_free"
             )
         self._rounds = rounds
         self._staleness = staleness
-        self._exponent = _lr_exponent(options.wait_free_lr, optimizer)
+        self._exponent = _lr_exponent(script.options.wait_free_lr, script.optimizer)
         self._is_open = False
         self._chunk_end: torch.cuda.Event | None = None
 

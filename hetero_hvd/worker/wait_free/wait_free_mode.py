@@ -6,7 +6,6 @@ from torch.utils.data import IterableDataset
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.data.share_loader import ShareLoader
-from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.step.staleness import Staleness
 from hetero_hvd.worker.step.training_mode import Script, TrainingMode
 from hetero_hvd.worker.wait_free.round_step import RoundStep
@@ -20,7 +19,6 @@ class WaitFreeMode(TrainingMode):
     """Rounds of chunks. They are at least one step late, from the first one on."""
 
     name = "wait_free"
-    nature = "who is fast decides what a step is"
     shares_vary = True
 
     def __init__(self, script: Script) -> None:
@@ -29,25 +27,10 @@ class WaitFreeMode(TrainingMode):
             raise UserError("wait_free: an IterableDataset cannot be read from any position")
         self.staleness = Staleness(max(1, self.staleness.bound))
 
-    @classmethod
-    def is_asked_for(cls, options: StepOptions) -> bool:
-        """By the option of its name."""
-        return bool(options.wait_free)
-
     def make_step(self, loader: ShareLoader) -> RoundStep:
         """Steps that take chunks of `micro_batch_size` samples, else of a part of the batch."""
-        script = self._script
-        options = script.options
-        size = options.micro_batch_size
+        size = self._script.options.micro_batch_size
         if not isinstance(size, int):
             size = max(1, loader.global_batch_size // CHUNKS_PER_ROUND)
         rounds = ChunkRounds(loader, size, self.staleness.bound)
-        return RoundStep(
-            script.model,
-            script.optimizer,
-            options,
-            script.device,
-            sizing=script.sizing(),
-            rounds=rounds,
-            staleness=self.staleness,
-        )
+        return RoundStep(self._script, rounds, self.staleness)

@@ -76,9 +76,10 @@ def launched(orders, job, node=EMULATED, resume=None, limit=0):
 def test_everything_of_job_and_node_arrives(orders, monkeypatch):
     """The name once more in plain text for the script, and the key, which is no part of it."""
     monkeypatch.setenv("HETERO_HVD_CHECK_STEPS", "7")
-    followed = {"grain": 8, "staleness_bound": 2, "wait_free": True, "log_format": "json"}
+    followed = {"grain": 8, "staleness_bound": 2, "log_format": "json"}
     job = JobConfig(
         **followed,
+        wait_free=True,
         checkpoint_best="-loss",
         trace_steps="100:110",
         trace_workers="alpha:0,alpha:1",
@@ -93,7 +94,7 @@ def test_everything_of_job_and_node_arrives(orders, monkeypatch):
             max_local_batch_size=64,
             memory_limit_bytes=2**30,
         ),
-        job=JobSettings(**followed),
+        job=JobSettings(**followed, mode="wait_free"),
         checkpoints=CheckpointSettings(
             folder="/runs/one/checkpoints",
             run=checkpoints.run,

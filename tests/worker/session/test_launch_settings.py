@@ -34,12 +34,11 @@ EVERYTHING = WorkerLaunch(
         memory_limit_bytes=2**34,
     ),
     job=JobSettings(
-        reproducible=True,
+        mode="reproducible",
         grain=8,
         fingerprint_steps=100,
         staleness_bound=2,
         staleness_warmup_steps=7,
-        wait_free=True,
         hang_timeout_seconds=12.5,
         log_format="json",
     ),
@@ -154,7 +153,7 @@ ALONE = {
     "empty ones": ({"HETERO_HVD_GRAIN": "", "HETERO_HVD_LAUNCH": ""}, {}, {}),
     "the mode": (
         {"HETERO_HVD_REPRODUCIBLE": "1", "HETERO_HVD_GRAIN": "4"},
-        {"reproducible": True, "grain": 4},
+        {"mode": "reproducible", "grain": 4},
         {},
     ),
     "staleness": (
@@ -164,7 +163,7 @@ ALONE = {
     ),
     "rounds, and how it logs": (
         {"HETERO_HVD_WAIT_FREE": "true", "HETERO_HVD_LOG_FORMAT": "json"},
-        {"wait_free": True, "log_format": "json"},
+        {"mode": "wait_free", "log_format": "json"},
         {},
     ),
     "fingerprints": (
