@@ -61,9 +61,11 @@ def test_the_step_lasts_as_long_as_its_phases(tables, phase):
 def test_communication_beside_compute_is_told_from_exposed(run_workers):
     """A slow rest of the backward pass hides the reduction beside it; a slow begin does not."""
     rows = run_workers("overlap", 2, slow_seconds=0.2)[0]
-    hidden = {slow: typical(found, 0, "overlapped_comm") for slow, found in rows.items()}
-    assert 0.002 < hidden["rest"] <= typical(rows["rest"], 0, "backward")
-    assert hidden["large"] < 0.7 * hidden["rest"]
+    hidden = typical(rows["rest"], 0, "overlapped_comm")
+    assert 0.002 < hidden <= typical(rows["rest"], 0, "backward")
+    # What is left of the pass after a slow begin is short, unless the machine takes the processor
+    # away just then: a step in which it does not is enough.
+    assert min(table[0]["overlapped_comm_seconds"] for table in rows["large"][1:]) < 0.7 * hidden
 
 
 @pytest.mark.process

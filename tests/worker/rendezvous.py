@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 from collections import Counter, defaultdict
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import msgspec
@@ -229,11 +231,29 @@ def run_together(hub, work):
             hub.changed.notify_all()
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(hub.size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_SECONDS)
-        assert not thread.is_alive(), "a worker trains for ever"
+    with _no_garbage_collection():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_SECONDS)
+            assert not thread.is_alive(), "a worker trains for ever"
     if errors:
         raise errors[0]
     return [results[rank] for rank in sorted(results)]
+
+
+@contextmanager
+def _no_garbage_collection():
+    """While threads share torch's default generator, which real workers have to themselves.
+
+    `Generator.get_state` makes a Python object while it holds the generator's mutex. A collection
+    that this sets off may let another thread go on, which then waits for that mutex with Python's
+    interpreter lock in its hands: both would stand still for ever.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

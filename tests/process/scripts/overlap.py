@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hetero_hvd
 
-LAYERS, WIDTH, STEPS = 6, 500_000, 6
+LAYERS, WIDTH, STEPS = 6, 500_000, 12
 PIECE_SECONDS = arguments()["slow_seconds"] / LAYERS
 
 
