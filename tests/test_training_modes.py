@@ -11,7 +11,7 @@ from hetero_hvd.config import JobConfig
 from hetero_hvd.errors import ConfigError
 from hetero_hvd.messages.launch import MODE_NAMES, SWITCHES, JobSettings, ModeName, asked_mode
 from hetero_hvd.worker.options import step_options
-from hetero_hvd.worker.session.launch_settings import read_place
+from hetero_hvd.worker.session.launch_settings import read_launch_settings
 from hetero_hvd.worker.training_modes import MODES
 
 SCRIPTS = {
@@ -58,7 +58,7 @@ def test_every_mode_can_be_asked_for_in_every_way(name):
     for way in ways:
         assert JobConfig(**way).training_mode == name
         variables = {f"HETERO_HVD_{key.upper()}": str(value) for key, value in way.items()}
-        assert read_place(variables).launch.job.mode == name
+        assert read_launch_settings(variables).launch.job.mode == name
 
 
 @pytest.mark.parametrize("way", [{"reproducible": True}, {"mode": "reproducible"}], ids=str)
@@ -68,7 +68,7 @@ def test_a_job_that_asks_for_two_is_refused(way):
         JobConfig(**way, wait_free=True)
     variables = {f"HETERO_HVD_{key.upper()}": str(value) for key, value in way.items()}
     with pytest.raises(UserError, match="wait_free: must be off in the reproducible mode"):
-        read_place(variables | {"HETERO_HVD_WAIT_FREE": "1"})
+        read_launch_settings(variables | {"HETERO_HVD_WAIT_FREE": "1"})
 
 
 def test_every_mode_has_a_class_and_every_switch_is_a_mode():

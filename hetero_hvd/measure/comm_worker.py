@@ -187,18 +187,18 @@ class Bench:
         return found
 
 
-def measure(seat: WorkerContext, plan: Plan) -> CommMeasured:
+def measure(context: WorkerContext, plan: Plan) -> CommMeasured:
     """Measure together with the other workers; all of them call it.
 
     Raises:
         UserError: There is nobody to talk to.
         Interrupted: A worker was lost, or came.
     """
-    collective = seat.collective
+    collective = context.collective
     if not isinstance(collective, HorovodCollective) or collective.size < 2:  # noqa: PLR2004
         raise UserError("bench-comm: there is one worker only: it needs two or more slots")
     bench = Bench(collective, plan)
-    names = gather_bytes(collective, str(seat.place.worker).encode(), "bench.workers")
+    names = gather_bytes(collective, str(context.settings.worker).encode(), "bench.workers")
     own = torch.empty(0, device=device())
     kinds = gather_bytes(
         collective, collective.instruments.backend_of(own).encode(), "bench.backends"
@@ -219,12 +219,16 @@ def measure(seat: WorkerContext, plan: Plan) -> CommMeasured:
 def main() -> None:
     """Measure; rank 0 tells the driver."""
     plan = msgspec.json.decode(sys.argv[1], type=Plan)
-    seat = init()
+    context = init()
     try:
-        found = measure(seat, plan)
+        found = measure(context, plan)
     except (Interrupted, RuntimeError) as fault:  # the second is Horovod's, at the submission
         raise JobError(f"bench-comm: a worker was lost or came while measuring: {fault}") from fault
-    if seat.collective.rank == 0 and seat.client is not None and not seat.client.send(found):
+    if (
+        context.collective.rank == 0
+        and context.client is not None
+        and not context.client.send(found)
+    ):
         raise JobError("bench-comm: the driver is out of reach")
 
 

@@ -268,7 +268,7 @@ class Evaluations:
         self._num_apart += 1
         shares, collective = (
             self._state.membership.plan.local_batch_sizes,
-            self._state.seat.collective,
+            self._state.context.collective,
         )
         part = self._part(metrics, loader, shares=shares, rank=collective.rank)
         try:
@@ -309,7 +309,7 @@ class Evaluations:
                 metrics=result,
                 needs_all=needs_all,
             )
-            self._state.seat.planner.evaluated(event)
+            self._state.context.planner.evaluated(event)
         return result
 
     def _together(
@@ -318,7 +318,7 @@ class Evaluations:
         leave_if_due = self._state.leave_if_due  # an evaluation may last longer than anybody waits
         self._state.rejoin()
         while self.num_done > len(self._state.position.evaluations):
-            membership, collective = self._state.membership, self._state.seat.collective
+            membership, collective = self._state.membership, self._state.context.collective
             shares = membership.plan.local_batch_sizes
             part = self._part(
                 metrics, loader, shares=shares, rank=collective.rank, before_each=leave_if_due

@@ -96,16 +96,16 @@ def _pass(step: TrainingStep, loss_function: Callable[..., Loss], batch: Sequenc
 
 def _tell(state: ElasticState, failed: int, largest: int, words: str) -> None:
     event = OutOfMemory(
-        worker=state.seat.place.worker,
+        worker=state.context.settings.worker,
         step=state.position.applied_steps,
         micro_batch_size=failed,
         next_micro_batch_size=largest,
         error=words,
     )
     logger.warning("%s (%s)", out_of_memory_in_words(event), words)
-    state.seat.tell(event)
+    state.context.tell(event)
 
 
 def _does_not_fit(state: ElasticState, smallest: str, words: str) -> str:
-    where = f"{state.seat.place.worker} ({describe_device(device())})"
+    where = f"{state.context.settings.worker} ({describe_device(device())})"
     return f"{where}: no memory for {smallest}: {words}; {HINT}"

@@ -28,7 +28,7 @@ from hetero_hvd.worker.recovery.replica import Trainable, all_parts
 from hetero_hvd.worker.recovery.workload import describe_workload
 from hetero_hvd.worker.reproducible.fingerprints import Fingerprints
 from hetero_hvd.worker.session.farewell import refuse_in_one_line
-from hetero_hvd.worker.session.launch_settings import read_place
+from hetero_hvd.worker.session.launch_settings import read_launch_settings
 from hetero_hvd.worker.session.turns import check_turn, turn_of
 from hetero_hvd.worker.session.worker_context import device
 from hetero_hvd.worker.step.emulation import Emulation
@@ -88,11 +88,11 @@ class Trainer:
         arguments.check_parts(model, optimizer, loader, after_step)
         arguments.check_extra_state(extra_state or {})
         arguments.check_scheduler(scheduler, scheduler_interval, optimizer)
-        place = read_place()
-        own = step_options(options, place.launch.job, loader_batch_size=loader.batch_size)
+        settings = read_launch_settings()
+        own = step_options(options, settings.launch.job, loader_batch_size=loader.batch_size)
         self._model = model.to(device())
         self._schedule = Schedule(scheduler, scheduler_interval)
-        script = Script(model, optimizer, loader, own, seed, device(), place)
+        script = Script(model, optimizer, loader, own, seed, device(), settings)
         mode = self._mode = open_mode(script)
         division = {"accumulation_steps": own.accumulation_steps, "undivided": own.undivided}
         self._loader = ShareLoader(loader, seed=seed, grain=mode.grain, **division)
@@ -111,10 +111,10 @@ class Trainer:
             self._pipeline,
             mode=mode,
             work=describe_workload(model, own, device(), shares_vary=mode.shares_vary),
-            launch=place.launch,
+            launch=settings.launch,
         )
         state["position"] = self._state.position
-        self._fingerprints = Fingerprints(state, mode.numerics, place.launch)
+        self._fingerprints = Fingerprints(state, mode.numerics, settings.launch)
         self._slice: Slice | None = None
         self._last: Slice | None = None
         self._parts: Iterator[Slice] = iter(())
@@ -177,8 +177,8 @@ class Trainer:
 
     def _epochs(self, num_epochs: int) -> Iterator[int]:
         position = self._state.position
-        place = self._state.seat.place
-        self._step.passes.emulate(Emulation.of(place.node.emulate, place.worker))
+        settings = self._state.context.settings
+        self._step.passes.emulate(Emulation.of(settings.node.emulate, settings.worker))
         self._is_through = False
         self._state.enter()
         self._state.check_epochs(num_epochs)
@@ -366,7 +366,7 @@ class Trainer:
     def _take(self) -> StepResult:
         try:
             with self._state.last_state.applying():
-                result = self._pipeline.take(self._state.seat.collective, self._state.is_urgent)
+                result = self._pipeline.take(self._state.context.collective, self._state.is_urgent)
         except Interrupted as fault:
             self._state.recover("fault", str(fault))
             return StepResult()
@@ -390,8 +390,10 @@ class Trainer:
         self._schedule.advance("step")
         staleness = self._mode.staleness
         if staleness.applied(loss) and self.is_leader:
-            worker, step = self._state.seat.place.worker, self._state.position.applied_steps
-            self._state.seat.tell(StalenessEnded(worker=worker, step=step, reason=staleness.reason))
+            worker, step = self._state.context.settings.worker, self._state.position.applied_steps
+            self._state.context.tell(
+                StalenessEnded(worker=worker, step=step, reason=staleness.reason)
+            )
         self._after_step.call(self._state.position)
         self._fingerprints.step_done(self._state.position, is_leader=self.is_leader)
 
@@ -425,7 +427,7 @@ class Trainer:
         """Apply all that is under way; False: the membership changed, some is lost."""
         try:
             with self._state.last_state.applying():
-                self._pipeline.drain(self._state.seat.collective)
+                self._pipeline.drain(self._state.context.collective)
         except Interrupted as fault:
             self._state.recover("fault", str(fault))
             return False
@@ -435,6 +437,6 @@ class Trainer:
         self._own_loop.begin()
         self._slice = self._last = part
         self._result = StepResult()
-        seat, members = self._state.seat, self._state.membership.workers
-        self._step.passes.sizing.enter(members, seat.place.node, seat.tell)
-        self._step.begin(seat.collective, part, again=again)
+        context, members = self._state.context, self._state.membership.workers
+        self._step.passes.sizing.enter(members, context.settings.node, context.tell)
+        self._step.begin(context.collective, part, again=again)

@@ -190,14 +190,14 @@ class ThreadHorovod:
         raise self.HorovodInternalError("as the test wants it, or another worker is gone")
 
 
-def seat(hub, rank):
+def context(hub, rank):
     """What a worker needs to know about its job."""
     horovod = ThreadHorovod(hub, rank)
     collective = HorovodCollective(elastic=True, is_unwanted=lambda: False, hvd=horovod)
     collective.start()
     identity = WorkerIdentity(worker=WorkerId("node", rank))
-    seat = SimpleNamespace(
-        place=LaunchSettings(launch=WorkerLaunch(identity=identity)),
+    context = SimpleNamespace(
+        settings=LaunchSettings(launch=WorkerLaunch(identity=identity)),
         collective=collective,
         planner=LocalPlanner(BalanceConfig(balance=False)),
         rendezvous_id=0,
@@ -211,17 +211,17 @@ def seat(hub, rank):
         await_driver=lambda: None,
         reset_done=lambda: None,
     )
-    seat.agreed = lambda rendezvous_id: setattr(seat, "rendezvous_id", rendezvous_id)
-    return seat
+    context.agreed = lambda rendezvous_id: setattr(context, "rendezvous_id", rendezvous_id)
+    return context
 
 
 def run_together(hub, work):
-    """Run `work(seat)` for each worker; what they returned, in order, but of those that died."""
+    """Run `work(context)` for each worker; what they returned, in order, but of those that died."""
     results, errors = {}, []
 
     def one(rank):
         try:
-            results[rank] = work(seat(hub, rank))
+            results[rank] = work(context(hub, rank))
         except Killed:
             pass
         except BaseException as error:  # noqa: BLE001 - raised again below

@@ -42,7 +42,7 @@ def restore_torch():
 class Script:
     """A worker's script with a moving average of the model."""
 
-    def __init__(self, seat, after_step=None, **options):
+    def __init__(self, context, after_step=None, **options):
         self.model = nn.Linear(3, 1)
         with torch.no_grad():
             nn.utils.vector_to_parameters(torch.linspace(-1, 1, 4), self.model.parameters())
@@ -56,7 +56,7 @@ class Script:
             after_step=lambda: (after_step or type(self).after_step)(self),
             **options,
         )
-        self.trainer._state._seat = seat
+        self.trainer._state._context = context
 
     def after_step(self):
         """As a user would write it."""
@@ -84,14 +84,16 @@ def values(script):
 @cache
 def alone(mode, after_step=None):
     """What one worker comes to."""
-    (script,) = run_together(Hub(1), lambda seat: Script(seat, after_step, **MODES[mode]).run())
+    (script,) = run_together(
+        Hub(1), lambda context: Script(context, after_step, **MODES[mode]).run()
+    )
     return script
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_it_is_called_on_every_worker_at_every_step(mode):
     """In order, once for each applied step, when the parameters are those after it."""
-    together = run_together(Hub(3), lambda seat: Script(seat, **MODES[mode]).run())
+    together = run_together(Hub(3), lambda context: Script(context, **MODES[mode]).run())
     for script in together:
         assert script.calls == together[0].calls
         assert [step for step, _ in script.calls] == list(range(1, len(script.calls) + 1))
@@ -116,7 +118,7 @@ FAULTS = [
 def test_a_fault_leaves_the_averages_equal(mode, fault):
     """Whoever missed a step gets what the call has made of it, from who has applied it."""
     hub = Hub(3, [fault])
-    scripts = run_together(hub, lambda seat: Script(seat, **MODES[mode]).run())
+    scripts = run_together(hub, lambda context: Script(context, **MODES[mode]).run())
     assert hub.fired == {fault}
     assert len({tuple(values(script)) for script in scripts}) == 1
     assert values(scripts[0]) == pytest.approx(values(alone(mode)), abs=1e-6)
@@ -133,8 +135,8 @@ def shake(script):
 def test_its_random_numbers_are_the_same_everywhere(mode):
     """Though the workers' generators are not; and what is drawn outside does not notice."""
 
-    def one(seat):
-        found = Script(seat, shake, **MODES[mode]).run(epochs=1)
+    def one(context):
+        found = Script(context, shake, **MODES[mode]).run(epochs=1)
         return values(found), torch.rand(()).item()
 
     results = run_in_turns(Hub(3), one)
@@ -156,7 +158,7 @@ def evaluating(script):
 def test_it_may_evaluate(mode, fault):
     """At any step, also where workers have no part; a fault makes each evaluate the whole set."""
     hub = Hub(3, [fault] if fault else [])
-    scripts = run_together(hub, lambda seat: Script(seat, evaluating, **MODES[mode]).run())
+    scripts = run_together(hub, lambda context: Script(context, evaluating, **MODES[mode]).run())
     assert hub.fired == hub.faults
     for script in scripts:
         assert values(script) == pytest.approx(values(alone(mode, evaluating)), abs=1e-6)
@@ -190,8 +192,8 @@ def test_what_goes_wrong_in_it_goes_wrong_in_the_script(mode, mistake):
     after_step, error, message = MISTAKES[mistake]
     scripts = []
 
-    def one(seat):
-        scripts.append(Script(seat, after_step, **MODES[mode]))
+    def one(context):
+        scripts.append(Script(context, after_step, **MODES[mode]))
         scripts[-1].run()
 
     with pytest.raises(error, match=message):
@@ -207,8 +209,8 @@ def leave(_script):
 def in_the_loop(act, *, when=1, **options):
     """A script that does something in the loop's body after one of three steps."""
 
-    def one(seat):
-        script = Script(seat, **options)
+    def one(context):
+        script = Script(context, **options)
         for _ in script.trainer.epochs(1):
             for (x,) in script.trainer.batches():
                 script.trainer.step(script.loss, x)
@@ -239,7 +241,7 @@ def test_an_evaluation_where_others_do_not_come_is_over_the_whole_set():
     found, told = [], []
 
     def evaluate_and_keep(script):
-        planner = script.trainer._state.seat.planner
+        planner = script.trainer._state.context.planner
         planner.evaluated = told.append
         result = script.trainer.evaluate(lambda x: {"mean": x.mean()}, DataLoader(X, 4))
         found.append(result["mean"])
@@ -290,9 +292,9 @@ def test_the_leader_without_a_part_loses_no_evaluation(tmp_path, monkeypatch):
     monkeypatch.setenv("HETERO_HVD_LAUNCH", json.dumps({"checkpoints": settings}))
     told = []
 
-    def one(seat):
-        seat.planner = LeaderIdle(seat.collective.rank, told)
-        script = Script(seat)
+    def one(context):
+        context.planner = LeaderIdle(context.collective.rank, told)
+        script = Script(context)
         for _ in script.trainer.epochs(3):
             for (x,) in script.trainer.batches():
                 script.trainer.step(script.loss, x)

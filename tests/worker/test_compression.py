@@ -14,7 +14,7 @@ NUM_STEPS = 24
 GRADIENT = torch.tensor([1 / 3, 1 / 7, -1 / 11, 1e-3 / 13])
 
 
-def applied_sum(seat, weights, *, compression="fp16-feedback", scaler=None, **options):
+def applied_sum(context, weights, *, compression="fp16-feedback", scaler=None, **options):
     """What the optimizer sees in all steps together; each step's weights are those given."""
     model = nn.Linear(4, 1, bias=False)
     total = torch.zeros(4, dtype=torch.float64)
@@ -28,7 +28,7 @@ def applied_sum(seat, weights, *, compression="fp16-feedback", scaler=None, **op
         scaler=scaler,
         **options,
     )
-    trainer._state._seat = seat
+    trainer._state._context = context
 
     def loss(weight):
         return (model.weight[0] * GRADIENT).sum(), weight.sum()
@@ -55,11 +55,11 @@ def test_what_rounding_loses_is_made_up_for(name, bound):
     weights, scale = CASES[name]
     weights = (weights * NUM_STEPS)[:NUM_STEPS]
 
-    def train(seat):
+    def train(context):
         options = {"staleness_bound": bound, "staleness_warmup_steps": 0, "lookahead": False}
         if scale:
             options["scaler"] = torch.amp.GradScaler("cpu", init_scale=4.0, **scale)
-        return applied_sum(seat, weights, **options)
+        return applied_sum(context, weights, **options)
 
     one_rounding = GRADIENT.abs() * 2.0**-11
     for total in run_together(Hub(2), train):

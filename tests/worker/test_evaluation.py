@@ -127,11 +127,11 @@ def test_an_evaluation_is_told_of_the_epoch_that_was_trained_last(monkeypatch):
 def test_a_set_that_is_another_one_on_each_worker_is_refused():
     """As where a script gives each worker its part by itself: parts of parts would be evaluated."""
 
-    def train(seat):
+    def train(context):
         model = nn.Linear(3, 1)
         trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), LOADER)
-        trainer._state._seat = seat
-        own = DataLoader(TensorDataset(torch.ones(4 + seat.collective.rank, 3)), 2)
+        trainer._state._context = context
+        own = DataLoader(TensorDataset(torch.ones(4 + context.collective.rank, 3)), 2)
         for _ in trainer.epochs(1):
             trainer.evaluate(lambda x: {"output": model(x).mean()}, own)
             break

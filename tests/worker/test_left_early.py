@@ -20,7 +20,7 @@ INITIAL = nn.Linear(3, 1)
 X = torch.linspace(-1, 1, STEPS * BATCH)[:, None].expand(-1, 3)
 
 
-def train(seat):
+def train(context):
     """Leave each epoch after some steps; what is to be equal on all workers, and the epochs."""
     model = copy.deepcopy(INITIAL)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -28,7 +28,7 @@ def train(seat):
     late = {"staleness_bound": BOUND, "staleness_warmup_steps": 0}
     loader = DataLoader(TensorDataset(X), BATCH)
     trainer = Trainer(model, optimizer, loader, scheduler=scheduler, **late)
-    trainer._state._seat = seat
+    trainer._state._context = context
     epochs = []
     for epoch in trainer.epochs(EPOCHS):
         epochs.append(epoch)
@@ -67,15 +67,15 @@ def test_all_are_in_the_same_epoch_afterwards(fault):
 def test_who_leaves_an_epoch_after_another_step_is_told():
     """Steps of two epochs are never reduced together."""
 
-    def train_and_count(seat):
+    def train_and_count(context):
         model = copy.deepcopy(INITIAL)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         trainer = Trainer(model, optimizer, DataLoader(TensorDataset(X), BATCH))
-        trainer._state._seat = seat
+        trainer._state._context = context
         for _ in trainer.epochs(EPOCHS):
             for number, (mine,) in enumerate(trainer.batches()):
                 trainer.step(lambda x: model(x).square().mean(), mine)
-                if number == 1 + seat.collective.rank:  # as if this one had joined later
+                if number == 1 + context.collective.rank:  # as if this one had joined later
                     break
 
     with pytest.raises(

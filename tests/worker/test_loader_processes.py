@@ -47,14 +47,14 @@ def test_samples_are_read_in_loader_processes_only(case):
     options, fault = CASES[case]
     hub = Hub(1, [fault] if fault else [])
 
-    def train(seat):
+    def train(context):
         model = nn.Linear(3, 1)
         loader = DataLoader(Opened(), BATCH, num_workers=1, worker_init_fn=open_it)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         with torch.no_grad():
             nn.utils.vector_to_parameters(torch.ones(4), model.parameters())
         trainer, calls = Trainer(model, optimizer, loader, **options), []
-        trainer._state._seat = seat
+        trainer._state._context = context
 
         def loss(x):
             calls.append(len(x))

@@ -53,7 +53,7 @@ class Counting(nn.Module):
 def script(mode, reset_at=None):
     """What a worker runs; the driver asks for another membership after a step."""
 
-    def train(seat):
+    def train(context):
         torch.manual_seed(0)
         model = Counting()
         if mode.startswith("norm"):
@@ -62,13 +62,13 @@ def script(mode, reset_at=None):
         loader = DataLoader(TensorDataset(torch.arange(SIZE)), size, shuffle=True)
         optimizer = torch.optim.SGD([model.counts], lr=1.0)
         trainer = Trainer(model, optimizer, loader, **MODES[mode])
-        trainer._state._seat = seat
-        seat.reset_done = lambda: setattr(seat, "reset_requested", False)
+        trainer._state._context = context
+        context.reset_done = lambda: setattr(context, "reset_requested", False)
         wanted = [reset_at]
         for _ in trainer.epochs(EPOCHS):
             for (mine,) in trainer.batches():
                 if wanted[0] is not None and trainer.applied_steps >= wanted[0]:
-                    seat.reset_requested, wanted[0] = True, None
+                    context.reset_requested, wanted[0] = True, None
                 if mode.endswith("own loop"):
                     for (piece,) in trainer.micro_batches(mine):
                         trainer.backward(model(piece))
@@ -80,7 +80,7 @@ def script(mode, reset_at=None):
             "counts": model.counts.tolist(),
             "applied": trainer.applied_steps,
             "replica": Replica({"model": model, "optimizer": optimizer}).checksum(),
-            "generation": seat.collective.generation,
+            "generation": context.collective.generation,
         }
 
     return train

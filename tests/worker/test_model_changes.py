@@ -56,11 +56,11 @@ def learning(model):
 def script(initial, edits=(), **options):
     """What each worker does: a change of the model at the start of each epoch but the first."""
 
-    def train(seat):
+    def train(context):
         model = copy.deepcopy(initial)
         optimizer = learning(model)
         trainer = Trainer(model, optimizer, DataLoader(TensorDataset(X), BATCH), **options)
-        trainer._state._seat = seat
+        trainer._state._context = context
         for epoch in trainer.epochs(1 + max(1, len(edits))):
             if edits and epoch:
                 edits[epoch - 1](model, optimizer)
@@ -187,13 +187,13 @@ def test_a_change_on_one_worker_only_is_named(mode):
     """All workers end with a line that says what differs, and none waits for ever."""
     texts, initial = [], made(layers)
 
-    def train(seat):
+    def train(context):
         def append_here(model, optimizer):
-            if seat.place.worker.slot == 1:
+            if context.settings.worker.slot == 1:
                 EDITS["append"][0](model, optimizer)
 
         try:
-            script(copy.deepcopy(initial), [append_here], **MODES[mode])(seat)
+            script(copy.deepcopy(initial), [append_here], **MODES[mode])(context)
         except JobError as error:
             texts.append(str(error))
 
@@ -207,13 +207,13 @@ def test_a_layer_may_be_thawed_within_an_epoch(mode):
     """Just before a step is computed, while others are under way: its gradient is reduced first."""
     initial = made(layers)
 
-    def train(seat):
+    def train(context):
         model = copy.deepcopy(initial)
         model[0].requires_grad_(requires_grad=False)
         optimizer = learning(model)
         options = {"accumulation_steps": 1, **MODES[mode]}
         trainer = Trainer(model, optimizer, DataLoader(TensorDataset(X[:12]), 4), **options)
-        trainer._state._seat = seat
+        trainer._state._context = context
         for epoch in trainer.epochs(2):
             for turn, (mine,) in enumerate(trainer.batches()):
                 if (epoch, turn) == (1, 1):

@@ -36,7 +36,7 @@ torch.manual_seed(0)
 INITIAL = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
 
 
-def train(seat):
+def train(context):
     """What a worker's script does; its parameters, metrics and the samples of each applied step."""
     x = torch.arange(float(SIZE))[:, None].expand(-1, 3) / SIZE
     model = copy.deepcopy(INITIAL)
@@ -46,7 +46,7 @@ def train(seat):
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     loader = DataLoader(TensorDataset(x), BATCH, shuffle=True)
     trainer = Trainer(model, optimizer, loader, scheduler=scheduler)
-    trainer._state._seat = seat
+    trainer._state._context = context
     found, taken = {}, {}
     for epoch in trainer.epochs(EPOCHS):
         for (mine,) in trainer.batches():

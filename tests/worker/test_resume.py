@@ -74,7 +74,7 @@ def run(folder, *, resume="", stop_at=None, epochs=1, workers=1, **changes):
     }
     own = {name: changes.pop(name, value) for name, value in given.items()}
 
-    def train(seat):
+    def train(context):
         torch.manual_seed(0)
         model = Counting(own["width"])
         optimizer = own["optimizer"](model.parameters(), lr=1.0)
@@ -83,7 +83,7 @@ def run(folder, *, resume="", stop_at=None, epochs=1, workers=1, **changes):
         )
         scheduler = own["scheduler"] and own["scheduler"](optimizer)
         trainer = Trainer(model, optimizer, loader, scheduler=scheduler, **changes)
-        trainer._state._seat = seat
+        trainer._state._context = context
 
         def end():
             trainer._state._kept.keep()

@@ -28,14 +28,14 @@ if case == "own descriptor":
     signal.set_wakeup_fd(written)
 if case == "child":  # as early as can be
     os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
-seat = SimpleNamespace(_is_terminated=False, _terminated_at_seconds=0.0)
-worker_context.WorkerContext._drain_on_sigterm(seat)
+context = SimpleNamespace(_is_terminated=False, _terminated_at_seconds=0.0)
+worker_context.WorkerContext._drain_on_sigterm(context)
 child = os.fork() if case == "child" else 0
 if case == "child" and not child:
     while True:
         time.sleep(0.01)
 print(child, flush=True)
-while case == "noted" and not seat._is_terminated:
+while case == "noted" and not context._is_terminated:
     time.sleep(0.01)
 if case == "own descriptor":
     assert os.read(own, 1) == bytes([signal.SIGTERM])

@@ -332,8 +332,8 @@ def test_before_the_loop_there_is_one_leader(monkeypatch):
     admitted = {}
     monkeypatch.setattr(elastic, "init", lambda **_: admitted[threading.get_ident()])
 
-    def ask(seat):
-        admitted[threading.get_ident()] = seat
+    def ask(context):
+        admitted[threading.get_ident()] = context
         trainer = new_trainer()
         found = trainer.is_leader, trainer.num_workers
         assert [len(*next(trainer.batches())) for _ in trainer.epochs(1)] != [0]

@@ -137,7 +137,7 @@ TOGETHER = {"clip"}
 """Called by all workers alike, once a step: what they own stays equal."""
 
 
-def train(seat, make):
+def train(context, make):
     """A short training and two evaluations; all that is to be equal."""
     case = make()
     model = nn.Sequential(case.get("layer", nn.Identity)(), nn.Linear(3, 1))
@@ -153,7 +153,7 @@ def train(seat, make):
         grain=GRAIN,
         clip=case.get("clip"),
     )
-    trainer._state._seat = seat
+    trainer._state._context = context
     loss = case.get("loss", lambda model, x: model(x).square().mean())
     metrics = case.get("metrics", lambda model, x: {"out": model(x).mean()})
     held_out = DataLoader(
@@ -182,7 +182,7 @@ OWN = ("own torch", "own numpy", "own legacy", "own random", "own, rarely")
 @pytest.fixture(scope="module")
 def plain():
     """What comes out when nothing is drawn."""
-    return on_each_size(lambda seat: train(seat, dict), sizes=(1,))[0]
+    return on_each_size(lambda context: train(context, dict), sizes=(1,))[0]
 
 
 EQUAL = (
@@ -195,7 +195,7 @@ EQUAL = (
 @pytest.mark.parametrize(("place", "source"), EQUAL, ids=lambda value: value)
 def test_it_is_equal_on_any_number_of_workers(plain, place, source):
     """Parameters and results of 1, 2 and 3 workers are one; and not those of a plain training."""
-    found = set(on_each_size(lambda seat: train(seat, case_of(place, source))))
+    found = set(on_each_size(lambda context: train(context, case_of(place, source))))
     assert len(found) == 1
     assert plain not in found
 
@@ -212,20 +212,20 @@ REFUSED = [
 def test_or_it_is_refused_by_name(place, source):
     """Generators that are not seeded, and state that changes what comes out, end the training."""
     with pytest.raises(UserError, match=r"^reproducible: ") as caught:
-        on_each_size(lambda seat: train(seat, case_of(place, source)), sizes=(2,))
+        on_each_size(lambda context: train(context, case_of(place, source)), sizes=(2,))
     assert "\n" not in str(caught.value)
 
 
 def test_each_metrics_function_is_looked_into():
     """Not only the first one of a script, and all is found that the function itself refers to."""
 
-    def one(seat):
+    def one(context):
         own, calls = np.random.default_rng(1), Draws("state")
         seen, found = [], []
         model = nn.Linear(3, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         trainer = Trainer(model, optimizer, DataLoader(Rows(), BATCH), reproducible=True, grain=2)
-        trainer._state._seat = seat
+        trainer._state._context = context
 
         def drawing(x):
             seen.append(x)
@@ -265,6 +265,6 @@ class Backwards(Sampler):
 def test_a_shuffling_sampler_is_seeded_and_others_are_refused():
     """The order comes from the run's seed whatever generator the sampler has."""
     own = partial(RandomSampler, generator=torch.Generator().manual_seed(5))
-    assert len(set(on_each_size(lambda seat: train(seat, lambda: {"sampler": own})))) == 1
+    assert len(set(on_each_size(lambda context: train(context, lambda: {"sampler": own})))) == 1
     with pytest.raises(UserError, match="sampler is a Backwards"):
-        on_each_size(lambda seat: train(seat, lambda: {"sampler": Backwards}), sizes=(1,))
+        on_each_size(lambda context: train(context, lambda: {"sampler": Backwards}), sizes=(1,))

@@ -48,14 +48,14 @@ class InTurns(threading.Condition):
 
 
 def run_in_turns(hub, work):
-    """Run `work(seat)` for each worker, with generators that differ at the start."""
+    """Run `work(context)` for each worker, with generators that differ at the start."""
     hub.changed = InTurns()
 
-    def one(seat):
+    def one(context):
         hub.changed.take_turn()
         try:
-            seed_all(seat.place.worker.slot)
-            return work(seat)
+            seed_all(context.settings.worker.slot)
+            return work(context)
         finally:
             hub.changed.end_turn()
 

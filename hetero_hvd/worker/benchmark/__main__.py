@@ -16,7 +16,7 @@ from hetero_hvd.messages.benchmark import BenchmarkProgress, DeviceMeasured, Spe
 from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.worker.benchmark.device_speed import measure_device
 from hetero_hvd.worker.benchmark.model_benchmark import cache_key, tell
-from hetero_hvd.worker.session.launch_settings import read_place
+from hetero_hvd.worker.session.launch_settings import read_launch_settings
 from hetero_hvd.worker.session.self_description import describe_device, software
 from hetero_hvd.worker.session.worker_context import device
 
@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> None:
     Args:
         words: The user's script and its arguments; empty: the device only.
     """
-    settings = read_place().launch.benchmark
+    settings = read_launch_settings().launch.benchmark
     if settings is None:
         raise SystemExit("this is a part of hetero-hvd benchmark, which starts it")
     tell(_device(DEVICE_RATIO * settings.seconds, is_fresh=settings.is_fresh))

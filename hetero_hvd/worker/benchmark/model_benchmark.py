@@ -133,14 +133,14 @@ class BenchmarkState(ElasticState):
             global_batch_size=str(total),
             micro_batch_size=str(self._sizing.largest),
             numerics=self._numerics,
-            emulate=repr(self.seat.place.node.emulate),
+            emulate=repr(self.context.settings.node.emulate),
         )
         known = benchmark_cache.load(self._key, ModelMeasured)
         if known is not None and not self._is_fresh:
             tell(msgspec.structs.replace(known, is_cached=True))
             raise SystemExit(0)
         multiple = self._sizing.largest if self._numerics else 1  # grains are not divided
-        sizes = sizes_to_try(total, capacity=self.seat.place.capacity, multiple=multiple)
+        sizes = sizes_to_try(total, capacity=self.context.settings.capacity, multiple=multiple)
         self._schedule = SizeSchedule(sizes, self._budget_seconds)
         self._reads_per_second = self._read()
         self._began_at = time.perf_counter()

@@ -17,7 +17,7 @@ from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.share_loader import Slice
-from hetero_hvd.worker.session.launch_settings import read_place
+from hetero_hvd.worker.session.launch_settings import read_launch_settings
 
 DIGEST_BITS = 12
 """So that sums over 4096 workers are exact in float32."""
@@ -145,7 +145,7 @@ class Registered:
         """
         if list(sums) == [num_workers * number for number in digest]:
             return
-        name = read_place().name(collective.rank)
+        name = read_launch_settings().name(collective.rank)
         place = f"step {part.step_in_epoch} of epoch {part.epoch}"
         text = "\n".join([name, place, *self._lines()])
         found = gather_bytes(collective, text.encode(), "registered")

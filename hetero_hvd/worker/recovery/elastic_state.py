@@ -100,18 +100,18 @@ class ElasticState:
         self._watchdog = Watchdog(clock, lambda: sizing.shape, floor_seconds=floor_seconds)
         self._loader = loader
         self._numerics = ""
-        self._seat: WorkerContext | None = None
+        self._context: WorkerContext | None = None
         self._membership: WorkerMembership | None = None
         self._timed_at = (0, math.nan)
         self._times = StepTimes(shares_vary=mode.shares_vary)
         self._profile = StepProfile(self._clock, launch.traces)
 
     @property
-    def seat(self) -> WorkerContext:
-        """This process's seat; admission happens at the first use."""
-        if self._seat is None:
-            self._seat = init(progress=lambda: self.position.applied_steps)
-        return self._seat
+    def context(self) -> WorkerContext:
+        """This process in the job; admission happens at the first use."""
+        if self._context is None:
+            self._context = init(progress=lambda: self.position.applied_steps)
+        return self._context
 
     @property
     def membership(self) -> WorkerMembership:
@@ -123,13 +123,13 @@ class ElasticState:
     @property
     def is_leader(self) -> bool:
         """Whether this worker has rank 0 at the moment; waits for its admission."""
-        return self.seat.collective.rank == 0
+        return self.context.collective.rank == 0
 
     @property
     def num_workers(self) -> int:
         """Members at the moment; waits for this worker's admission."""
         if self._membership is None:
-            return self.seat.collective.size
+            return self.context.collective.size
         return len(self._membership.workers)
 
     def enter(self) -> None:
@@ -140,16 +140,16 @@ class ElasticState:
         """
         self._numerics = self._mode.numerics
         if self._mode.grain is not None:
-            self.seat.planner.use_grain(self._mode.grain)
+            self.context.planner.use_grain(self._mode.grain)
         self.last_state.checksum = ""
-        if self.seat.farewell is not None:
-            self.seat.farewell.begin(self.loop_left)
+        if self.context.farewell is not None:
+            self.context.farewell.begin(self.loop_left)
         watched = Training(
             phase=self._phase,
             waits_in=partial(waits_in, threading.get_ident()),
             check=self._watchdog.end_if_overdue,
         )
-        self.seat.begin(lambda: self.position.applied_steps, watched)
+        self.context.begin(lambda: self.position.applied_steps, watched)
         self.rejoin()
         if self._membership is None:
             self._kept.prove()
@@ -166,7 +166,7 @@ class ElasticState:
 
     def rejoin(self) -> None:
         """Another trainer may have entered other memberships since this one has trained."""
-        is_old = self._membership and self._membership.rendezvous_id != self.seat.rendezvous_id
+        is_old = self._membership and self._membership.rendezvous_id != self.context.rendezvous_id
         if is_old:
             self._meet()
 
@@ -183,13 +183,13 @@ class ElasticState:
     def shares_in_epoch(self, step_in_epoch: int) -> tuple[tuple[int, ...], int]:
         """The plan for a step of the epoch under way, and this worker's rank."""
         first = self.position.applied_steps - self.position.step_in_epoch
-        return self.membership.shares_at(first + step_in_epoch), self.seat.collective.rank
+        return self.membership.shares_at(first + step_in_epoch), self.context.collective.rank
 
     @property
     def course(self) -> Course:
         """What decides which samples come next."""
         prefetch_steps = self.membership.prefetch_steps
-        return Course(self.position, self.seat.collective, self.shares_in_epoch, prefetch_steps)
+        return Course(self.position, self.context.collective, self.shares_in_epoch, prefetch_steps)
 
     def recover(self, cause: str, reason: str) -> None:
         """Enter a new rendezvous and be consistent again; returns when training can go on.
@@ -200,13 +200,13 @@ class ElasticState:
         """
         logger.info("entering a new rendezvous: %s", reason)
         self._clock.current = ("rendezvous", time.perf_counter())
-        self._pipeline.discard(self.seat.collective)
+        self._pipeline.discard(self.context.collective)
         self.leave_if_due()
         self._restart()
         self._meet()
-        self.seat.tell(
+        self.context.tell(
             Recovered(
-                worker=self.seat.place.worker,
+                worker=self.context.settings.worker,
                 rendezvous_id=self.membership.rendezvous_id,
                 cause=cause,
                 seconds=time.perf_counter() - self._times.ended_at,
@@ -230,7 +230,7 @@ class ElasticState:
             self._times.look(share, own, evaluation, planned=self._planned(step))
         if self._times.has_changed or not self.is_leader:
             return self._times.has_changed
-        return self.membership.exchange.is_news(self.seat.planner.newest())
+        return self.membership.exchange.is_news(self.context.planner.newest())
 
     def step_taken(self, share: int, seconds: dict[str, float], is_urgent: bool) -> None:
         """Account for a step, and take part in the exchange when one is due.
@@ -246,7 +246,7 @@ class ElasticState:
             own = sum(value for phase, value in seconds.items() if phase != "comm_wait")
             evaluation = seconds.get("evaluation", 0.0)
             self._times.look(share, own, evaluation, planned=self._planned(step))
-        more = self._profile.step_applied(self.seat, step)
+        more = self._profile.step_applied(self.context, step)
         self._times.add(share, seconds, more | self._pipeline.state())
         self._watchdog.learn(seconds)
         self._sizing.timed(share, seconds)
@@ -267,8 +267,8 @@ class ElasticState:
             if table is not None:
                 self._act_on(table)
             if exchange is self.membership.exchange and exchange.is_due(step):
-                flags = RESET * self.seat.reset_requested + STOP * self.seat.stop_requested
-                newest = self.seat.planner.newest() if self.is_leader else None
+                flags = RESET * self.context.reset_requested + STOP * self.context.stop_requested
+                newest = self.context.planner.newest() if self.is_leader else None
                 self._timed_at = self.position.epoch, self.position.loss
                 exchange.submit(step, self._sizing.measured(self._times.take()), newest, flags)
         except Interrupted as fault:
@@ -276,7 +276,7 @@ class ElasticState:
 
     def loop_left(self) -> str:
         """The script takes no more steps; gives the digest of the state, empty if none is kept."""
-        farewell = self.seat.farewell
+        farewell = self.context.farewell
         is_kept = farewell is not None and (farewell.is_said or farewell.has_finished)
         if self._membership is not None and not is_kept:
             self.last_state.keep(self._drain, self._kept.begin)
@@ -285,9 +285,9 @@ class ElasticState:
     def _drain(self) -> None:
         try:
             with self.last_state.applying():
-                self._pipeline.drain(self.seat.collective)
+                self._pipeline.drain(self.context.collective)
         except Interrupted:  # not all have left; who goes on takes these steps anew
-            self._pipeline.discard(self.seat.collective)
+            self._pipeline.discard(self.context.collective)
 
     def evaluated(self, metrics: dict[str, float], *, is_keeper: bool) -> None:
         """Keep the state that has the best result, if it is for this worker to do so."""
@@ -295,7 +295,7 @@ class ElasticState:
 
     @property
     def _capacity(self) -> int:
-        return self.seat.place.capacity
+        return self.context.settings.capacity
 
     def _phase(self) -> str:
         """The phase that the training is in; in the channel's thread."""
@@ -303,13 +303,13 @@ class ElasticState:
 
     def leave_if_due(self) -> None:
         """End this process if it should go whatever the others do: its state is whole just now."""
-        self.seat.await_driver()
-        if (reason := self.seat.leave_reason) is not None:
-            self.seat.part()
-            self._leave(reason, self.seat.leave_code)
+        self.context.await_driver()
+        if (reason := self.context.leave_reason) is not None:
+            self.context.part()
+            self._leave(reason, self.context.leave_code)
 
     def _planned(self, step: int) -> int:
-        return self.membership.shares_at(step)[self.seat.collective.rank]
+        return self.membership.shares_at(step)[self.context.collective.rank]
 
     def finish(self) -> bool:
         """All epochs are done: prove that all replicas are equal, and tell the driver.
@@ -327,20 +327,20 @@ class ElasticState:
             self.recover("fault", str(fault))
             return False
         self._kept.keep()
-        worker, applied_steps = self.seat.place.worker, self.position.applied_steps
+        worker, applied_steps = self.context.settings.worker, self.position.applied_steps
         checksum = self._agreement.checksum
-        self._profile.finish(self.seat, applied_steps - 1)
-        self.seat.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
+        self._profile.finish(self.context, applied_steps - 1)
+        self.context.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
         return True
 
     def _compare(self, when: str, name: str) -> bool:
         workers = self.membership.workers
-        return self._agreement.compare(self.seat.collective, workers, when, name)
+        return self._agreement.compare(self.context.collective, workers, when, name)
 
     def _tell_timings(self, table: TimingTable | None) -> None:
         if table is not None and self.is_leader:
             epoch, loss = self._timed_at
-            self.seat.planner.timed(
+            self.context.planner.timed(
                 StepsTimed(
                     rendezvous_id=self.membership.rendezvous_id,
                     step=table.step,
@@ -354,10 +354,10 @@ class ElasticState:
     def _act_on(self, table: TimingTable) -> None:
         self.membership.follow(table.plan, applied_steps=self.position.applied_steps)
         if table.needs_all and self.is_leader:
-            self.seat.planner.need_all()
+            self.context.planner.need_all()
         self._tell_timings(table)
         if table.stop or table.reset:
-            self._pipeline.drain(self.seat.collective)
+            self._pipeline.drain(self.context.collective)
         if table.stop:
             self._leave("the driver ends the job")
         if table.reset:
@@ -365,7 +365,7 @@ class ElasticState:
 
     def _restart(self) -> None:
         try:
-            self.seat.collective.restart()
+            self.context.collective.restart()
         except WorkerLostError as error:
             self.leave_if_due()
             self._leave(str(error))
@@ -375,22 +375,22 @@ class ElasticState:
         logger.info("leaving: %s", reason)
         applied_steps, is_trusted = self.position.applied_steps, self.last_state.is_trusted
         is_writing = is_trusted and self._kept.will_keep
-        self.seat.tell(Leaving(applied_steps=applied_steps, is_writing=is_writing))
+        self.context.tell(Leaving(applied_steps=applied_steps, is_writing=is_writing))
         if is_trusted:
             self._kept.keep()
         raise SystemExit(code)
 
     def _meet(self, *, is_new: bool = False, has_state: bool = True) -> None:
-        seat = self.seat
+        context = self.context
         while True:
             report = Report(
-                worker=seat.place.worker,
+                worker=context.settings.worker,
                 applied_steps=self.position.applied_steps if has_state else FRESH,
                 is_new=is_new,
                 epoch=self.position.epoch,
                 num_evaluations=len(self.position.evaluations),
                 checksum=self._replica.checksum(),
-                rendezvous_id=seat.rendezvous_id,
+                rendezvous_id=context.rendezvous_id,
                 global_batch_size=self._loader.global_batch_size,
                 capacity=self._capacity,
                 prefetch_steps=self._loader.prefetch_steps,
@@ -404,15 +404,17 @@ class ElasticState:
                 micro_batch_size=self._sizing.largest,
             )
             try:
-                reports = exchange_reports(seat.collective, report)
+                reports = exchange_reports(context.collective, report)
                 # Stored at once: should this rendezvous break, its id must not be used again.
-                seat.agreed(next_rendezvous_id(reports))
+                context.agreed(next_rendezvous_id(reports))
                 try:
-                    self._membership = meet(seat.collective, self._replica, reports, seat.planner)
+                    self._membership = meet(
+                        context.collective, self._replica, reports, context.planner
+                    )
                     self.last_state.is_trusted = True
                     break
                 except Undecided as why:
-                    has_state = self._agreement.fall_back(seat.collective, why)
+                    has_state = self._agreement.fall_back(context.collective, why)
             except InvariantError:
                 self.last_state.is_trusted = False
                 raise
@@ -420,5 +422,5 @@ class ElasticState:
                 logger.info("the rendezvous broke: %s", fault)
                 self._restart()
         self._agreement.reached(self.membership.consistency.checksum)
-        seat.reset_done()
+        context.reset_done()
         self._times.forget()

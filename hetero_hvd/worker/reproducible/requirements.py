@@ -55,10 +55,10 @@ def settle(script: Script) -> GrainSettings:
     Raises:
         UserError: Something asked for cannot be reproducible.
     """
-    options, job = script.options, script.place.launch.job
+    options, job = script.options, script.settings.launch.job
     grain = options.grain or job.grain
     is_planned = job.mode == "reproducible"
-    if script.place.driver is not None and not (is_planned and job.grain == grain):
+    if script.settings.driver is not None and not (is_planned and job.grain == grain):
         planned = job.grain if is_planned else 1
         raise UserError(
             f"the script trains in grains of {grain}, the job plans in grains of {planned}: "

@@ -70,7 +70,7 @@ class DriverClient:
     lease is over; the thread keeps trying to connect.
 
     Args:
-        place: Where this worker is and where the driver listens.
+        settings: Who this worker is and where the driver listens.
         progress: Called for each heartbeat; gives the number of applied steps.
         introduction: Called in the thread for each connection; gives the fields of `Ready` that say
             what this worker is.
@@ -83,17 +83,17 @@ class DriverClient:
 
     def __init__(
         self,
-        place: LaunchSettings,
+        settings: LaunchSettings,
         *,
         progress: Callable[[], int],
         introduction: Callable[[], Mapping[str, Any]] = lambda: {"versions": {}},
         on_void: Callable[[], None] = lambda: None,
         on_member_lost: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._place = place
+        self._settings = settings
         self._introduction = introduction
         self._progress = progress
-        self._tls = client_context(place.tls) if place.tls else None
+        self._tls = client_context(settings.tls) if settings.tls else None
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._connection: ClientConnection | None = None
@@ -221,7 +221,7 @@ class DriverClient:
         return CONNECT_TIMEOUT_SECONDS if self._admission is None else LEASED_TIMEOUT_SECONDS
 
     def _connect(self) -> ClientConnection:
-        address, port = self._place.driver or ("127.0.0.1", 0)
+        address, port = self._settings.driver or ("127.0.0.1", 0)
         host = f"[{address}]" if ":" in address else address
         tls = self._tls
         return connect(
@@ -237,10 +237,13 @@ class DriverClient:
         )
 
     def _shake_hands(self, connection: ClientConnection) -> None:
-        key = self._place.key
+        key = self._settings.key
         driver_nonce = connection.recv(timeout=self._timeout_seconds(), decode=False)
         frame, nonce = channel.answer(
-            key, driver_nonce, worker=self._place.worker, host=self._place.launch.identity.host
+            key,
+            driver_nonce,
+            worker=self._settings.worker,
+            host=self._settings.launch.identity.host,
         )
         connection.send(frame)
         proof = connection.recv(timeout=self._timeout_seconds())
@@ -253,9 +256,9 @@ class DriverClient:
 
     def _ready(self, connection: socket.socket) -> Ready:
         return Ready(
-            worker=self._place.worker,
-            host=self._place.launch.identity.host,
-            interface=self._place.node.interface or interface_of(connection.getsockname()[0]),
+            worker=self._settings.worker,
+            host=self._settings.launch.identity.host,
+            interface=self._settings.node.interface or interface_of(connection.getsockname()[0]),
             pid=os.getpid(),
             **self._introduction(),
         )

@@ -82,7 +82,7 @@ def is_under_driver() -> bool:
     return WORKER_VARIABLE in os.environ
 
 
-def read_place(environment: Mapping[str, str] | None = None) -> LaunchSettings:
+def read_launch_settings(environment: Mapping[str, str] | None = None) -> LaunchSettings:
     """What the environment says; a script that runs alone is `localhost:0`.
 
     Without a driver the variables of `config.variables.ALONE_SETTINGS` make up the record. Once

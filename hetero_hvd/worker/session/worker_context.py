@@ -33,7 +33,7 @@ from hetero_hvd.worker.session.farewell import Farewell
 from hetero_hvd.worker.session.json_logs import log_records
 from hetero_hvd.worker.session.launch_settings import (
     LaunchSettings,
-    read_place,
+    read_launch_settings,
     unknown_variables,
 )
 from hetero_hvd.worker.session.plan_source import DriverPlanner, LocalPlanner, Planner
@@ -49,18 +49,18 @@ control group signals the supervisor too, which passes it on."""
 
 
 class WorkerContext:
-    """This process's seat in the job, for as long as the process lives.
+    """This process in the job, for as long as the process lives.
 
     Attributes:
-        place: Who and where it is.
+        settings: What it was told at its start.
         client: The channel to our driver; None without one.
         farewell: How the driver hears of the end of the script; None without one.
         planner: Where plans come from; used on rank 0.
         rendezvous_id: The last membership that this process was in; see `agreed`.
     """
 
-    def __init__(self, place: LaunchSettings, *, progress: Callable[[], int]) -> None:
-        self.place = place
+    def __init__(self, settings: LaunchSettings, *, progress: Callable[[], int]) -> None:
+        self.settings = settings
         self.client: DriverClient | None = None
         self.farewell: Farewell | None = None
         self.rendezvous_id = self._agreed_generation = 0
@@ -71,20 +71,20 @@ class WorkerContext:
         self._terminated_at_seconds = 0.0
         self._parting = threading.Lock()
         self._has_parted = False
-        if place.launch.job.log_format == "json":
+        if settings.launch.job.log_format == "json":
             log_records(step=lambda: self._done() - 1, rendezvous_id=lambda: self.rendezvous_id)
-        if place.driver is not None:
-            check_interface(place)
+        if settings.driver is not None:
+            check_interface(settings)
             prove_health(device())
             self.client = DriverClient(
-                place,
+                settings,
                 progress=self._done,
                 introduction=_introduction,
                 on_void=self._cut,
                 on_member_lost=self._member_lost,
             )
             self.farewell = Farewell(
-                self.client, place.worker, progress=self._done, part=self._end_collective
+                self.client, settings.worker, progress=self._done, part=self._end_collective
             )
             self.farewell.prepare()
             admission = self.client.wait_for_admission()
@@ -100,7 +100,7 @@ class WorkerContext:
         if self.client is not None:
             self.planner: Planner = DriverPlanner(self.client)
         else:
-            self.planner = LocalPlanner(place.balance)
+            self.planner = LocalPlanner(settings.balance)
             if is_elastic():
                 self._updates = HostUpdates()
             if self.collective.rank == 0 and (problems := list(unknown_variables())):
@@ -301,7 +301,7 @@ def init(*, progress: Callable[[], int] = lambda: 0) -> WorkerContext:
 
     Everything slow that the script does (imports, building the model, reading the dataset's index)
     belongs before this call: a worker that joins a running job costs the others nothing until here.
-    `Trainer` calls it when its loop starts. Calling it again gives the same seat.
+    `Trainer` calls it when its loop starts. Calling it again gives the same one.
 
     Args:
         progress: Gives the number of applied steps, for the heartbeat.
@@ -313,7 +313,7 @@ def init(*, progress: Callable[[], int] = lambda: 0) -> WorkerContext:
     """
     if not _seats:
         try:
-            _seats.append(WorkerContext(read_place(), progress=progress))
+            _seats.append(WorkerContext(read_launch_settings(), progress=progress))
         except WorkerLostError as error:
             logger.info("leaving before training: %s", error)
             raise SystemExit(0) from error
@@ -332,7 +332,7 @@ def device() -> torch.device:
     return torch.device("cuda", index)
 
 
-def check_interface(place: LaunchSettings) -> None:
+def check_interface(settings: LaunchSettings) -> None:
     """See that there is the network interface of nodes.yaml: Horovod would look for it for ever.
 
     A label of an address (`eth0:1`) is the name of one for Gloo, though not for the kernel.
@@ -340,11 +340,11 @@ def check_interface(place: LaunchSettings) -> None:
     Raises:
         UserError: There is none of that name.
     """
-    wanted = place.node.interface
+    wanted = settings.node.interface
     found = {name for _, name in socket.if_nameindex()} | psutil.net_if_addrs().keys()
     if wanted is not None and wanted not in found:
         raise UserError(
-            f"interface: {wanted}: node {place.worker.node} has no network interface of that "
+            f"interface: {wanted}: node {settings.worker.node} has no network interface of that "
             f"name; it has {', '.join(sorted(found))}"
         )
 

@@ -11,7 +11,7 @@ import logging
 from hetero_hvd.errors import JobError
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
-from hetero_hvd.worker.session.launch_settings import read_place
+from hetero_hvd.worker.session.launch_settings import read_launch_settings
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class NonFiniteGuard:
         Raises:
             Interrupted: The rendezvous broke.
         """
-        name = read_place().name(collective.rank) if is_mine else ""
+        name = read_launch_settings().name(collective.rank) if is_mine else ""
         found = [text.decode() for text in gather_bytes(collective, name.encode(), "bad numbers")]
         return ", ".join(filter(None, found))
 

@@ -29,7 +29,7 @@ class Script(NamedTuple):
         options: How to take a step.
         seed: The run's.
         device: Of this worker.
-        place: Of this worker in the job.
+        settings: What this worker was told at its start.
     """
 
     model: torch.nn.Module
@@ -38,11 +38,11 @@ class Script(NamedTuple):
     options: StepOptions
     seed: int
     device: torch.device
-    place: LaunchSettings
+    settings: LaunchSettings
 
     def passes(self) -> Passes:
         """The model's passes on this worker's device, in micro-batches as the options say."""
-        most = self.place.launch.max_micro_batch
+        most = self.settings.launch.max_micro_batch
         sizing = MicroBatchSizer.of(self.options, self.device, most)
         return Passes(self.device, sizing, self.options.scaler)
 

@@ -47,67 +47,69 @@ class StepProfile:
         self._reducing_before = 0.0
         self._next_look_at = self._next_report_at = 0.0
 
-    def step_applied(self, seat: WorkerContext, step: int) -> dict[str, float]:
+    def step_applied(self, context: WorkerContext, step: int) -> dict[str, float]:
         """A step has ended.
 
         Args:
-            seat: Of this worker.
+            context: Of this worker.
             step: Index of the step.
 
         Returns:
             Seconds in this step: `throttled`, `memory_stall`, `contention`, `garbage`, `processor`,
             and `reducing`, with a reduction under way. NaN is not known here.
         """
-        reducing = seat.collective.operations.reducing_seconds
+        reducing = context.collective.operations.reducing_seconds
         in_step, self._reducing_before = reducing - self._reducing_before, reducing
         now, lost = time.monotonic(), self._nothing
         if now >= self._next_look_at:
             self._next_look_at = now + LOOK_SECONDS
             lost = {name: meter.take() for name, meter in self._meters.items()}
         if now >= self._next_report_at:
-            self._tell(seat, step)
+            self._tell(context, step)
         if self._tracing is not None:
-            self._tracing.step_applied(seat, step)
+            self._tracing.step_applied(context, step)
         used = self._clock.take_processor_seconds()
         return {**lost, "garbage": self._garbage.take(), "reducing": in_step, "processor": used}
 
-    def finish(self, seat: WorkerContext, step: int) -> None:
+    def finish(self, context: WorkerContext, step: int) -> None:
         """Nothing more will come: send what is left.
 
         Args:
-            seat: Of this worker.
+            context: Of this worker.
             step: Index of the last step.
         """
-        self._tell(seat, step)
+        self._tell(context, step)
         self._garbage.close()
         if self._use is not None:
             self._use.close()
         if self._tracing is not None:
-            self._tracing.close(seat, step)
+            self._tracing.close(context, step)
 
-    def _tell(self, seat: WorkerContext, step: int) -> None:
+    def _tell(self, context: WorkerContext, step: int) -> None:
         """Send what was gathered since the last time; without our driver it is dropped."""
         self._next_report_at = time.monotonic() + REPORT_SECONDS
-        operations = seat.collective.operations.take()
+        operations = context.collective.operations.take()
         seconds, counts = named_times.take()
-        if seat.client is None:
+        if context.client is None:
             return
-        if operations and seat.collective.rank == 0:
-            seat.client.send(
+        if operations and context.collective.rank == 0:
+            context.client.send(
                 CollectivesTimed(
-                    rendezvous_id=seat.rendezvous_id,
+                    rendezvous_id=context.rendezvous_id,
                     step=step,
-                    num_workers=seat.collective.size,
+                    num_workers=context.collective.size,
                     operations=operations,
                 )
             )
         if seconds:
-            seat.client.send(
-                PhasesTimed(worker=seat.place.worker, step=step, seconds=seconds, counts=counts)
+            context.client.send(
+                PhasesTimed(
+                    worker=context.settings.worker, step=step, seconds=seconds, counts=counts
+                )
             )
         if self._use is None:
             self._use = DeviceUse(device_uuid(device()))
         if (ratio := self._use.news()) is not None:
-            seat.client.send(
-                DeviceUsed(worker=seat.place.worker, step=step, utilization_ratio=ratio)
+            context.client.send(
+                DeviceUsed(worker=context.settings.worker, step=step, utilization_ratio=ratio)
             )

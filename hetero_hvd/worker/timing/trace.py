@@ -57,66 +57,66 @@ class TraceControl:
         """Record from the next step on, or after the window that is open; from any thread."""
         self._wish = wish
 
-    def step_applied(self, seat: WorkerContext, step: int) -> None:
+    def step_applied(self, context: WorkerContext, step: int) -> None:
         """Called after each step: ends what is over, begins what is wanted.
 
         Args:
-            seat: Of this worker.
+            context: Of this worker.
             step: Index of the step that has ended.
         """
         if not self._is_listening:
             self._is_listening = True
-            self._listen(seat)
-        if self._windows and self._is_over(seat, step):
-            self.close(seat, step)
+            self._listen(context)
+        if self._windows and self._is_over(context, step):
+            self.close(context, step)
         if self._windows or (self._wish is None and step + 1 != self._config.from_step):
             return
-        wish, self._wish = self._wish or self._planned(seat), None
+        wish, self._wish = self._wish or self._planned(context), None
         if wish is not None:
-            self._open(wish, seat, step + 1)
+            self._open(wish, context, step + 1)
 
-    def close(self, seat: WorkerContext, step: int) -> None:
+    def close(self, context: WorkerContext, step: int) -> None:
         """End the windows and tell the driver.
 
         Args:
-            seat: Of this worker.
+            context: Of this worker.
             step: Index of the last step.
         """
         self._clock.marker = None
         windows, self._windows = self._windows, []
         for window in windows:
-            written = self._written(window, seat, step)
+            written = self._written(window, context, step)
             logger.info("trace: %s %s", written.path, written.problem)
-            if seat.client is not None:
-                seat.client.send(written)
+            if context.client is not None:
+                context.client.send(written)
 
-    def _listen(self, seat: WorkerContext) -> None:
-        if seat.client is not None:
-            seat.client.trace_with(self.request)
+    def _listen(self, context: WorkerContext) -> None:
+        if context.client is not None:
+            context.client.trace_with(self.request)
         is_free = signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
         if is_free and threading.current_thread() is threading.main_thread():
             wish = TraceRequested(num_steps=DEFAULT_STEPS, profiler=True, timeline=True)
             signal.signal(signal.SIGUSR2, lambda *_: self.request(wish))
 
-    def _planned(self, seat: WorkerContext) -> TraceRequested | None:
+    def _planned(self, context: WorkerContext) -> TraceRequested | None:
         config = self._config
-        is_chosen = not config.workers or str(seat.place.worker) in config.workers
+        is_chosen = not config.workers or str(context.settings.worker) in config.workers
         if not is_chosen and not config.timeline:
             return None
         num_steps = config.to_step - config.from_step
         return TraceRequested(num_steps=num_steps, profiler=is_chosen, timeline=config.timeline)
 
-    def _open(self, wish: TraceRequested, seat: WorkerContext, step: int) -> None:
-        name = f"{seat.place.worker.node}-{seat.place.worker.slot}.step{step}"
+    def _open(self, wish: TraceRequested, context: WorkerContext, step: int) -> None:
+        name = f"{context.settings.worker.node}-{context.settings.worker.slot}.step{step}"
         self._from_step = step
         self._to_step = step + wish.num_steps
         self._end_at = time.monotonic() + MAX_SECONDS
         self._problem = ""
-        self._generation = seat.collective.generation
+        self._generation = context.collective.generation
         folder = Path(self._config.folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for make in self._makers(wish, seat, folder / name):
+            for make in self._makers(wish, context, folder / name):
                 if self._num_files >= MAX_FILES:
                     logger.warning("trace: %d files are the most of a process", MAX_FILES)
                     break
@@ -128,17 +128,17 @@ class TraceControl:
             self._clock.marker = mark
 
     def _makers(
-        self, wish: TraceRequested, seat: WorkerContext, name: Path
+        self, wish: TraceRequested, context: WorkerContext, name: Path
     ) -> Iterator[Callable[[], TraceRecorder]]:
         if wish.profiler:
             yield lambda: ProfilerWindow(name.with_name(name.name + ".trace.json.gz"))
-        collective = seat.collective
+        collective = context.collective
         if wish.timeline and collective.rank == 0 and isinstance(collective, HorovodCollective):
             path = name.with_name(name.name + ".timeline.json")
             yield lambda: TimelineWindow(path, collective.instruments)
 
-    def _is_over(self, seat: WorkerContext, step: int) -> bool:
-        if seat.collective.generation != self._generation:
+    def _is_over(self, context: WorkerContext, step: int) -> bool:
+        if context.collective.generation != self._generation:
             self._problem = "the membership changed"
         elif time.monotonic() > self._end_at:
             self._problem = f"longer than {MAX_SECONDS:g} s"
@@ -146,10 +146,10 @@ class TraceControl:
             self._problem = f"larger than {MAX_BYTES} bytes"
         return bool(self._problem) or step + 1 >= self._to_step
 
-    def _written(self, window: TraceRecorder, seat: WorkerContext, step: int) -> TraceWritten:
+    def _written(self, window: TraceRecorder, context: WorkerContext, step: int) -> TraceWritten:
         path, num_bytes, problem = str(window.path), 0, self._problem
         try:
-            is_same = seat.collective.generation == self._generation
+            is_same = context.collective.generation == self._generation
             if window.kind == "profiler" or is_same:  # a reset has ended the timeline
                 window.close()
             num_bytes = self._size_of(window)
@@ -159,7 +159,7 @@ class TraceControl:
         except (OSError, RuntimeError, ValueError) as error:
             path, problem = "", str(error)
         return TraceWritten(
-            worker=seat.place.worker,
+            worker=context.settings.worker,
             kind=window.kind,
             path=path,
             num_bytes=num_bytes,

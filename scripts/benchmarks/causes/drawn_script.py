@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import hetero_hvd
 from benchmarks.causes.drawn import PERIOD_STEPS, PERIODIC
-from hetero_hvd.worker.session.launch_settings import read_place
+from hetero_hvd.worker.session.launch_settings import read_launch_settings
 
 LINE_SECONDS, HELD_OUT = 0.002, 300
 
@@ -49,7 +49,7 @@ class Faults:
     """What goes wrong on this worker."""
 
     def __init__(self, script: Script) -> None:
-        self._seconds = script.faults.get(read_place().worker.node, {})
+        self._seconds = script.faults.get(read_launch_settings().worker.node, {})
         self._mark = Path(script.mark)
         self._numbers = dict.fromkeys(self._seconds, 0)
 
@@ -110,7 +110,7 @@ def main() -> None:
     """Train until the end of time."""
     torch.set_num_threads(1)
     script = msgspec.json.decode(sys.argv[1], type=Script)
-    faults, node = Faults(script), read_place().worker.node
+    faults, node = Faults(script), read_launch_settings().worker.node
     sample_file = Path(script.mark).with_name(f"samples-{node}")
     sample_file.write_bytes(os.urandom(2**16))
     torch.manual_seed(0)

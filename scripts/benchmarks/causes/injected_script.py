@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import hetero_hvd
-from hetero_hvd.worker.session.launch_settings import read_place
+from hetero_hvd.worker.session.launch_settings import read_launch_settings
 
 SAMPLE_BYTES, READS_PER_BATCH = 64 * 2**10, 8
 
@@ -59,14 +59,14 @@ class Fault:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self._place = read_place()
+        self._place = read_launch_settings()
         self.has_begun = False
-        is_guilty = self._place.worker.node == script.node
+        is_guilty = self._settings.worker.node == script.node
         self._file = _sample_file(script) if script.kind == "memory" and is_guilty else None
 
     def begins(self) -> bool:
         """True once, on the guilty node, when the mark is there."""
-        if self.has_begun or self._place.worker.node != self._script.node:
+        if self.has_begun or self._settings.worker.node != self._script.node:
             return False
         self.has_begun = Path(self._script.mark).exists()
         return self.has_begun

@@ -69,7 +69,7 @@ def watch(trainer: hetero_hvd.Trainer) -> Stopwatch:
     stopwatch.watch(clock, "phase", "take")
     phase = clock.phase
     clock.phase = lambda name: TimedBlock(stopwatch, phase(name))  # type: ignore[method-assign]
-    stopwatch.watch(state.seat.collective.operations, "launched", "poll_if_due", "done")
+    stopwatch.watch(state.context.collective.operations, "launched", "poll_if_due", "done")
     stopwatch.watch(state._profile, "step_applied")  # noqa: SLF001
     stopwatch.watch(state._times, "look", "add")  # noqa: SLF001
     stopwatch.watch(state._watchdog, "learn")  # noqa: SLF001

@@ -123,14 +123,14 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 def train_hetero(job: Job) -> None:
     """Our own."""
     import hetero_hvd  # noqa: PLC0415 - each peer loads its own framework
-    from hetero_hvd.worker.session.launch_settings import read_place  # noqa: PLC0415
+    from hetero_hvd.worker.session.launch_settings import read_launch_settings  # noqa: PLC0415
 
     dataset, held_out = data_of(job)
     model = model_of(job)
     loader = DataLoader(dataset, batch_size=job.global_batch_size, shuffle=True)
     trainer = hetero_hvd.Trainer(model, optimizer_of(model), loader, **job.options)
     record: Record | None = None
-    place = read_place()
+    settings = read_launch_settings()
     for _ in trainer.epochs(-(-job.num_steps // job.steps_per_epoch)):
         for x, y in trainer.batches():
             if record is None:
@@ -142,7 +142,7 @@ def train_hetero(job: Job) -> None:
             is_applied = trainer.applied_steps > before or not job.options.get("wait_free")
             if trainer.is_leader and is_applied:
                 record.add(loss)
-            if trainer.applied_steps == job.slow_step and place.worker.node == job.slow_node:
+            if trainer.applied_steps == job.slow_step and settings.worker.node == job.slow_node:
                 emulation = trainer._step.passes.emulation  # noqa: SLF001 - a fault, injected
                 assert emulation is not None  # noqa: S101 - or there is no fault
                 emulation.slow_down(2.0)

@@ -20,7 +20,7 @@ from hetero_hvd.messages.launch import (
     WorkerIdentity,
     WorkerLaunch,
 )
-from hetero_hvd.worker.session.launch_settings import read_place
+from hetero_hvd.worker.session.launch_settings import read_launch_settings
 
 EMULATED = NodeConfig(
     name="alpha",
@@ -70,7 +70,7 @@ def launched(orders, job, node=EMULATED, resume=None, limit=0):
     )
     asyncio.run(start(slot))
     variables = orders[-1][0].environment
-    return variables, read_place(variables)
+    return variables, read_launch_settings(variables)
 
 
 def test_everything_of_job_and_node_arrives(orders, monkeypatch):
@@ -84,9 +84,9 @@ def test_everything_of_job_and_node_arrives(orders, monkeypatch):
         trace_steps="100:110",
         trace_workers="alpha:0,alpha:1",
     )
-    variables, place = launched(orders, job, resume=Path("/runs/before"), limit=16)
-    checkpoints = place.launch.checkpoints
-    assert place.launch == WorkerLaunch(
+    variables, settings = launched(orders, job, resume=Path("/runs/before"), limit=16)
+    checkpoints = settings.launch.checkpoints
+    assert settings.launch == WorkerLaunch(
         identity=IDENTITY,
         node=NodeSettings(
             emulate=EmulateSettings(seconds_per_sample=0.01, spike_probability=0.1),
@@ -109,7 +109,7 @@ def test_everything_of_job_and_node_arrives(orders, monkeypatch):
         max_micro_batch=16,
     )
     assert variables["HETERO_HVD_WORKER"] == "alpha:1"
-    assert place.key == bytes.fromhex(variables["HETERO_HVD_KEY"])
+    assert settings.key == bytes.fromhex(variables["HETERO_HVD_KEY"])
     assert variables["HETERO_HVD_KEY"] not in variables["HETERO_HVD_LAUNCH"]
 
 
@@ -125,11 +125,11 @@ CHECKPOINTS = {
 def test_checkpoints_are_kept_where_the_job_wants_any(orders, case):
     """By time, of the best state, or to go on from earlier ones."""
     settings, resume, is_kept = CHECKPOINTS[case]
-    _, place = launched(orders, JobConfig(**settings), resume=resume)
-    assert (place.launch.checkpoints is not None) is is_kept
+    _, settings = launched(orders, JobConfig(**settings), resume=resume)
+    assert (settings.launch.checkpoints is not None) is is_kept
 
 
 def test_a_node_without_settings_is_one_with_defaults(orders):
     """And so is a job."""
-    _, place = launched(orders, JobConfig(), node=NodeConfig(name="beta"))
-    assert (place.node, place.launch.job) == (NodeSettings(), JobSettings())
+    _, settings = launched(orders, JobConfig(), node=NodeConfig(name="beta"))
+    assert (settings.node, settings.launch.job) == (NodeSettings(), JobSettings())

@@ -5,5 +5,10 @@ from scripted import report
 
 import hetero_hvd
 
-seat = hetero_hvd.init()
-report({"launch": msgspec.to_builtins(seat.place.launch), "balance": seat.place.balance.balance})
+context = hetero_hvd.init()
+report(
+    {
+        "launch": msgspec.to_builtins(context.settings.launch),
+        "balance": context.settings.balance.balance,
+    }
+)

@@ -82,9 +82,9 @@ def plans(num_workers):
 
 def one_case(*, optimizer, epochs, drop_last=False, workers=(0,), persistent=False, bound=0):
     """One case."""
-    seat, data = init(), Numbered()
-    planner = follow(plans(seat.collective.size))
-    num_loaders = workers[seat.collective.rank % len(workers)]
+    context, data = init(), Numbered()
+    planner = follow(plans(context.collective.size))
+    num_loaders = workers[context.collective.rank % len(workers)]
     loader = DataLoader(
         data,
         batch_size=BATCH,

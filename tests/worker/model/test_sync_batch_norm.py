@@ -45,14 +45,14 @@ class Planner:
         """No other."""
 
 
-def train(seat, shares, micro_batch_size, *, loss=None, num_steps=1):
+def train(context, shares, micro_batch_size, *, loss=None, num_steps=1):
     """Steps of SGD; the model."""
-    seat.planner = Planner(shares)
+    context.planner = Planner(shares)
     model = copy.deepcopy(INITIAL)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     loader = DataLoader(TensorDataset(DATA), BATCH)
     trainer = Trainer(model, optimizer, loader, micro_batch_size=micro_batch_size)
-    trainer._state._seat = seat
+    trainer._state._context = context
     for _ in trainer.epochs(num_steps):
         for (x,) in trainer.batches():
             trainer.step(lambda x: (loss or default_loss)(model, x), x)
@@ -82,7 +82,7 @@ def expected(shares, micro_batch_size):
 )
 def test_workers_with_fewer_micro_batches_help_the_others(shares, size):
     """Parameters and running statistics are those of one process that joins the rounds."""
-    models = run_together(Hub(len(shares)), lambda seat: train(seat, shares, size))
+    models = run_together(Hub(len(shares)), lambda context: train(context, shares, size))
     alone = expected(shares, size).state_dict()
     for model in models:
         for name, value in model.state_dict().items():
@@ -97,7 +97,7 @@ def test_a_micro_batch_without_weight_is_no_reason_to_wait():
         return (output * torch.nan).mean() if len(x) == 3 else output.pow(3).mean(), len(x) - 3
 
     first, second = run_together(
-        Hub(2), lambda seat: train(seat, (3, 13), 13, loss=loss, num_steps=2)
+        Hub(2), lambda context: train(context, (3, 13), 13, loss=loss, num_steps=2)
     )
     assert torch.equal(first[0].weight, second[0].weight)
     assert not torch.equal(first[0].weight, INITIAL[0].weight)
@@ -111,7 +111,7 @@ def test_a_layer_may_meet_the_others_once_in_a_pass():
         return model[1](model[:2](x)).mean()
 
     with pytest.raises(UserError, match=r"model\.1: SyncBatchNorm was used twice"):
-        run_together(Hub(2), lambda seat: train(seat, (8, 8), 8, loss=loss))
+        run_together(Hub(2), lambda context: train(context, (8, 8), 8, loss=loss))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -26,9 +26,9 @@ def take_over(copy, source):
     """One worker's state goes to another one."""
     replicas = [source, copy]
 
-    def work(seat):
-        rank = seat.collective.rank
-        copy_state(seat.collective, replicas[rank], 0, "state", is_taken=rank == 1)
+    def work(context):
+        rank = context.collective.rank
+        copy_state(context.collective, replicas[rank], 0, "state", is_taken=rank == 1)
 
     run_together(Hub(2), work)
 

@@ -37,7 +37,7 @@ class Ema:
 def script(*, spoil=lambda _rank, _step, _model, _ema: None, **options):
     """A worker's script, which calls `spoil` after each step; gives the parameters at its end."""
 
-    def train(seat):
+    def train(context):
         torch.manual_seed(0)
         model, ema = nn.Linear(3, 1), Ema()
         torch.manual_seed(0)
@@ -47,11 +47,11 @@ def script(*, spoil=lambda _rank, _step, _model, _ema: None, **options):
             nn.init.ones_(parameter)
         loader = DataLoader(TensorDataset(X), BATCH)
         trainer = Trainer(model, optimizer, loader, extra_state={"ema": ema}, **options)
-        trainer._state._seat = seat
+        trainer._state._context = context
         for _ in trainer.epochs(EPOCHS):
             for (mine,) in trainer.batches():
                 trainer.step(lambda x: model(x).square().mean(), mine)
-                spoil(seat.place.worker.slot, trainer.applied_steps, model, ema)
+                spoil(context.settings.worker.slot, trainer.applied_steps, model, ema)
         return nn.utils.parameters_to_vector(model.parameters()).tolist()
 
     return train
@@ -132,13 +132,13 @@ def test_who_goes_back_in_an_evaluation_trains_the_epoch_to_its_end(monkeypatch,
     monkeypatch.setenv("HETERO_HVD_LAUNCH", json.dumps({"checkpoints": settings}))
     due = {1}
 
-    def train(seat):
+    def train(context):
         model = nn.Linear(3, 1)
         nn.init.ones_(model.weight), nn.init.zeros_(model.bias)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         loader = DataLoader(TensorDataset(X), BATCH)
         trainer = Trainer(model, optimizer, loader)
-        trainer._state._seat = seat
+        trainer._state._context = context
         epochs = []
         for epoch in trainer.epochs(EPOCHS):
             epochs.append(epoch)
@@ -146,7 +146,7 @@ def test_who_goes_back_in_an_evaluation_trains_the_epoch_to_its_end(monkeypatch,
                 trainer.step(lambda x: model(x).square().mean(), mine)
                 if trainer.applied_steps == 3:
                     trainer._state._kept.keep()
-            if seat.place.worker.slot in due:
+            if context.settings.worker.slot in due:
                 due.clear()
                 with torch.no_grad():
                     model.bias += 1000
@@ -257,14 +257,14 @@ DIFFERENT = {
 def test_scripts_that_differ_are_refused_by_name(name):
     """What decides who computes what must be the same on all workers, or nobody trains."""
 
-    def train(seat):
+    def train(context):
         model = nn.Linear(3, 1)
-        own = DIFFERENT[name](seat.place.worker.slot)
+        own = DIFFERENT[name](context.settings.worker.slot)
         given = {"dataset": TensorDataset(X), "batch_size": 4}
         of_loader = ("dataset", "batch_size", "shuffle", "drop_last")
         loader = DataLoader(**given | {key: own.pop(key) for key in of_loader if key in own})
         trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), loader, **own)
-        trainer._state._seat = seat
+        trainer._state._context = context
         next(trainer.epochs(1))
 
     with pytest.raises(JobError, match=f"scripts differ: {name}: node:0: .*, node:1: "):

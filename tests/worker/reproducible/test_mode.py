@@ -201,7 +201,7 @@ def test_the_lower_level_takes_steps_again_too():
     assert len(fingerprints) == 1
 
 
-def train_together(seat):
+def train_together(context):
     """What each worker's script does."""
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     with torch.no_grad():
@@ -214,7 +214,7 @@ def train_together(seat):
         reproducible=True,
         grain=2,
     )
-    trainer._state._seat = seat
+    trainer._state._context = context
     loader = DataLoader(TensorDataset(X), 5)
     for _ in trainer.epochs(2):
         for (mine,) in trainer.batches():
@@ -246,9 +246,9 @@ def test_a_fault_changes_no_bit(undisturbed, fault):
     assert hub.fired == {fault}
 
 
-def differing(seat, *, seeds=(0, 0), grains=(2, 2)):
+def differing(context, *, seeds=(0, 0), grains=(2, 2)):
     """Two workers whose scripts are not quite the same."""
-    rank = seat.collective.rank
+    rank = context.collective.rank
     model = nn.Linear(3, 1)
     with torch.no_grad():
         nn.utils.vector_to_parameters(torch.full((4,), float(seeds[rank])), model.parameters())
@@ -259,14 +259,14 @@ def differing(seat, *, seeds=(0, 0), grains=(2, 2)):
         reproducible=True,
         grain=grains[rank],
     )
-    trainer._state._seat = seat
+    trainer._state._context = context
     next(trainer.epochs(1))
 
 
 def test_workers_that_start_differently_are_refused():
     """A script without a seed would give another run each time."""
     with pytest.raises(JobError, match=r"call torch.manual_seed before you build the model"):
-        run_together(Hub(2), lambda seat: differing(seat, seeds=(0, 1)))
+        run_together(Hub(2), lambda context: differing(context, seeds=(0, 1)))
 
 
 def test_workers_that_compute_differently_are_refused():
@@ -274,4 +274,4 @@ def test_workers_that_compute_differently_are_refused():
     with pytest.raises(
         JobError, match=r"node:0 has grain 2, node:1 has grain 4: their results would differ"
     ):
-        run_together(Hub(2), lambda seat: differing(seat, grains=(2, 4)))
+        run_together(Hub(2), lambda context: differing(context, grains=(2, 4)))

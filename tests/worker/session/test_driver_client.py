@@ -93,7 +93,7 @@ def start():
     assert not [t for t in threading.enumerate() if t.name == "driver-channel"]
 
 
-def place(port, key):
+def settings(port, key):
     """Where the client of these tests is."""
     identity = WorkerIdentity(worker=WORKER, host="alpha-0", driver=("127.0.0.1", port))
     return LaunchSettings(launch=WorkerLaunch(identity=identity), key=key)
@@ -102,7 +102,7 @@ def place(port, key):
 def pair(start, **more):
     """A driver and a client that have met; the client is given more, such as `on_void`."""
     driver = start(Driver, channel.new_key())
-    client = start(DriverClient, place(driver.port, driver.key), progress=lambda: 42, **more)
+    client = start(DriverClient, settings(driver.port, driver.key), progress=lambda: 42, **more)
     connection, session = driver.next_connection()
     return driver, client, lambda message: connection.send(session.seal(message))
 
@@ -187,7 +187,7 @@ def test_out_of_reach_it_drops_and_comes_back(start):
 def test_a_driver_with_another_key_is_never_obeyed(start):
     """The worker's proof is refused, and it tries again, in vain."""
     driver = start(Driver, channel.new_key())
-    client = start(DriverClient, place(driver.port, channel.new_key()), progress=lambda: 0)
+    client = start(DriverClient, settings(driver.port, channel.new_key()), progress=lambda: 0)
     for _ in range(2):
         assert "does not hold this job's key" in str(driver.next_of(ChannelError))
     assert not client.send(FINISHED)
@@ -196,7 +196,7 @@ def test_a_driver_with_another_key_is_never_obeyed(start):
 def test_a_forged_frame_breaks_the_connection_and_only_that(start):
     """What it orders is not done; the worker connects anew."""
     driver = start(Driver, channel.new_key())
-    client = start(DriverClient, place(driver.port, driver.key), progress=lambda: 0)
+    client = start(DriverClient, settings(driver.port, driver.key), progress=lambda: 0)
     connection, _ = driver.next_connection()
     connection.send(bytes(channel.MAC_BYTES) + b"stop")
     connection, session = driver.next_connection()

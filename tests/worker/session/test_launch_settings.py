@@ -22,7 +22,7 @@ from hetero_hvd.messages.launch import (
     launch_to_text,
 )
 from hetero_hvd.worker.session import launch_settings
-from hetero_hvd.worker.session.launch_settings import read_place
+from hetero_hvd.worker.session.launch_settings import read_launch_settings
 
 IDENTITY = WorkerIdentity(worker=WorkerId("alpha", 0), host="alpha-0", driver=("127.0.0.1", 4000))
 EVERYTHING = WorkerLaunch(
@@ -62,10 +62,10 @@ def test_the_job_s_secrets_leave_the_environment_when_they_are_read(monkeypatch)
     monkeypatch.setattr(launch_settings, "_secrets", {})
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
-    place = read_place()
-    assert (place.key, place.tls) == (b"\xab" * 32, b"a certificate")
-    assert read_place() == place
-    assert place.worker == WorkerId("alpha", 0)
+    settings = read_launch_settings()
+    assert (settings.key, settings.tls) == (b"\xab" * 32, b"a certificate")
+    assert read_launch_settings() == settings
+    assert settings.worker == WorkerId("alpha", 0)
     assert not launch_settings.SECRETS & os.environ.keys()
     child = subprocess.check_output(["env"], text=True)
     assert "HETERO_HVD_LAUNCH" in child
@@ -76,9 +76,13 @@ def test_the_job_s_secrets_leave_the_environment_when_they_are_read(monkeypatch)
 def test_all_of_the_record_arrives_whatever_else_a_user_has_set():
     """Under our driver the job decides; no field has its default here."""
     user = {"HETERO_HVD_GRAIN": "32", "HETERO_HVD_CHECK_STEPS": "9", "HETERO_HVD_BALANCE": "no"}
-    place = read_place(VARIABLES | user)
-    assert place.launch == EVERYTHING
-    assert (place.driver, place.capacity, place.name(3)) == (("127.0.0.1", 4000), 64, "alpha:0")
+    settings = read_launch_settings(VARIABLES | user)
+    assert settings.launch == EVERYTHING
+    assert (settings.driver, settings.capacity, settings.name(3)) == (
+        ("127.0.0.1", 4000),
+        64,
+        "alpha:0",
+    )
     for part in (EVERYTHING, EVERYTHING.node, EVERYTHING.job):
         usual = type(part)()
         assert not [
@@ -144,7 +148,7 @@ def test_a_malformed_variable_is_one_line_that_names_it(case):
     """Whoever has set it."""
     variables, words = MALFORMED[case]
     with pytest.raises(UserError, match=words) as caught:
-        read_place(variables)
+        read_launch_settings(variables)
     assert "\n" not in str(caught.value)
 
 
@@ -186,11 +190,11 @@ def test_without_a_driver_the_user_s_variables_make_up_the_record(case):
     """Under `horovodrun` with Horovod's name for the host, and alone."""
     variables, job, more = ALONE[case]
     expected = WorkerLaunch(job=JobSettings(**job), **more)
-    place = read_place(variables)
-    assert (place.launch, place.key, place.name(3)) == (expected, b"", "rank 3")
+    settings = read_launch_settings(variables)
+    assert (settings.launch, settings.key, settings.name(3)) == (expected, b"", "rank 3")
     horovod = {"HOROVOD_HOSTNAME": "gpu_box", "HOROVOD_LOCAL_RANK": "2"}
     identity = WorkerIdentity(worker=WorkerId("gpu-box", 2), host="gpu-box")
-    assert read_place(variables | horovod).launch == replace(expected, identity=identity)
+    assert read_launch_settings(variables | horovod).launch == replace(expected, identity=identity)
 
 
 BALANCE = {
@@ -205,7 +209,7 @@ BALANCE = {
 @pytest.mark.parametrize("text", BALANCE)
 def test_whether_to_balance_is_said_as_everywhere_or_with_all_else(text):
     """The job's setting by the same name; the balancer's settings as JSON are taken as before."""
-    assert read_place({"HETERO_HVD_BALANCE": text}).balance == BALANCE[text]
+    assert read_launch_settings({"HETERO_HVD_BALANCE": text}).balance == BALANCE[text]
 
 
 SCRIPT = """

@@ -101,12 +101,12 @@ def test_adversaries_are_trained_by_one_trainer():
     """As docs/guide/trainer.md shows: the same steps as with two optimizers in one process."""
     pairs = [adversaries() for _ in range(2)]
 
-    def work(seat):
-        generator, discriminator = pairs[seat.place.worker.slot]
+    def work(context):
+        generator, discriminator = pairs[context.settings.worker.slot]
         both = nn.ModuleList([generator, discriminator])
         groups = [{"params": generator.parameters()}, {"params": discriminator.parameters()}]
         trainer = Trainer(both, torch.optim.SGD(groups, lr=0.1), LOADER)
-        trainer._state._seat = seat
+        trainer._state._context = context
 
         def loss(real):
             ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)

@@ -43,14 +43,14 @@ def learning(model):
 def trainer_of(bound):
     """A script of a worker with this bound."""
 
-    def train(seat):
+    def train(context):
         model = new_model()
         optimizer, scheduler = learning(model)
         loader = DataLoader(TensorDataset(X), BATCH, shuffle=True)
         schedule = {"scheduler": scheduler, "scheduler_interval": "step"}
         late = {"staleness_bound": bound, "staleness_warmup_steps": WARMUP, "lookahead": False}
         trainer = Trainer(model, optimizer, loader, **schedule, **late)
-        trainer._state._seat = seat
+        trainer._state._context = context
         pipeline = trainer._pipeline
         found, taken, depths = {}, {}, []
 
@@ -158,17 +158,17 @@ def test_the_slowest_worker_lags_by_the_bound_and_the_fastest_not_at_all():
                 lambda: any(key[1:] == place and 0 in hub.posts[key] for key in list(hub.posts)), 10
             )
 
-    def work(seat):
+    def work(context):
         model = new_model()
         loader = DataLoader(TensorDataset(X[: 4 * num_steps]), 4)
         late = {"staleness_bound": bound, "staleness_warmup_steps": 0}
         trainer = Trainer(model, learning(model)[0], loader, **late)
-        trainer._state._seat = seat
+        trainer._state._context = context
         pipeline, lags = trainer._pipeline, []
 
         def loss(part):
             step = trainer.applied_steps + pipeline.num_in_flight
-            if seat.place.worker.slot == 1:
+            if context.settings.worker.slot == 1:
                 wait_for(min(step + bound, num_steps - 1))
             return model(part).square().mean()
 

@@ -35,10 +35,10 @@ class Client:
 
 
 @pytest.fixture
-def seat():
+def context():
     """Of a worker that trains alone."""
     own = SimpleNamespace(worker=WorkerId("alpha", 1))
-    return SimpleNamespace(place=own, collective=SingleProcess(), client=Client())
+    return SimpleNamespace(settings=own, collective=SingleProcess(), client=Client())
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +48,12 @@ def handler():
     signal.signal(signal.SIGUSR2, signal.SIG_DFL)
 
 
-def train(tracing, clock, seat, steps):
+def train(tracing, clock, context, steps):
     """Steps of one phase each; the step is told when it has ended."""
     for step in steps:
         with clock.phase("forward"):
             torch.ones(8, 8) @ torch.ones(8, 8)
-        tracing.step_applied(seat, step)
+        tracing.step_applied(context, step)
 
 
 def names_in(path):
@@ -62,14 +62,14 @@ def names_in(path):
         return [event.get("name") for event in json.load(file)["traceEvents"]]
 
 
-def test_a_requested_window_holds_its_steps_and_their_phases(tmp_path, seat):
+def test_a_requested_window_holds_its_steps_and_their_phases(tmp_path, context):
     """It begins after the step under way; Horovod's timeline needs Horovod."""
     clock = PhaseClock()
     tracing = TraceControl(TraceSettings(folder=str(tmp_path / "traces")), clock)
-    train(tracing, clock, seat, range(2))
-    seat.client.on_trace(THREE)
-    train(tracing, clock, seat, range(2, 8))
-    (written,) = seat.client.heard
+    train(tracing, clock, context, range(2))
+    context.client.on_trace(THREE)
+    train(tracing, clock, context, range(2, 8))
+    (written,) = context.client.heard
     assert (written.kind, written.from_step, written.num_steps) == ("profiler", 3, 3)
     assert (written.worker, written.problem) == (WorkerId("alpha", 1), "")
     names = names_in(written.path)
@@ -81,69 +81,72 @@ def test_a_requested_window_holds_its_steps_and_their_phases(tmp_path, seat):
     ]
 
 
-def test_the_window_of_the_job_is_for_the_chosen(tmp_path, seat):
+def test_the_window_of_the_job_is_for_the_chosen(tmp_path, context):
     """From its first step to before its last; who was not chosen writes nothing."""
     for workers, num_files in ((("beta:0",), 0), (("alpha:1",), 1)):
         clock = PhaseClock()
         config = TraceSettings(folder=str(tmp_path), from_step=2, to_step=4, workers=workers)
         tracing = TraceControl(config, clock)
-        train(tracing, clock, seat, range(6))
+        train(tracing, clock, context, range(6))
         assert len(list(tmp_path.iterdir())) == num_files
-    (written,) = seat.client.heard
+    (written,) = context.client.heard
     assert (written.from_step, written.num_steps) == (2, 2)
 
 
-def test_a_signal_opens_a_window(tmp_path, seat):
+def test_a_signal_opens_a_window(tmp_path, context):
     """SIGUSR2 to the worker; the end of the training closes what is open."""
     clock = PhaseClock()
     tracing = TraceControl(TraceSettings(folder=str(tmp_path)), clock)
-    train(tracing, clock, seat, range(1))
+    train(tracing, clock, context, range(1))
     os.kill(os.getpid(), signal.SIGUSR2)
-    train(tracing, clock, seat, range(1, 3))
-    tracing.close(seat, 2)
-    assert [(w.from_step, w.num_steps) for w in seat.client.heard] == [(2, 1)]
+    train(tracing, clock, context, range(1, 3))
+    tracing.close(context, 2)
+    assert [(w.from_step, w.num_steps) for w in context.client.heard] == [(2, 1)]
 
 
-def test_a_change_of_membership_ends_a_window(tmp_path, seat):
+def test_a_change_of_membership_ends_a_window(tmp_path, context):
     """What was recorded so far is kept, and the reason told."""
     clock = PhaseClock()
     tracing = TraceControl(TraceSettings(folder=str(tmp_path)), clock)
     tracing.request(THREE)
-    train(tracing, clock, seat, range(2))
-    seat.collective.generation += 1
-    train(tracing, clock, seat, range(2, 3))
-    (written,) = seat.client.heard
+    train(tracing, clock, context, range(2))
+    context.collective.generation += 1
+    train(tracing, clock, context, range(2, 3))
+    (written,) = context.client.heard
     assert (written.num_steps, written.problem) == (2, "the membership changed")
     assert names_in(written.path).count("forward") == 2
 
 
-def test_limits_hold(tmp_path, seat, monkeypatch):
+def test_limits_hold(tmp_path, context, monkeypatch):
     """A file that is too large is not kept; a window that takes too long is cut; files are few."""
     clock = PhaseClock()
     tracing = TraceControl(TraceSettings(folder=str(tmp_path)), clock)
     monkeypatch.setattr(module, "MAX_BYTES", 10)
     tracing.request(THREE)
-    train(tracing, clock, seat, range(5))
-    assert seat.client.heard[0].path == ""
-    assert "are more than 10" in seat.client.heard[0].problem
+    train(tracing, clock, context, range(5))
+    assert context.client.heard[0].path == ""
+    assert "are more than 10" in context.client.heard[0].problem
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     monkeypatch.setattr(module, "MAX_SECONDS", 0.0)
     tracing.request(THREE)
-    train(tracing, clock, seat, range(5, 8))
-    assert (seat.client.heard[1].num_steps, seat.client.heard[1].problem) == (1, "longer than 0 s")
+    train(tracing, clock, context, range(5, 8))
+    assert (context.client.heard[1].num_steps, context.client.heard[1].problem) == (
+        1,
+        "longer than 0 s",
+    )
     monkeypatch.setattr(module, "MAX_FILES", 2)
     tracing.request(THREE)
-    train(tracing, clock, seat, range(8, 12))
-    assert len(seat.client.heard) == 2
+    train(tracing, clock, context, range(8, 12))
+    assert len(context.client.heard) == 2
 
 
-def test_a_folder_that_cannot_be_made_costs_the_trace_only(tmp_path, seat):
+def test_a_folder_that_cannot_be_made_costs_the_trace_only(tmp_path, context):
     """Training goes on."""
     (tmp_path / "file").write_text("")
     clock = PhaseClock()
     tracing = TraceControl(TraceSettings(folder=str(tmp_path / "file" / "traces")), clock)
     tracing.request(THREE)
-    train(tracing, clock, seat, range(5))
-    assert seat.client.heard == []
+    train(tracing, clock, context, range(5))
+    assert context.client.heard == []
     assert clock.marker is None

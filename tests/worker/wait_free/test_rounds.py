@@ -42,11 +42,11 @@ def trainer_of(model, optimizer, bound=1, **options):
 def counting(slow=0.0, bound=1, failing=(), **options):
     """A worker that counts; rank 0 computes slowly, and has no memory at some calls."""
 
-    def train(seat):
+    def train(context):
         model = Counting()
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         trainer = trainer_of(model, optimizer, bound, **options)
-        trainer._state._seat = seat
+        trainer._state._context = context
         sizes, calls = [], Counter()
         apply_oldest = trainer._step.apply_oldest
 
@@ -59,7 +59,7 @@ def counting(slow=0.0, bound=1, failing=(), **options):
 
         def loss(rows):
             calls["all"] += 1
-            if seat.place.worker.slot == 0:
+            if context.settings.worker.slot == 0:
                 time.sleep(slow)
                 if calls["all"] in failing:
                     calls["failed"] += 1
@@ -192,10 +192,10 @@ def test_the_loader_loads_ahead(num_workers):
 def test_statistics_are_means_over_samples():
     """A running mean moves by the mean over the round's samples, whatever the workers' parts."""
 
-    def train(seat):
+    def train(context):
         model = nn.Sequential(nn.BatchNorm1d(SIZE, momentum=1.0), nn.Linear(SIZE, 1)).double()
         trainer = trainer_of(model, torch.optim.SGD(model.parameters(), lr=0.0))
-        trainer._state._seat = seat
+        trainer._state._context = context
         for _ in trainer.epochs(1):
             for (mine,) in trainer.batches():
                 trainer.step(lambda rows: model(rows).mean(), mine)
