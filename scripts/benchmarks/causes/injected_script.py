@@ -59,7 +59,7 @@ class Fault:
 
     def __init__(self, script: Script) -> None:
         self._script = script
-        self._place = read_launch_settings()
+        self._settings = read_launch_settings()
         self.has_begun = False
         is_guilty = self._settings.worker.node == script.node
         self._file = _sample_file(script) if script.kind == "memory" and is_guilty else None
