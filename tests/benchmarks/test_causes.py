@@ -50,4 +50,5 @@ def test_an_injected_cause_is_named(case, tmp_path):
     """A real job of three unequal workers, one of which gets slow: who, and why."""
     outcome = run_case(case, tmp_path, is_hasty=True)
     assert (outcome.grade, outcome.findings[0]["worker"]) == (RIGHT, [GUILTY, 0])
-    assert outcome.findings[0]["evidence"]["cost_seconds"] > 0
+    # On a loaded machine the others may be as late as the guilty one: then it has cost nothing.
+    assert outcome.findings[0]["evidence"]["cost_seconds"] >= 0
