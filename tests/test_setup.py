@@ -194,7 +194,7 @@ def test_the_cache_key_changes_with_whatever_changes_the_wheel(wheel, monkeypatc
     changed = first._replace(diff=first.diff.replace("+", "+ "))
     monkeypatch.setattr(wheel, "read_patches", lambda: [changed, *others])
     keys.add(wheel.cache_key(flags))
-    monkeypatch.setattr(wheel, "CXX_STANDARD", "-std=gnu++23")
+    monkeypatch.setattr(wheel, "CXX_FLAGS", "-std=gnu++23")
     keys.add(wheel.cache_key(flags))
     monkeypatch.undo()
     assert wheel.cache_key(flags) == key

@@ -8,6 +8,7 @@ needs the standard library only.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import importlib.metadata
 import os
@@ -16,13 +17,21 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 VERSION = "0.28.1"
 SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-CXX_STANDARD = "-std=gnu++20"  # what the headers of torch 2.13 need; Horovod asks for less
+CXX_FLAGS = "-std=gnu++20 -g0"
+"""The standard that the headers of torch 2.13 need, as Horovod asks for less; and nothing for
+debuggers, which would be nine tenths of the wheel."""
+FILES_AT_ONCE = 4
+"""Source files in one run of the compiler: they share the headers that take most of its time. With
+more, two files of Gloo meet whose names clash."""
+
 PATCHES = Path(__file__).resolve().with_name("patches")
 
 
@@ -100,7 +109,7 @@ def notice() -> str:
 def cache_key(flags: dict[str, str]) -> str:
     """A short hash of everything that decides what the wheel contains."""
     python = (sys.version, sysconfig.get_platform())
-    facts = (VERSION, SHA256, CXX_STANDARD, notice(), python, read_patches(), sorted(flags.items()))
+    facts = (VERSION, SHA256, CXX_FLAGS, notice(), python, read_patches(), sorted(flags.items()))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 
@@ -164,20 +173,34 @@ def correct(source: Path) -> None:
     (source / "NOTICE.hetero_hvd").write_text(notice())
 
 
-def build_environment(source: Path, flags: dict[str, str], key: str) -> dict[str, str]:
+def write_program(path: Path, *lines: str) -> str:
+    """Make a program of the shell's lines; gives its path."""
+    path.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    path.chmod(0o755)
+    return str(path)
+
+
+def build_environment(
+    source: Path, flags: dict[str, str], key: str, files_at_once: int = FILES_AT_ONCE
+) -> dict[str, str]:
     """The environment of the build: nothing of Horovod's switches but our own."""
-    compiler = source / "cxx"
-    cxx = os.environ.get("CXX", "g++")
-    compiler.write_text(f'#!/bin/sh\nexec {cxx} "$@" {CXX_STANDARD}\n')
-    compiler.chmod(0o755)
-    foreign = ("HOROVOD_WITH", "HOROVOD_GPU", "HOROVOD_CPU")
+    foreign = ("HOROVOD_WITH", "HOROVOD_GPU", "HOROVOD_CPU", "HOROVOD_CMAKE")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     environment.setdefault("MAKEFLAGS", f"-j{len(os.sched_getaffinity(0))}")
-    return environment | flags | {"CXX": str(compiler), "HOROVOD_LOCAL_VERSION": f"hetero.{key}"}
+    cxx = os.environ.get("CXX", "g++")
+    compiler = write_program(source / "cxx", f'exec {cxx} "$@" {CXX_FLAGS}')
+    unity = f"-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE={files_at_once}"
+    cmake = write_program(
+        source / "run_cmake",
+        'case $1 in --build) exec cmake "$@" ;; esac',
+        f'exec cmake "$@" {unity if files_at_once > 1 else ""}',
+    )
+    ours = {"CXX": compiler, "HOROVOD_CMAKE": cmake, "HOROVOD_LOCAL_VERSION": f"hetero.{key}"}
+    return environment | flags | ours
 
 
-def compile_wheel(source: Path, environment: dict[str, str]) -> Path:
-    """Run the build with progress in percent; return the wheel."""
+def compile_wheel(source: Path, environment: dict[str, str]) -> Path | str:
+    """Run the build with progress in percent; give the wheel, or what the compiler says."""
     command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps"]
     log, percent = [], -1
     with subprocess.Popen(
@@ -197,20 +220,59 @@ def compile_wheel(source: Path, environment: dict[str, str]) -> Path:
     if build.returncode:
         sys.stderr.writelines(log[-40:])
         errors = [line.strip() for line in log if re.search(r"\berror\b.*:", line, re.IGNORECASE)]
-        fail(f"Horovod did not build: {errors[0] if errors else 'the lines above say why'}")
+        return errors[0] if errors else "the lines above say why"
     return next((source / "dist").glob("*.whl"))
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """While nobody else builds in the folder; waits for whoever does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            say("waiting for another set-up that builds the same Horovod")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def build(flags: dict[str, str], key: str, cached: Path) -> Path:
-    """Build the wheel and put it into the cache, whole or not at all."""
-    with tempfile.TemporaryDirectory(prefix="hetero-hvd-") as name:
-        source = fetch_source(Path(name))
-        correct(source)
-        built = compile_wheel(source, build_environment(source, flags, key))
-        cached.mkdir(parents=True, exist_ok=True)
-        partial = cached / f".{os.getpid()}.partial"
-        shutil.copyfile(built, partial)
-        return partial.rename(cached / built.name)
+    """Build the wheel and put it into the cache, whole or not at all.
+
+    The folder of a build that was interrupted is left, and the next one goes on there. What does
+    not build several files at once is built once more from its beginning, file by file.
+    """
+    folder = cached / "build"
+    is_prepared = folder / "prepared"
+    found: Path | str = ""
+    for files_at_once in (FILES_AT_ONCE, 1):
+        source = folder / f"horovod-{VERSION}"
+        if is_prepared.exists():
+            say("going on with a build that was interrupted")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            correct(fetch_source(folder))
+            is_prepared.touch()
+        found = compile_wheel(source, build_environment(source, flags, key, files_at_once))
+        if isinstance(found, Path):
+            wheel = found.rename(cached / found.name)
+            shutil.rmtree(folder)
+            return wheel
+        is_prepared.unlink()
+        if files_at_once > 1:
+            say(f"that did not build ({found}); once more, file by file")
+    fail(f"Horovod did not build: {found}")
+
+
+def timed_build(flags: dict[str, str], key: str, cached: Path) -> Path:
+    """Build, and say how long it has taken."""
+    say(f"building Horovod {VERSION} (about a minute on 2 cores; cached afterwards)")
+    start = time.monotonic()
+    wheel = build(flags, key, cached)
+    say(f"built Horovod {VERSION} in {time.monotonic() - start:.0f} s")
+    return wheel
 
 
 def main() -> None:
@@ -225,8 +287,8 @@ def main() -> None:
     wheel = next(cached.glob("*.whl"), None)
     if wheel is None:
         require_tools(gpu)
-        say(f"building Horovod {VERSION} (about 4 minutes on 2 cores; cached afterwards)")
-        wheel = build(flags, key, cached)
+        with locked(cached):
+            wheel = next(cached.glob("*.whl"), None) or timed_build(flags, key, cached)
     print(wheel)
 
 
