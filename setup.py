@@ -9,7 +9,7 @@ setup(
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    python_requires=">=3.11,<3.14",
+    python_requires=">=3.11,<3.15",
     packages=find_packages(include=["hetero_hvd", "hetero_hvd.*"]),
     package_data={
         "hetero_hvd": [

@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -112,7 +114,7 @@ def test_a_patch_that_does_not_fit_is_refused(wheel, source, capsys, misfit):
 def test_our_patches_are_few_small_and_explained(wheel):
     """What needs more belongs above Horovod: docs/decisions/0011."""
     patches, files = wheel.read_patches(), sorted(wheel.PATCHES.glob("*.patch"))
-    assert len(patches) <= 16
+    assert len(patches) <= 17
     assert len({patch.name for patch in patches}) == len(patches)
     assert [int(file.name[:4]) for file in files] == list(range(1, len(files) + 1))
     for patch, file in zip(patches, files, strict=True):
@@ -206,19 +208,123 @@ def test_the_build_sees_no_foreign_switches(wheel, tmp_path, monkeypatch):
     """What the user's environment says to Horovod's build does not get into a cached wheel."""
     monkeypatch.setenv("HOROVOD_WITH_MXNET", "1")
     monkeypatch.setenv("HOROVOD_GPU_OPERATIONS", "NCCL")
-    environment = wheel.build_environment(tmp_path, wheel.build_flags("none"), "key")
+    environment = wheel.build_environment(tmp_path, wheel.build_flags("none"))
     assert "HOROVOD_WITH_MXNET" not in environment
     assert "HOROVOD_GPU_OPERATIONS" not in environment
-    assert environment["HOROVOD_LOCAL_VERSION"] == "hetero.key"
+    assert environment["HOROVOD_LOCAL_VERSION"].startswith("hetero.torch2.")
+
+
+@pytest.mark.parametrize(("files_at_once", "is_unity"), [(4, True), (1, False)])
+def test_files_are_compiled_together(wheel, tmp_path, monkeypatch, files_at_once, is_unity):
+    """CMake is told so when it configures, and not again when it builds."""
+    (tmp_path / "cmake").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "cmake").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    environment = wheel.build_environment(tmp_path, {}, files_at_once)
+    told = {}
+    for argument in ("source", "--build"):
+        command = [environment["HOROVOD_CMAKE"], argument]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        told[argument] = done.stdout.split()
+    assert told["--build"] == ["--build"]
+    assert ("-DCMAKE_UNITY_BUILD=ON" in told["source"]) is is_unity
+    assert told["source"][0] == "source"
+
+
+@pytest.fixture
+def builds(wheel, tmp_path, monkeypatch):
+    """A build whose outcomes a test lists; gives what was fetched, and what was compiled how."""
+    outcomes, fetched, compiled = [], [], []
+
+    def fetch(folder):
+        source = folder / f"horovod-{wheel.VERSION}"
+        source.mkdir()
+        fetched.append(source)
+        return source
+
+    def compile_wheel(source, environment):
+        told = (source / "run_cmake").read_text()
+        compiled.append("together" if "UNITY" in told else "one by one")
+        outcome = outcomes.pop(0)
+        if outcome is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        if outcome:
+            return outcome
+        (source / "dist").mkdir()
+        made = source / "dist" / "horovod.whl"
+        made.write_text(environment["HOROVOD_LOCAL_VERSION"])
+        return made
+
+    monkeypatch.setattr(wheel, "fetch_source", fetch)
+    monkeypatch.setattr(wheel, "correct", lambda _source: None)
+    monkeypatch.setattr(wheel, "compile_wheel", compile_wheel)
+    return SimpleNamespace(
+        outcomes=outcomes,
+        fetched=fetched,
+        compiled=compiled,
+        run=lambda: wheel.build({}, tmp_path / "cached"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "compiled", "num_fetched"),
+    [
+        ([""], ["together"], 1),
+        (["two names clash", ""], ["together", "one by one"], 2),
+        ([KeyboardInterrupt, ""], ["together", "together"], 1),
+        ([KeyboardInterrupt, "a file was cut off", ""], ["together", "together", "one by one"], 2),
+    ],
+    ids=["good", "only one by one", "interrupted", "interrupted in a file"],
+)
+def test_a_build_ends_in_one_wheel(wheel, builds, outcomes, compiled, num_fetched):
+    """Going on where it was interrupted, and from the beginning where that does not work."""
+    builds.outcomes += outcomes
+    if KeyboardInterrupt in outcomes:
+        with pytest.raises(KeyboardInterrupt):
+            builds.run()
+    made = builds.run()
+    assert made.read_text() == wheel.label({})
+    assert [path.name for path in made.parent.iterdir()] == ["horovod.whl"]
+    assert builds.compiled == compiled
+    assert len(builds.fetched) == num_fetched
+
+
+def test_what_does_not_build_at_all_is_one_line(builds, capsys):
+    """What the compiler says, and exit code 2; the next set-up begins anew."""
+    builds.outcomes += ["no such header", "no such header"]
+    with pytest.raises(SystemExit) as caught:
+        builds.run()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.endswith("Horovod did not build: no such header\n")
+    builds.outcomes.append("")
+    assert builds.run().is_file()
+    assert len(builds.fetched) == 3
+
+
+def test_two_builds_of_one_wheel_wait_for_each_other(wheel, tmp_path, capsys):
+    """The second one says so, and begins when the first has ended."""
+    order = []
+
+    def second():
+        with wheel.locked(tmp_path):
+            order.append("second")
+
+    with wheel.locked(tmp_path):
+        thread = threading.Thread(target=second)
+        thread.start()
+        while "waiting for another set-up" not in capsys.readouterr().err:
+            assert thread.is_alive()
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
 
 
 def test_a_wrong_argument_is_one_line():
     """`scripts/setup` says what it takes."""
     done = run_setup("--gpu", "rocm")
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [
-        "scripts/setup: unknown argument '--gpu rocm'; usage: scripts/setup [--gpu none|nccl]"
-    ]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("scripts/setup: unknown argument '--gpu rocm'; usage: scripts/setup [")
 
 
 def test_a_wrong_python_is_one_line(tmp_path):
@@ -236,7 +342,7 @@ def test_a_wrong_python_is_one_line(tmp_path):
     )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("scripts/setup: /bin/false is not a Python 3.11 to 3.13 with venv")
+    assert line.startswith("scripts/setup: /bin/false is not a Python 3.11 to 3.14 with venv")
     assert not (tmp_path / ".venv").exists()
 
 

@@ -16,7 +16,7 @@ from hetero_hvd.probes.machine.hardware import Hardware, probe_hardware
 
 HOROVOD_VERSION = "0.28.1"
 
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
 """What `python_requires` in setup.py says too."""
 """The release that hetero_hvd is made for: Horovod's last."""
 
@@ -185,7 +185,7 @@ def _version_problems(versions: dict[str, str | None]) -> Iterator[Problem]:
     if not OLDEST_PYTHON <= sys.version_info[:2] <= NEWEST_PYTHON:
         yield Problem(
             what=f"Python is {versions['python']}",
-            consequence=f"Horovod {HOROVOD_VERSION} is meant to work here on Python 3.11 to 3.13",
+            consequence=f"Horovod {HOROVOD_VERSION} is meant to work here on Python 3.11 to 3.14",
             remedy="use one of these: PYTHON=/path/to/python3.11 scripts/setup",
         )
 
@@ -193,7 +193,7 @@ def _version_problems(versions: dict[str, str | None]) -> Iterator[Problem]:
 def _horovod_problems(horovod: HorovodBuild | None, torch: str | None) -> Iterator[Problem]:
     if horovod is None:
         return
-    if torch is not None and horovod.built_for_torch not in (None, torch):
+    if torch is not None and horovod.built_for_torch not in (None, torch.partition("+")[0]):
         yield Problem(
             what=f"Horovod was built for torch {horovod.built_for_torch}, and torch is {torch}",
             consequence="it may fail to import, or crash",

@@ -64,9 +64,9 @@ def say(message: str) -> None:
 
 
 def torch_version() -> str:
-    """The installed torch: Horovod's wheel works with this one only."""
+    """The installed torch: Horovod's wheel works with this one only, for whatever device it is."""
     try:
-        return importlib.metadata.version("torch")
+        return importlib.metadata.version("torch").partition("+")[0]
     except importlib.metadata.PackageNotFoundError:
         fail(f"torch is missing in {sys.prefix}: run scripts/setup, or install torch there first")
 
@@ -106,10 +106,16 @@ def notice() -> str:
     return "\n".join(lines) + "\n"
 
 
+def label(flags: dict[str, str]) -> str:
+    """The local part of the wheel's version: equal where workers can train together."""
+    facts = (VERSION, SHA256, read_patches(), sorted(flags.items()))
+    corrected = hashlib.sha256(repr(facts).encode()).hexdigest()[:8]
+    return f"hetero.torch{torch_version()}.{corrected}"
+
+
 def cache_key(flags: dict[str, str]) -> str:
     """A short hash of everything that decides what the wheel contains."""
-    python = (sys.version, sysconfig.get_platform())
-    facts = (VERSION, SHA256, CXX_FLAGS, notice(), python, read_patches(), sorted(flags.items()))
+    facts = (label(flags), CXX_FLAGS, notice(), sys.version, sysconfig.get_platform())
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 
@@ -181,10 +187,10 @@ def write_program(path: Path, *lines: str) -> str:
 
 
 def build_environment(
-    source: Path, flags: dict[str, str], key: str, files_at_once: int = FILES_AT_ONCE
+    source: Path, flags: dict[str, str], files_at_once: int = FILES_AT_ONCE
 ) -> dict[str, str]:
     """The environment of the build: nothing of Horovod's switches but our own."""
-    foreign = ("HOROVOD_WITH", "HOROVOD_GPU", "HOROVOD_CPU", "HOROVOD_CMAKE")
+    foreign = ("HOROVOD_WITH", "HOROVOD_GPU", "HOROVOD_CPU")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     environment.setdefault("MAKEFLAGS", f"-j{len(os.sched_getaffinity(0))}")
     cxx = os.environ.get("CXX", "g++")
@@ -195,8 +201,8 @@ def build_environment(
         'case $1 in --build) exec cmake "$@" ;; esac',
         f'exec cmake "$@" {unity if files_at_once > 1 else ""}',
     )
-    ours = {"CXX": compiler, "HOROVOD_CMAKE": cmake, "HOROVOD_LOCAL_VERSION": f"hetero.{key}"}
-    return environment | flags | ours
+    ours = {"CXX": compiler, "HOROVOD_CMAKE": cmake, "HOROVOD_LOCAL_VERSION": label(flags)}
+    return environment | flags | ours | {"HOROVOD_BUILT_FOR_TORCH": torch_version()}
 
 
 def compile_wheel(source: Path, environment: dict[str, str]) -> Path | str:
@@ -237,7 +243,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def build(flags: dict[str, str], key: str, cached: Path) -> Path:
+def build(flags: dict[str, str], cached: Path) -> Path:
     """Build the wheel and put it into the cache, whole or not at all.
 
     The folder of a build that was interrupted is left, and the next one goes on there. What does
@@ -255,7 +261,7 @@ def build(flags: dict[str, str], key: str, cached: Path) -> Path:
             folder.mkdir(parents=True)
             correct(fetch_source(folder))
             is_prepared.touch()
-        found = compile_wheel(source, build_environment(source, flags, key, files_at_once))
+        found = compile_wheel(source, build_environment(source, flags, files_at_once))
         if isinstance(found, Path):
             wheel = found.rename(cached / found.name)
             shutil.rmtree(folder)
@@ -266,11 +272,11 @@ def build(flags: dict[str, str], key: str, cached: Path) -> Path:
     fail(f"Horovod did not build: {found}")
 
 
-def timed_build(flags: dict[str, str], key: str, cached: Path) -> Path:
+def timed_build(flags: dict[str, str], cached: Path) -> Path:
     """Build, and say how long it has taken."""
     say(f"building Horovod {VERSION} (about a minute on 2 cores; cached afterwards)")
     start = time.monotonic()
-    wheel = build(flags, key, cached)
+    wheel = build(flags, cached)
     say(f"built Horovod {VERSION} in {time.monotonic() - start:.0f} s")
     return wheel
 
@@ -288,7 +294,7 @@ def main() -> None:
     if wheel is None:
         require_tools(gpu)
         with locked(cached):
-            wheel = next(cached.glob("*.whl"), None) or timed_build(flags, key, cached)
+            wheel = next(cached.glob("*.whl"), None) or timed_build(flags, cached)
     print(wheel)
 
 
