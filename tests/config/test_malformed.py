@@ -1,6 +1,7 @@
 """Wrong files get good messages: where, what was found, what is allowed."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,11 @@ SPEED = "must be a number above 0 and at most 1"
 LIST = "must be a list of at least one node, each with its own name"
 MAPPING = "must be a mapping of keys to values"
 DEVICE = "must be a device index such as 0, or a UUID that begins with GPU- or MIG-"
-OVERFLOW = "Python int too large to convert to C int"
+NO_CHARACTER = (
+    "chr() arg not in range(0x110000)"
+    if sys.version_info >= (3, 13)
+    else "Python int too large to convert to C int"
+)
 OPTION = "must be a keyword of ssh_config, such as ConnectTimeout"
 VARIABLE = "must be letters, digits and '_'; for CUDA_VISIBLE_DEVICES use 'devices'"
 LOCAL = "but address 127.0.0.1 is started locally; set 'launcher: ssh' or remove it"
@@ -233,7 +238,7 @@ MALFORMED = {
         "nodes:\n  - name: a\x00\n",
         ["F:2: control character '\\x00' is not allowed"],
     ),
-    "no such character": ('nodes:\n  - name: "\\U99999999"\n', [f"F:2: not YAML: {OVERFLOW}"]),
+    "no such character": ('nodes:\n  - name: "\\U99999999"\n', [f"F:2: not YAML: {NO_CHARACTER}"]),
     "surrogate": (
         one('env: {A: "\\ud800"}'),
         ["F:3: surrogates (\\ud800 to \\udfff) are no characters"],

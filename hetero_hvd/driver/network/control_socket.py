@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,10 @@ from hetero_hvd.errors import JobError, UserError
 NAME = "control.sock"
 MAX_LINE_BYTES = 4096
 TIMEOUT_SECONDS = 10.0
+
+REMOVES_NOTHING: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+"""From Python 3.13 on asyncio looks for the socket's file, to remove it in the end; but the path by
+which it was bound does not last."""
 
 
 @contextmanager
@@ -62,7 +67,9 @@ class ControlSocket:
         except OSError as error:
             end.close()
             raise JobError(f"{self._folder / NAME} cannot be made: {error.strerror}") from error
-        self._server = await asyncio.start_unix_server(self._serve, sock=end, limit=MAX_LINE_BYTES)
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=end, limit=MAX_LINE_BYTES, **REMOVES_NOTHING
+        )
 
     def close(self) -> None:
         """Accept no more."""
