@@ -25,6 +25,7 @@ setup(
         "msgspec>=0.18",
         "numpy>=1.24",
         "nvidia-ml-py>=12",
+        "packaging>=22",
         "prometheus-client>=0.23",
         "psutil>=5.9",
         "pyyaml>=6.0",

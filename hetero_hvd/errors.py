@@ -4,7 +4,9 @@ HeteroHvdError
 ├── UserError             the input is wrong: print one line, exit 2, no traceback
 │   ├── ConfigError
 │   ├── InfeasiblePlanError
-│   └── JobError
+│   ├── JobError
+│   ├── MissingPackageError
+│   └── NodeError
 ├── TransientError        the world hiccuped: retry with back-off, then escalate
 │   ├── DiscoveryError
 │   └── ChannelError
@@ -60,6 +62,24 @@ class InfeasiblePlanError(UserError):
 
 class JobError(UserError):
     """The job cannot start or go on, for a reason that the user can remove."""
+
+
+class MissingPackageError(UserError, ImportError):
+    """A package is not installed here that what was asked for needs."""
+
+
+class NodeError(UserError):
+    """Something on one node, or on the way to it, does not work.
+
+    Attributes:
+        what: The fact.
+        remedy: What to do.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; to do: {remedy}")
+        self.what = what
+        self.remedy = remedy
 
 
 class TransientError(HeteroHvdError):

@@ -177,6 +177,17 @@ def test_a_variable_with_a_typo_is_one_line(capsys, monkeypatch, words):
             ["run", "-f"],
             ["argument -f/--nodes-file: expected one argument (see hetero-hvd run --help)"],
         ),
+        (["install", "cc"], ["cc is no node of nodes.yaml; did you mean c?"]),
+        (["install", "c", "zeta"], ["zeta is no node of nodes.yaml; there are a, b, c, d"]),
+        (["install", "a"], ["a: is this machine, which has its own environment"]),
+        (
+            ["install", "-f", "local.yaml"],
+            ["local.yaml has no node with launcher ssh: nothing to install"],
+        ),
+        (
+            ["install", "-f", "agent.yaml", "f"],
+            ["f: has launcher agent, and install needs ssh; pip can install there"],
+        ),
         (["report"], ["the following arguments are required: RUN (see hetero-hvd report --help)"]),
         (
             ["run", "--", "-m", "package.train"],
@@ -202,6 +213,8 @@ def test_a_variable_with_a_typo_is_one_line(capsys, monkeypatch, words):
 def test_wrong_input_is_one_line_per_problem_and_exit_code_2(folder: Path, capsys, words, lines):
     """What is wrong and what was probably meant; no traceback, nothing on standard output."""
     (folder / "tran.py").touch()
+    (folder / "local.yaml").write_text("nodes: [{name: e}]")
+    (folder / "agent.yaml").write_text("nodes: [{name: f, launcher: agent, identity_file: k}]")
     assert main(words) == 2
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from hetero_hvd import __version__
-from hetero_hvd.cli.cluster import agent, certificates, config, hosts, key, nodes, stack
+from hetero_hvd.cli.cluster import agent, certificates, config, hosts, install, key, nodes, stack
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.measure import bench_comm, benchmark, doctor, hardware, simulate
 from hetero_hvd.cli.mistakes import about_command, about_words
@@ -36,6 +36,7 @@ COMMANDS = {
     "compare": compare,
     "export": export,
     "nodes": nodes,
+    "install": install,
     "config": config,
     "horovodrun-hosts": hosts,
     "doctor": doctor,

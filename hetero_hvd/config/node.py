@@ -143,7 +143,10 @@ class NodeConfig:
         default_text="the one that reaches the driver",
     )
     python: str | None = setting(
-        PATH, "interpreter on the node", default=None, default_text="the driver's own"
+        PATH,
+        "interpreter on the node",
+        default=None,
+        default_text="over ssh that of `hetero-hvd install`, if there; else the driver's own",
     )
     directory: str | None = setting(
         PATH, "working directory on the node", default=None, default_text="the driver's own"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +14,8 @@ from tests.kit.virtual_cluster import (
     missing_for_a_cluster,
     running_cluster,
 )
+
+BARE_PYTHON = "python{}.{}".format(*sys.version_info)
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +37,15 @@ def virtual_cluster(tmp_path_factory) -> Iterator[Callable[[dict[str, int]], Vir
             return made[key]
 
         yield virtual_cluster
+
+
+@pytest.fixture(scope="session")
+def bare_cluster(tmp_path_factory) -> Iterator[VirtualCluster]:
+    """Two machines with Python and sshd on which nobody has installed anything."""
+    if missing := missing_for_a_cluster():
+        pytest.skip(missing)
+    if shutil.which(BARE_PYTHON, path="/usr/local/bin:/usr/bin:/bin") is None:
+        pytest.skip(f"needs {BARE_PYTHON} of the system")
+    folder = tmp_path_factory.mktemp("bare")
+    with running_cluster({"gamma": 100, "delta": 100}, folder=folder, is_bare=True) as cluster:
+        yield cluster

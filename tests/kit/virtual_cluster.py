@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -18,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.kit.checkout import python_path
+from tests.kit.checkout import CHECKOUT, python_path
 from tests.kit.cpu_quota import set_quota
 
 USER, PORT, INTERFACE = "root", 22, "eth0"  # the same on every host
+COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "make", "cmake")
 SSHD_CONFIG = """\
 Port {port}
 ListenAddress {address}
@@ -144,12 +146,16 @@ def missing_for_a_cluster() -> str | None:
 
 
 @contextlib.contextmanager
-def running_cluster(hosts: Mapping[str, int], *, folder: Path) -> Iterator[VirtualCluster]:
+def running_cluster(
+    hosts: Mapping[str, int], *, folder: Path, is_bare: bool = False
+) -> Iterator[VirtualCluster]:
     """Make hosts, wait until their sshd answers, and leave nothing of them behind.
 
     Args:
         hosts: Name to CPU quota in percent of one core, 1 and above.
         folder: An empty folder for keys and logs.
+        is_bare: Whether the hosts are machines on which nobody has installed anything: an empty
+            home, no compiler, neither this checkout nor this environment.
     """
     with contextlib.ExitStack() as stack:
         subnet, bridge = _claim_bridge(stack)
@@ -162,6 +168,7 @@ def running_cluster(hosts: Mapping[str, int], *, folder: Path) -> Iterator[Virtu
                 address=f"{subnet}.{number}",
                 bridge=bridge,
                 folder=folder,
+                hiding=_hiding(folder / f"home-{name}") if is_bare else "",
             )
             for number, (name, percent) in enumerate(hosts.items(), start=11)
         }
@@ -184,7 +191,14 @@ def _claim_bridge(stack: contextlib.ExitStack) -> tuple[str, str]:
 
 
 def _make_host(
-    stack: contextlib.ExitStack, *, name: str, percent: int, address: str, bridge: str, folder: Path
+    stack: contextlib.ExitStack,
+    *,
+    name: str,
+    percent: int,
+    address: str,
+    bridge: str,
+    folder: Path,
+    hiding: str,
 ) -> VirtualHost:
     """Make one host; each step registers its own undoing."""
     namespace, link = f"{bridge}-{name}", f"{bridge}v{address.rpartition('.')[2]}"
@@ -210,7 +224,7 @@ def _make_host(
         cgroup=cgroup,
     )
     stack.callback(_end_processes, namespace)
-    sshd = _start_sshd(host, folder)
+    sshd = _start_sshd(host, folder, hiding)
     stack.callback(sshd.wait)
     stack.callback(sshd.kill)
     return host
@@ -230,7 +244,25 @@ def _ssh_options(name: str, address: str, folder: Path) -> dict[str, str]:
     }
 
 
-def _start_sshd(host: VirtualHost, folder: Path) -> subprocess.Popen[bytes]:
+def _hiding(home: Path) -> str:
+    """Shell commands that hide from a process what a bare machine does not have.
+
+    Args:
+        home: A folder to take the place of the home.
+    """
+    home.mkdir()
+    folders = {CHECKOUT, Path(sys.prefix)} - {Path(sys.base_prefix)}
+    found = {os.path.realpath(path) for path in map(shutil.which, COMPILERS) if path}
+    mounts = {
+        **dict.fromkeys(found, "--bind /dev/null"),
+        **{str(folder): "-t tmpfs -o size=64k none" for folder in folders},
+        str(Path.home()): f"--bind {shlex.quote(str(home))}",  # the last: others may be in it
+    }
+    lines = [f"mount {what} {shlex.quote(where)}" for where, what in mounts.items()]
+    return " && ".join(lines) + " && "
+
+
+def _start_sshd(host: VirtualHost, folder: Path, hiding: str) -> subprocess.Popen[bytes]:
     """Start the host's sshd in its control group; all that runs over ssh inherits that."""
     Path("/run/sshd").mkdir(exist_ok=True)  # where Debian's sshd separates privileges
     config = folder / f"{host.name}.conf"
@@ -239,7 +271,8 @@ def _start_sshd(host: VirtualHost, folder: Path) -> subprocess.Popen[bytes]:
     )
     log = folder / f"{host.name}.log"
     sshd = [str(_which("sshd")), "-D", "-f", str(config), "-E", str(log)]
-    named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host.name]
+    own = ["unshare", "--uts", *(["--mount"] if hiding else [])]
+    named = [*own, "sh", "-c", f'{hiding}hostname "$0" && exec "$@"', host.name]
     return subprocess.Popen(
         [*host.enter(), *named, *sshd],
         stdin=subprocess.DEVNULL,

@@ -8,8 +8,8 @@ import json
 from dataclasses import asdict
 
 from hetero_hvd.cli.settings import add_nodes_file, load
+from hetero_hvd.cli.table import print_table
 from hetero_hvd.config import NodeConfig
-from hetero_hvd.core.printable import printable
 from hetero_hvd.discovery.advert import Advert
 from hetero_hvd.discovery.words import in_words
 
@@ -37,17 +37,8 @@ def act(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([_record(node, adverts.get(node.name)) for node in nodes], indent=2))
         return 0
-    from rich.console import Console  # noqa: PLC0415 - slow to import, needed here only
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table()
-    for heading in ("node", "launcher", "address", "slots", "devices", "limits and hints"):
-        table.add_column(heading, overflow="fold")
-    for node in nodes:
-        row = _row(node, adverts.get(node.name))
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    Console().print(table)
+    headings = ("node", "launcher", "address", "slots", "devices", "limits and hints")
+    print_table(headings, (_row(node, adverts.get(node.name)) for node in nodes))
     return 0
 
 

@@ -1,0 +1,1 @@
+"""Programs whose source is sent to a node and runs there by itself: standard library only."""

@@ -1,0 +1,150 @@
+"""Makes an environment on a node: beside the one that is there, whose place it takes at the end.
+
+PATH is a link to a folder PATH-…, which holds a virtual environment and our mark. A new one is
+made in a folder of its own, tried, and then the link is replaced in one operation: whatever breaks
+on the way, the earlier environment stays. The one before stays until the next time, for whoever
+still works with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import IO, Any
+
+MARK = "hetero-hvd-install.json"
+"""In a folder that we made: what is in it, once that is complete."""
+
+SCRIPT = """#!{python}
+import sys
+from {module} import {name}
+sys.exit({attribute}())
+"""
+
+_locks: list[IO[str]] = []  # held until this process ends, however that happens
+
+
+def look(path: str) -> dict[str, Any]:
+    """Say what is here, and keep others from installing at the same time.
+
+    Args:
+        path: Of the environment, from the home of who logs in.
+    """
+    link = Path(path)
+    facts: dict[str, Any] = {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "libc": platform.libc_ver()[0],
+        "path": str(link.absolute()),
+        "fingerprint": None,
+        "is_foreign": link.exists() and not _is_ours(link),
+    }
+    if facts["is_foreign"]:
+        return facts
+    link.parent.mkdir(parents=True, exist_ok=True)
+    facts["free_bytes"] = shutil.disk_usage(link.parent).free
+    lock = link.with_name(f".{link.name}.lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    _locks.append(lock)
+    facts["fingerprint"] = _mark(link).get("fingerprint")
+    return facts
+
+
+def install(path: str, fingerprint: str, num_files: int, imports: list[str]) -> str:
+    """Make an environment of the archive on standard input; returns the path of its interpreter.
+
+    Args:
+        path: As for `look`, which comes first.
+        fingerprint: Of what is in the archive.
+        num_files: In the archive, so that one that was cut off is not taken for a whole one.
+        imports: Modules to try.
+    """
+    link = Path(path).absolute()
+    earlier = link.resolve() if link.is_symlink() else None
+    for folder in link.parent.glob(f"{link.name}-*"):
+        if (folder / MARK).exists() and folder != earlier:
+            shutil.rmtree(folder)
+    folder = Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=link.parent))
+    try:
+        folder.chmod(0o755)
+        (folder / MARK).write_text("{}")
+        _fill(folder, num_files)
+        python = folder / "bin" / "python"
+        _try(python, imports)
+        (folder / MARK).write_text(json.dumps({"fingerprint": fingerprint}))
+        fresh = link.with_name(f".{link.name}.new")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(folder.name)
+        fresh.replace(link)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return str(link / "bin" / "python")
+
+
+def _is_ours(link: Path) -> bool:
+    return link.is_symlink() and (link / MARK).exists()
+
+
+def _mark(link: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((link / MARK).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _fill(folder: Path, num_files: int) -> None:
+    """Unpack the archive into a new virtual environment."""
+    venv.EnvBuilder(symlinks=True).create(folder)
+    site = folder / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
+    done = 0
+    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+        for member in archive:
+            archive.extract(member, site, **_SAFE)
+            done += 1
+    if done != num_files:
+        raise EOFError(f"only {done} of {num_files} files came")
+    for distribution in distributions(path=[str(site)]):
+        for entry in distribution.entry_points.select(group="console_scripts"):
+            name = entry.attr.partition(".")[0]
+            script = folder / "bin" / entry.name
+            script.write_text(
+                SCRIPT.format(
+                    python=folder / "bin" / "python",
+                    module=entry.module,
+                    name=name,
+                    attribute=entry.attr,
+                )
+            )
+            script.chmod(0o755)
+
+
+_SAFE: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""What is unpacked stays in its folder, where this Python can see to that."""
+
+
+def _try(python: Path, modules: list[str]) -> None:
+    """Import what has to work; that also compiles it."""
+    tried = subprocess.run(
+        [python, "-c", "\n".join(f"import {module}" for module in modules)],
+        cwd=os.sep,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if tried.returncode:
+        last = tried.stderr.strip().rpartition("\n")[2] or f"it ended with {tried.returncode}"
+        raise ImportError(f"what was installed cannot be imported there: {last}")

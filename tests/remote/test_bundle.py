@@ -1,0 +1,82 @@
+"""What a node gets is what training here imports, and nothing that is true here only."""
+
+import importlib.metadata
+import io
+import tarfile
+
+import pytest
+
+from hetero_hvd.errors import MissingPackageError, UserError
+from hetero_hvd.remote.bundle import PACKAGE, TRAINING, make_bundle
+from hetero_hvd.remote.node_program import Input
+
+
+@pytest.fixture(scope="module")
+def training():
+    """All that is needed to train."""
+    return make_bundle([TRAINING])
+
+
+def test_it_has_all_that_is_needed_in_the_versions_of_here(training):
+    """Also what is needed by what is needed; nothing that only tests use."""
+    needed = {"torch", "horovod", "hetero_hvd", "numpy", "sympy", "h11", "cloudpickle"}
+    assert needed <= training.versions.keys()
+    assert not {"pytest", "ruff", "scikit-learn"} & training.versions.keys()
+    for name, version in training.versions.items():
+        assert version == importlib.metadata.version(name)
+
+
+def test_an_editable_package_is_sent_as_it_is_now(training):
+    """Its files and its entry points, not the way to this checkout."""
+    own = {name for name in training.files if name.startswith("hetero_hvd")}
+    assert training.files["hetero_hvd/cli/__init__.py"] == PACKAGE / "cli" / "__init__.py"
+    assert {"hetero_hvd/driver/web/page/live.js", "hetero_hvd/py.typed"} <= own
+    assert any(name.endswith("entry_points.txt") for name in own)
+    assert not [name for name in own if "direct_url" in name or "editable" in name]
+
+
+def test_files_are_plain_ones_inside_of_site_packages(training):
+    """No way out of the folder, nothing that Python compiles by itself."""
+    assert not [name for name in training.files if name.startswith(("/", ".."))]
+    assert not [name for name in training.files if name.endswith(".pyc")]
+
+
+def test_the_stream_is_an_archive_of_the_files():
+    """Which tells how far it is."""
+    small = make_bundle(["msgspec"])
+    stream, told = io.BytesIO(), []
+    small.write(Input(stream, lambda: None), told.append)
+    stream.seek(0)
+    with tarfile.open(fileobj=stream) as archive:
+        assert sorted(archive.getnames()) == list(small.files)
+    assert told[-1] == small.num_bytes
+    assert len(told) == len(small.files)
+
+
+def test_the_fingerprint_is_that_of_the_software():
+    """The same for the same; another one for more."""
+    assert make_bundle(["msgspec"]).fingerprint == make_bundle(["msgspec"]).fingerprint
+    assert make_bundle(["msgspec"]).fingerprint != make_bundle(["msgspec", "idna"]).fingerprint
+
+
+def test_extras_bring_what_they_need():
+    """And only where they are asked for."""
+    assert "scikit-learn" in make_bundle(["hetero_hvd[demo]"]).versions
+    assert "scikit-learn" not in make_bundle(["hetero_hvd"]).versions
+
+
+WRONG = {
+    "no-such-package": (MissingPackageError, "no-such-package is not installed in "),
+    "two words": (UserError, "--with: "),
+    "../path": (UserError, "--with: "),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_not_there_is_one_line(name):
+    """With what to do."""
+    kind, words = WRONG[name]
+    with pytest.raises(kind) as caught:
+        make_bundle([TRAINING, name])
+    assert str(caught.value).startswith(words)
+    assert "\n" not in str(caught.value)
