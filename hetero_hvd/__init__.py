@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from hetero_hvd.errors import HeteroHvdError, UserError
+from hetero_hvd.probes.training_packages import require_training
 
 if TYPE_CHECKING:
     from hetero_hvd.worker.model.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
@@ -40,4 +41,9 @@ def __getattr__(name: str) -> object:
     """Import what trains only when it is asked for: the rest works without torch and Horovod."""
     if name not in _HOMES:
         raise AttributeError(f"module 'hetero_hvd' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        found = error
+    require_training(f"hetero_hvd.{name}")
+    raise found

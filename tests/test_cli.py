@@ -138,7 +138,7 @@ def test_a_variable_with_a_typo_is_one_line(capsys, monkeypatch, words):
         ([], ["the following arguments are required: COMMAND (see hetero-hvd --help)"]),
         (["run"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
         (["run", "--"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
-        (["nodes", "--", "x"], ["only 'run' and 'benchmark' take a command after --"]),
+        (["nodes", "--", "x"], ["only 'run', 'doctor' and 'benchmark' take a command after --"]),
         (["nodes", "--jsn"], ["unknown option --jsn; did you mean --json?"]),
         (["nodes", "--zzz"], ["unknown option --zzz; see hetero-hvd nodes --help"]),
         (["nodes", "x"], ["'x' is too much; see hetero-hvd nodes --help"]),
@@ -187,6 +187,19 @@ def test_a_variable_with_a_typo_is_one_line(capsys, monkeypatch, words):
         (
             ["install", "-f", "agent.yaml", "f"],
             ["f: has launcher agent, and install needs ssh; pip can install there"],
+        ),
+        (
+            ["doctor", "--", "tran.py"],
+            ["a script is looked for on nodes: hetero-hvd doctor -f nodes.yaml -- ..."],
+        ),
+        (
+            ["doctor", "-f", "nodes.yaml", "--timeout", "1"],
+            ["--timeout: found 1, must be from 5 to 3600"],
+        ),
+        (["doctor", "-f", "none.yaml"], ["none.yaml: no such file"]),
+        (
+            ["doctor", "-f", "agent.yaml", "--", "train.py"],
+            ["train.py: No such file or directory here, so it cannot be compared"],
         ),
         (["report"], ["the following arguments are required: RUN (see hetero-hvd report --help)"]),
         (

@@ -201,6 +201,8 @@ WALL_CLOCK = {
     "hetero_hvd/security/certificates.py": "until when a certificate is valid, everywhere",
     "hetero_hvd/driver/output/json_logs.py": "when something was logged, for people",
     "hetero_hvd/driver/output/event_bus.py": "when an event happened, for people",
+    "hetero_hvd/remote/examination.py": "how far the nodes' wall clocks are off",
+    "hetero_hvd/remote/programs/examination_program.py": "the answer to that question",
 }
 
 
@@ -257,6 +259,7 @@ ENVIRONMENT = {
     "hetero_hvd/driver/membership/horovod_driver.py": "how much Horovod logs",
     "hetero_hvd/probes/benchmark_cache.py": "XDG_CACHE_HOME, as in every program",
     "hetero_hvd/worker/reproducible/requirements.py": "cuBLAS has read it, it is looked at",
+    "hetero_hvd/remote/programs/examination_program.py": "what a worker there would have",
     "hetero_hvd/worker/site/sitecustomize.py": "runs before there is a package",
 }
 """Who reads or writes environment variables, and which."""

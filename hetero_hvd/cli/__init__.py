@@ -115,10 +115,9 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         )
     arguments.command = tuple(words[split + 1 :])
     if arguments.command and not arguments.takes_script:
-        able = " and ".join(
-            repr(name) for name, module in COMMANDS.items() if _takes_script(module)
-        )
-        raise UserError(f"only {able} take a command after --")
+        able = [repr(name) for name, module in COMMANDS.items() if _takes_script(module)]
+        names = f"{', '.join(able[:-1])} and {able[-1]}"
+        raise UserError(f"only {names} take a command after --")
     return arguments
 
 

@@ -9,15 +9,21 @@ from pathlib import Path
 from hetero_hvd.config import JOB_SETTINGS, NodesFile
 
 
-def add_nodes_file(command: argparse.ArgumentParser) -> None:
-    """The flag for nodes.yaml."""
+def add_nodes_file(command: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
+    """The flag for nodes.yaml.
+
+    Args:
+        command: Gets it.
+        is_optional: Whether the command does something else without it.
+    """
+    default = None if is_optional else Path("nodes.yaml")
     command.add_argument(
         "-f",
         "--nodes-file",
         type=Path,
-        default=Path("nodes.yaml"),
+        default=default,
         metavar="FILE",
-        help="the nodes and settings of the job (default: nodes.yaml)",
+        help=f"the nodes and settings of the job (default: {default or 'this machine alone'})",
     )
 
 

@@ -13,12 +13,13 @@ from typing import Any
 
 from hetero_hvd.probes import horovod_build as horovod_notice
 from hetero_hvd.probes.machine.hardware import Hardware, probe_hardware
+from hetero_hvd.probes.training_packages import how_to_get, setup_script
 
 HOROVOD_VERSION = "0.28.1"
+"""The release that hetero_hvd is made for: Horovod's last."""
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
 """What `python_requires` in setup.py says too."""
-"""The release that hetero_hvd is made for: Horovod's last."""
 
 _PACKAGES = ("hetero_hvd", "horovod", "msgspec", "numpy", "torch", "websockets")
 
@@ -112,7 +113,7 @@ def diagnose(*, timeout_seconds: float = 120.0) -> Diagnosis:
         timeout_seconds: How long importing torch and Horovod may take, > 0; a cold disk needs
             many seconds.
     """
-    versions = {"python": platform.python_version()} | {p: _version(p) for p in _PACKAGES}
+    versions = {"python": platform.python_version()} | {p: version_of(p) for p in _PACKAGES}
     facts, error = _import_all(timeout_seconds)
     horovod = None
     if versions["horovod"] is not None:
@@ -132,7 +133,8 @@ def diagnose(*, timeout_seconds: float = 120.0) -> Diagnosis:
     )
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The installed version of a package; None where it is missing."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -179,14 +181,14 @@ def _version_problems(versions: dict[str, str | None]) -> Iterator[Problem]:
             yield Problem(
                 what=f"{package} is not installed in {sys.prefix}",
                 consequence="training cannot start",
-                remedy="run scripts/setup and use its .venv",
+                remedy=how_to_get(package),
                 stops_training=True,
             )
     if not OLDEST_PYTHON <= sys.version_info[:2] <= NEWEST_PYTHON:
         yield Problem(
             what=f"Python is {versions['python']}",
             consequence=f"Horovod {HOROVOD_VERSION} is meant to work here on Python 3.11 to 3.14",
-            remedy="use one of these: PYTHON=/path/to/python3.11 scripts/setup",
+            remedy="use one of these",
         )
 
 
@@ -197,34 +199,34 @@ def _horovod_problems(horovod: HorovodBuild | None, torch: str | None) -> Iterat
         yield Problem(
             what=f"Horovod was built for torch {horovod.built_for_torch}, and torch is {torch}",
             consequence="it may fail to import, or crash",
-            remedy="run scripts/setup again: it builds Horovod for the installed torch",
+            remedy=f"run {setup_script()} again: it builds Horovod for the installed torch",
         )
     if torch is not None and horovod.import_error is not None:
         yield Problem(
             what=f"import horovod.torch fails: {horovod.import_error}",
             consequence="training cannot start",
-            remedy="build Horovod for the installed torch: scripts/setup",
+            remedy=f"build Horovod for the installed torch: {setup_script()}",
             stops_training=True,
         )
     if horovod.operations and not horovod.operations["gloo"]:
         yield Problem(
             what="Horovod was built without Gloo",
             consequence="training cannot start: elastic Horovod needs it",
-            remedy="build Horovod with it: scripts/setup",
+            remedy=f"build Horovod with it: {setup_script()}",
             stops_training=True,
         )
     if not horovod.version.startswith(HOROVOD_VERSION):
         yield Problem(
             what=f"Horovod is {horovod.version}",
             consequence=f"untested: hetero_hvd is made for {HOROVOD_VERSION}",
-            remedy="scripts/setup installs that one",
+            remedy=f"{setup_script()} installs that one",
         )
     elif not horovod.corrections:
         yield Problem(
             what=f"Horovod {horovod.version} has none of hetero_hvd's corrections",
             consequence="training works; after a lost worker the others wait for Gloo's timeout "
             "(30 s unless set), and a second loss meanwhile ends the job",
-            remedy="scripts/setup builds a corrected one",
+            remedy=f"{setup_script()} builds a corrected one",
         )
 
 
@@ -253,7 +255,7 @@ def _machine_problems(
         yield Problem(
             what="Horovod was built without NCCL",
             consequence="gradients travel through the host's memory; correct, but slower",
-            remedy="scripts/setup --gpu nccl, if all nodes have CUDA and NCCL",
+            remedy=f"{setup_script()}, with --gpu nccl, if all nodes have CUDA and NCCL",
         )
 
 

@@ -17,8 +17,9 @@ from packaging.utils import canonicalize_name
 
 import hetero_hvd
 from hetero_hvd.errors import MissingPackageError, UserError
+from hetero_hvd.probes.training_packages import how_to_get
 from hetero_hvd.remote.node_program import Input
-from hetero_hvd.remote.programs.software import digest_of
+from hetero_hvd.remote.programs.examination_program import digest_of
 
 OWN_NAME = "hetero_hvd"
 TRAINING = "hetero_hvd[train]"
@@ -115,8 +116,8 @@ def _closure(wanted: Sequence[str]) -> dict[str, Distribution]:
         except importlib.metadata.PackageNotFoundError as error:
             what = f"{requirement.name}{f', which {who} needs,' if who else ''}"
             raise MissingPackageError(
-                f"{what} is not installed in {sys.prefix}; a node gets what is installed here: "
-                f"pip install {requirement.name}"
+                f"{what} is not installed in {sys.prefix}, and a node gets what is installed here: "
+                f"{how_to_get(requirement.name)}"
             ) from error
         for extra in {"", *requirement.extras}:
             if (key, extra) not in seen:

@@ -108,7 +108,7 @@ def _install(
     bases = (f"python{bundle.python}", "python3", f"{sys.base_prefix}/bin/python{bundle.python}")
     with NodeProgram(node, "environment_program", interpreters=bases, fits=fits) as program:
         try:
-            facts = program.ask("look", seconds=LOOK_SECONDS, path=path)
+            facts = program.ask("look", {"path": path}, seconds=LOOK_SECONDS)
         except NodeError as error:
             raise _in_words(error, bundle) from error
         if facts["fingerprint"] == bundle.fingerprint and not is_forced:
@@ -117,14 +117,17 @@ def _install(
         begin_seconds = time.monotonic()
         megabytes = bundle.num_bytes / 1e6
         say(f"{node.name}: sending {megabytes:.0f} MB to {facts['path']}")
+        order = {
+            "path": path,
+            "fingerprint": bundle.fingerprint,
+            "num_files": len(bundle.files),
+            "imports": bundle.imports,
+        }
         python = program.ask(
             "install",
+            order,
             seconds=SILENCE_SECONDS,
             payload=lambda stream: _send(stream, bundle, node.name, say),
-            path=path,
-            fingerprint=bundle.fingerprint,
-            num_files=len(bundle.files),
-            imports=list(bundle.imports),
         )
     return f"installed: {python}, {megabytes:.0f} MB in {time.monotonic() - begin_seconds:.0f} s"
 

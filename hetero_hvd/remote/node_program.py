@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from types import TracebackType
@@ -163,26 +163,26 @@ class NodeProgram:
     def ask(
         self,
         name: str,
+        order: Mapping[str, object] | None = None,
         *,
         seconds: float,
         payload: Callable[[Input], None] | None = None,
-        **order: object,
     ) -> Any:  # noqa: ANN401 - what the function returns
         """Give an order and wait for the answer.
 
         Args:
             name: A function of the program.
+            order: Its arguments.
             seconds: Without an answer, and without that more of the payload is taken; then the
                 connection is cut.
             payload: Writes what the function reads from its input.
-            order: Its arguments.
 
         Raises:
             NodeError: The program failed, or there is no way to the node, or no answer in time.
         """
         with _Deadline(seconds, self._cut) as deadline:
             with suppress(OSError):  # the process is gone: its end says why
-                self._input.write(json.dumps([name, order]).encode() + b"\n")
+                self._input.write(json.dumps([name, order or {}]).encode() + b"\n")
                 if payload is not None:
                     payload(Input(self._input, deadline.extend))
                 self._input.flush()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from importlib.util import find_spec
 from pathlib import Path
 
 from hetero_hvd.cli.settings import add_nodes_file, add_settings, load
 from hetero_hvd.core.bandwidth import OPERATIONS
-from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.errors import UserError
+from hetero_hvd.probes.training_packages import require_training
 
 SUMMARY = "measure the collective operations, and each link, on the cluster"
 HELP = """\
@@ -50,8 +50,7 @@ def act(arguments: argparse.Namespace) -> int:
     plan = _plan(arguments)
     arguments.output = arguments.output or _unused("bench-comm")
     nodes_file = load(arguments)
-    if find_spec("horovod") is None:
-        raise JobError("Horovod is not installed here: run scripts/setup, see hetero-hvd doctor")
+    require_training("hetero-hvd bench-comm")
     from hetero_hvd.measure import comm  # noqa: PLC0415 - only this command needs it
 
     folder = Path(arguments.output)

@@ -10,7 +10,6 @@ import platform
 import re
 import sys
 from collections.abc import Container, Iterator
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,8 +19,9 @@ from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.cli.train.run import check_script
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
 from hetero_hvd.core.benchmark import verdict
-from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.errors import UserError
 from hetero_hvd.messages import WorkerId
+from hetero_hvd.probes.training_packages import require_training
 
 if TYPE_CHECKING:
     from hetero_hvd.driver.node_benchmark import Measured
@@ -109,8 +109,7 @@ def _network(
 
     print("the network, by a job of its own", file=sys.stderr, flush=True)
     try:
-        if find_spec("horovod") is None:
-            raise JobError("Horovod is not installed here: run scripts/setup")
+        require_training("the network's part of hetero-hvd benchmark")
         return measure(
             arguments.nodes_file,
             dict(os.environ),

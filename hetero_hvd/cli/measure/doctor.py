@@ -1,22 +1,181 @@
-"""`hetero-hvd doctor`: what this machine can train with."""
+"""`hetero-hvd doctor`: what this machine, or each node, can train with."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-SUMMARY = "say what this machine can train with, and what not"
+from hetero_hvd.cli.settings import add_nodes_file, load
+from hetero_hvd.cli.table import print_table
+from hetero_hvd.cli.train.run import check_script
+from hetero_hvd.config.launchers import SSH
+from hetero_hvd.errors import UserError
+from hetero_hvd.probes.training_packages import require_training
+
+if TYPE_CHECKING:
+    from hetero_hvd.remote.node_findings import NodeReport, Reference
+
+SUMMARY = "say what this machine, or each node, can train with, and what not"
+USAGE = "%(prog)s [--json] [-f nodes.yaml [-- train.py [arguments]]]"
+TAKES_SCRIPT = True
+HELP = """\
+Without -f: what is installed on this machine, and what will not work and why. With -f: the same of
+all nodes of a file, over ssh and at the same time: whether they can be reached, have the software
+of this machine, and reach this machine and each other; clocks, GPUs, memory, room on disks. With a
+script also: whether it is there, the same as here, and what its arguments name.
+
+Exit code 0: training can start; 1: it cannot, on one of the nodes.
+"""
+SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 3600.0
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
     command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="for each answer of a node (default: %(default)g)",
+    )
+    add_nodes_file(command, is_optional=True)
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Diagnose; 1 if it cannot train."""
+    if arguments.nodes_file is not None:
+        return _act_on_nodes(arguments)
+    if arguments.command:
+        raise UserError("a script is looked for on nodes: hetero-hvd doctor -f nodes.yaml -- ...")
     from hetero_hvd.probes.doctor import diagnose  # noqa: PLC0415 - only this command needs it
 
     diagnosis = diagnose()
     print(json.dumps(diagnosis.as_dict(), indent=2) if arguments.json else diagnosis.text())
     return 0 if diagnosis.can_train else 1
+
+
+def _act_on_nodes(arguments: argparse.Namespace) -> int:
+    """Examine all nodes; 1 if one cannot train."""
+    from hetero_hvd.remote.examination import Examination  # noqa: PLC0415 - not for all
+    from hetero_hvd.remote.node_findings import report_on  # noqa: PLC0415
+
+    if not SHORTEST_SECONDS <= arguments.timeout <= LONGEST_SECONDS:
+        found = f"--timeout: found {arguments.timeout:g}"
+        raise UserError(f"{found}, must be from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}")
+    cluster = load(arguments).current
+    if arguments.command:
+        check_script(arguments.command, cluster)
+    require_training("the driver of a job")
+    script, paths = named_in(arguments.command)
+    reference = _reference(script)
+    examination = Examination(
+        cluster, script=script, paths=paths, timeout_seconds=arguments.timeout
+    )
+    reports = [report_on(facts, reference) for facts in examination.run()]
+    can_train = bool(reports) and all(report.can_train for report in reports)
+    if arguments.json:
+        nodes = [report.as_dict() for report in reports]
+        print(json.dumps({"nodes": nodes, "can_train": can_train}, indent=2))
+        return 0 if can_train else 1
+    headings = ("node", "way", "software", "files", "reaches", "clock", "machine", "free", "to do")
+    print_table(headings, (row(report, reference) for report in reports))
+    for node in cluster.nodes:
+        if not (node.is_local or node.kind == SSH):
+            print(f"{node.name}: left out, it has launcher {node.launcher}: hetero-hvd nodes")
+    print("Training can start." if can_train else "Training cannot start.")
+    return 0 if can_train else 1
+
+
+def named_in(command: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The script of a command, and the files and folders here that its arguments name."""
+    script = next((word for word in command[:2] if word.endswith(".py")), None)
+    words = [word.partition("=")[2] or word for word in command if word != script]
+    paths = [word for word in words if not word.startswith("-") and Path(word).exists()]
+    return script, paths
+
+
+def _reference(script: str | None) -> Reference:
+    """What each node should have: what there is here.
+
+    Raises:
+        UserError: The script cannot be read here.
+    """
+    from hetero_hvd.probes.doctor import version_of  # noqa: PLC0415 - only this command needs it
+    from hetero_hvd.remote.bundle import PACKAGE  # noqa: PLC0415
+    from hetero_hvd.remote.node_findings import Reference  # noqa: PLC0415
+    from hetero_hvd.remote.programs.examination_program import (  # noqa: PLC0415
+        PACKAGES,
+        digest_of,
+    )
+
+    digest = None
+    if script is not None:
+        try:
+            digest = hashlib.sha256(Path(script).read_bytes()).hexdigest()
+        except OSError as error:
+            raise UserError(f"{script}: {error.strerror} here, so it cannot be compared") from error
+    versions = {name: version_of(name) for name in PACKAGES}
+    return Reference(
+        versions=versions | {"python": platform.python_version()},
+        digest=digest_of(PACKAGE),
+        script=(script, digest) if script and digest else None,
+        directory=str(Path.cwd()),
+    )
+
+
+def row(report: NodeReport, reference: Reference) -> tuple[str, ...]:
+    """A node's cells of the table."""
+    facts, seen = report.facts, report.facts.seen
+    if facts.failure is not None:
+        return (facts.node.name, "NONE", *[""] * 6, "\n".join(_to_do(report)))
+    way = "this machine" if facts.node.is_local else f"ssh, {facts.login_seconds:.1f} s"
+    reached = [peer for peer, why_not in facts.peers.items() if not why_not]
+    offset, error = 1e3 * facts.clock_offset_seconds, 1e3 * facts.clock_error_seconds
+    hardware = seen.get("diagnosis", {}).get("hardware")
+    machine = "not known"
+    if hardware is not None:
+        gpus = [f"{gpu['name']} {_gigabytes(gpu['memory_bytes'])}" for gpu in hardware["gpus"]]
+        memory = _gigabytes(hardware["memory_bytes"])
+        machine = f"{hardware['cores']:g} cores, {memory}, {', '.join(gpus) or 'no GPU'}"
+    versions = seen.get("versions", {})
+    software = "as here"
+    if seen["digest"] != reference.digest or versions != reference.versions:
+        software = "\n".join(f"{name} {found or 'missing'}" for name, found in versions.items())
+    return (
+        facts.node.name,
+        way,
+        software,
+        "\n".join(_files(report, reference)),
+        f"{', '.join(reached) or 'nobody'} ({len(reached)} of {len(facts.peers)})",
+        f"{offset:+.0f} ms, to {error:.0f}",
+        machine,
+        f"disk {_gigabytes(seen['disk_bytes'])}\nshm {_gigabytes(seen['shm_bytes'])}",
+        "\n".join(_to_do(report)),
+    )
+
+
+def _files(report: NodeReport, reference: Reference) -> Iterator[str]:
+    seen = report.facts.seen
+    yield f"folder {'there' if seen['directory'] else 'MISSING'}"
+    if reference.script is not None:
+        is_same = seen["script"] == reference.script[1]
+        yield f"script {'as here' if is_same else 'OTHER' if seen['script'] else 'MISSING'}"
+    yield from (f"{path} MISSING" for path in seen["missing"])
+
+
+def _to_do(report: NodeReport) -> Iterator[str]:
+    for problem in report.problems:
+        mark = "ERROR" if problem.stops_training else "note"
+        yield f"{mark}: {problem.what}; {problem.consequence}. To do: {problem.remedy}"
+    if not report.problems:
+        yield "nothing"
+
+
+def _gigabytes(num_bytes: int | None) -> str:
+    return "unknown" if num_bytes is None else f"{num_bytes / 2**30:.1f} GiB"

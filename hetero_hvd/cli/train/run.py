@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
@@ -16,6 +15,7 @@ from hetero_hvd.cli.watch.run_argument import run_of
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.probes.training_packages import require_training
 
 SUMMARY = "train on all nodes"
 USAGE = "%(prog)s [options] -- train.py [arguments]"
@@ -48,8 +48,7 @@ def act(arguments: argparse.Namespace) -> int:
         raise UserError("no command: hetero-hvd run [options] -- train.py [arguments]")
     nodes_file = load(arguments)
     check_script(command, nodes_file.current)
-    if find_spec("horovod") is None:
-        raise JobError("Horovod is not installed here: run scripts/setup, see hetero-hvd doctor")
+    require_training("hetero-hvd run")
     from hetero_hvd.driver.job import run_job  # noqa: PLC0415 - imports Horovod
 
     return run_job(nodes_file, command, resume=arguments.resume)
