@@ -8,7 +8,7 @@ from typing import Any
 
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.config.launchers import SSH
-from hetero_hvd.core.versions import compare
+from hetero_hvd.core.versions import Mismatch, compare
 from hetero_hvd.driver.workers.launchers.ssh import interpreters
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.probes.doctor import Problem
@@ -106,12 +106,10 @@ def _software(facts: NodeFacts, reference: Reference) -> Iterator[Problem]:
     node, seen = facts.node, facts.seen
     own = (node.python,) if node.is_local and node.python else interpreters(node)
     if seen["interpreter"] not in own:
-        yield _stop(f"{own[-1]} is not there", "no worker can start", _install(node))
+        what = f"{node.python} is not there" if node.python else "hetero_hvd is not installed there"
+        yield _stop(what, "no worker can start", _install(node))
         return
-    this, driver = WorkerId(node.name, 0), WorkerId("driver", 0)
-    mismatches = compare(
-        {this: _comparable(seen.get("versions", {}))}, {driver: _comparable(reference.versions)}
-    )
+    mismatches = mismatches_of(facts, reference)
     for mismatch in mismatches:
         is_missing = not mismatch.found
         yield Problem(
@@ -131,6 +129,13 @@ def _software(facts: NodeFacts, reference: Reference) -> Iterator[Problem]:
         if not any(words in told["what"] for words in _NOT_FOR_NODES):
             needs_setup = "scripts/setup" in told["remedy"]
             yield Problem(**(told | ({"remedy": _install(node)} if needs_setup else {})))
+
+
+def mismatches_of(facts: NodeFacts, reference: Reference) -> tuple[Mismatch, ...]:
+    """Where a node has other versions than the driver."""
+    this, driver = WorkerId(facts.node.name, 0), WorkerId("driver", 0)
+    own = _comparable(facts.seen.get("versions", {}))
+    return compare({this: own}, {driver: _comparable(reference.versions)})
 
 
 def _comparable(versions: Mapping[str, str | None]) -> dict[str, str]:

@@ -85,7 +85,7 @@ def test_the_table_has_a_row_for_each_node(hosts, folder):
     rows = [line for line in done.stdout.splitlines() if line.startswith(("│ alpha", "│ beta"))]
     assert "as here" in rows[0]
     assert "nothing" in rows[0]
-    assert "NONE" in rows[1]
+    assert "none" in rows[1]
     assert "gamma: left out, it has launcher agent" in done.stdout
     assert done.stdout.endswith("Training cannot start.\n")
 

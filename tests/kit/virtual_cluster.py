@@ -35,6 +35,7 @@ UseDNS no
 MaxStartups 100
 PasswordAuthentication no
 PidFile none
+Subsystem sftp internal-sftp
 """
 
 

@@ -38,7 +38,7 @@ def act(arguments: argparse.Namespace) -> int:
         print(json.dumps([_record(node, adverts.get(node.name)) for node in nodes], indent=2))
         return 0
     headings = ("node", "launcher", "address", "slots", "devices", "limits and hints")
-    print_table(headings, (_row(node, adverts.get(node.name)) for node in nodes))
+    print_table(headings, [_row(node, adverts.get(node.name)) for node in nodes])
     return 0
 
 

@@ -6,9 +6,9 @@ import argparse
 import hashlib
 import json
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.cli.table import print_table
@@ -83,8 +83,9 @@ def _act_on_nodes(arguments: argparse.Namespace) -> int:
         nodes = [report.as_dict() for report in reports]
         print(json.dumps({"nodes": nodes, "can_train": can_train}, indent=2))
         return 0 if can_train else 1
-    headings = ("node", "way", "software", "files", "reaches", "clock", "machine", "free", "to do")
-    print_table(headings, (row(report, reference) for report in reports))
+    headings = ("node", "way", "software", "files", "reaches", "machine", "to do")
+    rows = [_row(report, reference) for report in reports]
+    print_table(headings, rows, ends_in_sentences=True)
     for node in cluster.nodes:
         if not (node.is_local or node.kind == SSH):
             print(f"{node.name}: left out, it has launcher {node.launcher}: hetero-hvd nodes")
@@ -129,44 +130,53 @@ def _reference(script: str | None) -> Reference:
     )
 
 
-def row(report: NodeReport, reference: Reference) -> tuple[str, ...]:
+def _row(report: NodeReport, reference: Reference) -> tuple[str, ...]:
     """A node's cells of the table."""
     facts, seen = report.facts, report.facts.seen
     if facts.failure is not None:
-        return (facts.node.name, "NONE", *[""] * 6, "\n".join(_to_do(report)))
-    way = "this machine" if facts.node.is_local else f"ssh, {facts.login_seconds:.1f} s"
+        return (facts.node.name, "none", *[""] * 4, "\n".join(_to_do(report)))
+    way = "here" if facts.node.is_local else f"ssh {facts.login_seconds:.1f} s"
     reached = [peer for peer, why_not in facts.peers.items() if not why_not]
-    offset, error = 1e3 * facts.clock_offset_seconds, 1e3 * facts.clock_error_seconds
-    hardware = seen.get("diagnosis", {}).get("hardware")
-    machine = "not known"
-    if hardware is not None:
-        gpus = [f"{gpu['name']} {_gigabytes(gpu['memory_bytes'])}" for gpu in hardware["gpus"]]
-        memory = _gigabytes(hardware["memory_bytes"])
-        machine = f"{hardware['cores']:g} cores, {memory}, {', '.join(gpus) or 'no GPU'}"
-    versions = seen.get("versions", {})
-    software = "as here"
-    if seen["digest"] != reference.digest or versions != reference.versions:
-        software = "\n".join(f"{name} {found or 'missing'}" for name, found in versions.items())
-    return (
-        facts.node.name,
-        way,
-        software,
-        "\n".join(_files(report, reference)),
-        f"{', '.join(reached) or 'nobody'} ({len(reached)} of {len(facts.peers)})",
-        f"{offset:+.0f} ms, to {error:.0f}",
-        machine,
-        f"disk {_gigabytes(seen['disk_bytes'])}\nshm {_gigabytes(seen['shm_bytes'])}",
-        "\n".join(_to_do(report)),
+    lines = (
+        [way, f"clock {1e3 * facts.clock_offset_seconds:+.0f} ms"],
+        _software(report, reference),
+        _files(report, reference),
+        [f"{len(reached)} of {len(facts.peers)}"],
+        _machine(seen),
+        _to_do(report),
     )
+    return (facts.node.name, *("\n".join(cell) for cell in lines))
+
+
+def _software(report: NodeReport, reference: Reference) -> Iterator[str]:
+    from hetero_hvd.remote.node_findings import mismatches_of  # noqa: PLC0415 - not for all
+
+    mismatches = mismatches_of(report.facts, reference)
+    yield from (f"{one.what} {one.found}" if one.found else f"no {one.what}" for one in mismatches)
+    if not mismatches:
+        is_same = report.facts.seen["digest"] == reference.digest
+        yield "as here" if is_same else "other files"
 
 
 def _files(report: NodeReport, reference: Reference) -> Iterator[str]:
     seen = report.facts.seen
-    yield f"folder {'there' if seen['directory'] else 'MISSING'}"
-    if reference.script is not None:
-        is_same = seen["script"] == reference.script[1]
-        yield f"script {'as here' if is_same else 'OTHER' if seen['script'] else 'MISSING'}"
-    yield from (f"{path} MISSING" for path in seen["missing"])
+    if not seen["directory"]:
+        yield "no folder"
+    elif reference.script is not None and seen["script"] != reference.script[1]:
+        yield "other script" if seen["script"] else "no script"
+    elif not seen["missing"]:
+        yield "as here" if reference.script else "folder"
+    yield from (f"no {path}" for path in seen["missing"])
+
+
+def _machine(seen: Mapping[str, Any]) -> Iterator[str]:
+    if hardware := seen.get("diagnosis", {}).get("hardware"):
+        yield f"{hardware['cores']:g} cores"
+        yield _gigabytes(hardware["memory_bytes"])
+        gpus = [f"{gpu['name']} {_gigabytes(gpu['memory_bytes'])}" for gpu in hardware["gpus"]]
+        yield from gpus or ["no GPU"]
+    yield f"disk {_gigabytes(seen['disk_bytes'])}"
+    yield f"shm {_gigabytes(seen['shm_bytes'])}"
 
 
 def _to_do(report: NodeReport) -> Iterator[str]:
