@@ -68,7 +68,7 @@ def failure(node: NodeConfig, code: int, text: str) -> NodeError:
     last = lines[-1] if lines else exit_in_words(code)
     if code == EXIT_NOT_STARTED:
         found = next((line for line in lines if line.startswith(NO_PYTHON)), last)
-        return NodeError(found, "see docs/guide/three-machines.md")
+        return NodeError(found, "install one, or name its path as python in nodes.yaml")
     if code == EXIT_NO_CONNECTION:
         for pattern, what, remedy in _KINDS:
             if re.search(pattern, text):
