@@ -196,9 +196,13 @@ def test_a_variable_with_a_typo_is_one_line(capsys, monkeypatch, words):
             ["doctor", "-f", "nodes.yaml", "--timeout", "1"],
             ["--timeout: found 1, must be from 5 to 3600"],
         ),
+        (
+            ["doctor", "-f", "agent.yaml"],
+            ["agent.yaml has no node that is this machine or that ssh reaches"],
+        ),
         (["doctor", "-f", "none.yaml"], ["none.yaml: no such file"]),
         (
-            ["doctor", "-f", "agent.yaml", "--", "train.py"],
+            ["doctor", "-f", "remote.yaml", "--", "train.py"],
             ["train.py: No such file or directory here, so it cannot be compared"],
         ),
         (["report"], ["the following arguments are required: RUN (see hetero-hvd report --help)"]),
@@ -227,6 +231,7 @@ def test_wrong_input_is_one_line_per_problem_and_exit_code_2(folder: Path, capsy
     """What is wrong and what was probably meant; no traceback, nothing on standard output."""
     (folder / "tran.py").touch()
     (folder / "local.yaml").write_text("nodes: [{name: e}]")
+    (folder / "remote.yaml").write_text("nodes: [{name: g, address: 10.0.0.2}]")
     (folder / "agent.yaml").write_text("nodes: [{name: f, launcher: agent, identity_file: k}]")
     assert main(words) == 2
     printed = capsys.readouterr()

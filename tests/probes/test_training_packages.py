@@ -60,6 +60,7 @@ def bare(tmp_path_factory):
 
 SAYS = {
     "hetero-hvd run": ("-m", "hetero_hvd", "run", "--", "train.py"),
+    "hetero-hvd benchmark": ("-m", "hetero_hvd", "benchmark"),
     "hetero-hvd bench-comm": ("-m", "hetero_hvd", "bench-comm"),
     "the driver of a job": ("-m", "hetero_hvd", "doctor", "-f", "nodes.yaml"),
 }

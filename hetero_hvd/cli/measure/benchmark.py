@@ -65,6 +65,8 @@ def act(arguments: argparse.Namespace) -> int:
     cluster = _cluster(arguments)
     if arguments.command:
         check_script(arguments.command, cluster)
+    if any(node.is_local and node.python is None for node in cluster.nodes):
+        require_training("hetero-hvd benchmark")
     from hetero_hvd.driver import node_benchmark as benchmark  # noqa: PLC0415 - imports asyncio's subprocesses
 
     def say(worker: WorkerId, text: str) -> None:

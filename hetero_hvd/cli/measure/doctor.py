@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.cli.table import print_table
 from hetero_hvd.cli.train.run import check_script
@@ -69,6 +70,9 @@ def _act_on_nodes(arguments: argparse.Namespace) -> int:
         found = f"--timeout: found {arguments.timeout:g}"
         raise UserError(f"{found}, must be from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}")
     cluster = load(arguments).current
+    left_out = [node for node in cluster.nodes if not (node.is_local or node.kind == SSH)]
+    if len(left_out) == len(cluster.nodes):
+        raise UserError(f"{cluster.path} has no node that is this machine or that ssh reaches")
     if arguments.command:
         check_script(arguments.command, cluster)
     require_training("the driver of a job")
@@ -78,17 +82,17 @@ def _act_on_nodes(arguments: argparse.Namespace) -> int:
         cluster, script=script, paths=paths, timeout_seconds=arguments.timeout
     )
     reports = [report_on(facts, reference) for facts in examination.run()]
-    can_train = bool(reports) and all(report.can_train for report in reports)
+    can_train = all(report.can_train for report in reports)
     if arguments.json:
         nodes = [report.as_dict() for report in reports]
-        print(json.dumps({"nodes": nodes, "can_train": can_train}, indent=2))
+        names = [node.name for node in left_out]
+        print(json.dumps({"nodes": nodes, "left_out": names, "can_train": can_train}, indent=2))
         return 0 if can_train else 1
     headings = ("node", "way", "software", "files", "reaches", "machine", "to do")
     rows = [_row(report, reference) for report in reports]
     print_table(headings, rows, ends_in_sentences=True)
-    for node in cluster.nodes:
-        if not (node.is_local or node.kind == SSH):
-            print(f"{node.name}: left out, it has launcher {node.launcher}: hetero-hvd nodes")
+    for node in left_out:
+        show(f"{node.name}: left out, it has launcher {node.launcher}: hetero-hvd nodes")
     print("Training can start." if can_train else "Training cannot start.")
     return 0 if can_train else 1
 
