@@ -37,7 +37,7 @@ setup(
         "zeroconf>=0.130",
     ],
     extras_require={
-        "train": ["horovod==0.28.1", "torch>=2.1"],
+        "train": ["horovod==0.28.1", "torch>=2.7"],
         "demo": ["scikit-learn>=1.3"],
         "plots": ["matplotlib>=3.8"],
         "parquet": ["pyarrow>=15"],

@@ -249,6 +249,37 @@ def test_the_kinds_of_a_thing_have_their_names_in_one_place(names, files):
     assert found == files.keys()
 
 
+ACCELERATORS = {
+    "hetero_hvd/worker/accelerator.py": "the door",
+    "hetero_hvd/core/versions.py": "the column of what torch was built for",
+    "hetero_hvd/probes/doctor.py": "what Horovod says that it was built with",
+}
+"""Who names a kind of accelerator; all others ask the door."""
+
+
+def names_an_accelerator(path):
+    """Whether a file asks torch for one kind, or has its name as a text, alone or in code."""
+    asked = re.compile(r"torch\.(cuda|xpu)|.*\.is_(cuda|xpu)")
+    imported = re.compile(r"(import torch\.|from torch import .*\b|from torch\.)(cuda|xpu)\b.*")
+    named = re.compile(r"(cuda|xpu)(:\d+)?|(?s:.*)[\"'](cuda|xpu)[\"'](?s:.*)")
+    return any(
+        (isinstance(node, ast.Attribute) and asked.fullmatch(ast.unparse(node)))
+        or (isinstance(node, ast.Import | ast.ImportFrom) and imported.match(ast.unparse(node)))
+        or (isinstance(node, ast.Constant) and named.fullmatch(str(node.value)))
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
+def test_accelerators_have_one_door():
+    """Only it knows that there are several kinds, and what each can do."""
+    found = {
+        relative(path)
+        for path in (CHECKOUT / "hetero_hvd").rglob("*.py")
+        if names_an_accelerator(path)
+    }
+    assert found == ACCELERATORS.keys()
+
+
 ENVIRONMENT_ROOMS = ("hetero_hvd/cli/", "hetero_hvd/config/")
 ENVIRONMENT = {
     "hetero_hvd/worker/session/launch_settings.py": "what a worker is told at its start",

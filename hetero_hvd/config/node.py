@@ -158,7 +158,7 @@ class NodeConfig:
     )
     devices: tuple[int | str, ...] | None = setting(
         ListOf(DEVICE, "a list of devices such as [0, 1]; [] is the CPU"),
-        "CUDA devices, one per slot",
+        "GPUs, one per slot, as CUDA, ROCm or oneAPI number them",
         default=None,
         default_text="GPU i for slot i",
     )

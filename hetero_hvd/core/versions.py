@@ -19,7 +19,10 @@ from dataclasses import dataclass
 
 from hetero_hvd.messages import WorkerId
 
-COLUMNS = ("hetero_hvd", "horovod", "torch", "python", "cuda", "nccl", "reduction")
+CUDA = "cuda"
+"""Column of what torch was built for: CUDA's version, or ROCm's or oneAPI's with that word."""
+
+COLUMNS = ("hetero_hvd", "horovod", "torch", "python", CUDA, "nccl", "reduction")
 """Of the table, in order; a worker may say nothing of some."""
 
 NCCL = "NCCL"
@@ -29,7 +32,7 @@ _CONSEQUENCES = {
     "horovod": "a corrected Horovod recovers faster than a stock one; the slower way counts",
     "torch": "results differ in the last bits, and the reproducible mode refuses it",
     "python": "pickled objects and library versions may differ",
-    "cuda": "results may differ in the last bits",
+    CUDA: "results may differ in the last bits",
     "nccl": "it is not used in this job",
 }
 _FATAL = {

@@ -23,6 +23,7 @@ from hetero_hvd.core.benchmark import spread
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.measure.patterns import Pattern, pattern_of
 from hetero_hvd.messages import CommMeasured, OperationMeasured, WorkerId
+from hetero_hvd.worker.accelerator import synchronize
 from hetero_hvd.worker.comm.horovod import HorovodCollective, Interrupted
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.session.worker_context import WorkerContext, device, init
@@ -169,8 +170,7 @@ class Bench:
                 pattern.op, pattern.tensor, name, pattern.options
             )
             found = self._collective.wait(handle)
-            if pattern.tensor.is_cuda:
-                torch.cuda.synchronize(pattern.tensor.device)
+            synchronize(pattern.tensor.device)
             own.append(time.perf_counter() - began)
             if check is not None:
                 check(found)

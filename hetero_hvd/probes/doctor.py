@@ -18,6 +18,9 @@ from hetero_hvd.probes.training_packages import how_to_get, setup_script
 HOROVOD_VERSION = "0.28.1"
 """The release that hetero_hvd is made for: Horovod's last."""
 
+OLDEST_TORCH = (2, 7)
+"""The first with all of `torch.accelerator` and `torch.Stream` that is used; as in setup.py."""
+
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
 """What `python_requires` in setup.py says too."""
 
@@ -28,9 +31,11 @@ _PACKAGES = ("hetero_hvd", "horovod", "msgspec", "numpy", "torch", "websockets")
 _IMPORTS = """
 import json
 import torch
-cuda = torch.cuda.is_available()
-names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else []
-print(json.dumps({"torch_cuda": torch.version.cuda, "devices": names}), flush=True)
+known = getattr(torch, "accelerator", None)  # older ones have none
+kind = known.current_accelerator() if known and known.is_available() else None
+number = known.device_count() if kind else 0
+names = [torch.get_device_module(kind).get_device_name(index) for index in range(number)]
+print(json.dumps({"devices": names}), flush=True)
 import horovod.torch as hvd
 names = ("gloo", "mpi", "nccl", "cuda", "rocm", "ccl", "ddl")
 built = {name: bool(getattr(hvd, name + "_built")()) for name in names}
@@ -81,7 +86,7 @@ class Diagnosis:
     Attributes:
         versions: Package (and `python`) to installed version; None where it is missing.
         horovod: The installed Horovod; None where there is none.
-        devices: CUDA devices that the installed torch can use; none is a normal case.
+        devices: Accelerators that the installed torch can use; none is a normal case.
         hardware: What this process may use of the machine.
         problems: What will not work, the worst first.
     """
@@ -184,6 +189,15 @@ def _version_problems(versions: dict[str, str | None]) -> Iterator[Problem]:
                 remedy=how_to_get(package),
                 stops_training=True,
             )
+    torch = versions["torch"]
+    if torch is not None and tuple(map(int, torch.split(".")[:2])) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        yield Problem(
+            what=f"torch is {torch}",
+            consequence=f"training cannot start: it needs torch.accelerator as of {oldest}",
+            remedy=f"install torch {oldest} or newer, then Horovod for it: scripts/setup",
+            stops_training=True,
+        )
     if not OLDEST_PYTHON <= sys.version_info[:2] <= NEWEST_PYTHON:
         yield Problem(
             what=f"Python is {versions['python']}",
@@ -245,7 +259,7 @@ def _machine_problems(
             consequence="nodes with launcher: ssh cannot be started from here",
             remedy="install one (apt-get install openssh-client)",
         )
-    if hardware.gpus and "torch_cuda" in facts and not facts["devices"]:
+    if hardware.gpus and facts.get("devices") == []:
         yield Problem(
             what=f"torch cannot use this machine's GPU ({hardware.gpus[0].name})",
             consequence="workers here compute on the CPU",
@@ -255,7 +269,15 @@ def _machine_problems(
         yield Problem(
             what="Horovod was built without NCCL",
             consequence="gradients travel through the host's memory; correct, but slower",
-            remedy=f"{setup_script()}, with --gpu nccl, if all nodes have CUDA and NCCL",
+            remedy="nothing; NCCL (scripts/setup --gpu nccl) is experimental: it was never run "
+            "among two or more GPUs",
+        )
+    if horovod and horovod.operations.get("nccl"):
+        yield Problem(
+            what="Horovod was built with NCCL",
+            consequence="NCCL among two or more GPUs is experimental: it was never run, and CPU "
+            "workers cannot take part",
+            remedy="scripts/setup --gpu none, unless you want to try it",
         )
 
 

@@ -14,7 +14,7 @@ NO_PHASE = ("", 0.0)
 
 
 class Event(Protocol):
-    """What we need of `torch.cuda.Event`."""
+    """What we need of `torch.Event`."""
 
     def record(self) -> None:
         """Mark this point of the device's stream."""

@@ -15,6 +15,7 @@ import torch
 from hetero_hvd.core.view.live_words import out_of_memory_in_words
 from hetero_hvd.errors import UserError, first_line
 from hetero_hvd.messages import OutOfMemory
+from hetero_hvd.worker.accelerator import OUT_OF_MEMORY_WORDS
 from hetero_hvd.worker.micro_batch.memory_meter import free_memory
 from hetero_hvd.worker.micro_batch.split import Loss
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
@@ -27,13 +28,10 @@ logger = logging.getLogger(__name__)
 WORDS = (
     "DefaultCPUAllocator: can't allocate memory",
     "std::bad_alloc",
-    "CUDA error: out of memory",
-    "CUDA_ERROR_OUT_OF_MEMORY",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
+    *OUT_OF_MEMORY_WORDS,
 )
 """Of RuntimeErrors that mean what `torch.OutOfMemoryError` means: from the CPU's allocator, and
-from CUDA's libraries, which do not ask torch for memory."""
+from the accelerators' libraries."""
 
 HINT = (
     "lower what one sample needs (its size or the model's), use activation checkpointing "

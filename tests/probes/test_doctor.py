@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 import subprocess
@@ -12,7 +13,13 @@ from pathlib import Path
 import pytest
 from build_wheel import read_patches
 
-from hetero_hvd.probes.doctor import diagnose
+from hetero_hvd.probes.doctor import (
+    _PACKAGES,
+    OLDEST_TORCH,
+    _machine_problems,
+    _version_problems,
+    diagnose,
+)
 
 CHECKOUT = Path(__file__).parents[2]
 SITE = Path(importlib.metadata.distribution("psutil").locate_file("")).resolve()
@@ -103,6 +110,27 @@ def test_an_import_that_fails_is_reported_with_its_reason(bare, tmp_path):
     assert problems[what]["stops_training"]
     assert f"ERROR: {what}" in text
     assert facts["can_train"] is False
+
+
+@pytest.mark.parametrize(
+    ("version", "is_told"), [("2.6.0+cu124", True), ("2.7.0", False), ("2.13.0+cpu", False)]
+)
+def test_a_torch_without_what_is_used_stops_training(version, is_told):
+    """With the version to install; setup.py has the same bound."""
+    versions = dict.fromkeys(("python", *_PACKAGES), version)
+    found = [each for each in _version_problems(versions) if each.what == f"torch is {version}"]
+    assert [each.stops_training for each in found] == [True] * is_told
+    assert f"torch>={'.'.join(map(str, OLDEST_TORCH))}" in (CHECKOUT / "setup.py").read_text()
+
+
+@pytest.mark.parametrize("has_nccl", [True, False])
+def test_nccl_is_called_experimental_with_it_and_without_it(here, has_nccl):
+    """Who has it should know; who has a GPU and no NCCL is not told to get it."""
+    build = dataclasses.replace(here.horovod, operations={"gloo": True, "nccl": has_nccl})
+    problems = list(_machine_problems(here.hardware, build, {"devices": ["Card"]}))
+    (told,) = [each for each in problems if "NCCL" in each.what]
+    assert "experimental" in told.consequence + told.remedy
+    assert not told.stops_training
 
 
 def test_an_import_that_hangs_is_given_up():

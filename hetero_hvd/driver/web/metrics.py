@@ -48,7 +48,7 @@ STEP_BUCKETS = tuple(map(float, range(9)))
 """The staleness bound is 8 at most."""
 
 RESETS = ("fault", "membership")
-OUT_OF_MEMORY = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
+OUT_OF_MEMORY = ("torch.OutOfMemoryError", "MemoryError")
 
 
 def service_discovery(status: Mapping[str, Any], *, target: str) -> list[dict[str, Any]]:

@@ -17,6 +17,12 @@ from hetero_hvd.messages.launch import (
     launch_to_text,
 )
 
+ONE_GPU = ("CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+"""What shows one GPU only to a worker: for CUDA and ROCm, and for oneAPI."""
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "ONEAPI_DEVICE_SELECTOR": "opencl:cpu"}
+"""What hides all of them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOrder:
@@ -59,8 +65,7 @@ def launch_order(
         environment["OMP_NUM_THREADS"] = "1"  # several emulated nodes share this machine's cores
     environment.update(node.env)
     if node.devices is not None:
-        device = node.devices[slot] if node.devices else ""
-        environment["CUDA_VISIBLE_DEVICES"] = str(device)
+        environment |= dict.fromkeys(ONE_GPU, str(node.devices[slot])) if node.devices else NO_GPU
     own = msgspec.convert(node, NodeSettings, from_attributes=True)
     told = msgspec.structs.replace(launch or WorkerLaunch(), node=own)
     environment[LAUNCH_VARIABLE] = launch_to_text(told)

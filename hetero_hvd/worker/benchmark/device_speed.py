@@ -11,6 +11,7 @@ import torch
 
 from hetero_hvd.core.benchmark import FEWEST_REPEATS, spread
 from hetero_hvd.messages.benchmark import Speed
+from hetero_hvd.worker.accelerator import synchronize
 
 FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 COPY_FORMATS = (torch.float32, torch.bfloat16)
@@ -89,12 +90,10 @@ def _repeat(device: torch.device, work: Callable[[], None], deadline: float) -> 
 
 
 def _timed(device: torch.device, work: Callable[[], None]) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     start = time.perf_counter()
     work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.perf_counter() - start
 
 

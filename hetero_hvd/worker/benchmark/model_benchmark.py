@@ -19,11 +19,12 @@ from hetero_hvd.messages.launch import BenchmarkSettings, WorkerLaunch
 from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.probes.gpu.nvml import survey
 from hetero_hvd.probes.machine.hardware import allowed_cores
+from hetero_hvd.worker import accelerator
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
 from hetero_hvd.worker.recovery.workload import Workload
-from hetero_hvd.worker.session.self_description import describe_device, device_uuid, software
+from hetero_hvd.worker.session.self_description import describe_device, software
 from hetero_hvd.worker.session.worker_context import device
 from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.pipeline import Pipeline
@@ -77,10 +78,10 @@ def cache_key(own: torch.device, **more: str) -> dict[str, str]:
         own: The device.
         more: What else it depends on.
     """
-    driver = (survey().driver_version or "") if own.type == "cuda" else ""
+    driver = (survey().driver_version or "") if accelerator.is_nvidia(own) else ""
     return {
         "device": describe_device(own),
-        "uuid": device_uuid(own),
+        "uuid": accelerator.uuid_of(own),
         "driver": driver,
         "cores": f"{allowed_cores():g}",
         **software(own),

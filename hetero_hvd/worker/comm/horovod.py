@@ -19,10 +19,12 @@ import torch
 
 from hetero_hvd.errors import JobError, TransientError, WorkerLostError
 from hetero_hvd.probes.horovod_build import corrections
+from hetero_hvd.worker.accelerator import is_accelerator
 from hetero_hvd.worker.comm.instruments import HorovodIntrospection
 from hetero_hvd.worker.comm.operation_log import OperationLog
 from hetero_hvd.worker.comm.single_process import SingleProcess
 from hetero_hvd.worker.comm.sockets import connections, cut, open_sockets
+from hetero_hvd.worker.comm.staging import StagedSum, Staging
 
 MIN_POLL_SECONDS, MAX_POLL_SECONDS, POLL_RATIO = 0.0002, 0.002, 1 / 32
 """Between two looks at an operation under way: this part of the time waited so far, within bounds.
@@ -122,6 +124,9 @@ class Collective(Protocol):
     def is_done(self, handle: Handle) -> bool:
         """Whether `wait` would return, or fail, at once."""
 
+    def start_staged(self) -> None:
+        """Start what waits for a device, which takes until that has come so far."""
+
     def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
         """Copy rank `root`'s 1-D tensor into everybody's, in place."""
 
@@ -151,6 +156,7 @@ class HorovodCollective:
         self.instruments = HorovodIntrospection(hvd)
         self._before = open_sockets()
         self._own: dict[int, int] | None = None
+        self._staging = Staging()
         self._cutting = threading.Lock()
         self.generation = 0
         self.rank = 0
@@ -215,6 +221,7 @@ class HorovodCollective:
         with self._cutting:  # what is meant for this rendezvous must not hit the next one
             self.generation += 1
         self.operations.forget()
+        self._staging.forget()
         self._hvd.shutdown()
         self.cut()  # the stock Horovod leaves most of them open: others would wait for this worker
         self.start()
@@ -232,7 +239,15 @@ class HorovodCollective:
                 cut(new if self._own is None else self._own, except_port=port)
 
     def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
-        """Start `hvd.allreduce_async_` with `op=Sum`; equal names and shapes on all ranks."""
+        """Start `hvd.allreduce_async_` with `op=Sum`; equal names and shapes on all ranks.
+
+        From a device that Horovod cannot use the tensor goes through the host's memory.
+        """
+        if is_accelerator(tensor.device) and self.instruments.backend_of(tensor) == "gloo":
+            return self._staging.begin(tensor, lambda host: self._sum_async(host, name))
+        return self._sum_async(tensor, name)
+
+    def _sum_async(self, tensor: torch.Tensor, name: str) -> Pending:
         reduce, total = self._hvd.allreduce_async_, self._hvd.Sum
         handle = self._submitted(lambda: reduce(tensor, name=name, op=total))
         return self._launched(handle, "allreduce", tensor)
@@ -250,9 +265,17 @@ class HorovodCollective:
 
     def wait(self, handle: Handle) -> torch.Tensor:
         """Sleep until it is done, so that a waiting worker leaves its core to a computing one."""
+        self.start_staged()
+        if not isinstance(handle, StagedSum):
+            return self._wait(handle)
+        if handle.fault:
+            raise Interrupted(handle.fault)
+        self._wait(handle.handle)
+        return handle.write_back()
+
+    def _wait(self, handle: Pending) -> torch.Tensor:
         if handle.result is not None:
-            result: torch.Tensor = handle.result
-            return result
+            return handle.result
         if not handle.fault and handle.generation != self.generation:
             handle.fault = "the rendezvous of this operation is over"
         if handle.fault:
@@ -260,12 +283,12 @@ class HorovodCollective:
         if self._spins:
             self._poll(handle)
         try:
-            handle.result = result = self._hvd.synchronize(handle.number)
+            handle.result = self._hvd.synchronize(handle.number)
         except self._hvd.HorovodInternalError as error:
             handle.fault = str(error)
             raise _translated(error) from error
-        self.operations.done(handle, getattr(result, "nbytes", None))
-        return result
+        self.operations.done(handle, getattr(handle.result, "nbytes", None))
+        return handle.result
 
     def _poll(self, handle: Handle) -> None:
         began_at = time.perf_counter()
@@ -285,9 +308,16 @@ class HorovodCollective:
 
     def is_done(self, handle: Handle) -> bool:
         """Ask Horovod, unless the end is known."""
+        if isinstance(handle, StagedSum):
+            self._staging.start_ready()
+            return bool(handle.fault) or (handle.handle is not None and self.is_done(handle.handle))
         if handle.result is not None or handle.fault or handle.generation != self.generation:
             return True
         return bool(self._hvd.poll(handle.number))
+
+    def start_staged(self) -> None:
+        """Start each sum of a device's tensor as soon as that has arrived on the host."""
+        self._staging.start_all()
 
     def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
         """Broadcast in chunks, in place."""

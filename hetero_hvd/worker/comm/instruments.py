@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from hetero_hvd.worker.accelerator import has_nccl
+
 
 class HorovodIntrospection:
     """Measures Horovod, and lets it measure itself.
@@ -20,7 +22,7 @@ class HorovodIntrospection:
 
     def backend_of(self, tensor: torch.Tensor) -> str:
         """What moves this tensor: `gloo` or `nccl`."""
-        return "nccl" if tensor.is_cuda and self._hvd.nccl_built() else "gloo"
+        return "nccl" if has_nccl(tensor.device) and self._hvd.nccl_built() else "gloo"
 
     def operate(self, op: str, tensor: torch.Tensor, name: str, options: dict[str, Any]) -> int:
         """Start an operation by its name in Horovod; reductions are sums.

@@ -50,5 +50,8 @@ class SingleProcess:
         """Always."""
         return True
 
+    def start_staged(self) -> None:
+        """Nothing has to travel."""
+
     def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
         """Everybody has it."""

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hetero_hvd.worker.accelerator import generators as accelerator_generators
+
 MAX_OBJECTS, MAX_ITEMS = 20_000, 100
 """How many objects are looked at, and how many items of each collection."""
 
@@ -94,7 +96,7 @@ def _global_generators() -> set[int]:
     legacy = np.random.mtrand._rand  # noqa: SLF001 - what `numpy.random.rand` draws from
     mine = random._inst  # noqa: SLF001 - the same for `random`
     known = [torch.default_generator, legacy, legacy._bit_generator, mine]  # noqa: SLF001
-    return {id(generator) for generator in (*known, *torch.cuda.default_generators)}
+    return {id(generator) for generator in (*known, *accelerator_generators())}
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - anything

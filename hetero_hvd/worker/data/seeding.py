@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from hetero_hvd.core.data.grains import Stream, seed_of
+from hetero_hvd.worker import accelerator
 
 
 def seed_all(seed: int) -> None:
-    """Seed the global generators of Python, NumPy and torch (for CPU and CUDA).
+    """Seed the global generators of Python, NumPy and torch (for all devices).
 
     Args:
         seed: 64 bits.
@@ -24,8 +25,7 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the generator that scripts use
     # `torch.manual_seed` formats a traceback for each kind of device: a millisecond.
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(seed)
+    accelerator.seed_all(seed)
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def own_course(seed: int | None = None) -> Iterator[None]:
         seed: Where they start; None: where they are.
     """
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
-    on_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    on_devices = accelerator.random_states()
     if seed is not None:
         seed_all(seed)
     try:
@@ -45,8 +45,7 @@ def own_course(seed: int | None = None) -> Iterator[None]:
         torch.set_rng_state(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
         random.setstate(states[2])
-        if on_devices:
-            torch.cuda.set_rng_state_all(on_devices)
+        accelerator.restore_random_states(on_devices)
 
 
 @dataclass(frozen=True)

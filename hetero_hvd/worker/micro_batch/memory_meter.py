@@ -5,26 +5,27 @@ from __future__ import annotations
 import ctypes
 import gc
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 
 from hetero_hvd.probes.machine.memory import MemoryUse, host_memory, reset_host_peak
+from hetero_hvd.worker import accelerator
 
 
 def free_memory() -> None:
     """Give back what nobody uses, to the device or to the system."""
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    accelerator.empty_cache()
     with suppress(OSError, AttributeError):  # another libc keeps it
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def device_memory_bytes(device: torch.device) -> float:
     """All memory of a GPU; 0 on the CPU, where its size says nothing about the speed."""
-    if device.type != "cuda":
+    if not accelerator.is_accelerator(device):
         return 0.0
-    return float(torch.cuda.get_device_properties(device).total_memory)
+    return float(accelerator.total_memory_bytes(device))
 
 
 class MemoryMeter:
@@ -44,8 +45,8 @@ class MemoryMeter:
 
     def restart(self) -> None:
         """From now on only new peaks count."""
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
+        if accelerator.is_accelerator(self._device):
+            accelerator.restart_peak(self._device)
             return
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)  # what the last size left would hide this one's peak
@@ -53,13 +54,8 @@ class MemoryMeter:
 
     def read(self) -> MemoryUse:
         """Look; tens of microseconds."""
-        if self._device.type != "cuda":
+        if not accelerator.is_accelerator(self._device):
             return host_memory(self._node_limit_bytes)
-        used = torch.cuda.memory_allocated(self._device)
-        free, _ = torch.cuda.mem_get_info(self._device)
-        limit = free + torch.cuda.memory_reserved(self._device)
-        return MemoryUse(
-            used_bytes=used,
-            peak_bytes=torch.cuda.max_memory_allocated(self._device),
-            limit_bytes=min(limit, self._node_limit_bytes or limit),
-        )
+        use = accelerator.memory_use(self._device)
+        limit_bytes = min(use.limit_bytes, self._node_limit_bytes or use.limit_bytes)
+        return replace(use, limit_bytes=limit_bytes)

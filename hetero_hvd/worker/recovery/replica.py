@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from hetero_hvd.errors import UserError, first_line
+from hetero_hvd.worker.accelerator import is_accelerator
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.recovery.plain import TensorMap, leaves, put_together, take_apart
 
@@ -293,7 +294,7 @@ def _weighted_bits(tensor: torch.Tensor) -> torch.Tensor:
         flat = flat.to(torch.uint8)
     integers = {1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32)
     flat = flat.view(integers)
-    if not flat.is_cuda:
+    if not is_accelerator(flat.device):
         return _weighted_on_host(flat.cpu().numpy())
     sums = []
     for piece in flat.split(CHUNK_ELEMENTS):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hetero_hvd.worker.accelerator import is_accelerator
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import broadcast_bytes
 from hetero_hvd.worker.recovery.plain import KIND, PARTS, put_together
@@ -53,7 +54,7 @@ def copy_state(
         is_mine = collective.rank == source
         bodies = [_bytes_of(tensors[n])[cut] for n, cut in piece] if is_mine or is_taken else []
         buffer = scratch[: sum(cut.stop - cut.start for _, cut in piece)]
-        if len(bodies) == 1 and not bodies[0].is_cuda:
+        if len(bodies) == 1 and not is_accelerator(bodies[0].device):
             buffer = bodies.pop()
         mine = buffer.split([len(body) for body in bodies]) if bodies else ()
         if is_mine:

@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset
 
 from hetero_hvd.core.numerics.fixed_point import MAX_NARROW_GRAINS, NARROW, WIDE, FixedPoint
 from hetero_hvd.errors import UserError
+from hetero_hvd.worker.accelerator import is_nvidia, numeric_facts
 from hetero_hvd.worker.step.staleness import staleness_of
 from hetero_hvd.worker.step.training_mode import Script
 
@@ -91,14 +92,7 @@ def numerics() -> dict[str, Any]:
         "matmul": torch.get_float32_matmul_precision(),
         "onednn": torch.backends.mkldnn.enabled,
     }
-    if torch.cuda.is_available():
-        facts |= {
-            "gpu": torch.cuda.get_device_name(),
-            "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(),
-            "tf32": torch.backends.cudnn.allow_tf32,
-        }
-    return facts
+    return facts | numeric_facts()
 
 
 def _cpu_model() -> str:
@@ -156,7 +150,7 @@ def refuse_model(model: torch.nn.Module) -> None:
 
 
 def _be_deterministic(model: torch.nn.Module) -> None:
-    if any(parameter.is_cuda for parameter in model.parameters()):
+    if any(is_nvidia(parameter.device) for parameter in model.parameters()):
         variable = "CUBLAS_WORKSPACE_CONFIG"
         if os.environ.get(variable) not in {":4096:8", ":16:8"}:
             raise UserError(f"reproducible: set {variable}=:4096:8 before the script starts")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from hetero_hvd.core.versions import NCCL
+from hetero_hvd.core.versions import CUDA, NCCL
+from hetero_hvd.worker import accelerator
 from hetero_hvd.worker.comm.horovod import nccl_version
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -24,9 +25,9 @@ def software(device: torch.device) -> dict[str, str]:
     nccl = nccl_version()
     found = {
         "python": platform.python_version(),
-        "cuda": torch.version.cuda or "",
+        CUDA: accelerator.toolkit_version(),
         "nccl": nccl,
-        "reduction": NCCL if nccl and device.type == "cuda" else "host memory",
+        "reduction": NCCL if nccl and accelerator.has_nccl(device) else "host memory",
     }
     for package in ("hetero_hvd", "horovod", "torch"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -36,19 +37,11 @@ def software(device: torch.device) -> dict[str, str]:
 
 def describe_device(device: torch.device) -> str:
     """The device's model; for a CPU, with the number of threads that compute."""
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
+    if accelerator.is_accelerator(device):
+        return accelerator.name_of(device)
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:
         lines = []
     name = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "CPU")
     return f"{name}, {torch.get_num_threads()} threads"
-
-
-def device_uuid(device: torch.device) -> str:
-    """The GPU's identity as NVML has it; empty for a CPU, or where torch does not tell."""
-    if device.type != "cuda":
-        return ""
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return "" if uuid is None else f"GPU-{uuid}"

@@ -20,6 +20,7 @@ from hetero_hvd.discovery.machine import machine_identity
 from hetero_hvd.errors import InvariantError, UserError, WorkerFault, WorkerLostError
 from hetero_hvd.exit_codes import EXIT_CUT_OFF, EXIT_TERMINATED
 from hetero_hvd.messages import Finished, FromWorker, Leaving
+from hetero_hvd.worker.accelerator import own_device, uuid_of
 from hetero_hvd.worker.comm.horovod import (
     Collective,
     HostUpdates,
@@ -37,7 +38,7 @@ from hetero_hvd.worker.session.launch_settings import (
     unknown_variables,
 )
 from hetero_hvd.worker.session.plan_source import DriverPlanner, LocalPlanner, Planner
-from hetero_hvd.worker.session.self_description import describe_device, device_uuid, software
+from hetero_hvd.worker.session.self_description import describe_device, software
 
 logger = logging.getLogger(__name__)
 
@@ -323,13 +324,10 @@ def init(*, progress: Callable[[], int] = lambda: 0) -> WorkerContext:
 def device() -> torch.device:
     """The device that this worker computes on.
 
-    Under our driver each worker sees its own GPU only (`CUDA_VISIBLE_DEVICES`); under `horovodrun`
+    Under our driver each worker sees its own GPU only; under `horovodrun`
     the GPU with the worker's local rank is taken. Without a GPU: the CPU. Does not need `init`.
     """
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    index = local_rank() % torch.cuda.device_count()
-    return torch.device("cuda", index)
+    return own_device(local_rank())
 
 
 def check_interface(settings: LaunchSettings) -> None:
@@ -367,6 +365,6 @@ def _introduction() -> dict[str, Any]:
     return {
         "versions": software(own),
         "device": describe_device(own),
-        "device_uuid": device_uuid(own),
+        "device_uuid": uuid_of(own),
         "machine_id": machine_identity(),
     }

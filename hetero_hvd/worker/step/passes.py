@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import torch
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.probes.phase_clock import Event, PhaseClock
+from hetero_hvd.probes.phase_clock import DeviceClock, PhaseClock
+from hetero_hvd.worker.accelerator import DeviceEvent, is_accelerator
 from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.micro_batch.split import split, to_device
@@ -42,7 +44,7 @@ class Passes:
     ) -> None:
         self.device = device
         self.sizing = sizing
-        self.clock = PhaseClock(_device_event if device.type == "cuda" else None)
+        self.clock = PhaseClock(_event_maker(device) if is_accelerator(device) else None)
         self.emulation: Emulation | None = None
         self.num_samples = 0
         self.is_last = False
@@ -116,5 +118,5 @@ class Passes:
                 self.emulation.hold(self._began_at, num_samples, is_last=is_last)
 
 
-def _device_event() -> Event:
-    return cast("Event", torch.cuda.Event(enable_timing=True))
+def _event_maker(device: torch.device) -> DeviceClock:
+    return cast("DeviceClock", partial(DeviceEvent, device, is_timed=True))

@@ -178,6 +178,7 @@ class StepReduction:
         Raises:
             Interrupted: The rendezvous broke.
         """
+        collective.start_staged()  # before the loss is read, which waits for the device
         loss = float(self._weighted_loss)
         digest = self._registered.digest(part.epoch, part.step_in_epoch)
         facts = [self._weight, loss, is_urgent, *counts, *digest]

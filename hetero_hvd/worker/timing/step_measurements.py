@@ -11,7 +11,7 @@ from hetero_hvd.probes.kernel.contention import ContentionMeter
 from hetero_hvd.probes.kernel.memory_stalls import MemoryStallMeter
 from hetero_hvd.probes.kernel.throttling import ThrottleMeter
 from hetero_hvd.probes.phase_clock import PhaseClock
-from hetero_hvd.worker.session.self_description import device_uuid
+from hetero_hvd.worker.accelerator import is_nvidia, uuid_of
 from hetero_hvd.worker.session.worker_context import WorkerContext, device
 from hetero_hvd.worker.timing.gpu_utilization import DeviceUse
 from hetero_hvd.worker.timing.named_phases import named_times
@@ -108,7 +108,8 @@ class StepProfile:
                 )
             )
         if self._use is None:
-            self._use = DeviceUse(device_uuid(device()))
+            own = device()
+            self._use = DeviceUse(uuid_of(own) if is_nvidia(own) else "")
         if (ratio := self._use.news()) is not None:
             context.client.send(
                 DeviceUsed(worker=context.settings.worker, step=step, utilization_ratio=ratio)

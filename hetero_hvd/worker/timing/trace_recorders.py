@@ -8,6 +8,7 @@ from typing import Protocol, cast
 
 import torch
 
+from hetero_hvd.worker.accelerator import profiler_activities
 from hetero_hvd.worker.comm.instruments import HorovodIntrospection
 
 MAX_BYTES = 64 * 2**20
@@ -41,10 +42,7 @@ class ProfilerWindow:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._profiler = torch.profiler.profile(activities=activities)
+        self._profiler = torch.profiler.profile(activities=profiler_activities())
         self._profiler.start()
 
     def is_full(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.worker.accelerator import DeviceEvent, is_accelerator
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.data.stateful import Stateful
@@ -53,7 +54,7 @@ class RoundStep:
         self._staleness = staleness
         self._exponent = _lr_exponent(script.options.wait_free_lr, script.optimizer)
         self._is_open = False
-        self._chunk_end: torch.cuda.Event | None = None
+        self._chunk_end: DeviceEvent | None = None
 
     @property
     def in_flight(self) -> deque[InFlightStep]:
@@ -123,18 +124,18 @@ class RoundStep:
         """A chunk is computed; a round is full at its limit, or when nobody has to wait for it."""
         passes, rounds = self.passes, self._rounds
         rounds.chunk_done(passes.part.num_samples)
-        if passes.device.type == "cuda":
+        if is_accelerator(passes.device):
             self._keep_pace()
         passes.hold(rounds.num_samples, is_last=False)
         return rounds.is_full(lambda: self._may_submit(collective))
 
     def _keep_pace(self) -> None:
         """Let the device have one chunk ahead, no more: what is counted has to be computed."""
-        before, self._chunk_end = self._chunk_end, torch.cuda.Event()
-        self._chunk_end.record(torch.cuda.current_stream(self.passes.device))
+        before, self._chunk_end = self._chunk_end, DeviceEvent(self.passes.device)
+        self._chunk_end.record()
         if before is not None:
             with self.passes.clock.phase("backward"):
-                before.synchronize()
+                before.wait()
 
     def _may_submit(self, collective: Collective) -> bool:
         flights = self._sums.in_flight

@@ -329,8 +329,10 @@ def test_each_slot_has_its_own_gpu():
     node = NodeConfig(name="a", devices=("GPU-1", "GPU-2"))
     order = launch_order(node, 1, ("x.py",), {})
     assert (order.environment["CUDA_VISIBLE_DEVICES"], order.gpu) == ("GPU-2", None)
+    assert order.environment["ZE_AFFINITY_MASK"] == "GPU-2"
     order = launch_order(NodeConfig(name="a", devices=()), 0, ("x.py",), {})
     assert (order.environment["CUDA_VISIBLE_DEVICES"], order.gpu) == ("", None)
+    assert "gpu" not in order.environment["ONEAPI_DEVICE_SELECTOR"]
     order = launch_order(NodeConfig(name="a", slots=2), 1, ("x.py",), {})
     assert order.gpu == 1
     assert "CUDA_VISIBLE_DEVICES" not in order.environment

@@ -24,6 +24,7 @@ import torch
 
 from hetero_hvd.errors import UserError, first_line
 from hetero_hvd.messages.launch import CheckpointSettings
+from hetero_hvd.worker import accelerator
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
 from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, CheckpointStore, Manifest
 from hetero_hvd.worker.recovery.replica import Replica, Unreadable, unpacked
@@ -296,8 +297,8 @@ def _randomness() -> dict[str, Any]:
         "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
         "torch": torch.get_rng_state(),
     }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state_all()
+    if states := accelerator.random_states():
+        state["accelerators"] = states
     return state
 
 
@@ -309,5 +310,4 @@ def _restore_randomness(state: dict[str, Any]) -> None:
     kind, keys, *rest = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
     torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available() and len(state.get("cuda", [])) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    accelerator.restore_random_states(state.get("accelerators", []))
