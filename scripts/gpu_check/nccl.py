@@ -1,0 +1,41 @@
+"""Part `nccl`: a Horovod with NCCL is built and adds up on one card; never run among several."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from gpu_check.installing import offline, pip
+from gpu_check.site import PART_SECONDS, PLACE, Check, CheckError, Figure, Site, Skipped
+
+HEADERS = ("/usr/include", "/usr/local/cuda/include", "/usr/local/include")
+CODE = """
+import torch, horovod.torch as hvd
+hvd.init()
+total = hvd.allreduce(torch.full((1000,), 3.0, device="cuda"), op=hvd.Sum)
+assert total.is_cuda and total.eq(3.0).all()
+print(hvd.nccl_built())
+"""
+
+
+def build(site: Site) -> Figure:
+    """Build it into a virtual environment of its own, and let one process add up on its card."""
+    if shutil.which("nvcc") is None:
+        raise Skipped("no nvcc on PATH")
+    if not any(Path(folder, "nccl.h").is_file() for folder in HEADERS):
+        raise Skipped(f"no nccl.h in {', '.join(HEADERS)}")
+    place, log = PLACE / "venv-nccl", PLACE / "nccl.log"
+    command = [site.python, "-m", "venv", "--clear", "--system-site-packages", str(place)]
+    site.run(command, log=log, seconds=60)
+    own = Site(device=site.device, python=str(place / "bin/python"), began_at=site.began_at)
+    site.run([*pip(own), "cmake", "setuptools", "wheel", "cloudpickle"], log=log, **offline())
+    make = [own.python, "scripts/horovod/build_wheel.py", "--gpu", "nccl"]
+    wheel = own.run(make, log=log, seconds=PART_SECONDS, **offline()).split()[-1]
+    own.run([*pip(own), wheel], log=log, **offline())
+    version = own.run([own.python, "-c", CODE], log=log).split()[-1]
+    if version == "0":
+        raise CheckError("Horovod was built without NCCL all the same")
+    return Figure(float(version), "NCCL_VERSION_CODE", {"wheel": Path(wheel).name})
+
+
+CHECKS = {"one-card": Check(build, "Horovod with NCCL is built and adds up", needs_card=True)}

@@ -1,0 +1,110 @@
+"""Part `speed`: traces, the profile's cost, the share of the ideal, and what staging costs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+import statistics
+from typing import Any
+
+from gpu_check.clusters import ALL, CPUS, Run, node, train
+from gpu_check.site import Check, CheckError, Figure, Site, at_least, at_most
+
+MODEL = {"precision": "float32", "width": 1024, "depth": 4, "batch": 1024, "keeps": False}
+SIZES = {"1 M": (512, 4), "8 M": (1400, 4), "64 M": (4000, 4)}
+"""Parameters to width and depth."""
+
+MAX_PROFILE_SECONDS = 0.0005
+"""Of each step; on a CPU 0.1 to 0.3 ms: docs/limitations.md."""
+
+LEAST_OF_IDEAL = 0.5
+WORKLOAD = ("python", "-m", "benchmarks.workloads.profile")
+
+
+def kernels(site: Site) -> Figure:
+    """A trace of the card's worker holds the kernels that ran on it."""
+    flags = ["--trace-steps", "6:9", "--trace-workers", "card:0"]
+    run = train(site, "traces", flags=flags, nodes=("card", "cpu1"), **(MODEL | {"epochs": 4}))
+    files = sorted((run.folder / "out" / "traces").glob("card-0*.trace.json.gz"))
+    if not files:
+        raise CheckError(f"no trace was written: see {run.folder}")
+    with gzip.open(files[0]) as file:
+        events = json.load(file)["traceEvents"]
+    number = sum(event.get("cat") == "kernel" for event in events)
+    phases = sum(event.get("name") in {"forward", "backward"} for event in events)
+    at_least(number, 1, "kernels in the trace")
+    at_least(phases, 1, "phases in the trace")
+    return Figure(float(number), "kernels", {"events": len(events), "phases": phases})
+
+
+def profile(site: Site) -> Figure:
+    """The time that every call of the profile takes, in a training of small steps."""
+    job = {"batch_size": 512, "num_steps": 60}
+    run = train(site, "profile", nodes=("card",), script=WORKLOAD, **job)
+    rows = json.loads((run.folder / "result.json").read_text())[10:]
+    own = statistics.median(row[1] for row in rows)
+    step = statistics.median(row[0] for row in rows)
+    if site.has_card:
+        at_most(own, MAX_PROFILE_SECONDS, "seconds of the profile in a step")
+    at_most(own / step, 0.5, "part of a step that the profile takes")
+    return Figure(1e3 * own, "ms of a step", {"step_ms": 1e3 * step, "share": own / step})
+
+
+def samples_per_second(run: Run, batch: int) -> float:
+    """In the second half of a training."""
+    left = next(iter(run.left.values()), None)
+    if left is None:
+        raise CheckError(f"nobody came to the end: see {run.folder}")
+    seconds = left["step_seconds"]
+    return batch / statistics.median(seconds[len(seconds) // 2 :])
+
+
+def ideal(site: Site) -> Figure:
+    """Samples per second of all, beside the sum of what card and CPU workers do by themselves."""
+    job = MODEL | {"epochs": 15, "steps_per_epoch": 8}
+    names = {"card": ("card",), "cpus": CPUS, "all": ALL}
+    found = {
+        name: samples_per_second(train(site, f"ideal-{name}", nodes=nodes, **job), MODEL["batch"])
+        for name, nodes in names.items()
+    }
+    share = found["all"] / (found["card"] + found["cpus"])
+    at_least(share, LEAST_OF_IDEAL, "share of the ideal")
+    return Figure(share, "of the ideal", found)
+
+
+def staged(site: Site) -> Figure:
+    """Part of a step in which a worker waits for sums through the host's memory, by model size.
+
+    Two workers of one card are equally fast, so that the wait is not for the other's compute.
+    """
+    equal = {"emulate": {"relative_speed": 1.0}}
+    nodes = [node(site, name, **equal) for name in ("card1", "card2")]
+    found: dict[str, Any] = {}
+    for size, (width, depth) in SIZES.items():
+        job = MODEL | {"width": width, "depth": depth, "epochs": 8}
+        run = train(site, f"staged-{width}", nodes=nodes, **job)
+        found[size] = waited_share(run)
+    largest = max(found.values())
+    at_most(largest, 0.95, "part of a step that is waited")
+    return Figure(largest, "of a step, at most", found)
+
+
+def waited_share(run: Run) -> float:
+    """Exposed waits for sums, as a part of the steps, from the run's records."""
+    with sqlite3.connect(run.folder / "out" / "run.sqlite") as database:
+        (waited, steps) = database.execute(
+            "SELECT min(waited), max(steps) FROM (SELECT sum(comm_wait_seconds) AS waited, "
+            "sum(step_seconds) AS steps FROM rollups GROUP BY worker)"
+        ).fetchone()
+    if not steps:
+        raise CheckError(f"no step was recorded: see {run.folder}")
+    return float(waited / steps)
+
+
+CHECKS = {
+    "traces": Check(kernels, "traces hold the card's kernels", needs_card=True),
+    "profile": Check(profile, "what the profile takes of a step"),
+    "ideal": Check(ideal, "speed of all beside the sum of their speeds", needs_card=True),
+    "staging": Check(staged, "staged sums' part of a step", needs_card=True),
+}
