@@ -62,7 +62,7 @@ def samples_per_second(run: Run, batch: int) -> float:
 
 def ideal(site: Site) -> Figure:
     """Samples per second of all, beside the sum of what card and CPU workers do by themselves."""
-    job = MODEL | {"epochs": 15, "steps_per_epoch": 8}
+    job = MODEL | {"epochs": 6, "steps_per_epoch": 8}
     names = {"card": ("card",), "cpus": CPUS, "all": ALL}
     found = {
         name: samples_per_second(train(site, f"ideal-{name}", nodes=nodes, **job), MODEL["batch"])
