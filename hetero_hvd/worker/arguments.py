@@ -52,12 +52,7 @@ def check_loader(loader: Any) -> None:  # noqa: ANN401 - whatever the script giv
             f"the loader is {kind_of(loader)}: must be a torch.utils.data.DataLoader, whose "
             "batch_size is the global batch size"
         )
-    if loader.batch_size is None and loader.batch_sampler is not None:
-        raise UserError(
-            "the DataLoader has a batch_sampler, whose batches cannot be divided among workers: "
-            "give it the global batch size (batch_size=), shuffle= and drop_last= instead"
-        )
-    if loader.batch_size is None:
+    if loader.batch_sampler is None:
         raise UserError("the DataLoader has no batch_size: give it the global batch size")
 
 

@@ -143,9 +143,7 @@ class TrainerOptions(TypedDict, total=False):
     wait_free_lr: LearningRateRule
 
 
-def step_options(
-    given: TrainerOptions, job: JobSettings, *, loader_batch_size: int | None
-) -> StepOptions:
+def step_options(given: TrainerOptions, job: JobSettings, *, loader_batch_size: int) -> StepOptions:
     """The options that a script gives; micro-batches bound the memory where batches accumulate.
 
     Args:
@@ -175,7 +173,7 @@ def step_options(
         raise UserError(f"grain={own.grain}: only with reproducible=True")
     if options.accumulation_steps > 1 and not options.micro_batch_size and mode == SYNCHRONOUS:
         options = replace(options, micro_batch_size=loader_batch_size)
-    global_batch_size = (loader_batch_size or 0) * options.accumulation_steps
+    global_batch_size = loader_batch_size * options.accumulation_steps
     if options.equal_micro_batches and global_batch_size % options.undivided:
         raise UserError(
             f"equal_micro_batches: the global batch of {global_batch_size} samples must be a "

@@ -16,6 +16,7 @@ from hetero_hvd.worker import arguments
 from hetero_hvd.worker.after_step import AfterStep
 from hetero_hvd.worker.benchmark.model_benchmark import open_state
 from hetero_hvd.worker.comm.horovod import Interrupted
+from hetero_hvd.worker.data.samplers import Sampling
 from hetero_hvd.worker.data.share_loader import ShareLoader, Slice
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.evaluation import Evaluations, Metrics
@@ -89,13 +90,14 @@ class Trainer:
         arguments.check_extra_state(extra_state or {})
         arguments.check_scheduler(scheduler, scheduler_interval, optimizer)
         settings = read_launch_settings()
-        own = step_options(options, settings.launch.job, loader_batch_size=loader.batch_size)
+        sampling = Sampling(loader, seed)
+        own = step_options(options, settings.launch.job, loader_batch_size=sampling.batch_size)
         self._model = model.to(device())
         self._schedule = Schedule(scheduler, scheduler_interval)
-        script = Script(model, optimizer, loader, own, seed, device(), settings)
+        script = Script(model, optimizer, loader, sampling, own, seed, device(), settings)
         mode = self._mode = open_mode(script)
         division = {"accumulation_steps": own.accumulation_steps, "undivided": own.undivided}
-        self._loader = ShareLoader(loader, seed=seed, grain=mode.grain, **division)
+        self._loader = ShareLoader(loader, sampling, seed=seed, grain=mode.grain, **division)
         self._step = mode.make_step(self._loader)
         self._pipeline = Pipeline(self._step, mode, self._applied)
         self._result = StepResult()

@@ -1,4 +1,4 @@
-"""A small training with everything that the reproducible mode has to seed or to add up.
+"""A small training with all that the reproducible mode has to seed, draw or add up.
 
 Usage: reproducible.py EPOCHS [WORKERS]; with so many workers its steps are slow, so that the
 training is not over before another one joins.
@@ -9,7 +9,7 @@ import time
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 import hetero_hvd
 
@@ -32,9 +32,9 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.Linear(16, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-trainer = hetero_hvd.Trainer(
-    model, optimizer, DataLoader(Noisy(), batch_size=64, shuffle=True), reproducible=True, grain=8
-)
+sampler = WeightedRandomSampler([1.0 + index % 5 for index in range(512)], 512)
+loader = DataLoader(Noisy(), batch_size=64, sampler=sampler)
+trainer = hetero_hvd.Trainer(model, optimizer, loader, reproducible=True, grain=8)
 for _ in trainer.epochs(int(sys.argv[1])):
     for x, y in trainer.batches():
         time.sleep(0.3 if sys.argv[2:] == [str(trainer.num_workers)] else 0.02)

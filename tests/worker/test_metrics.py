@@ -9,12 +9,10 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     IterableDataset,
-    SequentialSampler,
-    SubsetRandomSampler,
     TensorDataset,
+    WeightedRandomSampler,
 )
 
 from hetero_hvd import Trainer, UserError
@@ -62,13 +60,9 @@ METRICS = {
 SETS = {
     "list": ([1], "the loader is a list: must be a torch.utils.data.DataLoader"),
     "stream": (DataLoader(Stream(), 4), "evaluation needs a dataset with a length"),
-    "part": (
-        DataLoader(DATA, 4, sampler=SubsetRandomSampler([1, 2])),
-        "put what it selects into the dataset",
-    ),
-    "batches": (
-        DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False)),
-        "has a batch_sampler, whose batches cannot be divided among workers",
+    "weighted": (
+        DataLoader(DATA, 4, sampler=WeightedRandomSampler([1.0], 1)),
+        "leaves samples out or takes them several times: to evaluate, leave it out",
     ),
     "nothing": (DataLoader([], 4), "the loader to evaluate has no samples"),
 }

@@ -9,13 +9,9 @@ import torch
 from rendezvous import Hub, run_together
 from torch import nn
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     IterableDataset,
-    RandomSampler,
-    SequentialSampler,
     TensorDataset,
-    WeightedRandomSampler,
 )
 
 from hetero_hvd import Trainer, UserError
@@ -43,11 +39,6 @@ def new_trainer(model=None, optimizer=None, loader=None, **options):
     model = model or nn.Linear(3, 1)
     loader = DataLoader(DATA, 4) if loader is None else loader
     return Trainer(model, optimizer or sgd(model), loader, **options)
-
-
-def loader_with(sampler):
-    """A loader whose sampler is the script's own."""
-    return DataLoader(DATA, 4, sampler=sampler)
 
 
 LINEAR, OTHER = nn.Linear(3, 1), nn.Linear(3, 1)
@@ -104,17 +95,6 @@ REFUSED = {
         {"loader": DataLoader(DATA, batch_size=None)},
         "give it the global batch size",
     ),
-    "batch sampler": (
-        {"loader": DataLoader(DATA, batch_sampler=BatchSampler(SequentialSampler(DATA), 4, False))},
-        "give it the global batch size",
-    ),
-    "weighted": (
-        {"loader": loader_with(WeightedRandomSampler([1.0] * 12, 12))},
-        "WeightedRandomSampler, which is not supported: leave it out and weigh the loss instead",
-    ),
-    "replacement": ({"loader": loader_with(RandomSampler(DATA, replacement=True))}, "must be none"),
-    "part": ({"loader": loader_with(RandomSampler(DATA, num_samples=5))}, "must be none"),
-    "list": ({"loader": loader_with([3, 1, 2])}, "sampler is a list: must be none"),
     "stream": ({"loader": DataLoader(Stream(), 4, num_workers=1)}, "set num_workers=0"),
     "nothing": ({"loader": DataLoader([], 4)}, "the training loader has no samples"),
     "less than a step": (

@@ -25,6 +25,7 @@ class Stream(IntEnum):
     METRICS = 7
     AFTER_STEP = 8
     TRIAL = 9
+    SAMPLER = 10
 
 
 def divide(total: int, shares: Sequence[int], *, grain: int) -> tuple[int, ...]:

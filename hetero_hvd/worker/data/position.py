@@ -15,10 +15,12 @@ class Order:
 
     Attributes:
         global_batch_size: Samples in a step: the loader's `batch_size` times `accumulation_steps`.
-        num_samples: Of the dataset; -1 for a stream.
+            With a batch sampler the number of its batches in a step.
+        num_samples: In an epoch; -1 for a stream. With a batch sampler the number of its batches.
         is_shuffled: Whether the order is drawn anew for each epoch.
         seed: Of that order.
         drop_last: Whether a last, smaller batch is left out.
+        sampler: What draws the order, with a digest; "" where seed and length alone decide.
     """
 
     global_batch_size: int = 0
@@ -26,6 +28,7 @@ class Order:
     is_shuffled: bool = False
     seed: int = 0
     drop_last: bool = False
+    sampler: str = ""
 
     @property
     def facts(self) -> dict[str, object]:
@@ -37,6 +40,7 @@ class Order:
             "shuffle": self.is_shuffled,
             "seed": self.seed,
             "drop_last": self.drop_last,
+            "sampler": self.sampler or "none",
         }
 
 
@@ -101,8 +105,11 @@ class Position:
         self.evaluations = []
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it as plain data."""
-        return asdict(self)
+        """All of it as plain data; without what few need, which is as before there was such."""
+        state = asdict(self)
+        if not self.order.sampler:
+            del state["order"]["sampler"]
+        return state
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take over another worker's position, or an earlier one."""
@@ -130,7 +137,7 @@ class Position:
         self.order = own
 
     def _check(self, was: Order, own: Order) -> None:
-        deciding = {"shuffle"}
+        deciding = {"shuffle", "sampler"}
         if was.is_shuffled or self.chunks or own.num_samples < self.used_samples:
             deciding.add("dataset length")
         if was.is_shuffled:

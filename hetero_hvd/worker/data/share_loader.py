@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch.utils.data as torch_data
 
 from hetero_hvd.core.data import grains, shards
@@ -23,6 +22,7 @@ from hetero_hvd.worker.data.collate import AsItIs, Collate, InitialiseWith, fetc
 from hetero_hvd.worker.data.grain_batch import GrainBatch
 from hetero_hvd.worker.data.grain_reading import GrainDataset, GrainRequest, GrainTrial, grains_of
 from hetero_hvd.worker.data.position import Order
+from hetero_hvd.worker.data.samplers import Indices, Sampling
 from hetero_hvd.worker.data.seeding import Seeds, own_course
 
 
@@ -38,6 +38,7 @@ class Slice(NamedTuple):
         first_sample: Samples of the step that come before them, on other workers.
         grains: The same as `batch`, grain by grain; None where there are no grains.
         num_idle: Workers that have no part of the step.
+        order_code: A digest of the epoch's order; see `EpochSamples`.
     """
 
     step_in_epoch: int
@@ -48,6 +49,7 @@ class Slice(NamedTuple):
     first_sample: int = 0
     grains: GrainBatch | None = None
     num_idle: int = 0
+    order_code: int = 0
 
 
 SharesAt = Callable[[int], tuple[Sequence[int], int]]
@@ -67,15 +69,16 @@ class _StepSampler:
 class ShareLoader:
     """A user's `DataLoader`, cut into this worker's shares.
 
-    The global batch size, the order (shuffled or not), `drop_last`, `collate_fn`, worker processes,
-    prefetching and pinning are taken from the user's loader. The data order comes from (seed,
-    epoch), not from torch's generator, so that every worker knows it.
+    The global batch size, the sampler, `drop_last`, `collate_fn`, worker processes, prefetching and
+    pinning are taken from the user's loader. The data order comes from (seed, epoch), not from
+    torch's generator, so that every worker knows it; see `Sampling`.
 
     For an `IterableDataset` every worker reads the whole stream and keeps its slice: each sample is
     used exactly once provided that the stream is the same on every worker and at every repetition.
 
     Args:
         loader: The loader of the script, with `batch_size` = samples per global batch.
+        sampling: The orders of its epochs; None: those of seed 0.
         accumulation_steps: Batches of the loader in one optimizer step, >= 1.
         seed: Seed of the data order.
         grain: Samples that are never split between workers, and that are read and collated by
@@ -91,21 +94,28 @@ class ShareLoader:
     def __init__(
         self,
         loader: torch_data.DataLoader[Any],
+        sampling: Sampling | None = None,
         *,
         accumulation_steps: int = 1,
         seed: int = 0,
         grain: int | None = None,
         undivided: int = 1,
     ) -> None:
-        self.global_batch_size = (loader.batch_size or 1) * accumulation_steps
         self._source = loader
         self._seed = seed
         self._grain = grain
         self._undivided = grain or undivided
         self._is_stream = isinstance(loader.dataset, torch_data.IterableDataset)
         if not self._is_stream:
-            self._check_steps(_check_length(loader, "the training loader"))
-        self._shuffle = not self._is_stream and _is_shuffled(loader)
+            _check_length(loader, "the training loader")
+        self._sampling = sampling or Sampling(loader, seed)
+        self.global_batch_size = self._sampling.batch_size * accumulation_steps
+        self._units_per_step = self.global_batch_size
+        if self._sampling.is_batched:
+            self._units_per_step = accumulation_steps
+            self.global_batch_size += -self.global_batch_size % self._undivided
+        if not self._is_stream:
+            self._check_steps(self._sampling.num_units)
         if self._is_stream and loader.num_workers:
             raise UserError("an IterableDataset is read in the worker itself: set num_workers=0")
         self._sampler = _StepSampler()
@@ -115,11 +125,12 @@ class ShareLoader:
             self._inner = _inner_loader(loader, self._reader(), self._sampler)
         elif not self._is_stream:
             self._inner = _inner_loader(loader, loader.dataset, self._sampler)
-        self._order: tuple[int, np.ndarray[Any, np.dtype[np.int64]]] | None = None
 
     def _check_steps(self, num_samples: int) -> None:
         """Refuse an epoch without a step."""
-        if self._source.drop_last and num_samples < self.global_batch_size:
+        if not num_samples:
+            raise UserError("the training loader's sampler gives no samples: its len() is 0")
+        if self._sampling.drop_last and num_samples < self.global_batch_size:
             raise UserError(
                 f"{num_samples} samples are less than one step of {self.global_batch_size}, and "
                 "drop_last=True leaves them out: no step would be taken"
@@ -134,23 +145,25 @@ class ShareLoader:
         """Optimizer steps in an epoch; None for a stream, whose end is known when it comes.
 
         Args:
-            skipped: Samples of the epoch that come before its step 0.
+            skipped: Samples of the epoch that come before its step 0; with a batch sampler its
+                batches.
         """
         if self._is_stream:
             return None
-        drop_last = self._source.drop_last
-        left = self.num_samples - skipped
-        return shards.steps_per_epoch(left, self.global_batch_size, drop_last=drop_last)
+        drop_last = self._sampling.drop_last
+        left = self._sampling.num_units - skipped
+        return shards.steps_per_epoch(left, self._units_per_step, drop_last=drop_last)
 
     @property
     def order(self) -> Order:
         """What decides which samples a step consumes."""
         return Order(
-            global_batch_size=self.global_batch_size,
-            num_samples=-1 if self._is_stream else self.num_samples,
-            is_shuffled=self._shuffle,
+            global_batch_size=self._units_per_step,
+            num_samples=self._sampling.num_units,
+            is_shuffled=self._sampling.is_shuffled,
             seed=self._seed,
-            drop_last=self._source.drop_last,
+            drop_last=self._sampling.drop_last,
+            sampler=self._sampling.name,
         )
 
     def slices(
@@ -202,17 +215,20 @@ class ShareLoader:
 
     @property
     def num_samples(self) -> int:
-        """Of the dataset; a stream has no number."""
-        return len(self._source.dataset)  # type: ignore[arg-type]
+        """In an epoch, as its sampler gives them; with a batch sampler the number of batches."""
+        return self._sampling.num_units
 
     def num_chunks(self, size: int) -> int:
         """Pieces of `size` samples in an epoch; the last, smaller one counts unless dropped."""
-        return shards.steps_per_epoch(self.num_samples, size, drop_last=self._source.drop_last)
+        return shards.steps_per_epoch(self.num_samples, size, drop_last=self._sampling.drop_last)
 
     def indices(self, epoch: int, positions: range) -> Sequence[int]:
         """Samples at these places of the epoch's order."""
-        order = self._epoch_order(epoch, self.num_samples) if self._shuffle else None
-        return _indices_at(positions, order)
+        return _indices_at(positions, self._sampling.epoch(epoch).indices)
+
+    def order_code(self, epoch: int) -> int:
+        """A digest of the epoch's order; see `EpochSamples`."""
+        return 0 if self._is_stream else self._sampling.epoch(epoch).code
 
     def batches_of(self, samples: Iterator[Sequence[int]]) -> Iterator[Any]:
         """A batch for each list of samples; `samples` may go on after an end."""
@@ -229,15 +245,21 @@ class ShareLoader:
         skipped: int,
         planned: list[Slice],
     ) -> Iterator[tuple[int, Sequence[Any]]]:
-        num_samples, size = self.num_samples, self.global_batch_size
-        order = self._epoch_order(epoch, num_samples) if self._shuffle else None
+        samples = self._sampling.epoch(epoch)
+        order = samples.indices
         for step in range(first_step, self.steps_per_epoch(skipped) or 0):
-            positions = shards.step_positions(
-                step, num_samples=num_samples, global_batch_size=size, first_sample=skipped
-            )
+            positions = self._positions(epoch, step, skipped)
             mine, num_idle = _my_part(positions, *shares_at(step), self._undivided)
-            first = mine.start - positions.start
-            part = Slice(step, len(mine), len(positions), None, epoch, first, num_idle=num_idle)
+            part = Slice(
+                step_in_epoch=step,
+                num_samples=len(mine),
+                global_samples=len(positions),
+                batch=None,
+                epoch=epoch,
+                first_sample=mine.start - positions.start,
+                num_idle=num_idle,
+                order_code=samples.code,
+            )
             planned.append(part)
             if self._grain is None:
                 yield step, _indices_at(mine, order)
@@ -246,10 +268,26 @@ class ShareLoader:
             pieces = grains.pieces(mine, grain=self._grain, start=positions.start)
             yield step, [GrainRequest(seeds, g, _indices_at(piece, order)) for g, piece in pieces]
 
-    def _epoch_order(self, epoch: int, num_samples: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        if self._order is None or self._order[0] != epoch:
-            self._order = (epoch, shards.permutation(num_samples, seed=self._seed, epoch=epoch))
-        return self._order[1]
+    def _positions(self, epoch: int, step: int, skipped: int) -> range:
+        """What a step consumes of the epoch's order.
+
+        Raises:
+            UserError: A batch sampler has made it larger than the reproducible mode can add up.
+        """
+        units = shards.step_positions(
+            step,
+            num_samples=self._sampling.num_units,
+            global_batch_size=self._units_per_step,
+            first_sample=skipped,
+        )
+        positions = self._sampling.positions(epoch, units)
+        if self._grain is not None and len(positions) > self.global_batch_size:
+            raise UserError(
+                f"reproducible: step {step} of epoch {epoch} has {len(positions)} samples: must be "
+                f"at most {self.global_batch_size}, as in epoch 0; let the batch_sampler divide "
+                "larger batches, or begin with its largest"
+            )
+        return positions
 
     def _stream_slices(
         self, epoch: int, first_step: int, shares_at: SharesAt, skipped: int
@@ -263,7 +301,7 @@ class ShareLoader:
             pass
         for step in itertools.count(first_step):
             samples = list(itertools.islice(stream, size))
-            if not samples or (self._source.drop_last and len(samples) < size):
+            if not samples or (self._sampling.drop_last and len(samples) < size):
                 return
             mine, num_idle = _my_part(range(len(samples)), *shares_at(step), self._undivided)
             kept = samples[mine.start : mine.stop]
@@ -293,33 +331,42 @@ def contiguous_batches(
     """
     if isinstance(loader.dataset, torch_data.IterableDataset):
         raise UserError("evaluation needs a dataset with a length, not an IterableDataset")
-    _is_shuffled(loader)  # refuses those that would leave samples out
-    num_samples = _check_length(loader, "the loader to evaluate")
-    enough = [share * -(-num_samples // sum(shares)) for share in shares]
-    size = loader.batch_size or 1
-    mine, _ = _my_part(range(num_samples), enough, rank, 1 if seeds is None else size)
-    parts = [mine[start : start + size] for start in range(0, len(mine), size)]
+    _check_length(loader, "the loader to evaluate")
+    sampling = Sampling(loader, is_for_training=False)
+    order = sampling.epoch(0).indices if sampling.name else range(sampling.num_units)
+    size = 1 if sampling.is_batched else sampling.batch_size
+    enough = [share * -(-sampling.num_units // sum(shares)) for share in shares]
+    undivided = 1 if seeds is None else size
+    mine, _ = _my_part(range(sampling.num_units), enough, rank, undivided)
+    units = [mine[start : start + size] for start in range(0, len(mine), size)]
+    parts = [sampling.positions(0, each) for each in units]
     sampler = _StepSampler()
     if seeds is None:
-        sampler.steps = ((0, part) for part in parts)
+        sampler.steps = ((0, _indices_at(part, order)) for part in parts)
         inner = _inner_loader(loader, loader.dataset, sampler)
     else:
-        asked = [GrainRequest(seeds, p.start // size, p, Stream.EVALUATION_DATA) for p in parts]
-        sampler.steps = ((0, [request]) for request in asked)
+        numbered = zip(units, parts, strict=True)
+        sampler.steps = (
+            (0, [_request(seeds, unit.start // size, _indices_at(part, order))])
+            for unit, part in numbered
+        )
         inner = _inner_loader(loader, GrainDataset(loader.dataset, loader.collate_fn), sampler)
-    for part, batch in zip(parts, inner, strict=True):
-        yield part.start // size, len(part), batch if seeds is None else grains_of(batch)[0]
+    for unit, part, batch in zip(units, parts, inner, strict=True):
+        yield unit.start // size, len(part), batch if seeds is None else grains_of(batch)[0]
 
 
-def _check_length(loader: torch_data.DataLoader[Any], name: str) -> int:
-    """The number of samples of a loader's dataset.
+def _request(seeds: Seeds, number: int, indices: Sequence[int]) -> GrainRequest:
+    return GrainRequest(seeds, number, indices, Stream.EVALUATION_DATA)
+
+
+def _check_length(loader: torch_data.DataLoader[Any], name: str) -> None:
+    """Refuse a dataset without samples.
 
     Raises:
         UserError: There is none.
     """
-    if not (num_samples := len(loader.dataset)):  # type: ignore[arg-type]
+    if not len(loader.dataset):  # type: ignore[arg-type]
         raise UserError(f"{name} has no samples: len(loader.dataset) is 0")
-    return num_samples
 
 
 def try_reading(loader: torch_data.DataLoader[Any], grain: int) -> None:
@@ -345,35 +392,20 @@ def try_reading(loader: torch_data.DataLoader[Any], grain: int) -> None:
 def _my_part(
     positions: range, sizes: Sequence[int], rank: int, grain: int = 1
 ) -> tuple[range, int]:
-    """This rank's positions, and how many ranks have none."""
+    """This rank's positions, and how many ranks have none.
+
+    A batch sampler may give more than the plan is for; then all have more, in proportion.
+    """
+    times = -(-len(positions) // sum(sizes))
+    if times > 1:
+        sizes = [times * size for size in sizes]
     parts = grains.divide(len(positions), sizes, grain=grain)
     return shards.slice_of(positions, parts, rank), parts.count(0)
 
 
-def _indices_at(
-    positions: range, order: np.ndarray[Any, np.dtype[np.int64]] | None
-) -> Sequence[int]:
-    return positions if order is None else order[positions.start : positions.stop].tolist()
-
-
-def _is_shuffled(loader: torch_data.DataLoader[Any]) -> bool:
-    sampler = loader.sampler
-    if isinstance(sampler, torch_data.SequentialSampler):
-        return False
-    if isinstance(sampler, torch_data.DistributedSampler):
-        return bool(sampler.shuffle)
-    whole = isinstance(sampler, torch_data.RandomSampler) and not sampler.replacement
-    if whole and sampler.num_samples == len(loader.dataset):  # type: ignore[arg-type,attr-defined]
-        return True
-    if isinstance(sampler, torch_data.WeightedRandomSampler):
-        raise UserError(
-            "the DataLoader's sampler is a WeightedRandomSampler, which is not supported: leave it "
-            "out and weigh the loss instead, for example with cross_entropy(..., weight=)"
-        )
-    raise UserError(
-        f"the DataLoader's sampler is a {type(sampler).__name__}: must be none (shuffle=True or "
-        "False); put what it selects into the dataset, for example with torch.utils.data.Subset"
-    )
+def _indices_at(positions: range, order: Indices) -> Sequence[int]:
+    found = order[positions.start : positions.stop]
+    return found if isinstance(found, range) else found.tolist()
 
 
 def _inner_loader(

@@ -91,13 +91,14 @@ class Registered:
         self._code = zlib.crc32("\n".join(self._lines()).encode())
         return True
 
-    def digest(self, epoch: int, step_in_epoch: int) -> Digest:
+    def digest(self, part: Slice) -> Digest:
         """Two numbers that tell steps apart that must not be reduced together.
 
-        By their place in the training, by names, shapes and types of the model's parameters and
-        persistent buffers, and by what is trained.
+        By their place in the training, by the order of the epoch's samples, by names, shapes and
+        types of the model's parameters and persistent buffers, and by what is trained.
         """
-        code, limit = zlib.crc32(f"{epoch}.{step_in_epoch}".encode(), self._code), 1 << DIGEST_BITS
+        place = f"{part.epoch}.{part.step_in_epoch}.{part.order_code}"
+        code, limit = zlib.crc32(place.encode(), self._code), 1 << DIGEST_BITS
         return float(code % limit), float(code // limit % limit)
 
     def forget(self) -> None:
@@ -147,7 +148,7 @@ class Registered:
             return
         name = read_launch_settings().name(collective.rank)
         place = f"step {part.step_in_epoch} of epoch {part.epoch}"
-        text = "\n".join([name, place, *self._lines()])
+        text = "\n".join([name, place, f"{part.order_code:08x}", *self._lines()])
         found = gather_bytes(collective, text.encode(), "registered")
         raise JobError(_difference([payload.decode().split("\n") for payload in found]))
 
@@ -170,7 +171,7 @@ def _facts(tensor: torch.Tensor | None) -> tuple[object, ...]:
 
 def _difference(models: list[list[str]]) -> str:
     """Of the first worker and the first that differs: each its name, its step, and its model."""
-    (first, place, *lines), (other, there, *others) = (
+    (first, place, order, *lines), (other, there, theirs, *others) = (
         models[0],
         next((model for model in models if model[1:] != models[0][1:]), models[-1]),
     )
@@ -181,9 +182,15 @@ def _difference(models: list[list[str]]) -> str:
             "gives, not by counting batches, as a worker that joins or takes a step again counts "
             "others"
         )
+    if order != theirs:
+        return (
+            f"{place}: the sampler of {first} gives the samples in the order {order}, that of "
+            f"{other} in {theirs} (digests): it must depend on nothing but the epoch and the "
+            "global generators; what a script changes in it belongs into extra_state"
+        )
     mine = next((line for line in lines if line not in others), "nothing else")
-    theirs = next((line for line in others if line not in lines), "nothing else")
+    other_line = next((line for line in others if line not in lines), "nothing else")
     return (
-        f"the workers' models differ: {first} has {mine}, {other} has {theirs}: change a model "
+        f"the workers' models differ: {first} has {mine}, {other} has {other_line}: change a model "
         "between the same two steps on all workers"
     )

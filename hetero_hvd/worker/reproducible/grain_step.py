@@ -345,8 +345,7 @@ class GrainStep:
         return torch.tensor(rows, dtype=torch.float64)
 
     def _digest(self) -> Digest:
-        part = self.passes.part
-        return self._registered.digest(part.epoch, part.step_in_epoch)
+        return self._registered.digest(self.passes.part)
 
     def _read(self, collective: Collective, rows: list[list[float]]) -> Told:
         """What was gathered.

@@ -65,8 +65,8 @@ def settle(script: Script) -> GrainSettings:
             f"the script trains in grains of {grain}, the job plans in grains of {planned}: "
             f"start it with hetero-hvd run --reproducible --grain {grain}"
         )
-    global_batch_size = (script.loader.batch_size or 0) * options.accumulation_steps
-    if global_batch_size % grain:
+    global_batch_size = script.sampling.batch_size * options.accumulation_steps
+    if global_batch_size % grain and not script.sampling.is_batched:
         raise UserError(
             f"reproducible: the global batch of {global_batch_size} samples must be a multiple of "
             f"grain={grain}"
@@ -74,7 +74,7 @@ def settle(script: Script) -> GrainSettings:
     settings = GrainSettings(
         grain=grain,
         seed=script.seed,
-        num_grains=global_batch_size // grain,
+        num_grains=-(-global_batch_size // grain),
         fixed_point=WIDE if options.sum_bits == WIDE.bits else NARROW,
     )
     _refuse(script, settings)

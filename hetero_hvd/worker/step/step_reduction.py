@@ -180,7 +180,7 @@ class StepReduction:
         """
         collective.start_staged()  # before the loss is read, which waits for the device
         loss = float(self._weighted_loss)
-        digest = self._registered.digest(part.epoch, part.step_in_epoch)
+        digest = self._registered.digest(part)
         facts = [self._weight, loss, is_urgent, *counts, *digest]
         totals = torch.tensor(facts, dtype=self._reducer.wire_dtype)
         tag = f"totals.{self._tag_index}"

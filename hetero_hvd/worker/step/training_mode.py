@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from hetero_hvd.messages.launch import ModeName
+from hetero_hvd.worker.data.samplers import Sampling
 from hetero_hvd.worker.data.seeding import Seeds
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
@@ -26,6 +27,7 @@ class Script(NamedTuple):
         model: Moved to `device` already.
         optimizer: Of its parameters.
         loader: Of the training set.
+        sampling: The orders of its epochs.
         options: How to take a step.
         seed: The run's.
         device: Of this worker.
@@ -35,6 +37,7 @@ class Script(NamedTuple):
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     loader: DataLoader[Any]
+    sampling: Sampling
     options: StepOptions
     seed: int
     device: torch.device

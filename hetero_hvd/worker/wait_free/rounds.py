@@ -64,13 +64,16 @@ class ChunkRounds:
         self._number = 0
         self._under_way.clear()
         own = queues.queues[self._rank]
+        order_code = self._loader.order_code(position.epoch)
         chunks = ChunkLoader(self._loader, position.epoch, self._size, own)
         while not queues.is_done:
             num_samples, batch = 0, None
             if self.num_chunks < self._limit:
                 num_samples, batch = chunks.load(own[sum(self._under_way) + self.num_chunks])
             total = self._loader.global_batch_size
-            yield Slice(self._number, num_samples, total, batch, position.epoch)
+            yield Slice(
+                self._number, num_samples, total, batch, position.epoch, order_code=order_code
+            )
 
     def check_evaluation(self) -> None:
         """Workers are at different places in an epoch: they can meet at its end only.

@@ -25,6 +25,11 @@ class WaitFreeMode(TrainingMode):
         super().__init__(script)
         if isinstance(script.loader.dataset, IterableDataset):
             raise UserError("wait_free: an IterableDataset cannot be read from any position")
+        if script.sampling.is_batched:
+            raise UserError(
+                "wait_free: the batches of a batch_sampler would be cut into chunks: give the "
+                "loader a batch_size, or train in another mode"
+            )
         self.staleness = Staleness(max(1, self.staleness.bound))
 
     def make_step(self, loader: ShareLoader) -> RoundStep:
