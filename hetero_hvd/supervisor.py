@@ -21,7 +21,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hetero_hvd.exit_codes import EXIT_NOT_STARTED, EXIT_OUT_OF_MEMORY, as_exit_code
+from hetero_hvd.core.numerics.cpu_capability import missing
+from hetero_hvd.exit_codes import (
+    EXIT_NOT_STARTED,
+    EXIT_OUT_OF_MEMORY,
+    EXIT_REFUSED,
+    as_exit_code,
+)
 from hetero_hvd.probes.kernel.control_groups import num_oom_kills
 from hetero_hvd.probes.kernel.processes import active_seconds, session_of, state_of
 
@@ -33,6 +39,7 @@ PR_SET_PDEATHSIG = 1
 """The kernel has killed the worker for want of memory; see `driver.workers.micro_batch_cap`."""
 
 GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
+CPU_INFO = Path("/proc/cpuinfo")
 SITE = Path(__file__).parent / "worker" / "site"
 """Refuses scripts that would train alone; see the module in it."""
 
@@ -70,6 +77,16 @@ def worker_environment(order: dict[str, Any]) -> dict[str, str]:
     if order["gpu"] is not None and order["gpu"] < len(gpus):
         environment["CUDA_VISIBLE_DEVICES"] = gpus[order["gpu"]]
     return environment
+
+
+def processor_flags() -> set[str]:
+    """What an x86-64 processor can do, as the kernel calls it; empty on another one."""
+    with suppress(OSError):
+        for line in CPU_INFO.read_text().splitlines():
+            name, _, flags = line.partition(":")
+            if name.strip() == "flags":
+                return set(flags.split())
+    return set()
 
 
 def killed_with_parent() -> Callable[[], None]:
@@ -223,7 +240,7 @@ def main() -> int:
 
     Returns:
         The worker's exit code; 128 + n if signal n ended it; 127 if it could not be started; 71
-        if the kernel killed it for want of memory.
+        if the kernel killed it for want of memory; 64 if this processor is not fit for it.
     """
     if sys.argv[1:] == ["--gpus"]:
         sys.stdout.write(f"{len(visible_gpus(dict(os.environ)))}\n")
@@ -238,6 +255,9 @@ def main() -> int:
         signal.signal(number, lambda *_: ending.set())
     try:
         order = read_order(first)
+        if why := missing(worker_environment(order), processor_flags()):
+            sys.stderr.write(f"{why}\n")
+            return EXIT_REFUSED
         child = start(order)
     except (OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"cannot start the worker: {error}\n")

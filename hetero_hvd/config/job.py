@@ -22,9 +22,11 @@ from hetero_hvd.config.value_types import (
 from hetero_hvd.core.balance.policies.registry import RULES
 from hetero_hvd.core.balance.settings import DEFAULT_RULE
 from hetero_hvd.messages.launch import (
+    CPU_CAPABILITIES,
     MODE_NAMES,
     SWITCHES,
     SYNCHRONOUS,
+    CpuCapability,
     ModeName,
     asked_mode,
 )
@@ -80,6 +82,13 @@ class JobConfig:
         "samples of one forward and backward in the reproducible mode, which plans in whole "
         "grains; must divide the global batch",
         default=16,
+    )
+    cpu_capability: CpuCapability = setting(
+        choice(*CPU_CAPABILITIES),
+        "vector instructions that the reproducible mode's CPU kernels keep to, so that unlike "
+        "processors of one vendor give the same bits: `auto` is avx2; `native` whatever each has: "
+        "then all must be of one model",
+        default="auto",
     )
     fingerprint_steps: int = setting(
         integer(0),

@@ -31,6 +31,9 @@ MODE_NAMES: tuple[ModeName, ...] = get_args(ModeName)
 SWITCHES: tuple[ModeName, ...] = ("reproducible", "wait_free")
 """Modes that can be asked for by a setting or an option of their name as well as by `mode`."""
 
+CpuCapability = Literal["auto", "default", "avx2", "avx512", "native"]
+CPU_CAPABILITIES: tuple[CpuCapability, ...] = get_args(CpuCapability)
+
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -103,6 +106,8 @@ class JobSettings(LaunchPart, frozen=True):
         mode: How to train, if the script leaves it open.
         grain: Samples of one forward and backward in the reproducible mode, >= 1, if the script
             leaves it open.
+        cpu_capability: Vector instructions of the reproducible mode on CPUs; see
+            `core.numerics.cpu_capability`.
         fingerprint_steps: Steps between two fingerprints, >= 0; 0: after each epoch only.
         staleness_bound: Steps that may be under way, 0 to 8, if the script leaves it open.
         staleness_warmup_steps: First steps without staleness, >= 0, if the script leaves it open.
@@ -113,6 +118,7 @@ class JobSettings(LaunchPart, frozen=True):
 
     mode: ModeName = SYNCHRONOUS
     grain: Positive = 16
+    cpu_capability: CpuCapability = "auto"
     fingerprint_steps: Count = 0
     staleness_bound: Bound = 0
     staleness_warmup_steps: Count = 100
@@ -132,6 +138,8 @@ class CheckpointSettings(LaunchPart, frozen=True):
         best: Metric of `Trainer.evaluate` whose best checkpoint is kept too, `-` in front if less
             is better; "" for none.
         resume: Folder of an earlier run to go on from; "" for none.
+        cpu_capability: The instruction set that the state is computed with, which may not change
+            on the way; "" where that does not matter.
     """
 
     folder: str
@@ -140,6 +148,7 @@ class CheckpointSettings(LaunchPart, frozen=True):
     keep: Count = 2
     best: str = ""
     resume: str = ""
+    cpu_capability: str = ""
 
 
 class TraceSettings(LaunchPart, frozen=True):

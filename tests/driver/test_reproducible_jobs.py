@@ -1,6 +1,8 @@
 """Whole jobs in the reproducible mode: no fault and no other cluster changes a bit."""
 
+import json
 import os
+import platform
 import signal
 from pathlib import Path
 
@@ -69,6 +71,26 @@ def test_resumed_on_another_number_of_workers(start, alone, tmp_path):
     assert rest < EPOCHS * 9
     assert reached + rest >= EPOCHS * 9
     expect_equal(start, alone, tmp_path / "second")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets of x86-64")
+def test_the_instruction_set_is_the_runs(start, alone, tmp_path):
+    """It is kept with the fingerprints; another one gives other bits; no resume may change it."""
+    if not (alone / "fingerprints.jsonl").exists():
+        assert start("alpha", output=alone).wait(60) == 0
+    first = json.loads((alone / "fingerprints.jsonl").read_text().partition("\n")[0])
+    assert "cpu_capability avx2; arithmetic " in first["numerics"]
+    settings = {"cpu_capability": "default", "checkpoint_seconds": 0.3}
+    job = start("alpha", "beta", **settings)
+    job.wait_for(r"step \d\d+  epoch [1-9]")
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait() == 130
+    found = compare(alone, tmp_path / "out")
+    assert not found.are_equal
+    assert "cpu_capability default" in "\n".join(found.lines)
+    again = start("alpha", output="second", arguments=("--resume", "out"))
+    assert again.wait() == 2
+    assert "cpu_capability was default and is avx2: a reproducible run" in "\n".join(again.output)
 
 
 def test_a_job_without_the_mode_says_how_to_start_it(start_job):

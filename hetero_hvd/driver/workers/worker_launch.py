@@ -13,6 +13,7 @@ import msgspec
 from hetero_hvd.config import ClusterConfig, JobConfig
 from hetero_hvd.config.job import traced_steps
 from hetero_hvd.config.variables import script_config
+from hetero_hvd.core.numerics import cpu_capability
 from hetero_hvd.driver.network.endpoints import Endpoints
 from hetero_hvd.driver.workers.credentials import Credentials
 from hetero_hvd.driver.workers.launch_order import launch_order
@@ -64,6 +65,7 @@ class WorkerLauncher:
         self._environment = dict(credentials.environment)
         if job.training_mode == "reproducible":
             self._environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+            self._environment |= cpu_capability.variables(job.cpu_capability)
         if "HOROVOD_TIMELINE" not in os.environ and SLEEPS in horovod_notice.corrections():
             self._environment["HOROVOD_TIMELINE"] = "DYNAMIC"  # it can be started at any time
         self._launch = WorkerLaunch(
@@ -118,6 +120,9 @@ def _checkpoints(job: JobConfig, output: Path, resume: Path | None) -> Checkpoin
         keep=job.checkpoint_keep,
         best=job.checkpoint_best or "",
         resume=str(resume.absolute() / "checkpoints") if resume else "",
+        cpu_capability=cpu_capability.chosen(job.cpu_capability) or "native"
+        if job.training_mode == "reproducible"
+        else "",
     )
 
 

@@ -22,6 +22,7 @@ class ReproducibleMode(TrainingMode):
         super().__init__(script)
         self._settings = settle(script)
         self.grain = self._settings.grain
+        self._numerics = self._settings.numerics(script.model)
 
     def make_step(self, loader: ShareLoader) -> GrainStep:
         """Steps that compute and add up grain by grain."""
@@ -30,7 +31,7 @@ class ReproducibleMode(TrainingMode):
     @property
     def numerics(self) -> str:
         """Hardware, versions, switches, and how grains are computed and added up."""
-        return self._settings.numerics
+        return self._numerics
 
     def seeds(self, epoch: int, step_in_epoch: int) -> Seeds:
         """Those of the run's seed."""

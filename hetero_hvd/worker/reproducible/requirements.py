@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 from dataclasses import dataclass
@@ -11,11 +12,17 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
+from hetero_hvd.core.numerics import cpu_capability
 from hetero_hvd.core.numerics.fixed_point import MAX_NARROW_GRAINS, NARROW, WIDE, FixedPoint
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.accelerator import is_nvidia, numeric_facts
+from hetero_hvd.messages.launch import JobSettings
+from hetero_hvd.worker.reproducible import arithmetic
 from hetero_hvd.worker.step.staleness import staleness_of
 from hetero_hvd.worker.step.training_mode import Script
+
+MODEL_KEYS = ("model name", "CPU part")
+"""What /proc/cpuinfo calls the processor's model, on x86-64 and ARM."""
 
 UNFIT_MODULES = {
     "OptimizedModule": "torch.compile makes other code for the shapes that a worker meets first",
@@ -40,10 +47,9 @@ class GrainSettings:
     num_grains: int
     fixed_point: FixedPoint
 
-    @property
-    def numerics(self) -> str:
+    def numerics(self, model: torch.nn.Module) -> str:
         """All that bits depend on beside the script; must be equal on all workers."""
-        facts = numerics() | {"grain": self.grain, "sums": f"{self.fixed_point.bits} bits"}
+        facts = numerics(model) | {"grain": self.grain, "sums": f"{self.fixed_point.bits} bits"}
         return "; ".join(f"{name} {value}" for name, value in facts.items())
 
 
@@ -78,16 +84,18 @@ def settle(script: Script) -> GrainSettings:
         fixed_point=WIDE if options.sum_bits == WIDE.bits else NARROW,
     )
     _refuse(script, settings)
+    is_told = script.settings.driver is not None or job.cpu_capability != "auto"
+    _check_instruction_set(job, is_told=is_told)
     _be_deterministic(script.model)
     return settings
 
 
-def numerics() -> dict[str, Any]:
+def numerics(model: torch.nn.Module) -> dict[str, Any]:
     """What the bits of this process's results depend on: hardware, versions, threads, switches."""
     facts: dict[str, Any] = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "cpu": _cpu_model(),
+        **_processor(model),
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "matmul": torch.get_float32_matmul_precision(),
         "onednn": torch.backends.mkldnn.enabled,
@@ -95,12 +103,43 @@ def numerics() -> dict[str, Any]:
     return facts | numeric_facts()
 
 
-def _cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in {"model name", "CPU part"}:
-            return value.strip()
-    return platform.machine()
+def _processor(model: torch.nn.Module) -> dict[str, str]:
+    """What must be equal of the processors: with one instruction set for all not their model."""
+    name = cpu_capability.in_force(os.environ)
+    if not name or "vendor_id" not in _cpu_info():  # that is x86-64's
+        return {"cpu": next(filter(None, map(_cpu_info().get, MODEL_KEYS)), platform.machine())}
+    return {
+        "vendor": _cpu_info()["vendor_id"],
+        "cpu_capability": name,
+        "arithmetic": arithmetic.digest(model),
+    }
+
+
+@functools.cache
+def _cpu_info() -> dict[str, str]:
+    first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _check_instruction_set(job: JobSettings, *, is_told: bool) -> None:
+    """Make sure that this process keeps to the instruction set that is asked for.
+
+    Args:
+        job: What the job asks for.
+        is_told: Whether somebody has asked; else it is as the user has started the process.
+
+    Raises:
+        UserError: It does not: the libraries have read their variables when they were loaded.
+    """
+    wanted = cpu_capability.variables(job.cpu_capability)
+    is_set = all(os.environ.get(name) == value for name, value in wanted.items())
+    if is_told and not is_set and platform.machine() == "x86_64":
+        words = " ".join(f"{name}={value}" for name, value in wanted.items())
+        raise UserError(
+            f"reproducible: cpu_capability={job.cpu_capability}: set {words} before the script "
+            "starts, on all workers"
+        )
 
 
 def _refuse(script: Script, settings: GrainSettings) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from hetero_hvd.config import ClusterConfig, EmulateConfig, JobConfig, NodeConfig
+from hetero_hvd.core.numerics.cpu_capability import in_force
 from hetero_hvd.driver.workers import worker_launch
 from hetero_hvd.driver.workers.credentials import Credentials
 from hetero_hvd.driver.workers.worker_launch import WorkerLauncher
@@ -111,6 +112,26 @@ def test_everything_of_job_and_node_arrives(orders, monkeypatch):
     assert variables["HETERO_HVD_WORKER"] == "alpha:1"
     assert settings.key == bytes.fromhex(variables["HETERO_HVD_KEY"])
     assert variables["HETERO_HVD_KEY"] not in variables["HETERO_HVD_LAUNCH"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, None),
+        ({"cpu_capability": "avx512"}, None),
+        ({"reproducible": True}, "avx2"),
+        ({"mode": "reproducible", "cpu_capability": "avx512"}, "avx512"),
+        ({"reproducible": True, "cpu_capability": "native"}, None),
+    ],
+)
+def test_the_reproducible_mode_has_one_instruction_set(orders, settings, expected):
+    """In the variables that torch's libraries read, and beside the checkpoints."""
+    variables, found = launched(orders, JobConfig(**settings))
+    assert variables.get("ATEN_CPU_CAPABILITY") == expected
+    assert in_force(variables) == (expected or "")
+    is_reproducible = found.launch.job.mode == "reproducible"
+    kept = found.launch.checkpoints.cpu_capability
+    assert kept == ((expected or "native") if is_reproducible else "")
 
 
 CHECKPOINTS = {

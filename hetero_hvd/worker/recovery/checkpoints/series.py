@@ -116,6 +116,7 @@ class Checkpoints:
                 others = "trying the one before" if number < len(found) else "there is no other"
                 logger.warning("%s is not taken: %s: %s", one, error, others)
                 continue
+            self._check_capability(one)
             try:
                 words = self._replica.resume(state)
             except UserError as error:
@@ -126,6 +127,19 @@ class Checkpoints:
             logger.warning("has found %s: step %d", one, one.manifest.applied_steps)
             return str(one)
         return None
+
+    def _check_capability(self, one: Found) -> None:
+        """Refuse to go on with other instructions, which would give other bits.
+
+        Raises:
+            UserError: They are others.
+        """
+        was, own = one.manifest.cpu_capability, self._settings.cpu_capability
+        if was and own and was != own:
+            raise UserError(
+                f"{one}: cpu_capability was {was} and is {own}: a reproducible run keeps to one "
+                f"from its first step on; go on with --cpu-capability {was}"
+            )
 
     def kept(self) -> str:
         """What is on disk of this run, in words."""
@@ -198,6 +212,7 @@ class Checkpoints:
                 metrics=metrics,
                 run_number=self._run_number(),
                 trainer=self._trainer,
+                cpu_capability=self._settings.cpu_capability,
             )
 
         try:

@@ -24,6 +24,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             no infinity: they are left out, and null in those of earlier versions.
         trainer: Whose state it is: which `Trainer` of the script, from 1 in the order in which they
             are made.
+        cpu_capability: As of `CheckpointSettings`.
     """
 
     run: str
@@ -33,6 +34,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float | None] = {}
     run_number: int = 0
     trainer: int = 1
+    cpu_capability: str = ""
 
 
 def encoded(manifest: Manifest) -> bytes:

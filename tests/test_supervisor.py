@@ -1,0 +1,58 @@
+"""A worker is not started on a processor that lacks what it would use."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hetero_hvd.core.numerics.cpu_capability import variables
+from hetero_hvd.exit_codes import EXIT_REFUSED
+
+OLD = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse2 sse4_1 avx\n\n"
+ARM = "processor\t: 0\nFeatures\t: fp asimd\nCPU part\t: 0xd0c\n\n"
+CODE = """
+import sys
+from pathlib import Path
+from hetero_hvd import supervisor
+supervisor.CPU_INFO = Path(sys.argv[1])
+sys.exit(supervisor.main())
+"""
+
+
+def supervise(folder, processor, environment):
+    """Run a command on a machine with such a processor."""
+    info = folder / "cpuinfo"
+    info.write_text(processor)
+    order = {
+        "command": [sys.executable, "-c", "print('started')"],
+        "directory": str(folder),
+        "environment": dict(environment),
+        "gpu": None,
+    }
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", CODE, str(info)]
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        process.stdin.write(json.dumps(order) + "\n")
+        process.stdin.flush()  # its end would end the worker
+        return process.wait(60), process.stdout.read(), process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("processor", "capability", "is_started"),
+    [(OLD, "avx2", False), (OLD, "default", True), (OLD, "native", True), (ARM, "avx2", True)],
+    ids=["no AVX2", "default", "native", "ARM"],
+)
+def test_an_old_processor_is_refused_by_name(tmp_path, processor, capability, is_started):
+    """Before Python starts, with the exit code of wrong input."""
+    code, output, errors = supervise(tmp_path, processor, variables(capability))
+    if is_started:
+        assert (code, output) == (0, "started\n")
+        return
+    assert (code, output) == (EXIT_REFUSED, "")
+    assert errors.strip() == (
+        "cpu_capability=avx2: this processor has no avx2, fma: leave the node out, or train all of "
+        "the run, from its first step on, with --cpu-capability default"
+    )
