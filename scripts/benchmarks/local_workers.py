@@ -19,7 +19,12 @@ T = TypeVar("T")
 
 
 def result_of(
-    workload: str, job: Mapping[str, Any], kind: type[T], *, timeout_seconds: float = 400.0
+    workload: str,
+    job: Mapping[str, Any],
+    kind: type[T],
+    *,
+    environment: Mapping[str, str] | None = None,
+    timeout_seconds: float = 400.0,
 ) -> T:
     """Run a workload on two workers with one thread each and even shares.
 
@@ -27,6 +32,7 @@ def result_of(
         workload: Module that takes a folder, reads its `job.json` and writes its `result.json`.
         job: What it reads.
         kind: Type of what it writes.
+        environment: Further variables of the workers.
         timeout_seconds: For all of it.
 
     Returns:
@@ -38,7 +44,8 @@ def result_of(
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "job.json").write_text(json.dumps(job))
-        environment = variables(OMP_NUM_THREADS="1", HETERO_HVD_BALANCE="false")
+        own = {"OMP_NUM_THREADS": "1", "HETERO_HVD_BALANCE": "false"}
+        every = variables(**own, **(environment or {}))
         command = [*horovodrun(NUM_WORKERS), "-m", workload, str(folder)]
-        execute(command, folder, environment, timeout_seconds)
+        execute(command, folder, every, timeout_seconds)
         return msgspec.json.decode((folder / "result.json").read_bytes(), type=kind)

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).parents[2]
+GRAINS = {"grains": {"reproducible": True, "grain": 8}}
 JOBS = {
     "profile": {"batch_size": 64, "num_steps": 10},
-    "grains": {"batch_size": 64, "num_rounds": 1, "variants": {"grains": {"reproducible": True}}},
+    "grains": {
+        "digits": {"batch_size": 16, "num_samples": 32, "num_rounds": 1, "variants": GRAINS},
+    },
 }
 
 

@@ -139,8 +139,7 @@ class ElasticState:
             JobError: The workers have started with different models, and may not.
         """
         self._numerics = self._mode.numerics
-        if self._mode.grain is not None:
-            self.context.planner.use_grain(self._mode.grain)
+        self.context.planner.use_grain(self._mode.grain or 1)  # a trainer before had its own
         self.last_state.checksum = ""
         if self.context.farewell is not None:
             self.context.farewell.begin(self.loop_left)

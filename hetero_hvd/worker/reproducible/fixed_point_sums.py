@@ -45,6 +45,15 @@ class FixedPointSums:
         self._scales = torch.ones(total // BLOCK, 1, device=device)
         pieces = self._values.split([blocks * BLOCK for blocks in self._num_blocks])
         self.views = [piece[:size] for piece, size in zip(pieces, sizes, strict=True)]
+        self._chunks = list(
+            zip(
+                self._values.split(CHUNK),
+                self._sums.split(CHUNK),
+                self._maxima.split(CHUNK // BLOCK),
+                self._scales.split(CHUNK // BLOCK),
+                strict=True,
+            )
+        )
         self._handles: list[Handle] = []
 
     @property
@@ -66,7 +75,7 @@ class FixedPointSums:
 
     def add(self) -> None:
         """Add what the views hold; they hold something undefined afterwards."""
-        for values, sums, maxima, scales in self._chunks():
+        for values, sums, maxima, scales in self._chunks:
             blocks = values.view(-1, BLOCK)
             largest = blocks.abs().amax(dim=1)  # 20 times as fast as `vector_norm`
             torch.maximum(maxima, largest, out=maxima)
@@ -107,7 +116,7 @@ class FixedPointSums:
         """Put the sums, each tensor's times its factor, into `views`: rounded to float32 once."""
         each = self._for_blocks(factors)
         for (values, sums, _, scales), factor in zip(
-            self._chunks(), each.split(CHUNK // BLOCK), strict=True
+            self._chunks, each.split(CHUNK // BLOCK), strict=True
         ):
             exact = sums.double().view(-1, BLOCK)
             values.view(-1, BLOCK).copy_(exact.div_(scales.double()).mul_(factor))
@@ -117,12 +126,3 @@ class FixedPointSums:
         counts = torch.tensor(self._num_blocks)
         column = torch.tensor(numbers, dtype=torch.float64).repeat_interleave(counts)[:, None]
         return column.to(self._sums.device)
-
-    def _chunks(self) -> Iterable[tuple[torch.Tensor, ...]]:
-        return zip(
-            self._values.split(CHUNK),
-            self._sums.split(CHUNK),
-            self._maxima.split(CHUNK // BLOCK),
-            self._scales.split(CHUNK // BLOCK),
-            strict=True,
-        )

@@ -111,6 +111,7 @@ class GrainStep:
         self._scales = Scales()
         self._parameters: dict[str, Parameter] = {}
         self._sums: FixedPointSums | None = None
+        self._shaped: list[torch.Tensor] = []
         self._losses: list[torch.Tensor] = []
         self._weights: list[float] = []
         self._used: list[bool] = []
@@ -161,6 +162,12 @@ class GrainStep:
             self._sums = FixedPointSums(
                 sizes, device=self.passes.device, fixed_point=self._settings.fixed_point
             )
+            self._shaped = [
+                view.view_as(parameter)
+                for view, parameter in zip(
+                    self._sums.views, self._parameters.values(), strict=False
+                )
+            ]
 
     def _make_ready(self) -> None:
         sums = self._prepared()
@@ -229,8 +236,9 @@ class GrainStep:
     def _contribute(self, ratio: float) -> None:
         """Add what a grain, this part of the global batch, has left in gradients and buffers."""
         sums = self._prepared()
+        gradients, views = [], []
         for index, (parameter, view) in enumerate(
-            zip(self._parameters.values(), sums.views, strict=False)
+            zip(self._parameters.values(), self._shaped, strict=True)
         ):
             gradient = parameter.grad
             if gradient is None:
@@ -240,9 +248,12 @@ class GrainStep:
                 raise UserError(
                     "sparse gradients are not reduced: use sparse=False in the embedding"
                 )
-            view.view_as(parameter).copy_(gradient)
+            gradients.append(gradient)
+            views.append(view)
             parameter.grad = None
             self._used[index] = True
+        if gradients:
+            torch._foreach_copy_(views, gradients)
         self._buffers.write_changes(sums.views[len(self._parameters) :], ratio)
         sums.add()
 

@@ -52,7 +52,9 @@ class LocalPlanner:
 
     def use_grain(self, grain: int) -> None:
         """Plan in grains of so many samples from now on; before anything else."""
-        self._cluster = make_policy(replace(self._config, grain=grain))
+        if grain != self._config.grain:
+            self._config = replace(self._config, grain=grain)
+            self._cluster = make_policy(self._config)
 
     def joined(self, event: WorkersJoined) -> BatchPlan:
         """Ask the balancer."""

@@ -36,6 +36,7 @@ EVERYTHING = WorkerLaunch(
     job=JobSettings(
         mode="reproducible",
         grain=8,
+        cpu_capability="avx512",
         fingerprint_steps=100,
         staleness_bound=2,
         staleness_warmup_steps=7,
