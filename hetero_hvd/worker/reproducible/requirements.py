@@ -15,8 +15,8 @@ from torch.utils.data import IterableDataset
 from hetero_hvd.core.numerics import cpu_capability
 from hetero_hvd.core.numerics.fixed_point import MAX_NARROW_GRAINS, NARROW, WIDE, FixedPoint
 from hetero_hvd.errors import UserError
-from hetero_hvd.worker.accelerator import is_nvidia, numeric_facts
 from hetero_hvd.messages.launch import JobSettings
+from hetero_hvd.worker.accelerator import is_nvidia, numeric_facts
 from hetero_hvd.worker.reproducible import arithmetic
 from hetero_hvd.worker.step.staleness import staleness_of
 from hetero_hvd.worker.step.training_mode import Script
