@@ -26,9 +26,8 @@ def how_to_get(package: str) -> str:
     if package not in PACKAGES:
         return f"pip install {package}"
     return (
-        "run `hetero-hvd install` for this machine on one that can train, or take its versions: "
-        "pip install torch==VERSION HOROVOD.whl, with the wheel that scripts/setup of hetero_hvd's "
-        "source has put into ~/.cache/hetero_hvd/wheels there"
+        "pip install --find-links FOLDER 'hetero_hvd[train]', with the wheels of a release in FOLDER; "
+        "or run `hetero-hvd install` for this machine on one that can train"
     )
 
 

@@ -16,7 +16,7 @@ from hetero_hvd.probes import training_packages
 from hetero_hvd.remote.bundle import make_bundle
 
 CHECKOUT = Path(__file__).parents[2]
-INSTALLED_BY = ("hetero-hvd install", "~/.cache/hetero_hvd/wheels")
+INSTALLED_BY = ("hetero-hvd install", "--find-links FOLDER")
 """In what says how to get torch and Horovod."""
 
 
