@@ -26,7 +26,7 @@ def how_to_get(package: str) -> str:
     if package not in PACKAGES:
         return f"pip install {package}"
     return (
-        "pip install --find-links FOLDER 'hetero_hvd[train]', with the wheels of a release in FOLDER; "
+        "pip install --find-links FOLDER 'hetero_hvd[train]', with a release's wheels in FOLDER; "
         "or run `hetero-hvd install` for this machine on one that can train"
     )
 
