@@ -47,11 +47,13 @@ class _Drawing(NamedTuple):
         draw: Gives the order of an epoch.
         name: What the sampler is called; "" where its order follows from seed, epoch and length.
         is_shuffled: Whether the order differs from epoch to epoch.
+        is_asked: Whether the sampler is the script's own, which may not give the same again.
     """
 
     draw: Callable[[int], Indices | list[NDArray[np.int64]]]
     name: str = ""
     is_shuffled: bool = True
+    is_asked: bool = False
 
 
 class Sampling:
@@ -104,8 +106,7 @@ class Sampling:
         if not self.num_units or not self._drawing.name:
             return
         first = self.epoch(0)
-        self.epoch(1)
-        if self.epoch(0).code != first.code:
+        if self._drawing.is_asked and not self._is_repeated(first):
             raise UserError(
                 f"{self._drawing.name} gives another order when it is asked again for the same "
                 "epoch: it must depend on set_epoch(epoch) and on the global generators (random, "
@@ -121,6 +122,11 @@ class Sampling:
         if self._known is None or self._known[0] != epoch:
             self._known = (epoch, self._drawn(epoch))
         return self._known[1]
+
+    def _is_repeated(self, first: EpochSamples) -> bool:
+        """Whether epoch 0 has the same order again after another epoch."""
+        self.epoch(1)
+        return self.epoch(0).code == first.code
 
     def positions(self, epoch: int, units: range) -> range:
         """The positions of an epoch's order that some consecutive units take."""
@@ -190,7 +196,9 @@ def _drawing(
         return _Drawing(lambda epoch: shards.permutation(size, seed=seed, epoch=epoch))
     if kind not in (torch_data.RandomSampler, torch_data.WeightedRandomSampler):
         return _Drawing(
-            lambda epoch: _asked(sampler, name, seed, epoch, is_batched=is_batched), name
+            lambda epoch: _asked(sampler, name, seed, epoch, is_batched=is_batched),
+            name,
+            is_asked=True,
         )
     if not is_for_training:
         raise UserError(
