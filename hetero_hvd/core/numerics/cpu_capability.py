@@ -3,7 +3,7 @@
 Each of them chooses its kernels by what the processor can do, and other kernels give other bits:
 ATen (its own loops), oneDNN (convolutions, attention, recurrent layers) and MKL (matrix products,
 functions of many elements). Each obeys a variable of its own, which it reads when it is first used.
-Names are those of ATen's variable. See docs/decisions/0015-one-instruction-set.md.
+Names are those of ATen's variable. See docs/decisions/0017-one-instruction-set.md.
 """
 
 from __future__ import annotations
