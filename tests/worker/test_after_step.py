@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from turns import run_in_turns
 
 from hetero_hvd import Trainer, UserError
+from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.worker.session.plan_source import LocalPlanner, even_plan
 
 SIZE, BATCH = 17, 8
@@ -266,9 +267,9 @@ class LeaderIdle(LocalPlanner):
     """Gives rank 0 no part, and notes what each worker's planner is told."""
 
     def __init__(self, rank, told):
+        super().__init__(BalanceConfig())
         self._rank = rank
         self._told = told
-        self._plan = None
 
     def joined(self, event):
         """The only plan."""

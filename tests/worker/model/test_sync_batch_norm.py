@@ -31,6 +31,9 @@ class Planner:
     def __init__(self, shares):
         self.shares = shares
 
+    def use_grain(self, _grain):
+        """Of no interest."""
+
     def joined(self, event):
         """The only plan."""
         return BatchPlan(
