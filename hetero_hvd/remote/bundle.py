@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import platform
 import sys
 import tarfile
@@ -58,12 +59,19 @@ class Bundle:
         Args:
             stream: Takes it.
             on_bytes: Is told how many bytes of files were written so far.
+
+        Raises:
+            UserError: A file cannot be read here, or is written to meanwhile.
         """
         done = 0
         with tarfile.open(fileobj=stream, mode="w|", dereference=True, bufsize=2**18) as archive:  # type: ignore[call-overload]
             for name, path in self.files.items():
-                archive.add(path, name, recursive=False)
-                done += path.stat().st_size
+                try:
+                    archive.add(path, name, recursive=False)
+                    done += path.stat().st_size
+                except OSError as error:
+                    why = error.strerror or str(error)
+                    raise UserError(f"{path} cannot be read here: {why}; correct that") from error
                 on_bytes(done)
 
 
@@ -76,11 +84,12 @@ def make_bundle(wanted: Sequence[str], imports: Sequence[str] = IMPORTS) -> Bund
 
     Raises:
         MissingPackageError: One of them is not installed here.
-        UserError: One of the names is none.
+        UserError: One of the names is none, or what it stands for lies elsewhere.
     """
     found = _closure(wanted)
     files: dict[str, Path] = {}
     for distribution in found.values():
+        _refuse_editable(distribution)
         files |= _files(distribution)
     versions = {d.name: d.version for d in sorted(found.values(), key=lambda one: one.name)}
     records = [found[name].read_text("RECORD") for name in sorted(found) if name != _key(OWN_NAME)]
@@ -128,6 +137,16 @@ def _closure(wanted: Sequence[str]) -> dict[str, Distribution]:
                     if needed.marker is None or needed.marker.evaluate({"extra": extra})
                 ]
     return found
+
+
+def _refuse_editable(distribution: Distribution) -> None:
+    """Refuse what is here by a link to its source only; ours is known to be sent whole."""
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable") and _key(distribution.name) != _key(OWN_NAME):
+        raise UserError(
+            f"{distribution.name} is installed as editable, and its files are in {origin['url']}, "
+            "which a node has not: pip install it without --editable"
+        )
 
 
 def _files(distribution: Distribution) -> Iterator[tuple[str, Path]]:

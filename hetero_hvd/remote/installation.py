@@ -18,7 +18,10 @@ from hetero_hvd.remote.bundle import Bundle
 from hetero_hvd.remote.node_program import Input, NodeProgram
 
 LOOK_SECONDS = 60.0
-"""For ssh and a slow disk, and for somebody else who is just installing there."""
+"""For ssh and a slow disk."""
+
+WAIT_SECONDS = 1800.0
+"""For somebody else who is just installing there."""
 
 SILENCE_SECONDS = 300.0
 """Without that a node takes more; importing torch for the first time is in it."""
@@ -87,6 +90,9 @@ def environment_path(node: NodeConfig) -> str:
     """
     if node.python is None:
         return INSTALLED
+    if node.python.startswith("~"):
+        what = f"python: {node.python} of nodes.yaml: ~ is not replaced on a node"
+        raise NodeError(what, "leave ~/ out: a path from the home of who logs in, or a whole one")
     python = PurePosixPath(node.python)
     if python.parent.name != "bin" or not python.name.startswith("python"):
         what = f"python: {node.python} of nodes.yaml is not in an environment"
@@ -108,7 +114,7 @@ def _install(
     bases = (f"python{bundle.python}", "python3", f"{sys.base_prefix}/bin/python{bundle.python}")
     with NodeProgram(node, "environment_program", interpreters=bases, fits=fits) as program:
         try:
-            facts = program.ask("look", {"path": path}, seconds=LOOK_SECONDS)
+            facts = _look(program, path, lambda words: say(f"{node.name}: {words}"))
         except NodeError as error:
             raise _in_words(error, bundle) from error
         if facts["fingerprint"] == bundle.fingerprint and not is_forced:
@@ -130,6 +136,25 @@ def _install(
             payload=lambda stream: _send(stream, bundle, node.name, say),
         )
     return f"installed: {python}, {megabytes:.0f} MB in {time.monotonic() - begin_seconds:.0f} s"
+
+
+def _look(program: NodeProgram, path: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """What is there, as soon as nobody else is installing there.
+
+    Raises:
+        NodeError: Somebody does for too long, or it cannot be said.
+    """
+    begin_seconds = time.monotonic()
+    facts: dict[str, Any] = program.ask("look", {"path": path}, seconds=LOOK_SECONDS)
+    if facts["is_busy"]:
+        say(f"somebody else is installing at {facts['path']}: waiting")
+    while facts["is_busy"]:
+        if time.monotonic() - begin_seconds > WAIT_SECONDS:
+            what = f"somebody else has been installing at {facts['path']} for {WAIT_SECONDS:g} s"
+            raise NodeError(what, "let that end, and try again")
+        time.sleep(1.0)
+        facts = program.ask("look", {"path": path}, seconds=LOOK_SECONDS)
+    return facts
 
 
 def _send(stream: Input, bundle: Bundle, name: str, say: Callable[[str], None]) -> None:

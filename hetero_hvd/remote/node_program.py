@@ -48,6 +48,10 @@ for line in i:
 """What the node runs first: it takes the program, then orders, and stops at the first error."""
 
 
+class _InputEnded(Exception):  # noqa: N818 - its end says why
+    """The program takes nothing more."""
+
+
 class Input:
     """The input of a program on a node.
 
@@ -62,7 +66,10 @@ class Input:
 
     def write(self, data: bytes) -> int:
         """Give it some more."""
-        self._pipe.write(data)
+        try:
+            self._pipe.write(data)
+        except OSError as error:
+            raise _InputEnded from error
         self._on_taken()
         return len(data)
 
@@ -181,7 +188,7 @@ class NodeProgram:
             NodeError: The program failed, or there is no way to the node, or no answer in time.
         """
         with _Deadline(seconds, self._cut) as deadline:
-            with suppress(OSError):  # the process is gone: its end says why
+            with suppress(BrokenPipeError, _InputEnded):  # the process is gone: its end says why
                 self._input.write(json.dumps([name, order or {}]).encode() + b"\n")
                 if payload is not None:
                     payload(Input(self._input, deadline.extend))
@@ -198,7 +205,7 @@ class NodeProgram:
         while line := self._output.readline(MAX_ANSWER_BYTES):
             with suppress(ValueError):
                 answer = json.loads(line)
-                if isinstance(answer, dict) and answer.keys() <= {"answer", "error"}:
+                if isinstance(answer, dict) and answer.keys() in ({"answer"}, {"error"}):
                     return answer
         return None
 

@@ -6,6 +6,7 @@ import os
 import platform
 import signal
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,10 +73,19 @@ def test_it_is_there_afterwards_and_a_second_time_nothing_is_sent(bare_cluster, 
     assert again[0].what.startswith("is there already: ")
 
 
-def test_two_drivers_at_once_do_not_disturb_each_other(host):
-    """Nor do two names of one machine: the second waits, and finds it there."""
+def test_two_drivers_at_once_do_not_disturb_each_other(host, monkeypatch):
+    """Nor do two names of one machine: the second waits, however long, and finds it there."""
+    monkeypatch.setattr(installation, "LOOK_SECONDS", 5.0)
+    whole = Bundle.write
+
+    def slowly(*arguments):
+        time.sleep(6.0)
+        whole(*arguments)
+
+    monkeypatch.setattr(Bundle, "write", slowly)
     found, said = install(node_of(host), node_of(host, name="other"))
     assert all(one.is_good for one in found)
+    assert len([line for line in said if "somebody else is installing at" in line]) == 1
     assert len([line for line in said if "sending" in line]) == 1
     assert installed(host) == SMALL.versions["msgspec"]
 
@@ -83,7 +93,8 @@ def test_two_drivers_at_once_do_not_disturb_each_other(host):
 def test_where_nodes_yaml_has_its_python(host):
     """It is made there, however often; the one before stays, and nothing half-made."""
     node = node_of(host, python=f"{Path.home()}/other/env/bin/python")
-    over_ssh(host, f"mkdir -p other/env-of-mine other/env-x; echo {{}} >other/env-x/{MARK}")
+    older = "other/env-a2345678"
+    over_ssh(host, f"mkdir -p other/env-of-mine {older}; echo {{}} >{older}/{MARK}")
     for _ in range(4):
         found, _ = install(node, is_forced=True)
         assert found[0].is_good
@@ -130,6 +141,17 @@ def no_room(_host, monkeypatch):
     monkeypatch.setattr(installation, "ROOM", 1e12)
 
 
+def file_is_gone(_host, monkeypatch):
+    """Another program removes a file here meanwhile."""
+    whole = Bundle.write
+
+    def write(bundle, stream, on_bytes):
+        gone = bundle.files | {"msgspec/gone.py": Path("/nowhere/gone.py")}
+        whole(replace(bundle, files=gone), stream, on_bytes)
+
+    monkeypatch.setattr(Bundle, "write", write)
+
+
 def other_processor(_host, monkeypatch):
     """The driver's machine is of another kind."""
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
@@ -167,6 +189,8 @@ FAULTS = {
     "no client": (no_client, {}, "no ssh client", "openssh-client"),
     "sshd hangs": (stopped, {}, "no answer in 1 s", "hangs"),
     "python of no environment": (nothing, {"python": "/opt/python"}, "environment", "PATH/bin"),
+    "path with ~": (nothing, {"python": "~/env/bin/python"}, "is not replaced", "leave ~/ out"),
+    "file that is gone here": (file_is_gone, {}, "cannot be read here: No such", ""),
     "environment of others": (nothing, {"python": "/usr/bin/python3"}, "not made by", "leave it"),
     "no permission": (nothing, {"python": "/proc/x/bin/python"}, "No such file", "correct that"),
     "no room": (no_room, {}, "are free at", "make room"),

@@ -2,7 +2,9 @@
 
 import importlib.metadata
 import io
+import json
 import tarfile
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +53,28 @@ def test_the_stream_is_an_archive_of_the_files():
         assert sorted(archive.getnames()) == list(small.files)
     assert told[-1] == small.num_bytes
     assert len(told) == len(small.files)
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+    """It is named; half of the archive is nothing that a node could wait for."""
+    small = make_bundle(["msgspec"])
+    broken = replace(small, files=small.files | {"gone.py": tmp_path / "gone.py"})
+    with pytest.raises(UserError, match=r"/gone.py cannot be read here: No such file"):
+        broken.write(Input(io.BytesIO(), lambda: None), lambda _: None)
+
+
+def test_what_is_here_by_a_link_to_its_source_is_refused(tmp_path, monkeypatch):
+    """The link would lead nowhere on a node."""
+    metadata = tmp_path / "linked-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: linked\nVersion: 1.0\n")
+    (metadata / "RECORD").write_text("linked-1.0.dist-info/METADATA,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert make_bundle(["linked"]).files
+    origin = {"url": "file:///home/me/linked", "dir_info": {"editable": True}}
+    (metadata / "direct_url.json").write_text(json.dumps(origin))
+    with pytest.raises(UserError, match=r"linked is installed as editable, .*file:///home/me"):
+        make_bundle(["linked"])
 
 
 def test_the_fingerprint_is_that_of_the_software():

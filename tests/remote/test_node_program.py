@@ -34,7 +34,7 @@ def test_several_orders_are_answered_in_turn():
 
 def test_what_a_login_says_is_not_an_answer(tmp_path):
     """Lines of a profile, JSON too, and halves of lines."""
-    banner = 'echo "welcome"; echo \'{"hello": 1}\'; echo 7; printf "no end of line"'
+    banner = 'echo "welcome"; echo \'{"hello": 1}\'; echo {}; echo 7; printf "no end of line"'
     python = interpreter(tmp_path, f'{banner}; exec {sys.executable} "$@"')
     with open_program(python) as program:
         assert abs(program.ask("clock", seconds=20) - time.time()) < 20
@@ -74,6 +74,16 @@ def test_an_error_of_the_program_is_told_and_ends_it():
             program.ask("reach", {}, seconds=20)
         with pytest.raises(NodeError):
             program.ask("clock", seconds=20)
+
+
+def test_what_cannot_be_sent_is_told_at_once():
+    """A reason of this machine's is not taken for the end of the program."""
+
+    def payload(_stream):
+        raise PermissionError("no reading here")
+
+    with open_program(sys.executable) as program, pytest.raises(PermissionError):
+        program.ask("clock", seconds=60, payload=payload)
 
 
 def test_who_takes_what_is_sent_has_more_time():

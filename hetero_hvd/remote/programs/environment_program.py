@@ -9,6 +9,7 @@ still works with it.
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
 import platform
@@ -35,7 +36,7 @@ _locks: list[IO[str]] = []  # held until this process ends, however that happens
 
 
 def look(path: str) -> dict[str, Any]:
-    """Say what is here, and keep others from installing at the same time.
+    """Say what is here, and keep others from installing at the same time, unless one does already.
 
     Args:
         path: Of the environment, from the home of who logs in.
@@ -48,15 +49,21 @@ def look(path: str) -> dict[str, Any]:
         "path": str(link.absolute()),
         "fingerprint": None,
         "is_foreign": link.exists() and not _is_ours(link),
+        "is_busy": False,
     }
     if facts["is_foreign"]:
         return facts
     link.parent.mkdir(parents=True, exist_ok=True)
     facts["free_bytes"] = shutil.disk_usage(link.parent).free
     lock = link.with_name(f".{link.name}.lock").open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return facts | {"is_busy": True}
     _locks.append(lock)
-    facts["fingerprint"] = _mark(link).get("fingerprint")
+    if (link / "bin" / "python").exists():  # the system's, which it names, may be gone
+        facts["fingerprint"] = _mark(link).get("fingerprint")
     return facts
 
 
@@ -70,10 +77,8 @@ def install(path: str, fingerprint: str, num_files: int, imports: list[str]) -> 
         imports: Modules to try.
     """
     link = Path(path).absolute()
-    earlier = link.resolve() if link.is_symlink() else None
-    for folder in link.parent.glob(f"{link.name}-*"):
-        if (folder / MARK).exists() and folder != earlier:
-            shutil.rmtree(folder)
+    for folder in _left_over(link):
+        shutil.rmtree(folder)
     folder = Path(tempfile.mkdtemp(prefix=f"{link.name}-", dir=link.parent))
     try:
         folder.chmod(0o755)
@@ -90,6 +95,20 @@ def install(path: str, fingerprint: str, num_files: int, imports: list[str]) -> 
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return str(link / "bin" / "python")
+
+
+def _left_over(link: Path) -> list[Path]:
+    """The folders that we made for this link, but for the one that it names."""
+    pattern = glob.escape(link.name) + "-" + 8 * "[a-z0-9_]"  # as of `mkdtemp`; a link has another
+    return [
+        folder
+        for folder in link.parent.glob(pattern)
+        if (folder / MARK).exists() and not folder.is_symlink() and not _is_same(folder, link)
+    ]
+
+
+def _is_same(folder: Path, link: Path) -> bool:
+    return link.exists() and folder.samefile(link)
 
 
 def _is_ours(link: Path) -> bool:

@@ -1,0 +1,70 @@
+"""What making an environment leaves alone on a node; that it works is tried on hosts, over ssh."""
+
+import fcntl
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from hetero_hvd.remote.programs import environment_program
+from hetero_hvd.remote.programs.environment_program import MARK, install, look
+
+
+@pytest.fixture(autouse=True)
+def locks(monkeypatch):
+    """Those of a test end with it."""
+    held = []
+    monkeypatch.setattr(environment_program, "_locks", held)
+    yield held
+    for lock in held:
+        lock.close()
+
+
+def make(folder, name, *, is_linked, fingerprint="f"):
+    """A folder of an environment, as `install` leaves it."""
+    made = folder / name
+    (made / "bin").mkdir(parents=True)
+    (made / "bin" / "python").symlink_to(sys.executable)
+    (made / MARK).write_text(json.dumps({"fingerprint": fingerprint}))
+    if is_linked:
+        (folder / name.rpartition("-")[0]).symlink_to(name)
+    return made
+
+
+@pytest.mark.parametrize("way", ["real", "by_link"])
+def test_an_installation_that_breaks_leaves_what_others_use(tmp_path, monkeypatch, way):
+    """The one in use, whatever links lead there, and those of another name; not older ones."""
+    folder = tmp_path / "real"
+    (tmp_path / "by_link").symlink_to(folder)
+    in_use = make(folder, "env-a2345678", is_linked=True)
+    other = make(folder, "env-gpu-a2345678", is_linked=True)
+    older = make(folder, "env-b2345678", is_linked=False)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO()))
+    with pytest.raises(Exception, match="empty file"):
+        install(str(tmp_path / way / "env"), "g", 1, [])
+    assert sorted(folder.iterdir()) == sorted([in_use, other, folder / "env", folder / "env-gpu"])
+    assert not older.exists()
+
+
+def test_an_environment_without_its_python_is_none(tmp_path):
+    """The system's Python, which it names, was replaced by another version."""
+    made = make(tmp_path, "env-a2345678", is_linked=True)
+    path = str(tmp_path / "env")
+    assert look(path)["fingerprint"] == "f"
+    environment_program._locks.pop().close()
+    (made / "bin" / "python").unlink()
+    (made / "bin" / "python").symlink_to("/no/python3.11")
+    assert look(path)["fingerprint"] is None
+
+
+def test_one_installs_at_a_time(tmp_path, locks):
+    """Others are told so, and may ask again."""
+    path = str(tmp_path / "env")
+    with (tmp_path / ".env.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert look(path)["is_busy"]
+        assert not locks
+    assert not look(path)["is_busy"]
+    assert len(locks) == 1
