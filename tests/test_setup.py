@@ -348,9 +348,42 @@ def test_a_wrong_python_is_one_line(tmp_path):
 
 @pytest.mark.skipif(not (CHECKOUT / ".venv/stamp").exists(), reason="scripts/setup has not run")
 def test_a_second_run_does_nothing():
-    """Where nothing has changed no interpreter is even looked for, and not a word is said."""
-    done = run_setup(CI="true", PYTHON="/bin/false")
+    """Where nothing has changed nothing is looked for, and not a word is said."""
+    done = run_setup(CI="true", PYTHON="", PATH="/bin:/usr/bin")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+INTERPRETER = """#!/bin/sh
+case "$*" in
+  *print*sys.version*) echo NAME ;;
+  *sys.prefix*) [ -f .venv/pyvenv.cfg ] ;;
+  "-m venv"*) mkdir -p .venv/bin && cp "$0" .venv/bin/python && touch .venv/pyvenv.cfg ;;
+  *build_wheel*) echo horovod.whl ;;
+esac
+"""
+"""Does nothing of what `scripts/setup` asks for, but for the virtual environment."""
+
+
+def test_another_python_is_taken_where_all_is_done_with_one(tmp_path):
+    """Else `PYTHON=... scripts/test` would test the one that is there."""
+    shutil.copytree(CHECKOUT / "scripts" / "horovod", tmp_path / "scripts" / "horovod")
+    for name in ("scripts/setup", "setup.py", "scripts/constraints.txt"):
+        (tmp_path / name).write_bytes((CHECKOUT / name).read_bytes())
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(INTERPRETER.replace("NAME", name))
+        (tmp_path / name).chmod(0o755)
+    said = []
+    for name in ("one", "one", "", "two", "two"):
+        done = subprocess.run(
+            ["sh", tmp_path / "scripts" / "setup"],
+            env=os.environ | {"PYTHON": name and str(tmp_path / name)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said.append(bool(done.stderr))
+    assert said == [True, False, False, True, False]
+    assert "echo two" in (tmp_path / ".venv" / "bin" / "python").read_text()
 
 
 def test_every_pin_is_exact_and_portable():
