@@ -205,6 +205,10 @@ def test_a_variable_with_a_typo_is_one_line(capsys, monkeypatch, words):
             ["doctor", "-f", "remote.yaml", "--", "train.py"],
             ["train.py: No such file or directory here, so it cannot be compared"],
         ),
+        (
+            ["doctor", "-f", "remote.yaml", "--", "train.py", 5000 * "x"],
+            ["train.py: No such file or directory here, so it cannot be compared"],
+        ),
         (["report"], ["the following arguments are required: RUN (see hetero-hvd report --help)"]),
         (
             ["run", "--", "-m", "package.train"],

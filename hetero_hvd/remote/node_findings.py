@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from hetero_hvd.config import NodeConfig
@@ -171,11 +173,12 @@ def _files(facts: NodeFacts, reference: Reference) -> Iterator[Problem]:
 
 def _copy(node: NodeConfig, path: str, directory: str) -> str:
     """A command that copies a file to a node."""
+    place = str(PurePosixPath(directory, path))
     if node.is_local:
-        return f"cp {path} {directory}/"
-    port = f"-P {node.port} " if node.port else ""
+        return shlex.join(["cp", path, place])
+    port = ["-P", str(node.port)] if node.port else []
     user = f"{node.user}@" if node.user else ""
-    return f"scp {port}{path} {user}{node.address}:{directory}/"
+    return shlex.join(["scp", *port, path, f"{user}{node.address}:{place}"])
 
 
 def _network(facts: NodeFacts) -> Iterator[Problem]:

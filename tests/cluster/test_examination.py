@@ -122,6 +122,13 @@ FAULTS = {
     "no folder": ({}, {"directory": "/no"}, "no folder /no", "make it there", True),
     "other script": ({"script": ("train.py", "0")}, {}, "another one than here", "scp -P 22", True),
     "no script": ({"script": ("none.py", "0")}, {}, "is no none.py in", "scp -P 22 none.py", True),
+    "no script in its folder": (
+        {"script": ("my runs/none.py", "0")},
+        {},
+        "is no my runs/none.py in",
+        "/my runs/none.py'",
+        True,
+    ),
     "no torch": ({"torch": "2.13.0"}, {}, "torch is missing", "hetero-hvd install alpha", True),
     "other files": ({"digest": "0"}, {}, "and other files", "hetero-hvd install alpha", True),
     "other python": ({"python": "3.9.1"}, {}, "python is 3.", "hetero-hvd install alpha", False),

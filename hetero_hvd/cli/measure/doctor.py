@@ -7,6 +7,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +102,15 @@ def named_in(command: Sequence[str]) -> tuple[str | None, list[str]]:
     """The script of a command, and the files and folders here that its arguments name."""
     script = next((word for word in command[:2] if word.endswith(".py")), None)
     words = [word.partition("=")[2] or word for word in command if word != script]
-    paths = [word for word in words if not word.startswith("-") and Path(word).exists()]
+    paths = [word for word in words if not word.startswith("-") and _is_here(word)]
     return script, paths
+
+
+def _is_here(word: str) -> bool:
+    """Whether it names a file or folder; a text that is too long for a name does not."""
+    with suppress(OSError):
+        return Path(word).exists()
+    return False
 
 
 def _reference(script: str | None) -> Reference:
