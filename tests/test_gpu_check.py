@@ -144,10 +144,12 @@ def test_a_card_that_nvidia_smi_sees_otherwise_is_told(ours, row, is_equal):
 def test_a_wheel_is_taken_for_the_torch_that_it_was_built_for(tmp_path):
     """It says so itself; a stock one says nothing."""
     wheel = tmp_path / "horovod-0.28.1-cp312-cp312-linux_x86_64.whl"
-    for text, torch in (("built for torch 2.7.1+cu126\n", "2.7.1+cu126"), ("", "")):
+    for text, torch in (("built for torch 2.7.1\n", "2.7.1"), ("", "")):
         with zipfile.ZipFile(wheel, "w") as archive:
             archive.writestr("horovod.dist-info/licenses/NOTICE.hetero_hvd", text)
         assert installing.built_for(wheel) == torch
+        assert installing.is_built_for(wheel, "2.7.1+cu126") == bool(torch)
+        assert not installing.is_built_for(wheel, "2.7.0+cu126")
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("horovod/__init__.py", "")
     assert installing.built_for(wheel) == ""

@@ -97,7 +97,7 @@ def horovod(site: Site) -> Figure:
     ).split()[-1]
     site.run([*pip(site), "."], log=PLACE / "hetero_hvd.log", **offline())
     for wheel in sorted(PACKAGES.glob("horovod-*.whl")):
-        if built_for(wheel) == version:
+        if is_built_for(wheel, version):
             site.run([*pip(site), "--no-deps", str(wheel)], log=log, expected_code=None)
             if imports(site):
                 return Figure(0.0, "s to build", {"wheel": wheel.name, "torch": version})
@@ -120,6 +120,11 @@ def built_for(wheel: Path) -> str:
                 found = re.search(r"built for torch (\S+)", archive.read(name).decode())
                 return found[1] if found else ""
     return ""
+
+
+def is_built_for(wheel: Path, version: str) -> bool:
+    """Whether a wheel was built for a release of torch, for whatever device that is."""
+    return built_for(wheel).partition("+")[0] == version.partition("+")[0]
 
 
 def imports(site: Site) -> bool:

@@ -83,14 +83,14 @@ def _functions() -> Iterator[Case]:
         lambda x: functional.gelu(x) + functional.silu(x) + functional.elu(x),
         lambda x: x.exp() + x.tanh() + x.sigmoid() + x.sin() + x.cos() + x.erf(),
         lambda x: x.sum(0) + x.mean() + x.norm() + x.var(0) + x.cumsum(0)[-1],
-        lambda x: functional.mse_loss(x, torch.zeros(size)),
+        lambda x: functional.mse_loss(x, torch.zeros(size, dtype=torch.float32)),
     ):
         yield function, [_numbers(*size)]
 
 
 def _recurrent() -> Iterator[Case]:
     for kind in (nn.LSTM, nn.GRU):
-        layer = kind(24, 32)
+        layer = kind(24, 32, dtype=torch.float32)
         with torch.no_grad():
             for parameter in layer.parameters():
                 parameter.copy_(_numbers(*parameter.shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -18,6 +19,18 @@ def test_it_is_the_same_again_and_leaves_no_trace():
         assert digest(convolution) == plain
     assert digest(several) == digest(lstm) != plain
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_script_s_default_type_changes_nothing(dtype):
+    """Of the numbers that are not said to be of one."""
+    model = nn.LSTM(3, 3)
+    plain = digest(model)
+    torch.set_default_dtype(dtype)
+    try:
+        assert digest(model) == plain
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_another_kernel_is_seen():
