@@ -231,8 +231,12 @@ def _of_weights(sampler: torch_data.WeightedRandomSampler, name: str, seed: int)
     def draw(epoch: int) -> NDArray[np.int64]:
         weights = np.asarray(sampler.weights, np.float64)  # as they are now: a script may set them
         possible = int((weights > 0).sum())
-        if not (np.isfinite(weights).all() and (weights >= 0).all() and possible):
-            raise UserError(f"{name}: weights must be finite and >= 0, and one of them > 0")
+        with np.errstate(over="ignore"):
+            total = weights.sum()
+        if not (np.isfinite(total) and (weights >= 0).all() and possible):
+            raise UserError(
+                f"{name}: weights must be finite and >= 0, also their sum, and one of them > 0"
+            )
         if not sampler.replacement and possible < sampler.num_samples:
             raise UserError(
                 f"{name}: {sampler.num_samples} samples without replacement of {possible} with a "

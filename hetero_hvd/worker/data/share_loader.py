@@ -333,6 +333,8 @@ def contiguous_batches(
         raise UserError("evaluation needs a dataset with a length, not an IterableDataset")
     _check_length(loader, "the loader to evaluate")
     sampling = Sampling(loader, is_for_training=False)
+    if not sampling.num_units:
+        raise UserError("the sampler of the loader to evaluate gives no samples: its len() is 0")
     order = sampling.epoch(0).indices if sampling.name else range(sampling.num_units)
     size = 1 if sampling.is_batched else sampling.batch_size
     enough = [share * -(-sampling.num_units // sum(shares)) for share in shares]

@@ -23,6 +23,7 @@ from turns import run_in_turns
 
 from hetero_hvd import Trainer
 from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.worker.data.share_loader import contiguous_batches
 
 SIZE, BATCH, EPOCHS, STOP = 20, 8, 2, 1
 """Samples, samples in a step, epochs, and the step after which a run stops to be resumed."""
@@ -296,9 +297,10 @@ REFUSED = {
     "empty batch": (lambda: batches_of([1], []), "gives an empty batch in epoch 0"),
     "all weights 0": (
         lambda: sampled(WeightedRandomSampler([0.0] * SIZE, 4)),
-        "weights must be finite and >= 0, and one of them > 0",
+        "weights must be finite and >= 0, also their sum, and one of them > 0",
     ),
     "NaN": (lambda: sampled(WeightedRandomSampler([1.0, float("nan")], 4)), "must be finite"),
+    "infinite sum": (lambda: sampled(WeightedRandomSampler([1e308] * SIZE, 4)), "also their sum"),
     "too few weights": (
         lambda: sampled(WeightedRandomSampler([1.0, 1.0, 0.0], 3, replacement=False)),
         "3 samples without replacement of 2 with a weight > 0",
@@ -385,6 +387,13 @@ EVALUATED = {
     "batches": (lambda: batched(ByLength()), DATA),
     "torch's batches": (lambda: batched(BatchSampler(range(SIZE), BATCH, drop_last=False)), DATA),
 }
+
+
+@pytest.mark.parametrize("loader", [sampled(SubsetRandomSampler([])), batched([])])
+def test_an_evaluation_of_nothing_is_refused(loader):
+    """With the sampler that gives it."""
+    with pytest.raises(UserError, match="the sampler of the loader to evaluate gives no samples"):
+        next(contiguous_batches(loader, [1, 1], 0))
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "reproducible"])
