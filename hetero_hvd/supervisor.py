@@ -25,7 +25,7 @@ from hetero_hvd.core.numerics.cpu_capability import missing
 from hetero_hvd.exit_codes import (
     EXIT_NOT_STARTED,
     EXIT_OUT_OF_MEMORY,
-    EXIT_REFUSED,
+    EXIT_UNFIT,
     as_exit_code,
 )
 from hetero_hvd.probes.kernel.control_groups import num_oom_kills
@@ -240,7 +240,7 @@ def main() -> int:
 
     Returns:
         The worker's exit code; 128 + n if signal n ended it; 127 if it could not be started; 71
-        if the kernel killed it for want of memory; 64 if this processor is not fit for it.
+        if the kernel killed it for want of memory; 78 if this processor is not fit for it.
     """
     if sys.argv[1:] == ["--gpus"]:
         sys.stdout.write(f"{len(visible_gpus(dict(os.environ)))}\n")
@@ -257,7 +257,7 @@ def main() -> int:
         order = read_order(first)
         if why := missing(worker_environment(order), processor_flags()):
             sys.stderr.write(f"{why}\n")
-            return EXIT_REFUSED
+            return EXIT_UNFIT
         child = start(order)
     except (OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"cannot start the worker: {error}\n")

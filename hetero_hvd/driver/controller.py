@@ -38,6 +38,7 @@ from hetero_hvd.errors import JobError
 from hetero_hvd.exit_codes import (
     EXIT_FAILED,
     EXIT_REFUSED,
+    EXIT_UNFIT,
     EXIT_USER_ERROR,
     SIGNALLED,
     exit_in_words,
@@ -370,8 +371,8 @@ class JobController:
         """A worker ended before it was ready; if none got further, the job cannot start."""
         lines = (line for line in reversed(slot.output.tail) if line.strip())
         last_line = next(lines, "it has printed nothing")
-        if code == EXIT_REFUSED:
-            self._input_is_wrong(slot, last_line)
+        if code in (EXIT_REFUSED, EXIT_UNFIT):
+            self._input_is_wrong(slot, last_line, is_of_node=code == EXIT_UNFIT)
             return
         if slot.num_refusals <= 1:  # else it would be said again and again
             self._console.say(f"{what} before it was ready: {last_line}")
@@ -386,10 +387,11 @@ class JobController:
             reason = f"no worker became ready: {what}: {last_line}"
             self.end(JobResult(code or EXIT_USER_ERROR, reason))
 
-    def _input_is_wrong(self, slot: Slot, line: str) -> None:
-        """Of the whole job, unless another worker got further with the same script."""
-        others = [other for other in self.slots.all if other is not slot]
-        if self.membership.has_started or any(other.ready for other in others):
+    def _input_is_wrong(self, slot: Slot, line: str, *, is_of_node: bool) -> None:
+        """Of the whole job, unless another worker got further, or still may."""
+        others = [other for other in self.slots.all if other is not slot and other.is_wanted]
+        may_train = any(is_of_node or other.ready for other in others)
+        if self.membership.has_started or may_train:
             self._last_failure = EXIT_USER_ERROR  # should too few be left
             self.slots.refuse(slot, line)
             return

@@ -13,7 +13,7 @@ from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.output.console import Console, WorkerOutput
 from hetero_hvd.driver.workers.slot import Slot
-from hetero_hvd.exit_codes import EXIT_REFUSED
+from hetero_hvd.exit_codes import EXIT_REFUSED, EXIT_UNFIT
 from hetero_hvd.messages import (
     Crashed,
     Entered,
@@ -110,21 +110,26 @@ def test_a_job_gives_up_only_when_nothing_can_come(tmp_path, happen, discover, c
     asyncio.run(scenario())
 
 
-STARTS, READY = "still starts", "is ready"
+STARTS, READY, LEAVES = "still starts", "is ready", "is refused"
 
 REFUSALS = {
-    "nobody else is there": (False, None, True),
-    "the other is not ready yet": (False, STARTS, True),
-    "the other is ready": (False, READY, False),
-    "the others train": (True, READY, False),
-    "the others train, and one is started again": (True, STARTS, False),
+    "nobody else is there": (EXIT_REFUSED, False, None, True),
+    "the other is not ready yet": (EXIT_REFUSED, False, STARTS, True),
+    "the other is ready": (EXIT_REFUSED, False, READY, False),
+    "the others train": (EXIT_REFUSED, True, READY, False),
+    "the others train, and one is started again": (EXIT_REFUSED, True, STARTS, False),
+    "its machine is unfit, there is no other": (EXIT_UNFIT, False, None, True),
+    "its machine is unfit, the other is not ready yet": (EXIT_UNFIT, False, STARTS, False),
+    "its machine is unfit, so was the other": (EXIT_UNFIT, False, LEAVES, True),
+    "its machine is unfit, the others train": (EXIT_UNFIT, True, READY, False),
 }
-"""Whether the training has started, what the other worker does, and whether the job ends."""
+"""How it ends, whether the training has started, what the other worker does, and whether the job
+ends."""
 
 
-@pytest.mark.parametrize(("has_started", "other", "ends"), REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize(("code", "has_started", "other", "ends"), REFUSALS.values(), ids=REFUSALS)
 def test_wrong_input_of_one_worker_is_that_of_the_job_if_none_got_further(
-    tmp_path, has_started, other, ends
+    tmp_path, code, has_started, other, ends
 ):
     """Else that slot is refused, once and in one line: a restart would end in the same way."""
 
@@ -136,9 +141,10 @@ def test_wrong_input_of_one_worker_is_that_of_the_job_if_none_got_further(
         if other is not None:
             ready = object() if other == READY else None
             slots.append(one_slot(team, tmp_path, name="beta", process=process, ready=ready))
+            slots[1].is_wanted = other != LEAVES
         if has_started:
             team.membership._horovod = SimpleNamespace(hosts_changed=lambda: None)
-        team._exited(slots[0], EXIT_REFUSED)
+        team._exited(slots[0], code)
         assert team.ended.done() is ends
         assert slots[0].is_wanted is ends
         if ends:
