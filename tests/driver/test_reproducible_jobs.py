@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,27 @@ def test_a_job_without_the_mode_says_how_to_start_it(start_job):
     job = start_job(names=("alpha",), command=(SCRIPT, "1"))
     assert job.wait() == 2
     assert "start it with hetero-hvd run --reproducible --grain 8" in "\n".join(job.output)
+
+
+OLD_MACHINE = """#!{python}
+import sys
+from pathlib import Path
+from hetero_hvd import supervisor
+supervisor.CPU_INFO = Path(__file__).with_name("cpuinfo")
+sys.exit(supervisor.main())
+"""
+"""In the place of a node's interpreter: its processor is said to be an old one."""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets of x86-64")
+def test_a_node_with_an_old_processor_is_refused_and_the_others_train(start, tmp_path):
+    """Though it is refused before any other one is ready."""
+    (tmp_path / "cpuinfo").write_text("flags : fpu sse2 sse4_1 avx\n")
+    python = tmp_path / "python"
+    python.write_text(OLD_MACHINE.format(python=sys.executable))
+    python.chmod(0o755)
+    job = start("alpha", f"beta, python: {python}")
+    job.wait_for(r"beta:0 is refused \(cpu_capability=avx2: this processor has no avx2, fma: leave")
+    job.wait_for(r"step \d\d+  epoch [1-9]")
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait() == 130
