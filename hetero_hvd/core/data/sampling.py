@@ -38,16 +38,28 @@ def weighted(
     """Samples that are as likely as their weights say, as torch's `WeightedRandomSampler` does.
 
     Args:
-        weights: Of each sample, >= 0, at least one > 0; without replacement at least `count`.
+        weights: Of each sample, finite and >= 0, at least one > 0; without replacement at least
+            `count` of them `likely`.
         count: How many to draw, >= 0.
         replacement: Whether a sample may come again.
         seed: The run's seed, >= 0.
         epoch: 0-based epoch, >= 0.
     """
-    likely = weights / weights.sum()
     generator = _generator(seed, epoch)
-    found: NDArray[np.int64] = generator.choice(len(likely), count, replace=replacement, p=likely)
+    found: NDArray[np.int64] = generator.choice(
+        len(weights), count, replace=replacement, p=likely(weights)
+    )
     return found.astype(np.int64)
+
+
+def likely(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The probability of each sample; 0 too for weights far below the largest."""
+    with np.errstate(over="ignore"):
+        total = weights.sum()
+    if np.isinf(total):
+        return likely(weights / len(weights) / 2)
+    found: NDArray[np.float64] = weights / total
+    return found
 
 
 def chosen(indices: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np.int64]:

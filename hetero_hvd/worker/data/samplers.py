@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 import torch.utils.data as torch_data
 from numpy.typing import NDArray
 
@@ -190,7 +191,7 @@ def _drawing(
     if kind is torch_data.SequentialSampler:
         return _Drawing(lambda _: range(len(sampler)), is_shuffled=False)
     if kind is torch_data.SubsetRandomSampler:
-        return _of_subset(_whole(sampler.indices), name, seed)
+        return _of_subset(_numbers(sampler.indices, name), name, seed)
     if kind is torch_data.RandomSampler and _is_each_once(sampler):
         size = len(sampler)
         return _Drawing(lambda epoch: shards.permutation(size, seed=seed, epoch=epoch))
@@ -229,14 +230,10 @@ def _of_subset(indices: NDArray[np.int64], name: str, seed: int) -> _Drawing:
 
 def _of_weights(sampler: torch_data.WeightedRandomSampler, name: str, seed: int) -> _Drawing:
     def draw(epoch: int) -> NDArray[np.int64]:
-        weights = np.asarray(sampler.weights, np.float64)  # as they are now: a script may set them
-        possible = int((weights > 0).sum())
-        with np.errstate(over="ignore"):
-            total = weights.sum()
-        if not (np.isfinite(total) and (weights >= 0).all() and possible):
-            raise UserError(
-                f"{name}: weights must be finite and >= 0, also their sum, and one of them > 0"
-            )
+        weights = _weights(sampler.weights)  # as they are now: a script may set them
+        if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
+            raise UserError(f"{name}: weights must be finite and >= 0, and one of them > 0")
+        possible = int((sampling.likely(weights) > 0).sum())
         if not sampler.replacement and possible < sampler.num_samples:
             raise UserError(
                 f"{name}: {sampler.num_samples} samples without replacement of {possible} with a "
@@ -247,6 +244,12 @@ def _of_weights(sampler: torch_data.WeightedRandomSampler, name: str, seed: int)
         )
 
     return _Drawing(draw, name)
+
+
+def _weights(found: Any) -> NDArray[np.float64]:  # noqa: ANN401 - numbers, wherever they are
+    if isinstance(found, torch.Tensor):
+        found = found.detach().cpu()
+    return np.asarray(found, np.float64)
 
 
 def _asked(
@@ -266,13 +269,18 @@ def _asked(
         sampler.set_epoch(epoch)
     with own_course(seed_of(seed, epoch, 0, 0, Stream.SAMPLER)):
         found: Sequence[Any] = list(islice(iter(sampler), len(sampler) + 1))
+    if is_batched:
+        return [_numbers(batch, name, "lists of indices") for batch in found]
+    return _numbers(found, name)
+
+
+def _numbers(found: Iterable[Any], name: str, what: str = "indices") -> NDArray[np.int64]:
+    """Whole numbers as an array.
+
+    Raises:
+        UserError: Some are none, or too large.
+    """
     try:
-        batches = [_whole(batch) for batch in found] if is_batched else [_whole(found)]
-    except TypeError:
-        what = "lists of indices" if is_batched else "indices"
+        return np.fromiter(map(operator.index, found), np.int64)
+    except (TypeError, OverflowError):
         raise UserError(f"{name} must give {what} of samples, whole numbers") from None
-    return batches if is_batched else batches[0]
-
-
-def _whole(numbers: Iterable[Any]) -> NDArray[np.int64]:
-    return np.fromiter(map(operator.index, numbers), np.int64)

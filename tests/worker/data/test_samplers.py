@@ -6,6 +6,7 @@ import itertools
 import json
 from collections import Counter, defaultdict
 
+import numpy as np
 import pytest
 import torch
 from rendezvous import Hub
@@ -98,6 +99,10 @@ def batched(sampler):
 LOADERS = {
     "shuffled": lambda: DataLoader(DATA, BATCH, shuffle=True),
     "weighted": lambda: sampled(WeightedRandomSampler(WEIGHTS, 24)),
+    "weights that overflow": lambda: sampled(WeightedRandomSampler([1e308] * SIZE, 24)),
+    "weights with gradients": lambda: sampled(
+        WeightedRandomSampler(torch.ones(SIZE, requires_grad=True), 24)
+    ),
     "weighted, each once": lambda: sampled(WeightedRandomSampler(WEIGHTS, 13, replacement=False)),
     "with replacement": lambda: sampled(RandomSampler(DATA, replacement=True)),
     "more than there are": lambda: sampled(RandomSampler(DATA, num_samples=30)),
@@ -293,6 +298,15 @@ REFUSED = {
     "state": (lambda: sampled(Counting()), "gives another order when it is asked again"),
     "none": (lambda: sampled(SubsetRandomSampler([])), "sampler gives no samples"),
     "keys": (lambda: sampled(["a", "b"]), "sampler list must give indices of samples"),
+    "too large": (lambda: sampled([2**70]), "sampler list must give indices of samples"),
+    "keys of a subset": (
+        lambda: sampled(SubsetRandomSampler(["a", "b"])),
+        "sampler SubsetRandomSampler must give indices of samples",
+    ),
+    "a mask of a subset": (
+        lambda: sampled(SubsetRandomSampler(np.array([True, False]))),
+        "sampler SubsetRandomSampler must give indices of samples",
+    ),
     "no lists": (lambda: batches_of(1, 2), "sampler list must give lists of indices"),
     "empty batch": (lambda: batches_of([1], []), "gives an empty batch in epoch 0"),
     "all weights 0": (
@@ -304,6 +318,10 @@ REFUSED = {
     "too few weights": (
         lambda: sampled(WeightedRandomSampler([1.0, 1.0, 0.0], 3, replacement=False)),
         "3 samples without replacement of 2 with a weight > 0",
+    ),
+    "weights too small beside another": (
+        lambda: sampled(WeightedRandomSampler([1e300, 1e-300], 2, replacement=False)),
+        "2 samples without replacement of 1 with a weight > 0",
     ),
 }
 
