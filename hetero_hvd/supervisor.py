@@ -52,6 +52,16 @@ def lines(descriptor: int) -> Iterator[bytes]:
         yield from complete
 
 
+def interpreter() -> str:
+    """This interpreter, without the link to its environment.
+
+    `hetero-hvd install` puts another environment behind that link: what a worker imports later
+    must not come from there.
+    """
+    program = Path(sys.executable)
+    return str(program.parent.resolve() / program.name)
+
+
 def visible_gpus(environment: dict[str, str]) -> list[str]:
     """The node's GPUs as CUDA would number them, without loading CUDA."""
     given = environment.get("CUDA_VISIBLE_DEVICES")
@@ -69,7 +79,7 @@ def worker_environment(order: dict[str, Any]) -> dict[str, str]:
     """
     environment = {**os.environ, **order["environment"]}
     environment["PATH"] = os.pathsep.join(
-        [str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]
+        [str(Path(interpreter()).parent), environment.get("PATH", os.defpath)]
     )
     entries = [str(SITE), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, entries))
@@ -147,7 +157,7 @@ def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
     """
     command: list[str] = order["command"]
     if command[0].endswith(".py"):
-        command = [sys.executable, *command]
+        command = [interpreter(), *command]
     environment = worker_environment(order)
     return subprocess.Popen(
         command,

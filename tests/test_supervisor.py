@@ -10,6 +10,7 @@ import pytest
 
 from hetero_hvd.core.numerics.cpu_capability import variables
 from hetero_hvd.exit_codes import EXIT_UNFIT
+from tests.kit.checkout import variables as variables_of_checkout
 
 OLD = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse2 sse4_1 avx\n\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd\nCPU part\t: 0xd0c\n\n"
@@ -19,6 +20,12 @@ from pathlib import Path
 from hetero_hvd import supervisor
 supervisor.CPU_INFO = Path(sys.argv[1])
 sys.exit(supervisor.main())
+"""
+
+LATE = """
+import json, sys
+from hetero_hvd.supervisor import start
+start(json.loads(sys.argv[1])).wait()
 """
 
 
@@ -38,6 +45,23 @@ def supervise(folder, processor, environment):
         process.stdin.write(json.dumps(order) + "\n")
         process.stdin.flush()  # its end would end the worker
         return process.wait(60), process.stdout.read(), process.stderr.read()
+
+
+def test_a_worker_keeps_the_environment_with_which_it_was_started(tmp_path):
+    """Whatever `hetero-hvd install` puts behind the link meanwhile."""
+    (tmp_path / "venv-1" / "bin").mkdir(parents=True)
+    (tmp_path / "venv").symlink_to("venv-1")
+    (tmp_path / "venv-1" / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "late.py").write_text("import sys; print(sys.executable)")
+    order = {"command": ["late.py"], "directory": str(tmp_path), "environment": {}, "gpu": None}
+    done = subprocess.run(
+        [tmp_path / "venv" / "bin" / "python", "-c", LATE, json.dumps(order)],
+        env=variables_of_checkout(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == f"{tmp_path.resolve()}/venv-1/bin/python\n", done.stderr
 
 
 @pytest.mark.parametrize(
