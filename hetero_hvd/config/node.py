@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from hetero_hvd.config.launchers import AGENT_PORT, CONNECTION_KEYS, KINDS, LauncherKind, kind_at
 from hetero_hvd.config.setting import check, displayed, setting
@@ -144,7 +145,7 @@ class NodeConfig:
     )
     python: str | None = setting(
         PATH,
-        "interpreter on the node",
+        "interpreter on the node; a path from the home of who logs in there, or a whole one",
         default=None,
         default_text="over ssh that of `hetero-hvd install`, if there; else the driver's own",
     )
@@ -199,6 +200,11 @@ class NodeConfig:
         object.__setattr__(self, "address", address)
         if self.launcher == _DERIVED:
             object.__setattr__(self, "launcher", kind_at(address).name)
+        if isinstance(self.python, str) and self.python.startswith("~/"):
+            kind = KINDS.get(self.launcher)
+            is_here = kind is not None and kind.is_local
+            home = f"{Path.home()}/" if is_here else ""  # ssh starts in the node's
+            object.__setattr__(self, "python", home + self.python[2:])
         check(self, self._relations())
 
     def _relations(self) -> Iterator[tuple[str, str]]:

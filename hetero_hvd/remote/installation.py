@@ -94,7 +94,8 @@ def environment_path(node: NodeConfig) -> str:
         what = f"python: {node.python} of nodes.yaml: ~ is not replaced on a node"
         raise NodeError(what, "leave ~/ out: a path from the home of who logs in, or a whole one")
     python = PurePosixPath(node.python)
-    if python.parent.name != "bin" or not python.name.startswith("python"):
+    is_named = python.parent.name == "bin" and python.name.startswith("python")
+    if not is_named or python.parent.parent.name in ("", ".."):
         what = f"python: {node.python} of nodes.yaml is not in an environment"
         raise NodeError(what, "name it PATH/bin/python, or leave it out")
     return str(python.parent.parent)

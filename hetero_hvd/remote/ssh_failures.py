@@ -11,6 +11,9 @@ from hetero_hvd.exit_codes import EXIT_NO_CONNECTION, EXIT_NOT_STARTED, exit_in_
 NO_PYTHON = "no Python that fits"
 """Begins the line with which a node says that it has none."""
 
+_NOT_OURS = "ValueError: invalid literal for int()"
+"""With that a program ends whose first line, its length, did not come to it."""
+
 _KINDS = (
     (
         "Could not resolve hostname",
@@ -69,6 +72,11 @@ def failure(node: NodeConfig, code: int, text: str) -> NodeError:
     if code == EXIT_NOT_STARTED:
         found = next((line for line in lines if line.startswith(NO_PYTHON)), last)
         return NodeError(found, "install one, or name its path as python in nodes.yaml")
+    if last.startswith(_NOT_OURS):
+        return NodeError(
+            "its login shell reads what is meant for a program of ours",
+            "correct its ~/.bashrc or the like: without a terminal it must leave the input alone",
+        )
     if code == EXIT_NO_CONNECTION:
         for pattern, what, remedy in _KINDS:
             if re.search(pattern, text):

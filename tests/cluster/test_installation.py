@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.config import NodeConfig
+from hetero_hvd.errors import NodeError
 from hetero_hvd.remote import installation
 from hetero_hvd.remote.bundle import Bundle, make_bundle
 from hetero_hvd.remote.installation import install_all
+from hetero_hvd.remote.node_program import NodeProgram
+from hetero_hvd.remote.programs import environment_program
 from hetero_hvd.remote.programs.environment_program import MARK
 from tests.leftovers import wait_until
 
@@ -88,6 +91,48 @@ def test_two_drivers_at_once_do_not_disturb_each_other(host, monkeypatch):
     assert len([line for line in said if "somebody else is installing at" in line]) == 1
     assert len([line for line in said if "sending" in line]) == 1
     assert installed(host) == SMALL.versions["msgspec"]
+
+
+def test_the_second_waits_however_long_the_first_takes(host, monkeypatch):
+    """Longer than a node may take for an answer, and it is told that it waits."""
+    send = installation._send
+
+    def slowly(*given):
+        time.sleep(4)
+        send(*given)
+
+    monkeypatch.setattr(installation, "LOOK_SECONDS", 2.0)
+    monkeypatch.setattr(installation, "_send", slowly)
+    found, said = install(node_of(host), node_of(host, name="other"))
+    assert all(one.is_good for one in found), found
+    (waits,) = [line for line in said if "waiting" in line]
+    assert waits.endswith(": waiting for another hetero-hvd install there")
+    monkeypatch.setattr(installation, "BUSY_SECONDS", 0.5)
+    found, _ = install(node_of(host), node_of(host, name="other"), is_forced=True)
+    (late,) = [one for one in found if not one.is_good]
+    assert "another hetero-hvd install has been at work there" in late.what
+    assert "call it again" in late.remedy
+
+
+def test_a_program_ends_whose_driver_says_nothing(host, monkeypatch):
+    """As that of a link that was cut, before the files and in their midst: others can install."""
+    source = Path(environment_program.__file__).read_text()
+    source = source.replace("SILENCE_SECONDS = 60", "SILENCE_SECONDS = 1")
+    monkeypatch.setattr(Path, "read_bytes", lambda _path: source.encode())
+    place = {"path": installation.INSTALLED}
+    order = place | {"fingerprint": "", "num_files": 1, "imports": []}
+    base = (f"python{SMALL.python}",)
+    with NodeProgram(node_of(host), "environment_program", interpreters=base) as program:
+        program.ask("look", place, seconds=20)
+        with pytest.raises(NodeError):
+            program.ask("look", place, seconds=20, payload=lambda _input: program._process.wait(20))
+    with NodeProgram(node_of(host), "environment_program", interpreters=base) as program:
+        program.ask("look", place, seconds=20)
+        with pytest.raises(NodeError, match="nothing came for 1 s"):
+            program.ask("install", order, seconds=20, payload=lambda part: part.write(b"\0" * 99))
+    monkeypatch.undo()
+    assert install(node_of(host))[0][0].is_good
+    assert len(over_ssh(host, "ls .local/share/hetero_hvd").split()) == 2
 
 
 def test_where_nodes_yaml_has_its_python(host):
@@ -191,8 +236,15 @@ FAULTS = {
     "python of no environment": (nothing, {"python": "/opt/python"}, "environment", "PATH/bin"),
     "path with ~": (nothing, {"python": "~/env/bin/python"}, "is not replaced", "leave ~/ out"),
     "file that is gone here": (file_is_gone, {}, "cannot be read here: No such", ""),
+    "python above an environment": (nothing, {"python": "x/../bin/python"}, "environment", "PATH"),
     "environment of others": (nothing, {"python": "/usr/bin/python3"}, "not made by", "leave it"),
     "no permission": (nothing, {"python": "/proc/x/bin/python"}, "No such file", "correct that"),
+    "link to a disk that is not there": (
+        nothing,
+        {"python": "elsewhere/bin/python"},
+        "not made by",
+        "leave it",
+    ),
     "no room": (no_room, {}, "are free at", "make room"),
     "other processor": (other_processor, {}, "its processor is", "by hand"),
     "cut in the midst": (cut_in_the_midst, {}, "the connection broke", "as it was"),
@@ -208,6 +260,7 @@ LISTED = f"{installation.INSTALLED}/bin/python -c 'import msgspec' && ls .local/
 def equipped(bare_cluster):
     """A host with an environment, and what is listed there."""
     host = bare_cluster["delta"]
+    over_ssh(host, "ln -sfn /mnt/not-there/env elsewhere")
     assert install(node_of(host))[0][0].is_good
     return host, over_ssh(host, LISTED)
 

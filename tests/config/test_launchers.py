@@ -1,5 +1,7 @@
 """Which settings of a node go with which launcher."""
 
+from pathlib import Path
+
 import pytest
 
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
@@ -71,3 +73,12 @@ def test_a_cluster_key_is_asked_for_where_it_is_needed(kind):
             ClusterConfig(nodes=nodes)
     else:
         assert ClusterConfig(nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("node", "python"),
+    [({"address": "10.0.0.2"}, "env/bin/python"), ({}, f"{Path.home()}/env/bin/python")],
+)
+def test_an_interpreter_in_the_home(node, python):
+    """There ssh starts, and no shell on the node reads what is in nodes.yaml."""
+    assert NodeConfig(name="alpha", python="~/env/bin/python", **node).python == python

@@ -53,6 +53,10 @@ BROKEN = {
     "dies": ('[ "$2" = "" ] && exit 0; echo went wrong >&2; exit 3', "went wrong"),
     "hangs": ('[ "$2" = "" ] && exit 0; exec sleep 60', "no answer in 0.5 s"),
     "ends without a word": ('[ "$2" = "" ] && exit 0; exit 5', "exited with code 5"),
+    "loses its beginning": (
+        f'[ "$2" = "" ] && exit 0; read line; exec {sys.executable} "$@"',
+        "its login shell reads what is meant for a program of ours",
+    ),
     "is killed": ('[ "$2" = "" ] && exit 0; kill -9 $$', "was ended by SIGKILL"),
 }
 

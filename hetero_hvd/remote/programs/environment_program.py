@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -25,6 +26,10 @@ from typing import IO, Any
 
 MARK = "hetero-hvd-install.json"
 """In a folder that we made: what is in it, once that is complete."""
+
+SILENCE_SECONDS = 60
+"""Without anything more from the driver it is gone: a link that was cut does not say so, and others
+may be waiting. Its ssh has given up by then."""
 
 SCRIPT = """#!{python}
 import sys
@@ -48,7 +53,7 @@ def look(path: str) -> dict[str, Any]:
         "libc": platform.libc_ver()[0],
         "path": str(link.absolute()),
         "fingerprint": None,
-        "is_foreign": link.exists() and not _is_ours(link),
+        "is_foreign": os.path.lexists(link) and not _is_ours(link),
         "is_busy": False,
     }
     if facts["is_foreign"]:
@@ -62,6 +67,8 @@ def look(path: str) -> dict[str, Any]:
         lock.close()
         return facts | {"is_busy": True}
     _locks.append(lock)
+    signal.signal(signal.SIGALRM, _end_waiting)
+    signal.alarm(SILENCE_SECONDS)
     if (link / "bin" / "python").exists():  # the system's, which it names, may be gone
         facts["fingerprint"] = _mark(link).get("fingerprint")
     return facts
@@ -111,8 +118,32 @@ def _is_same(folder: Path, link: Path) -> bool:
     return link.exists() and folder.samefile(link)
 
 
+def _end_waiting(*_: object) -> None:
+    raise TimeoutError(f"nothing came for {SILENCE_SECONDS} s")
+
+
+class _ArchiveInput:
+    """Standard input, as far as something comes."""
+
+    def read(self, size: int) -> bytes:
+        """Some bytes.
+
+        Raises:
+            TimeoutError: None came.
+        """
+        signal.alarm(SILENCE_SECONDS)
+        try:
+            return sys.stdin.buffer.read(size)
+        finally:
+            signal.alarm(0)
+
+
 def _is_ours(link: Path) -> bool:
-    return link.is_symlink() and (link / MARK).exists()
+    """Whether we made it; also where somebody has removed the folder to which it leads."""
+    if not link.is_symlink():
+        return False
+    is_of_our_folder = str(link.readlink()).startswith(f"{link.name}-")
+    return (link / MARK).exists() or (is_of_our_folder and not link.exists())
 
 
 def _mark(link: Path) -> dict[str, Any]:
@@ -128,7 +159,7 @@ def _fill(folder: Path, num_files: int) -> None:
     venv.EnvBuilder(symlinks=True).create(folder)
     site = folder / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
     done = 0
-    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+    with tarfile.open(fileobj=_ArchiveInput(), mode="r|") as archive:  # type: ignore[call-overload]
         for member in archive:
             archive.extract(member, site, **_SAFE)
             done += 1
