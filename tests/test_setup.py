@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import importlib
 import os
 import re
@@ -289,6 +291,80 @@ def test_a_build_ends_in_one_wheel(wheel, builds, outcomes, compiled, num_fetche
     assert len(builds.fetched) == num_fetched
 
 
+WHY = {
+    "raise ValueError('mismatched')": "ValueError: mismatched",
+    "print('x.cc:1: error: no')": "x.cc:1: error: no",
+    "print('CMake Error at x: y'); print('ld: No space left on device')": (
+        "ld: No space left on device"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", WHY)
+def test_why_it_does_not_build_is_what_the_build_says(wheel, tmp_path, code):
+    """Its first error, else its last line; not that pip says it failed."""
+    (tmp_path / "setup.py").write_text(f"{code}\nimport sys\nsys.exit(1)\n")
+    assert wheel.compile_wheel(tmp_path, dict(os.environ)) == WHY[code]
+
+
+COMPILERS = {
+    "": ["g++"],
+    "sh": ["sh"],
+    "env sh -e": ["env", "sh", "-e"],
+    "'/a b/g++' -v": ["/a b/g++", "-v"],
+}
+
+
+@pytest.mark.parametrize("given", COMPILERS)
+def test_the_compiler_may_have_arguments(wheel, tmp_path, monkeypatch, given):
+    """As `ccache g++`, which is not the name of a program; and a path may have blanks."""
+    monkeypatch.setenv("CXX", given)
+    assert wheel.compiler() == COMPILERS[given]
+    program = tmp_path / "a compiler"
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("CXX", str(program))
+    cxx = wheel.build_environment(tmp_path, {})["CXX"]
+    told = subprocess.run([cxx, "a b"], capture_output=True, text=True, check=True).stdout
+    assert told == f"a b {wheel.CXX_FLAGS}\n"
+
+
+REFUSED = {
+    "quote in CXX": ({"CXX": "g++ '"}, "CXX=g++ ': No closing quotation; must be a compiler"),
+    "wrong CXX": ({"CXX": "no-such-g++ -v"}, "no-such-g++ is missing, needed to build Horovod"),
+    "blank in the cache": ({"XDG_CACHE_HOME": "/proc/a b"}, "does not build in a path with ' '"),
+    "cache that is a file": ({"XDG_CACHE_HOME": "/dev/null"}, "must be a folder to write in"),
+    "cache of the kernel": ({"XDG_CACHE_HOME": "/proc/1"}, "must be a folder to write in"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_built_with_is_one_line(wheel, tmp_path, monkeypatch, capsys, case):
+    """Before anything is fetched."""
+    variables, words = REFUSED[case]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["build_wheel.py"])
+    assert words in fails(capsys, wheel.main)
+
+
+def test_a_full_disk_is_one_line(wheel, monkeypatch, tmp_path, capsys):
+    """Whatever of the build meets it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["build_wheel.py"])
+
+    def build(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(wheel, "build", build)
+    with pytest.raises(SystemExit) as caught:
+        wheel.main()
+    *_, line = capsys.readouterr().err.splitlines()
+    assert caught.value.code == 2
+    assert "No space left on device; that must be a folder to write in with 500 MB" in line
+
+
 def test_what_does_not_build_at_all_is_one_line(builds, capsys):
     """What the compiler says, and exit code 2; the next set-up begins anew."""
     builds.outcomes += ["no such header", "no such header"]
@@ -327,63 +403,98 @@ def test_a_wrong_argument_is_one_line():
     assert line.startswith("scripts/setup: unknown argument '--gpu rocm'; usage: scripts/setup [")
 
 
-def test_a_wrong_python_is_one_line(tmp_path):
-    """An interpreter that will not do is refused before anything is installed."""
-    copy = tmp_path / "scripts"
-    shutil.copytree(CHECKOUT / "scripts" / "horovod", copy / "horovod")
+@pytest.fixture
+def copied(tmp_path):
+    """What scripts/setup needs of a checkout, in an odd place; gives a function that runs it."""
+    folder = tmp_path / "it's a b"
+    shutil.copytree(CHECKOUT / "scripts" / "horovod", folder / "scripts" / "horovod")
     for name in ("scripts/setup", "setup.py", "scripts/constraints.txt"):
-        (tmp_path / name).write_bytes((CHECKOUT / name).read_bytes())
-    done = subprocess.run(
-        ["sh", copy / "setup"],
-        env=os.environ | {"PYTHON": "/bin/false"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        (folder / name).write_bytes((CHECKOUT / name).read_bytes())
+
+    def run(python):
+        return subprocess.run(
+            ["sh", folder / "scripts" / "setup"],
+            env=os.environ | {"PYTHON": str(python)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return SimpleNamespace(folder=folder, run=run)
+
+
+def test_a_wrong_python_is_one_line(copied):
+    """An interpreter that will not do is refused before anything is installed."""
+    done = copied.run("/bin/false")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("scripts/setup: /bin/false is not a Python 3.11 to 3.14 with venv")
-    assert not (tmp_path / ".venv").exists()
+    assert not (copied.folder / ".venv").exists()
+
+
+FAKE = """#!/bin/sh
+case $*/$0 in
+  *"version_info"*) exit 0 ;; # it is one that will do
+  *"sys.version"*/.venv/*) echo there ;;
+  *"sys.version"*) echo {version} ;;
+  *INSTALLER*) [ -f {folder}/has-pip ] && [ -f .venv/pyvenv.cfg ] ;;
+  *"sys.prefix"*) [ -f .venv/pyvenv.cfg ] ;;
+  *"-m venv"*) echo "$@" >>{folder}/made; mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+  *"-m pip"*) echo no index; exit 1 ;;
+esac
+"""
+"""In the place of Python: `there` is the version of what is in .venv."""
+
+
+@pytest.mark.parametrize(
+    ("version", "has_pip", "is_made"),
+    [("there", True, False), ("other", True, True), ("there", False, True)],
+    ids=["the same", "another Python", "killed before pip was there"],
+)
+def test_an_environment_that_will_not_do_is_made_anew(copied, tmp_path, version, has_pip, is_made):
+    """Also after a set-up that had been completed with another Python."""
+    python = tmp_path / "python"
+    python.write_text(FAKE.format(version=version, folder=tmp_path))
+    python.chmod(0o755)
+    (copied.folder / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(python, copied.folder / ".venv" / "bin" / "python")
+    (copied.folder / ".venv" / "pyvenv.cfg").touch()
+    if has_pip:
+        (tmp_path / "has-pip").touch()
+    done = copied.run(python)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.endswith("could not be installed: see pip's lines above\n")
+    assert (tmp_path / "made").exists() is is_made
+
+
+def test_two_set_ups_of_one_checkout_wait_for_each_other(copied):
+    """The second says so; what the first has started counts, too."""
+    with (copied.folder / "scripts" / "setup").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with subprocess.Popen(
+            ["sh", copied.folder / "scripts" / "setup"],
+            env=os.environ | {"PYTHON": "/bin/false"},
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as second:
+            told = second.stderr.readline()
+            assert told == f"scripts/setup: waiting for another set-up in {copied.folder}\n"
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert "/bin/false is not a Python" in second.stderr.read()
+    assert second.returncode == 2
 
 
 @pytest.mark.skipif(not (CHECKOUT / ".venv/stamp").exists(), reason="scripts/setup has not run")
-def test_a_second_run_does_nothing():
-    """Where nothing has changed nothing is looked for, and not a word is said."""
-    done = run_setup(CI="true", PYTHON="", PATH="/bin:/usr/bin")
+def test_a_second_run_does_nothing(tmp_path):
+    """Where nothing has changed no interpreter is even looked for, and not a word is said."""
+    for number in range(11, 15):
+        (tmp_path / f"python3.{number}").symlink_to("/bin/false")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = run_setup(CI="true", PATH=path, PYTHON="")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-INTERPRETER = """#!/bin/sh
-case "$*" in
-  *print*sys.version*) echo NAME ;;
-  *sys.prefix*) [ -f .venv/pyvenv.cfg ] ;;
-  "-m venv"*) mkdir -p .venv/bin && cp "$0" .venv/bin/python && touch .venv/pyvenv.cfg ;;
-  *build_wheel*) echo horovod.whl ;;
-esac
-"""
-"""Does nothing of what `scripts/setup` asks for, but for the virtual environment."""
-
-
-def test_another_python_is_taken_where_all_is_done_with_one(tmp_path):
-    """Else `PYTHON=... scripts/test` would test the one that is there."""
-    shutil.copytree(CHECKOUT / "scripts" / "horovod", tmp_path / "scripts" / "horovod")
-    for name in ("scripts/setup", "setup.py", "scripts/constraints.txt"):
-        (tmp_path / name).write_bytes((CHECKOUT / name).read_bytes())
-    for name in ("one", "two"):
-        (tmp_path / name).write_text(INTERPRETER.replace("NAME", name))
-        (tmp_path / name).chmod(0o755)
-    said = []
-    for name in ("one", "one", "", "two", "two"):
-        done = subprocess.run(
-            ["sh", tmp_path / "scripts" / "setup"],
-            env=os.environ | {"PYTHON": name and str(tmp_path / name)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        said.append(bool(done.stderr))
-    assert said == [True, False, False, True, False]
-    assert "echo two" in (tmp_path / ".venv" / "bin" / "python").read_text()
+    refused = run_setup(PYTHON="/bin/false")
+    assert refused.returncode == 2
+    assert "/bin/false is not a Python" in refused.stderr
 
 
 def test_every_pin_is_exact_and_portable():

@@ -11,8 +11,10 @@ import argparse
 import fcntl
 import hashlib
 import importlib.metadata
+import itertools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,6 +33,9 @@ debuggers, which would be nine tenths of the wheel."""
 FILES_AT_ONCE = 4
 """Source files in one run of the compiler: they share the headers that take most of its time. With
 more, two files of Gloo meet whose names clash."""
+
+OF_PIP = "error: subprocess-exited-with-error"
+"""With this line pip begins what it says itself where a build has failed."""
 
 PATCHES = Path(__file__).resolve().with_name("patches")
 
@@ -119,10 +124,20 @@ def cache_key(flags: dict[str, str]) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 
+def compiler() -> list[str]:
+    """The C++ compiler with its arguments: $CXX may be `ccache g++`."""
+    given = os.environ.get("CXX", "")
+    if shutil.which(given):
+        return [given]
+    try:
+        return shlex.split(given) or ["g++"]
+    except ValueError as error:
+        fail(f"CXX={given}: {error}; must be a compiler and its arguments, as for a shell")
+
+
 def require_tools(gpu: str) -> None:
     """Fail early, in one line, when something is missing that the build needs."""
-    compiler = os.environ.get("CXX", "g++")
-    for tool, package in ((compiler, "g++"), ("make", "make"), ("cmake", "cmake")):
+    for tool, package in ((compiler()[0], "g++"), ("make", "make"), ("cmake", "cmake")):
         if shutil.which(tool) is None:
             fail(f"{tool} is missing, needed to build Horovod: apt-get install {package}")
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
@@ -193,15 +208,14 @@ def build_environment(
     foreign = ("HOROVOD_WITH", "HOROVOD_GPU", "HOROVOD_CPU")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     environment.setdefault("MAKEFLAGS", f"-j{len(os.sched_getaffinity(0))}")
-    cxx = os.environ.get("CXX", "g++")
-    compiler = write_program(source / "cxx", f'exec {cxx} "$@" {CXX_FLAGS}')
+    cxx = write_program(source / "cxx", f'exec {shlex.join(compiler())} "$@" {CXX_FLAGS}')
     unity = f"-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE={files_at_once}"
     cmake = write_program(
         source / "run_cmake",
         'case $1 in --build) exec cmake "$@" ;; esac',
         f'exec cmake "$@" {unity if files_at_once > 1 else ""}',
     )
-    ours = {"CXX": compiler, "HOROVOD_CMAKE": cmake, "HOROVOD_LOCAL_VERSION": label(flags)}
+    ours = {"CXX": cxx, "HOROVOD_CMAKE": cmake, "HOROVOD_LOCAL_VERSION": label(flags)}
     return environment | flags | ours | {"HOROVOD_BUILT_FOR_TORCH": torch_version()}
 
 
@@ -225,8 +239,11 @@ def compile_wheel(source: Path, environment: dict[str, str]) -> Path | str:
                 say(f"building Horovod {VERSION}: {percent} %")
     if build.returncode:
         sys.stderr.writelines(log[-40:])
-        errors = [line.strip() for line in log if re.search(r"\berror\b.*:", line, re.IGNORECASE)]
-        return errors[0] if errors else "the lines above say why"
+        of_build = list(itertools.takewhile(lambda line: OF_PIP not in line, log))
+        said = [line.strip() for line in of_build if line.strip()]
+        errors = [line for line in said if re.search(r"\berror\b.*:", line, re.IGNORECASE)]
+        full = [line for line in said if "No space left on device" in line]
+        return (full or errors or said[-1:] or ["the lines above say why"])[0]
     return next((source / "dist").glob("*.whl"))
 
 
@@ -288,13 +305,24 @@ def main() -> None:
     gpu = parser.parse_args().gpu
     flags = build_flags(gpu)
     key = cache_key(flags)
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
     cached = root / "hetero_hvd" / "wheels" / key
     wheel = next(cached.glob("*.whl"), None)
     if wheel is None:
         require_tools(gpu)
-        with locked(cached):
-            wheel = next(cached.glob("*.whl"), None) or timed_build(flags, cached)
+        if odd := re.search(r"[^\w./@%+,=-]", str(cached)):
+            fail(
+                f"{cached}: Horovod does not build in a path with {odd[0]!r}: name another folder "
+                "as XDG_CACHE_HOME"
+            )
+        try:
+            with locked(cached):
+                wheel = next(cached.glob("*.whl"), None) or timed_build(flags, cached)
+        except OSError as error:
+            fail(
+                f"{cached}: {error}; that must be a folder to write in with 500 MB of room: see to "
+                "it, or name another one as XDG_CACHE_HOME"
+            )
     print(wheel)
 
 
