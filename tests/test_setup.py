@@ -377,9 +377,10 @@ def test_what_does_not_build_at_all_is_one_line(builds, capsys):
     assert len(builds.fetched) == 3
 
 
-def test_two_builds_of_one_wheel_wait_for_each_other(wheel, tmp_path, capsys):
+def test_two_builds_of_one_wheel_wait_for_each_other(wheel, tmp_path, monkeypatch):
     """The second one says so, and begins when the first has ended."""
-    order = []
+    order, is_told = [], threading.Event()
+    monkeypatch.setattr(wheel, "say", lambda what: "waiting for another" in what and is_told.set())
 
     def second():
         with wheel.locked(tmp_path):
@@ -388,8 +389,7 @@ def test_two_builds_of_one_wheel_wait_for_each_other(wheel, tmp_path, capsys):
     with wheel.locked(tmp_path):
         thread = threading.Thread(target=second)
         thread.start()
-        while "waiting for another set-up" not in capsys.readouterr().err:
-            assert thread.is_alive()
+        assert is_told.wait(10)
         order.append("first")
     thread.join(10)
     assert order == ["first", "second"]
@@ -447,18 +447,25 @@ esac
 
 
 @pytest.mark.parametrize(
-    ("version", "has_pip", "is_made"),
-    [("there", True, False), ("other", True, True), ("there", False, True)],
-    ids=["the same", "another Python", "killed before pip was there"],
+    ("version", "has_pip", "place", "is_made"),
+    [
+        ("there", True, "", False),
+        ("other", True, "", True),
+        ("there", False, "", True),
+        ("there", True, "/moved", True),
+    ],
+    ids=["the same", "another Python", "killed before pip was there", "moved"],
 )
-def test_an_environment_that_will_not_do_is_made_anew(copied, tmp_path, version, has_pip, is_made):
-    """Also after a set-up that had been completed with another Python."""
+def test_an_environment_that_will_not_do_is_made_anew(copied, version, has_pip, place, is_made):
+    """One of another Python, of half a set-up, or of another place, which its programs name."""
+    tmp_path = copied.folder.parent
     python = tmp_path / "python"
     python.write_text(FAKE.format(version=version, folder=tmp_path))
     python.chmod(0o755)
     (copied.folder / ".venv" / "bin").mkdir(parents=True)
     shutil.copy(python, copied.folder / ".venv" / "bin" / "python")
-    (copied.folder / ".venv" / "pyvenv.cfg").touch()
+    made_at = f"{place}{copied.folder}/.venv"
+    (copied.folder / ".venv" / "pyvenv.cfg").write_text(f"command = python -m venv {made_at}\n")
     if has_pip:
         (tmp_path / "has-pip").touch()
     done = copied.run(python)
