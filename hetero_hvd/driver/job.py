@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from hetero_hvd.config import JOB_SETTINGS, NodesFile
+from hetero_hvd.config import JOB_SETTINGS, JobConfig, NodesFile
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.http_service import HttpService
@@ -37,6 +37,7 @@ from hetero_hvd.driver.training.final_report import as_dict, as_text
 from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_USER_ERROR, SIGNALLED
 from hetero_hvd.messages import RunEnded, RunStarted
+from hetero_hvd.messages.launch import SWITCHES
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,12 @@ def _carry_over(resume: Path | None, output: Path) -> None:
             shutil.copyfile(resume.parent / "curves.json", target)
         except OSError as error:
             logger.warning("%s cannot be written: %s", target, error)
+
+
+def _recorded(job: JobConfig) -> dict[str, str]:
+    """The settings as text; the training mode by its name alone, however it was asked for."""
+    found = {s.name: str(getattr(job, s.name)) for s in JOB_SETTINGS if s.name not in SWITCHES}
+    return found | {"mode": job.training_mode}
 
 
 async def _run(
@@ -173,7 +180,7 @@ class Job:
                 run_id=self._run_id,
                 command=self._command,
                 nodes=tuple(node.name for node in cluster.nodes),
-                settings={s.name: str(getattr(cluster.job, s.name)) for s in JOB_SETTINGS},
+                settings=_recorded(cluster.job),
             )
         )
         await self._control.listen()

@@ -99,9 +99,12 @@ def _stop(what: str, consequence: str, remedy: str) -> Problem:
 
 def _install(node: NodeConfig) -> str:
     """How a node gets the driver's software."""
-    if node.kind == SSH:
-        return f"hetero-hvd install {node.name}"
-    return "correct its python in nodes.yaml, or leave it out"
+    if node.kind != SSH:
+        return "correct its python in nodes.yaml, or leave it out"
+    install = f"hetero-hvd install {node.name}, with the same -f"
+    if node.python is None:
+        return install
+    return f"install it into {node.python}; or leave python out in nodes.yaml, then {install}"
 
 
 def _software(facts: NodeFacts, reference: Reference) -> Iterator[Problem]:

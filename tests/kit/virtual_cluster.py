@@ -256,7 +256,8 @@ def _hiding(home: Path) -> str:
     found = {os.path.realpath(path) for path in map(shutil.which, COMPILERS) if path}
     mounts = {
         **dict.fromkeys(found, "--bind /dev/null"),
-        **{str(folder): "-t tmpfs -o size=64k none" for folder in folders},
+        # The inner one first: what is in a hidden folder is no place any more.
+        **dict.fromkeys(sorted(map(str, folders), reverse=True), "-t tmpfs -o size=64k none"),
         str(Path.home()): f"--bind {shlex.quote(str(home))}",  # the last: others may be in it
     }
     lines = [f"mount {what} {shlex.quote(where)}" for where, what in mounts.items()]

@@ -102,10 +102,14 @@ class Recorder:
         descriptor = private(str(self._path), os.O_RDWR | os.O_CREAT)
         os.close(descriptor)  # its mode is that of -wal, too
         connection = sqlite3.connect(self._path, isolation_level=None)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-        connection.executescript(SCHEMA)
-        _add_new_columns(connection)
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+            connection.executescript(SCHEMA)
+            _add_new_columns(connection)
+        except sqlite3.Error:
+            connection.close()
+            raise
         return connection
 
     def _complain(self, error: Exception, num_lost: int) -> None:

@@ -61,21 +61,22 @@ def probe_storage(path: Path) -> Storage:
         real = path.resolve(strict=True)
         usage = psutil.disk_usage(str(real))
         device_number = real.stat().st_dev
+        flags = os.statvfs(real).f_flag
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     above = {str(real), *map(str, real.parents)}
     mounts = [part for part in psutil.disk_partitions(all=True) if part.mountpoint in above]
     mounts.sort(key=lambda part: len(part.mountpoint))  # stable: of two in one place the later
-    found = mounts[-1]
+    found = mounts[-1] if mounts else None  # in a chroot what is mounted at / is not told
     return Storage(
         path=str(real),
-        mount=found.mountpoint,
-        device=found.device,
-        file_system=found.fstype,
-        kind=_kind(found.fstype, device_number),
+        mount=found.mountpoint if found else "/",
+        device=found.device if found else "unknown",
+        file_system=found.fstype if found else "unknown",
+        kind=_kind(found.fstype if found else "", device_number),
         total_bytes=usage.total,
         free_bytes=usage.free,
-        is_read_only="ro" in found.opts.split(","),
+        is_read_only=bool(flags & os.ST_RDONLY),
     )
 
 

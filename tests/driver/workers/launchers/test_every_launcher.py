@@ -3,6 +3,7 @@
 import asyncio
 import io
 import pkgutil
+import shutil
 import sys
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -47,6 +48,8 @@ async def here(_folder):
 @asynccontextmanager
 async def behind_sshd(folder):
     """A node with sshd."""
+    if shutil.which("ssh") is None:
+        pytest.skip("no ssh here")
     program(folder / "ssh", SSHD)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(folder), prepend=":")
