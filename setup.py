@@ -14,8 +14,8 @@ setup(
     package_data={
         "hetero_hvd": [
             "py.typed",
-            "driver/web/page/*",
-            "driver/reports/page/*",
+            "run/web/page/*",
+            "run/reports/page/*",
             "monitoring/rules.yml",
             "worker/site/*.py",
         ]

@@ -14,15 +14,15 @@ from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
 from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.driver.output.console import WorkerOutput
-from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.output.json_logs import log_file
-from hetero_hvd.driver.records.timings import TimingLog, read_timings
-from hetero_hvd.driver.records.writer import Recorder
-from hetero_hvd.driver.training.run_tracker import RunTracker
-from hetero_hvd.driver.training.speed_store import CurveStore
 from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.messages import Evaluated, StepsTimed, WorkerId, WorkersJoined
 from hetero_hvd.messages.launch import CheckpointSettings, WorkerLaunch
+from hetero_hvd.run.event_bus import EventBus
+from hetero_hvd.run.records.timings import TimingLog, read_timings
+from hetero_hvd.run.records.writer import Recorder
+from hetero_hvd.run.tracking.run_tracker import RunTracker
+from hetero_hvd.run.tracking.speed_store import CurveStore
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
@@ -52,7 +52,7 @@ class Said(list):
 def decisions(folder, said):
     """Those of the balancer, beside the timings that they were based on."""
     bus = EventBus(said.say)
-    tracker = RunTracker(CONFIG, said, folder / "decisions.jsonl", bus)
+    tracker = RunTracker(CONFIG, said.say, folder / "decisions.jsonl", bus)
     yield lambda _: [bus.publish(JOINED) for _ in range(30)]  # more than fits into a page
     tracker.close()
 

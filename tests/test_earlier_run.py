@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.cli import main
-from hetero_hvd.driver.records.reader import read_record
-from hetero_hvd.driver.records.timings import read_timings
-from hetero_hvd.driver.reports.facts import facts_of
 from hetero_hvd.messages import BatchPlan, Evaluated, StepsTimed, WorkersJoined
+from hetero_hvd.run.records.reader import read_record
+from hetero_hvd.run.records.timings import read_timings
+from hetero_hvd.run.reports.facts import facts_of
 
 EARLIER = Path(__file__).with_name("earlier_run")
 STEPS = 12

@@ -197,10 +197,10 @@ WALL_CLOCK = {
     "hetero_hvd/driver/membership/clock_offsets.py": "how far wall clocks are off",
     "hetero_hvd/worker/session/driver_client.py": "the answer to that question",
     "hetero_hvd/driver/membership/horovod_driver.py": "Horovod wants a time, and only prints it",
-    "hetero_hvd/driver/records/run_folder.py": "the name of the output folder",
+    "hetero_hvd/run/records/run_folder.py": "the name of the output folder",
     "hetero_hvd/security/certificates.py": "until when a certificate is valid, everywhere",
     "hetero_hvd/driver/output/json_logs.py": "when something was logged, for people",
-    "hetero_hvd/driver/output/event_bus.py": "when an event happened, for people",
+    "hetero_hvd/run/event_bus.py": "when an event happened, for people",
     "hetero_hvd/remote/examination.py": "how far the nodes' wall clocks are off",
     "hetero_hvd/remote/programs/examination_program.py": "the answer to that question",
 }

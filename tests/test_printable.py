@@ -15,10 +15,6 @@ from hetero_hvd.core.view.live import LiveState, WorkerView
 from hetero_hvd.discovery.advert import Advert
 from hetero_hvd.driver.output.console import Console, WorkerOutput
 from hetero_hvd.driver.output.json_logs import log_file
-from hetero_hvd.driver.records.writer import Recorder
-from hetero_hvd.driver.training.final_report import as_dict, as_text
-from hetero_hvd.driver.training.progress import Progress
-from hetero_hvd.driver.training.summary import Summary
 from hetero_hvd.messages import (
     Crashed,
     Evaluated,
@@ -29,6 +25,10 @@ from hetero_hvd.messages import (
     RunStarted,
     WorkerId,
 )
+from hetero_hvd.run.records.writer import Recorder
+from hetero_hvd.run.tracking.final_report import as_dict, as_text
+from hetero_hvd.run.tracking.progress import Progress
+from hetero_hvd.run.tracking.summary import Summary
 
 WORKER = WorkerId("alpha", 0)
 EVIL = "x\x1b[2J\x9b31m\x07\u202ey\x1b]0;title\x07\nforged\x85forged\u2028forged\rforged"

@@ -7,8 +7,8 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.cli.watch.run_argument import run_of
-from hetero_hvd.driver.records.writer import Recorder
 from hetero_hvd.messages import RunStarted
+from hetero_hvd.run.records.writer import Recorder
 
 
 @pytest.fixture

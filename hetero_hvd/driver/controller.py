@@ -23,10 +23,8 @@ from hetero_hvd.driver.network import descriptors
 from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.driver.network.endpoints import DriverAddresses, Endpoints
 from hetero_hvd.driver.output.console import Console
-from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.output.json_logs import LogLines
 from hetero_hvd.driver.status import status_of
-from hetero_hvd.driver.training.run_tracker import MAX_RESETS_WITHOUT_STEP, RunTracker
 from hetero_hvd.driver.workers.credentials import Credentials
 from hetero_hvd.driver.workers.gpu_counts import count_gpus
 from hetero_hvd.driver.workers.grace import WRITE_SECONDS, Grace
@@ -58,6 +56,8 @@ from hetero_hvd.messages import (
     WorkerExited,
     WorkersJoined,
 )
+from hetero_hvd.run.event_bus import EventBus
+from hetero_hvd.run.tracking.run_tracker import MAX_RESETS_WITHOUT_STEP, RunTracker
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class JobController:
         self.bus = EventBus(console.say)
         if log_lines is not None:
             self.bus.subscribe(log_lines.observe, "the log of events")
-        self.tracker = RunTracker(config, console, output / "decisions.jsonl", self.bus)
+        self.tracker = RunTracker(config, console.say, output / "decisions.jsonl", self.bus)
         start = WorkerLauncher(
             config, command, secrets, self.endpoints, output=output, resume=resume
         )

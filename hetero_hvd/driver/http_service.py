@@ -13,12 +13,12 @@ from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveView
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
-from hetero_hvd.driver.records.run_folder import RunFolder
 from hetero_hvd.driver.traces import TraceOrders
-from hetero_hvd.driver.web import Web
-from hetero_hvd.driver.web.app import Sources
-from hetero_hvd.driver.web.metrics import Metrics, service_discovery
 from hetero_hvd.exit_codes import EXIT_TERMINATED
+from hetero_hvd.run.records.run_folder import RunFolder
+from hetero_hvd.run.web import Web
+from hetero_hvd.run.web.app import Sources
+from hetero_hvd.run.web.metrics import Metrics, service_discovery
 
 MAX_SCRAPE_SECONDS = 30.0
 """For a slower scraper no run's end is delayed."""

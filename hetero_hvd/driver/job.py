@@ -28,16 +28,16 @@ from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.json_logs import LogLines, log_file
 from hetero_hvd.driver.output.pulse import ASK_SECONDS
-from hetero_hvd.driver.records.run_files import private
-from hetero_hvd.driver.records.run_folder import RunFolder, run_folder
-from hetero_hvd.driver.records.writer import Recorder
-from hetero_hvd.driver.reports.html import write_report
 from hetero_hvd.driver.traces import TraceOrders
-from hetero_hvd.driver.training.final_report import as_dict, as_text
 from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_USER_ERROR, SIGNALLED
 from hetero_hvd.messages import RunEnded, RunStarted
 from hetero_hvd.messages.launch import SWITCHES
+from hetero_hvd.run.records.run_files import private
+from hetero_hvd.run.records.run_folder import RunFolder, run_folder
+from hetero_hvd.run.records.writer import Recorder
+from hetero_hvd.run.reports.html import write_report
+from hetero_hvd.run.tracking.final_report import as_dict, as_text
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.benchmark import fit, is_valid
 from hetero_hvd.driver.output.split_lines import LineSplitter
-from hetero_hvd.driver.training.speed_store import CurveStore
 from hetero_hvd.driver.workers.gpu_counts import count_gpus
 from hetero_hvd.driver.workers.launch_order import LaunchOrder, launch_order
 from hetero_hvd.driver.workers.worker_process import WorkerProcess
@@ -25,6 +24,7 @@ from hetero_hvd.messages.benchmark import (
     ModelMeasured,
 )
 from hetero_hvd.messages.launch import BenchmarkSettings, WorkerLaunch
+from hetero_hvd.run.tracking.speed_store import CurveStore
 
 MARK = b"hetero-hvd-benchmark "
 MODULE = ("python", "-m", "hetero_hvd.worker.benchmark")

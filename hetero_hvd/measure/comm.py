@@ -33,7 +33,7 @@ def measure(nodes_file: NodesFile, plan: dict[str, Any], output: Path) -> CommMe
         JobError: Nothing was measured.
     """
     from hetero_hvd.driver.job import run_job  # noqa: PLC0415 - imports Horovod
-    from hetero_hvd.driver.records.reader import read_record  # noqa: PLC0415
+    from hetero_hvd.run.records.reader import read_record  # noqa: PLC0415
 
     command = ("python", "-m", "hetero_hvd.measure.comm_worker", json.dumps(plan))
     code = run_job(nodes_file, command)

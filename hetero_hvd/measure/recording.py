@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hetero_hvd.core.balance.step_time import StepTimeEstimator
 from hetero_hvd.core.simulation.scenario import Change, Scenario
-from hetero_hvd.driver.records.timings import read_timings
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import WorkerId, WorkersJoined
+from hetero_hvd.run.records.timings import read_timings
 
 
 def read_recording(path: Path) -> Scenario:

@@ -266,7 +266,7 @@ def test_nobody_waits_for_a_step_of_who_has_said_that_it_takes_none(tmp_path, mo
         team.bus.subscribe(lambda _, event: told.append(event), "")
         later = time.monotonic() + 100.0
         monkeypatch.setattr(
-            "hetero_hvd.driver.training.diagnosis.time",
+            "hetero_hvd.run.tracking.diagnosis.time",
             SimpleNamespace(monotonic=lambda: later, time=time.time),
         )
         team.tracker.diagnosis.look_for_stall(is_training=True)

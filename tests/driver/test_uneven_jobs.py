@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.driver.records.reader import read_record
 from hetero_hvd.messages import BatchPlan, StragglerReported
+from hetero_hvd.run.records.reader import read_record
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(150)]
 

@@ -12,10 +12,10 @@ import pytest
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveState, WorkerView
-from hetero_hvd.driver.web import Web, server
-from hetero_hvd.driver.web.app import Sources
-from hetero_hvd.driver.web.source import source_of
 from hetero_hvd.errors import ConfigError, JobError, UserError
+from hetero_hvd.run.web import Web, server
+from hetero_hvd.run.web.app import Sources
+from hetero_hvd.run.web.source import source_of
 
 from . import chromium
 

@@ -20,8 +20,8 @@ from hetero_hvd.discovery import encrypted_link as link
 from hetero_hvd.driver.membership import rendezvous
 from hetero_hvd.driver.membership.rendezvous import Rendezvous
 from hetero_hvd.driver.network.channel_server import ChannelServer
-from hetero_hvd.driver.web import Web
-from hetero_hvd.driver.web.app import Sources
+from hetero_hvd.run.web import Web
+from hetero_hvd.run.web.app import Sources
 from tests.driver.membership.test_rendezvous import Gate, Place
 from tests.driver.network.test_channel_server import KEY, Desk, open_channel
 from tests.fuzz.inputs import broken

@@ -32,7 +32,7 @@ def test_an_editable_package_is_sent_as_it_is_now(training):
     """Its files and its entry points, not the way to this checkout."""
     own = {name for name in training.files if name.startswith("hetero_hvd")}
     assert training.files["hetero_hvd/cli/__init__.py"] == PACKAGE / "cli" / "__init__.py"
-    assert {"hetero_hvd/driver/web/page/live.js", "hetero_hvd/py.typed"} <= own
+    assert {"hetero_hvd/run/web/page/live.js", "hetero_hvd/py.typed"} <= own
     assert any(name.endswith("entry_points.txt") for name in own)
     assert not [name for name in own if "direct_url" in name or "editable" in name]
 

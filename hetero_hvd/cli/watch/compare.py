@@ -17,9 +17,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Compare; 1 if the fingerprints of reproducible runs differ."""
-    from hetero_hvd.driver.records.writer import FILE as CATALOGUE  # noqa: PLC0415
-    from hetero_hvd.driver.reports.comparison import compare_runs  # noqa: PLC0415
-    from hetero_hvd.driver.reports.fingerprints import FILE, compare  # noqa: PLC0415 - only this command
+    from hetero_hvd.run.records.writer import FILE as CATALOGUE  # noqa: PLC0415
+    from hetero_hvd.run.reports.comparison import compare_runs  # noqa: PLC0415
+    from hetero_hvd.run.reports.fingerprints import FILE, compare  # noqa: PLC0415 - only this command
 
     are_recorded = all((run / CATALOGUE).is_file() for run in arguments.runs)
     if are_recorded:

@@ -32,16 +32,16 @@ def act(arguments: argparse.Namespace) -> int:
     if output is None and kind in ("parquet", "tensorboard"):
         raise JobError(f"--format {kind} needs --output PATH")
     if kind in TEXTS:
-        from hetero_hvd.driver.reports import export  # noqa: PLC0415 - only this command
+        from hetero_hvd.run.reports import export  # noqa: PLC0415 - only this command
 
         text = export.to_csv(run) if kind == "csv" else export.to_openmetrics(run)
         _write(text, output)
     elif kind == "parquet":
-        from hetero_hvd.driver.reports.export import to_parquet  # noqa: PLC0415
+        from hetero_hvd.run.reports.export import to_parquet  # noqa: PLC0415
 
         to_parquet(run, output)
     else:
-        from hetero_hvd.driver.reports import trackers  # noqa: PLC0415
+        from hetero_hvd.run.reports import trackers  # noqa: PLC0415
 
         if kind == "tensorboard":
             trackers.to_tensorboard(run, output)

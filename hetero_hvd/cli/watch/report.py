@@ -28,9 +28,9 @@ def act(arguments: argparse.Namespace) -> int:
     """Print the report."""
     import msgspec  # noqa: PLC0415 - only this command needs it
 
-    from hetero_hvd.driver.records.reader import read_record  # noqa: PLC0415
-    from hetero_hvd.driver.reports.facts import facts_of  # noqa: PLC0415
-    from hetero_hvd.driver.reports.phases import in_words, phases_of  # noqa: PLC0415
+    from hetero_hvd.run.records.reader import read_record  # noqa: PLC0415
+    from hetero_hvd.run.reports.facts import facts_of  # noqa: PLC0415
+    from hetero_hvd.run.reports.phases import in_words, phases_of  # noqa: PLC0415
 
     if arguments.html is not None or arguments.plot is not None:
         _draw(arguments.run, html=arguments.html, plot=arguments.plot)
@@ -52,14 +52,14 @@ def act(arguments: argparse.Namespace) -> int:
 
 
 def _draw(run: Path, *, html: Path | None, plot: Path | None) -> None:
-    from hetero_hvd.driver.reports.series import series_of  # noqa: PLC0415 - only this command
+    from hetero_hvd.run.reports.series import series_of  # noqa: PLC0415 - only this command
 
     series = series_of(run)
     if html is not None:
-        from hetero_hvd.driver.reports.html import write_page  # noqa: PLC0415
+        from hetero_hvd.run.reports.html import write_page  # noqa: PLC0415
 
         write_page(series, html)
     if plot is not None:
-        from hetero_hvd.driver.reports.plots import draw  # noqa: PLC0415 - matplotlib is an extra
+        from hetero_hvd.run.reports.plots import draw  # noqa: PLC0415 - matplotlib is an extra
 
         draw(series, plot)

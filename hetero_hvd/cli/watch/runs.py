@@ -17,10 +17,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Print a line for each run; one that cannot be read does not hide the others."""
-    from hetero_hvd.driver.records.reader import read_record  # noqa: PLC0415 - only this command
-    from hetero_hvd.driver.records.writer import FILE  # noqa: PLC0415
-    from hetero_hvd.driver.reports.facts import facts_of  # noqa: PLC0415
     from hetero_hvd.errors import JobError  # noqa: PLC0415
+    from hetero_hvd.run.records.reader import read_record  # noqa: PLC0415 - only this command
+    from hetero_hvd.run.records.writer import FILE  # noqa: PLC0415
+    from hetero_hvd.run.reports.facts import facts_of  # noqa: PLC0415
 
     found = sorted(arguments.folder.glob(f"*/{FILE}"))
     if not found:

@@ -33,7 +33,7 @@ def act(arguments: argparse.Namespace) -> int:
     """Show the run until it ends or the user leaves."""
     if not 0.1 <= arguments.interval <= 3600:  # noqa: PLR2004 - NaN is refused as well
         raise JobError(f"--interval: found {arguments.interval:g}, must be from 0.1 to 3600")
-    from hetero_hvd.driver.web.source import source_of  # noqa: PLC0415 - only this command needs it
+    from hetero_hvd.run.web.source import source_of  # noqa: PLC0415 - only this command needs it
 
     run = arguments.run
     if run is not None and "://" not in run:

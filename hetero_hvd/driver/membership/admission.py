@@ -8,10 +8,10 @@ from hetero_hvd.driver.membership.gpu_conflict import conflict_in_words
 from hetero_hvd.driver.membership.membership import Membership
 from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.driver.output.console import Console
-from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
 from hetero_hvd.messages import ClockTold, Ready
+from hetero_hvd.run.event_bus import EventBus
 
 
 class Admission:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from hetero_hvd.core.clock import ClockOffset, best, offset_of
 from hetero_hvd.driver.output.console import Console
-from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.messages import ClockAsked, ClockMeasured, ClockTold, FromDriver, WorkerId
+from hetero_hvd.run.event_bus import EventBus
 
 NUM_QUESTIONS = 5
 """The fastest counts: the others waited for a busy process at one of the ends."""

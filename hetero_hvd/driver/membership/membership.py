@@ -13,11 +13,11 @@ from hetero_hvd.driver.membership.horovod_driver import AdoptingDriver, horovod_
 from hetero_hvd.driver.membership.rendezvous import Rendezvous
 from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.driver.network.endpoints import Endpoints
-from hetero_hvd.driver.training.run_tracker import RunTracker
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
 from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_TERMINATED
 from hetero_hvd.messages import Admit, MemberLost, ResetRequested, Stop
+from hetero_hvd.run.tracking.run_tracker import RunTracker
 
 REQUEST_SECONDS = 1.0
 """Between two requests to the workers for the same change of membership."""

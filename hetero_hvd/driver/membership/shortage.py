@@ -5,8 +5,8 @@ from __future__ import annotations
 from hetero_hvd.config import JobConfig
 from hetero_hvd.driver.membership.membership import Membership
 from hetero_hvd.driver.output.console import Console
-from hetero_hvd.driver.training.run_tracker import RunTracker
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
+from hetero_hvd.run.tracking.run_tracker import RunTracker
 
 
 class MinWorkersNotice:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.driver.output.console import Console, WorkerOutput
-from hetero_hvd.driver.output.event_bus import EventBus
 from hetero_hvd.driver.output.json_logs import LogLines
 from hetero_hvd.driver.workers.gpu_counts import GpuCounts
 from hetero_hvd.driver.workers.launchers.registry import launcher_of
@@ -28,6 +27,7 @@ from hetero_hvd.exit_codes import (
     EXIT_TERMINATED,
 )
 from hetero_hvd.messages import Ready, WorkerId, WorkerQuarantined, WorkerStarted
+from hetero_hvd.run.event_bus import EventBus
 
 NO_PLACE_SECONDS, MAX_NO_PLACE_SECONDS = 5.0, 60.0
 """Between two tries to get a slot of a node that others have; it doubles up to the second."""

@@ -23,8 +23,8 @@ from benchmarks.causes.injected import MIN_IDLE_RATIO, MIN_TABLES, running_job, 
 from benchmarks.numbers import Number
 from benchmarks.tables import Effort, Say, Table
 from hetero_hvd.core.view.live_words import event_in_words
-from hetero_hvd.driver.records.reader import read_record
 from hetero_hvd.messages import Finding, Judged, StragglerReported
+from hetero_hvd.run.records.reader import read_record
 from tests.kit.simulated_job import Delay, SimulatedJob
 
 KINDS: Mapping[str, str] = {

@@ -25,10 +25,10 @@ from benchmarks.numbers import Number
 from benchmarks.tables import Effort, Say, Table
 from hetero_hvd.core.simulation.simulation import row_of
 from hetero_hvd.core.step_table import with_tables
-from hetero_hvd.driver.web.metrics import Metrics, service_discovery
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import StepsTimed, WorkerId, WorkersJoined
 from hetero_hvd.probes.machine.node_metrics import node_registry
+from hetero_hvd.run.web.metrics import Metrics, service_discovery
 
 NUM_NODES, SLOTS = 1250, 8
 INTERVAL_SECONDS, TIMEOUT_SECONDS = 15, 10

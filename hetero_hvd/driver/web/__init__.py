@@ -1,5 +1,0 @@
-"""The driver's HTTP side: page, events, status, orders."""
-
-from hetero_hvd.driver.web.server import Web
-
-__all__ = ["Web"]

@@ -1,0 +1,138 @@
+"""The balancer at work: timings in, plans and decisions out, and what the next job should know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import msgspec
+
+from hetero_hvd.config import ClusterConfig
+from hetero_hvd.core.balance.balancer_state import BalancerState
+from hetero_hvd.core.balance.hysteresis import Decision
+from hetero_hvd.core.balance.known import SpeedProfile
+from hetero_hvd.core.balance.policies.registry import make_policy
+from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.core.balance.step_time import StepTimeEstimator
+from hetero_hvd.core.step_table import Observed
+from hetero_hvd.kept_file import KeptFile
+from hetero_hvd.messages import BatchPlan, Decided, Evaluated, StepsTimed, WorkerId, WorkersJoined
+from hetero_hvd.run.event_bus import EventBus
+from hetero_hvd.run.tracking.speed_store import CurveStore
+
+SAVE_SECONDS = 60.0
+
+
+class Balancing:
+    """Follows the timings of a run. Without it there are no plans: its errors end the run.
+
+    Args:
+        config: Of the job.
+        decisions: File that gets one JSON line for each decision; curves.json in the folder above
+            its own keeps what the next job should know about the workers.
+        bus: Hears of all plans and decisions.
+        say: Shows a line.
+
+    Attributes:
+        remembered: What earlier jobs have learnt about the workers.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        decisions: Path,
+        bus: EventBus,
+        say: Callable[[str], None],
+    ) -> None:
+        job = config.job
+        self._bus = bus
+        self._store = CurveStore(decisions.parent.parent / "curves.json", config.nodes)
+        self.remembered: dict[WorkerId, SpeedProfile] = {}
+        self._may_remember = job.remember
+        self._saved_at_seconds = time.monotonic()
+        self._explain = say if job.explain else None
+        self._policy = make_policy(_balance_config(config), self.remembered)
+        self._decisions = KeptFile(decisions, say).touch()
+        self._workers: tuple[WorkerId, ...] = ()
+        self._rendezvous_id = 0
+
+    @property
+    def plan(self) -> BatchPlan | None:
+        """The newest plan."""
+        return self._policy.plan
+
+    @property
+    def curves(self) -> Mapping[WorkerId, StepTimeEstimator]:
+        """What is known now of the workers' speeds; empty where the rule keeps no curves."""
+        return self._policy.estimators if isinstance(self._policy, BalancerState) else {}
+
+    def observe(self, _at_unix_seconds: float, event: Observed) -> None:
+        """Take in an event; an observer of the bus.
+
+        Raises:
+            InfeasiblePlanError: The workers cannot hold the global batch.
+        """
+        match event:
+            case WorkersJoined():
+                self._workers = event.workers
+                self._rendezvous_id = event.rendezvous_id
+                if self._may_remember:
+                    self.remembered.update(self._store.load(event))
+                self._balance(event)
+            case StepsTimed() if event.rendezvous_id == self._rendezvous_id:
+                self._balance(event)
+            case Evaluated() if event.needs_all and isinstance(self._policy, BalancerState):
+                self._policy.need_all()
+
+    def save_if_due(self, fallen: set[WorkerId]) -> None:
+        """Keep what was learnt, now and then.
+
+        Args:
+            fallen: Workers that are slow now: that is not what they are.
+        """
+        if time.monotonic() > self._saved_at_seconds + SAVE_SECONDS:
+            self.save(fallen)
+
+    def save(self, fallen: set[WorkerId]) -> None:
+        """Keep what was learnt; see `save_if_due`."""
+        self._saved_at_seconds = time.monotonic()
+        if self._may_remember and isinstance(self._policy, BalancerState):
+            curves = self._policy.curves
+            self._store.save({worker: curves[worker] for worker in curves.keys() - fallen})
+
+    def close(self) -> None:
+        """Close the file."""
+        self._decisions.close()
+
+    def _balance(self, event: WorkersJoined | StepsTimed) -> None:
+        for result in self._policy.handle(event, now_seconds=time.monotonic()):
+            if isinstance(result, BatchPlan):
+                self._bus.publish(result)
+            else:
+                if self._explain:
+                    self._explain(f"step {result.step}: {result}")
+                self._decided(result)
+
+    def _decided(self, decision: Decision) -> None:
+        changed = {str(worker): ratio for worker, ratio in decision.changed.items()}
+        facts = asdict(replace(decision, changed={})) | {"changed": changed}
+        event = Decided(rendezvous_id=self._rendezvous_id, **facts)
+        self._bus.publish(event)
+        names = list(map(str, self._workers))
+        line = msgspec.structs.asdict(event) | {"workers": names}
+        self._decisions.append(msgspec.json.encode(line) + b"\n")
+
+
+def _balance_config(config: ClusterConfig) -> BalanceConfig:
+    job = config.job
+    hints = {n.name: n.relative_speed for n in config.nodes if n.relative_speed is not None}
+    return BalanceConfig(
+        rule=job.rule,
+        balance=job.balance,
+        baseline_steps=job.baseline_steps,
+        min_gain_ratio=job.min_gain_ratio,
+        grain=job.grain if job.training_mode == "reproducible" else 1,
+        relative_speeds=hints,
+    )

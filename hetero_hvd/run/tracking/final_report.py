@@ -1,0 +1,135 @@
+"""The end of a run: the summary as plain data for summary.json, and as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from hetero_hvd.messages import Finding, WorkerId
+from hetero_hvd.run.tracking.summary import RunSegment, Summary, WorkerRecord
+
+_NUMBERS = (
+    ("uniform shares", "uniform_samples_per_second", "{:.0f} samples/s"),
+    ("balanced shares", "balanced_samples_per_second", "{:.0f} samples/s"),
+    ("ideal", "ideal_samples_per_second", "{:.0f} samples/s"),
+    ("balanced / uniform", "balanced_by_uniform_ratio", "{:.2f}"),
+    ("balanced / ideal", "share_of_ideal_ratio", "{:.2f}"),
+    ("cost per million", "cost_per_million_samples", "{:.4f}"),
+    ("steps until balanced", "steps_until_balanced", "{}"),
+)
+
+
+def as_dict(summary: Summary, *, exit_code: int, reason: str) -> dict[str, Any]:
+    """What happened in a run. Unknown values are None.
+
+    Args:
+        summary: Of the run.
+        exit_code: Of the job.
+        reason: Why it ended.
+    """
+    balanced = _balanced(summary)
+    uniform = summary.uniform.samples_per_second
+    measured = balanced.samples_per_second
+    ideal = balanced.ideal_samples_per_second
+    return {
+        "exit_code": exit_code,
+        "reason": reason,
+        "steps": summary.num_steps,
+        # The last batch of an epoch may be smaller, so this is an upper bound.
+        "samples": summary.num_steps * summary.global_batch_size,
+        "global_batch_size": summary.global_batch_size,
+        "uniform_samples_per_second": uniform,
+        "balanced_samples_per_second": measured,
+        "balanced_by_uniform_ratio": measured / uniform if measured and uniform else None,
+        "ideal_samples_per_second": ideal,
+        "share_of_ideal_ratio": measured / ideal if measured and ideal else None,
+        "steps_until_balanced": summary.steps_until_balanced,
+        "cost_per_million_samples": summary.price_per_hour / 3600 * 1e6 / measured
+        if measured and summary.price_per_hour is not None
+        else None,
+        "verdict": [msgspec.to_builtins(found) for found in summary.findings],
+        "evaluation": _evaluation(summary),
+        "memberships": summary.num_memberships,
+        "replicas_equal": summary.is_consistent,
+        "workers": {
+            str(worker): _worker(summary, worker, record)
+            for worker, record in summary.workers.items()
+        },
+    }
+
+
+def as_text(facts: dict[str, Any]) -> Iterator[str]:
+    """The lines of the summary that a person reads.
+
+    Args:
+        facts: From `as_dict`.
+    """
+    yield f"ended: {facts['reason']}"
+    if not facts["memberships"]:
+        return
+    yield _line("steps", f"{facts['steps']} of {facts['global_batch_size']} samples")
+    for label, name, form in _NUMBERS:
+        if facts[name] is not None:
+            yield _line(label, form.format(facts[name]))
+    for found in facts["verdict"]:
+        yield _line("verdict", str(msgspec.convert(found, Finding)))
+    if facts["evaluation"]:
+        metrics = facts["evaluation"]["metrics"]
+        shown = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        yield _line("last evaluation", f"{shown} (epoch {facts['evaluation']['epoch']})")
+    if facts["memberships"] > 1:
+        yield _line("resets", str(facts["memberships"] - 1))
+    if facts["replicas_equal"] is False:
+        yield "  THE REPLICAS DIFFER: the workers ended with different parameters"
+    for name, worker in facts["workers"].items():
+        yield _line(name, _worker_line(worker))
+
+
+def _line(label: str, text: str) -> str:
+    return f"  {label:<20} {text}"
+
+
+def _worker_line(worker: dict[str, Any]) -> str:
+    parts = []
+    if worker["shares"]:
+        changes = [share for _, share in worker["shares"]]
+        kept = changes if len(changes) <= 6 else [*changes[:2], "...", *changes[-3:]]  # noqa: PLR2004
+        parts.append("share " + " > ".join(map(str, kept)))
+    if worker["mean_busy_seconds"] is not None:
+        parts.append(f"busy {worker['mean_busy_seconds'] * 1e3:.0f} ms")
+    if worker["recoveries"]:
+        slowest = max(recovery["seconds"] for recovery in worker["recoveries"])
+        parts.append(f"{len(worker['recoveries'])} resets, longest {slowest:.2f} s")
+    if any(worker["exit_codes"]):
+        by_driver = " (ended by the driver)" if worker.get("ended_by_driver") else ""
+        parts.append("exit codes " + ", ".join(map(str, worker["exit_codes"])) + by_driver)
+    return "  ".join(parts)
+
+
+def _balanced(summary: Summary) -> RunSegment:
+    """The part of the run to quote: since the plan is balanced, or all after the baseline."""
+    return summary.balanced if summary.balanced.num_seconds else summary.converging
+
+
+def _evaluation(summary: Summary) -> dict[str, Any] | None:
+    found = summary.evaluated
+    if found is None:
+        return None
+    return {"epoch": found.epoch, "step": found.step, "metrics": found.metrics}
+
+
+def _worker(summary: Summary, worker: WorkerId, record: WorkerRecord) -> dict[str, Any]:
+    return {
+        "shares": record.shares,
+        "mean_busy_seconds": _balanced(summary).mean_busy_seconds(worker),
+        "recoveries": [
+            {"cause": r.cause, "seconds": r.seconds, "broadcast": r.broadcast}
+            for r in record.recoveries
+        ],
+        "applied_steps": record.finished.applied_steps if record.finished else None,
+        "checksum": record.finished.checksum if record.finished else None,
+        "exit_codes": record.exit_codes,
+        "ended_by_driver": record.is_ended_by_driver,
+    }

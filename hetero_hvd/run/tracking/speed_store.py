@@ -1,0 +1,121 @@
+"""What was learnt about the workers, kept from job to job, so that the next one starts balanced."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from hetero_hvd.config import NodeConfig
+from hetero_hvd.core.balance.known import SpeedProfile
+from hetero_hvd.core.balance.step_time import StepTimeModel
+from hetero_hvd.messages import WorkerId, WorkersJoined
+from hetero_hvd.run.records.run_files import private, regular
+
+logger = logging.getLogger(__name__)
+
+MAX_ENTRIES = 10_000
+MAX_SLOTS = 64
+"""Looked up on a node whose GPUs decide how many it has."""
+
+
+class _KnownSpeeds(msgspec.Struct, forbid_unknown_fields=True):
+    overhead_seconds: float
+    seconds_per_sample: float
+    largest_share: int
+
+
+class CurveStore:
+    """A small JSON file; a curve belongs to a worker, its device and the model that it trains.
+
+    The device is what the worker says it is, and how nodes.yaml emulates it. Whatever cannot be
+    read is forgotten; at worst a job starts with even shares.
+
+    Args:
+        path: The file; its folder exists.
+        nodes: As in nodes.yaml.
+    """
+
+    def __init__(self, path: Path, nodes: Sequence[NodeConfig]) -> None:
+        self._path = path
+        self._emulated = {node.name: repr(node.emulate) for node in nodes}
+        self._devices: dict[WorkerId, str] = {}
+        self._model = ""
+
+    def load(self, event: WorkersJoined) -> dict[WorkerId, SpeedProfile]:
+        """What is remembered of these workers, on these devices and for this model."""
+        self._devices.update(zip(event.workers, event.devices, strict=False))
+        self._model = event.model
+        entries = self._entries()
+        curves = {}
+        micro_batch_sizes = event.micro_batch_sizes or (0,) * len(event.workers)
+        for worker, micro_batch_size in zip(event.workers, micro_batch_sizes, strict=True):
+            entry = entries.get(self._key(worker))
+            if entry is not None and _is_sane(entry):
+                model = StepTimeModel(
+                    overhead_seconds=entry.overhead_seconds,
+                    seconds_per_sample=entry.seconds_per_sample,
+                    micro_batch_size=micro_batch_size,
+                )
+                curves[worker] = SpeedProfile(model=model, largest_share=entry.largest_share)
+        return curves
+
+    def remember(self, worker: WorkerId, curve: SpeedProfile, *, device: str, model: str) -> None:
+        """Add what was measured outside a job.
+
+        Args:
+            worker: Whose curve.
+            curve: What to remember.
+            device: As the worker describes it.
+            model: As the worker describes it.
+        """
+        self._devices[worker], self._model = device, model
+        self.save({worker: curve})
+
+    def save(self, curves: Mapping[WorkerId, SpeedProfile]) -> None:
+        """Add these, atomically; the oldest go when there are too many."""
+        if not curves:
+            return
+        entries = self._entries()
+        for worker, curve in curves.items():
+            key = self._key(worker)
+            entries.pop(key, None)
+            entries[key] = _KnownSpeeds(
+                overhead_seconds=curve.model.overhead_seconds,
+                seconds_per_sample=curve.model.seconds_per_sample,
+                largest_share=curve.largest_share,
+            )
+        kept = dict(list(entries.items())[-MAX_ENTRIES:])
+        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            with open(fresh, "wb", opener=private) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+            fresh.replace(self._path)
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", self._path, error)
+
+    def _key(self, worker: WorkerId) -> str:
+        emulated, device = self._emulated.get(worker.node, ""), self._devices.get(worker, "")
+        return f"{worker} | {device} | {emulated} | {self._model}"
+
+    def _entries(self) -> dict[str, _KnownSpeeds]:
+        try:
+            with open(self._path, "rb", opener=regular) as file:
+                return msgspec.json.decode(file.read(), type=dict[str, _KnownSpeeds])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            logger.warning("%s is ignored: %s", self._path, error)
+            return {}
+
+
+def _is_sane(entry: _KnownSpeeds) -> bool:
+    return (
+        0 <= entry.overhead_seconds < math.inf
+        and 0 < entry.seconds_per_sample < math.inf
+        and entry.largest_share > 0
+    )

@@ -1,0 +1,231 @@
+"""What the driver answers over HTTP; the only module that imports Starlette."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Route
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.run.web.access import Access
+from hetero_hvd.security.connection_limiter import ConnectionLimiter
+
+PAGE = Path(__file__).parent / "page"
+PAGE_FILES = {
+    "/": ("index.html", "text/html"),
+    "/live.js": ("live.js", "text/javascript"),
+    "/live.css": ("live.css", "text/css"),
+}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+EVENT_SECONDS = 0.5
+"""Between two looks for news: a fast run must not flood its viewers."""
+
+KEEP_ALIVE_SECONDS = 15.0
+MAX_BODY_BYTES = 4096
+BODY_SECONDS = 5.0
+MAX_STREAMS = 32
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Where the answers come from; all are called in the loop's thread.
+
+    Attributes:
+        state: The live view, JSON.
+        num_events: Grows with each change of it.
+        status: The job's state in short.
+        targets: What Prometheus should scrape, in the form of http_sd.
+        drain: Lets NODE or NODE:SLOT go; what will happen in words, or UserError.
+        stop: Ends the job.
+        metrics: Text for Prometheus; None: this driver has no exporter.
+        trace: Starts a window of profiler traces; None: it cannot.
+    """
+
+    state: Callable[[], Any]
+    num_events: Callable[[], int]
+    status: Callable[[], dict[str, Any]]
+    targets: Callable[[], list[dict[str, Any]]]
+    drain: Callable[[str], str]
+    stop: Callable[[], str]
+    metrics: Callable[[], bytes] | None = None
+    trace: Callable[[dict[str, Any]], str] | None = None
+
+
+class Answers:
+    """The routes.
+
+    Args:
+        access: Who may do what.
+        sources: Where the answers come from.
+        door: Is told whose requests are answered; None in an application without a server.
+
+    Attributes:
+        refused: Requests turned away.
+    """
+
+    def __init__(
+        self, access: Access, sources: Sources, door: ConnectionLimiter | None = None
+    ) -> None:
+        self._door = door or ConnectionLimiter("http")
+        self.refused = 0
+        self._access = access
+        self._sources = sources
+        self._num_streams = 0
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        page = [Route(path, self._public(_file(*file))) for path, file in PAGE_FILES.items()]
+        read = {
+            "/state": self._state,
+            "/events": self._events,
+            "/status": self._status,
+            "/metrics": self._metrics,
+            "/sd": self._targets,
+        }
+        operate = {"/drain": self._drain, "/stop": self._stop, "/trace": self._trace}
+        return Starlette(
+            routes=[
+                *page,
+                *(Route(path, self._for("read", handler)) for path, handler in read.items()),
+                *(
+                    Route(path, self._for("operate", handler), methods=["POST"])
+                    for path, handler in operate.items()
+                ),
+            ]
+        )
+
+    def _public(self, handler: Handler) -> Handler:
+        """The page itself holds nothing of the run; what it shows it must ask for."""
+
+        async def guarded(request: Request) -> Response:
+            if not self._access.is_addressed_here(request.headers.get("host", "")):
+                return self._refuse(421, "this server goes by another name")
+            self._door.tolerate(tuple(request.client or ()))
+            response = await handler(request)
+            response.headers.update(HEADERS)
+            return response
+
+        return guarded
+
+    def _for(self, role: str, handler: Handler) -> Handler:
+        async def guarded(request: Request) -> Response:
+            authorization = request.headers.get("authorization", "")
+            access = self._access
+            may = access.may_read if role == "read" else access.may_operate
+            if not may(authorization):
+                return self._refuse(401, f"needs the token of the role {role!r}")
+            self._door.authenticated(tuple(request.client or ()))
+            return await handler(request)
+
+        return self._public(guarded)
+
+    def _refuse(self, code: int, words: str) -> Response:
+        self.refused += 1
+        headers = {"WWW-Authenticate": "Bearer"} if code == 401 else {}  # noqa: PLR2004 - HTTP
+        return JSONResponse({"error": words}, code, headers=headers)
+
+    async def _state(self, _request: Request) -> Response:
+        return Response(msgspec.json.encode(self._sources.state()), media_type="application/json")
+
+    async def _status(self, _request: Request) -> Response:
+        return JSONResponse(self._sources.status())
+
+    async def _targets(self, _request: Request) -> Response:
+        return JSONResponse(self._sources.targets())
+
+    async def _metrics(self, _request: Request) -> Response:
+        if self._sources.metrics is None:
+            return JSONResponse({"error": "this driver has no exporter"}, 404)
+        return PlainTextResponse(self._sources.metrics())
+
+    async def _events(self, _request: Request) -> Response:
+        if self._num_streams >= MAX_STREAMS:
+            return self._refuse(503, f"{MAX_STREAMS} viewers are connected already")
+        return StreamingResponse(self._stream(), media_type="text/event-stream")
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        """The newest state whenever there is news; a slow viewer misses states, never holds any."""
+        self._num_streams += 1
+        seen, idle_seconds = -1, 0.0
+        try:
+            while True:
+                num_events = self._sources.num_events()
+                if num_events != seen:
+                    seen, idle_seconds = num_events, 0.0
+                    yield b"data: " + msgspec.json.encode(self._sources.state()) + b"\n\n"
+                elif idle_seconds >= KEEP_ALIVE_SECONDS:
+                    idle_seconds = 0.0
+                    yield b": still here\n\n"
+                await asyncio.sleep(EVENT_SECONDS)
+                idle_seconds += EVENT_SECONDS
+        finally:
+            self._num_streams -= 1
+
+    async def _drain(self, request: Request) -> Response:
+        return await self._order(request, lambda order: self._sources.drain(str(order["target"])))
+
+    async def _stop(self, request: Request) -> Response:
+        return await self._order(request, lambda _order: self._sources.stop())
+
+    async def _trace(self, request: Request) -> Response:
+        if self._sources.trace is None:
+            return JSONResponse({"error": "this driver takes no traces"}, 404)
+        return await self._order(request, self._sources.trace)
+
+    async def _order(self, request: Request, act: Callable[[dict[str, Any]], str]) -> Response:
+        try:
+            order = json.loads(await asyncio.wait_for(_body(request), BODY_SECONDS) or b"{}")
+            if not isinstance(order, dict):
+                return self._refuse(400, "must be a JSON object")
+            return JSONResponse({"done": act(order)})
+        except UserError as error:
+            return JSONResponse({"error": str(error)}, 409)
+        except OverflowError:
+            return self._refuse(413, f"longer than {MAX_BODY_BYTES} bytes")
+        except TimeoutError:
+            return self._refuse(408, f"not complete after {BODY_SECONDS:g} s")
+        except (ValueError, KeyError, RecursionError):
+            return self._refuse(400, "not understood, see docs/operations/live-view.md")
+
+
+async def _body(request: Request) -> bytes:
+    """The body.
+
+    Raises:
+        OverflowError: It is longer than any order.
+    """
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise OverflowError
+    return body
+
+
+def _file(name: str, media_type: str) -> Handler:
+    async def answer(_request: Request) -> Response:
+        return FileResponse(PAGE / name, media_type=media_type)
+
+    return answer

@@ -1,0 +1,170 @@
+"""The HTTP server in the driver's loop; the only module that imports uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+from asyncio import Task, Transport
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from hetero_hvd.config import JobConfig
+from hetero_hvd.errors import ConfigError, JobError
+from hetero_hvd.run.web.access import Access
+from hetero_hvd.run.web.app import Answers, Sources
+from hetero_hvd.security.connection_limiter import ConnectionLimiter
+from hetero_hvd.security.token import read_token
+
+NAME = "live.json"
+MAX_HEADER_BYTES = 16 * 1024
+MAX_CONNECTIONS = 128
+MAX_STRANGERS = 64
+"""Of them, those that have shown no token; where none is needed, that have not asked yet."""
+
+SILENT_SECONDS = 10.0
+CLOSE_SECONDS = 3.0
+
+
+class _Protocol(H11Protocol):
+    """Cuts off who has sent no complete request after a while; uvicorn waits for ever."""
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(SILENT_SECONDS, self._look, None)
+
+    def _look(self, earlier: object) -> None:
+        if self.transport.is_closing():
+            return
+        cycle = getattr(
+            self, "cycle", None
+        )  # None before the first request, whatever its type says
+        is_idle = cycle is None or cycle.response_complete
+        if is_idle and earlier is cycle:
+            self.transport.abort()
+            return
+        self.loop.call_later(SILENT_SECONDS, self._look, cycle)
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to the driver."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Web:
+    """The HTTP side of a job. Used in the loop's thread.
+
+    Args:
+        job: Its settings.
+        output: Folder of the run; gets live.json, from which `hetero-hvd top` learns the address.
+
+    Raises:
+        ConfigError: A token file or certificate cannot be used.
+    """
+
+    def __init__(self, job: JobConfig, output: Path) -> None:
+        self._job = job
+        self._file = output / NAME
+        self._access = Access(
+            address=job.http_address,
+            read=read_token(job.http_token_file, "job.http_token_file"),
+            operate=read_token(job.http_operate_token_file, "job.http_operate_token_file"),
+        )
+        self._door = ConnectionLimiter("http", MAX_STRANGERS)
+        self._answers: Answers | None = None
+        self._server: _Server | None = None
+        self._task: Task[None] | None = None
+        self.url = ""
+
+    async def listen(self, sources: Sources) -> None:
+        """Answer requests from now on.
+
+        Raises:
+            JobError: The address or port cannot be had.
+            ConfigError: The certificate cannot be used.
+        """
+        job = self._job
+        self._answers = Answers(self._access, sources, self._door)
+        config = uvicorn.Config(
+            self._answers.app(),
+            http=_Protocol,
+            ws="none",
+            loop="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_graceful_shutdown=1,
+            ssl_certfile=job.http_certificate,
+            ssl_keyfile=job.http_key,
+            ssl_ca_certs=job.http_client_ca,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if job.http_client_ca else ssl.CERT_NONE,
+        )
+        try:
+            config.load()
+        except OSError as error:  # ssl.SSLError is one
+            raise ConfigError([f"job.http_certificate: cannot be used: {error}"]) from error
+        end = _bound(self._door, job.http_address, job.http_port)
+        scheme = "https" if job.http_certificate else "http"
+        host = f"[{job.http_address}]" if ":" in job.http_address else job.http_address
+        self.url = f"{scheme}://{host}:{end.getsockname()[1]}"
+        self._server = _Server(config)
+        self._task = asyncio.create_task(self._server.serve(sockets=[end]))
+        self._announce()
+
+    @property
+    def refused(self) -> int:
+        """Requests and connections turned away."""
+        return self._door.refused + (self._answers.refused if self._answers else 0)
+
+    @property
+    def target(self) -> str:
+        """Address and port, as Prometheus wants it."""
+        return self.url.partition("://")[2]
+
+    async def close(self) -> None:
+        """Answer no more."""
+        with suppress(OSError):
+            self._file.unlink(missing_ok=True)
+        if self._server is None or self._task is None:
+            return
+        self._server.should_exit = True
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._task, CLOSE_SECONDS)
+
+    def _announce(self) -> None:
+        facts: dict[str, Any] = {"url": self.url, "token_file": self._job.http_token_file}
+        try:
+            self._file.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with os.fdopen(os.open(self._file, flags, 0o600), "w") as file:
+                json.dump(facts, file)
+        except OSError as error:
+            raise JobError(f"{self._file} cannot be written: {error.strerror}") from error
+
+
+def _bound(door: ConnectionLimiter, address: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        JobError: The address is not ours, or the port is taken.
+    """
+    try:
+        return door.listen(address, port)
+    except OSError as error:
+        raise JobError(
+            f"job.http_address: cannot listen on {address} port {port}: {error.strerror or error}"
+        ) from error

@@ -1,0 +1,118 @@
+"""Where `hetero-hvd top` gets a run's state from: a driver's address, or a run's records."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http import HTTPStatus
+from http.client import HTTPException
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from hetero_hvd.config.value_types import is_loopback
+from hetero_hvd.core.diagnosis.judge import Diagnoser
+from hetero_hvd.core.step_table import with_tables
+from hetero_hvd.core.view.live import LiveState, LiveView
+from hetero_hvd.errors import JobError
+from hetero_hvd.run.records.reader import history
+from hetero_hvd.run.records.run_files import regular
+from hetero_hvd.run.records.timings import FILE
+from hetero_hvd.run.web.server import NAME
+from hetero_hvd.security.token import read_token
+
+TIMEOUT_SECONDS = 5.0
+MAX_STATE_BYTES = 64 * 2**20
+UNAUTHORIZED = HTTPStatus.UNAUTHORIZED
+
+Source = Callable[[], LiveState]
+
+
+def source_of(run: str | None, *, token_file: str | None, ca: str | None) -> Source:
+    """Where the state of a run comes from.
+
+    Args:
+        run: URL of a driver's page, folder of a run, or None: the newest in runs/.
+        token_file: File with the token for looking.
+        ca: Certificate of the CA to trust, PEM.
+
+    Raises:
+        JobError: There is no such run.
+        ConfigError: The token file cannot be used.
+    """
+    if run is not None and run.startswith(("http://", "https://")):
+        return _driver(run, token_file, ca)
+    folder = _newest() if run is None else Path(run)
+    try:
+        with open(folder / NAME, "rb", opener=regular) as file:
+            facts = json.loads(file.read())
+        live = _driver(facts["url"], token_file or facts["token_file"], ca)
+        live()
+    except FileNotFoundError:
+        return lambda: recorded(folder)
+    except (JobError, ValueError):
+        if (folder / FILE).is_file():  # the driver was killed and left its address behind
+            return lambda: recorded(folder)
+        raise
+    return live
+
+
+def recorded(folder: Path) -> LiveState:
+    """The last state of a run that has ended, from its records.
+
+    Raises:
+        JobError: There are no records.
+    """
+    diagnoser = Diagnoser()
+    view = LiveView(diagnoser.findings)
+    for at_seconds, event in with_tables(history(folder)):
+        diagnoser.observe(event)
+        view.observe(at_seconds, event)
+    state = view.state()
+    state.run_id, state.state = state.run_id or folder.absolute().name, "ended"
+    return state
+
+
+def _newest(runs: Path = Path("runs")) -> Path:
+    found = [path for path in runs.glob("*") if path.is_dir()]
+    if not found:
+        raise JobError(f"no run in {runs.absolute()}: give its folder or its page's address")
+    return max(found, key=lambda path: path.stat().st_mtime)
+
+
+def _driver(url: str, token_file: str | None, ca: str | None) -> Source:
+    token = read_token(token_file, "job.http_token_file")
+    headers = {"Authorization": f"Bearer {token.decode()}"} if token else {}
+    address = f"{url.rstrip('/')}/state"
+    request = urllib.request.Request(address, headers=headers)  # noqa: S310 - see source_of
+    parts = urlsplit(url)
+    if token and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        raise JobError(f"{url}: the token would cross the network in the clear; use https")
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}),  # a proxy has no way to this machine's loopback
+        urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca)),
+        _NoRedirect(),
+    )
+
+    def fetch() -> LiveState:
+        try:
+            with opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
+                return msgspec.json.decode(answer.read(MAX_STATE_BYTES), type=LiveState)
+        except urllib.error.HTTPError as error:
+            reason = "give the right --token-file" if error.code == UNAUTHORIZED else error.reason
+            raise JobError(f"{url}: {error.code}: {reason}") from error
+        except (OSError, HTTPException, msgspec.DecodeError) as error:
+            raise JobError(f"{url}: no driver answers there ({error})") from error
+
+    return fetch
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The token is for this server alone."""
+
+    def redirect_request(self, *_: object, **__: object) -> None:
+        """Go nowhere else."""

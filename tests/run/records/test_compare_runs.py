@@ -1,0 +1,43 @@
+"""Any two recorded runs can be compared."""
+
+from __future__ import annotations
+
+from hetero_hvd.cli import main
+from hetero_hvd.messages import RunStarted
+from hetero_hvd.run.records.timings import TimingLog
+
+from .test_records import JOINED, timed, timing, write
+
+
+def record(folder, *, rule, data):
+    """A run of three exchanges."""
+    folder.mkdir()
+    settings = {"rule": rule, "grain": "16"}
+    started = RunStarted(run_id=folder.name, command=("x",), nodes=("alpha",), settings=settings)
+    rows = timing(8, data=data), timing(4, data=data)
+    events = [JOINED, *(timed(step, *rows) for step in (9, 19, 29))]
+    log = TimingLog(folder)
+    for number, event in enumerate(events):
+        log.write(1.0 + number, event)
+    log.close()
+    write(folder, started, *events)
+    return folder
+
+
+def test_what_differs_is_told(tmp_path, capsys):
+    """Settings, speed, loss and shares; what is the same in both is not repeated."""
+    one = record(tmp_path / "one", rule="model", data=0.01)
+    two = record(tmp_path / "two", rule="lbb", data=0.11)
+    assert main(["compare", str(one), str(two)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "rule: model and lbb" in lines
+    assert not any(line.startswith("grain") for line in lines)
+    assert "speed: 120 and 60 samples/s (-50.0%)" in lines
+    assert "loss at step 29: 1 and 1" in lines
+    assert "share of beta:0 at the end: 4 and 4" in lines
+
+
+def test_a_folder_without_a_run_is_one_line(tmp_path, capsys):
+    """Exit code 2."""
+    assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

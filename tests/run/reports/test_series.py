@@ -1,0 +1,151 @@
+"""A run's plots: the series behind them, the page in a browser, and pictures."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import msgspec
+import pytest
+
+from hetero_hvd.cli import main
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import BatchPlan, Finding, Judged, RunStarted, StragglerReported
+from hetero_hvd.run.records.timings import TimingLog
+from hetero_hvd.run.reports.series import MAX_POINTS, series_of
+from tests.driver import chromium
+from tests.run.records.test_records import ALPHA, BETA, JOINED, timed, timing, write
+
+SHARES = "document.querySelectorAll('svg')[2].querySelectorAll('polygon').length"
+EVIL = "</script><b>not markup</b>"
+
+
+def plan(from_step, *shares):
+    """A plan for both workers."""
+    return BatchPlan(
+        rendezvous_id=1,
+        plan_id=from_step,
+        from_step=from_step,
+        exchange_steps=1,
+        workers=(ALPHA, BETA),
+        local_batch_sizes=shares,
+        reason="faster",
+    )
+
+
+@pytest.fixture(name="run")
+def recorded_run(tmp_path):
+    """Two workers, 1200 exchanges; somebody gets slow and the shares change."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    log = TimingLog(folder)
+    log.write(0.0, JOINED)
+    for number in range(1, 1201):
+        log.write(float(number), timed(10 * number, timing(8), timing(4, data=0.2)))
+    log.close()
+    found = Finding(kind="input", is_complete=True, words=f"bound by input {EVIL}")
+    slow = StragglerReported(step=90, worker=BETA, is_slow=True, speed_ratio=0.5, cause="input")
+    started = RunStarted(run_id="demo", command=("x",), nodes=("alpha",), settings={})
+    judged = Judged(step=11_990, findings=(found,))
+    rows = timing(8), timing(4, data=0.2)
+    timings = (JOINED, timed(9, *rows), timed(19, *rows), timed(29, *rows))
+    plans = (plan(90, 9, 3), plan(100, 9, 3))
+    write(folder, started, *timings, plan(0, 8, 4), slow, *plans, judged)
+    return folder
+
+
+def test_series_are_bounded_and_averaged(run):
+    """However many exchanges: few points, which lack nothing; marks where something changed."""
+    series = series_of(run)
+    assert 0.5 * MAX_POINTS < len(series.steps) <= MAX_POINTS
+    assert series.steps[-1] == 12_000
+    assert set(series.shares["alpha:0"]) == {8.0}
+    assert series.phases["beta:0"]["data_wait"] == pytest.approx([0.2] * len(series.steps))
+    assert series.throughput == pytest.approx([12 / 0.29] * len(series.steps))
+    kinds = [(mark.step, mark.kind) for mark in series.marks]
+    assert kinds == [(0, "reset"), (0, "plan"), (90, "straggler"), (90, "plan")]
+
+
+def test_an_empty_run_has_empty_series(tmp_path):
+    """One that was killed before its first exchange is shown as such."""
+    TimingLog(tmp_path).close()
+    write(tmp_path, JOINED)
+    series = series_of(tmp_path)
+    assert (series.steps, series.samples_per_second) == ([], None)
+
+
+def test_the_page_is_whole_and_holds_no_markup_of_the_run(run, tmp_path):
+    """One file, nothing from elsewhere, and what a run says cannot end the script."""
+    assert main(["report", str(run), "--html", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert EVIL not in page
+    assert re.findall(r"(?:src|href)=|@import|https?://(?!www\.w3\.org/2000/svg)", page) == []
+    assert main(["report", str(run), "--html", str(tmp_path / "no" / "page.html")]) == 2
+
+
+@pytest.mark.skipif(chromium.find() is None, reason="needs chromium")
+def test_the_page_in_a_browser(run, tmp_path):
+    """Plots for throughput, loss, shares and each worker; a look closer, and back; the verdict."""
+    main(["report", str(run), "--html", str(tmp_path / "page.html")])
+
+    async def act(tab):
+        async def value(expression):
+            found = await tab.call("Runtime.evaluate", expression=expression)
+            return found["result"].get("value")
+
+        assert EVIL in await tab.wait_for("#verdict", "bound by input")
+        assert await tab.text("#title") == "demo: no end recorded, 41.4 samples/s"
+        assert await value("document.querySelectorAll('svg').length") == 5
+        assert await value(SHARES) == 2
+        await value("show([100, 200])")
+        assert "step 150" in await tab.wait_for("#plots", "step 150")
+        await value("show(everything)")
+        assert "step 12000" in await tab.wait_for("#plots", "step 12000")
+        await value("document.querySelectorAll('.legend button')[0].click()")
+        assert await value(SHARES) == 1
+
+    profile = tmp_path / "profile"
+    try:
+        chromium.visit(profile, (tmp_path / "page.html").as_uri(), act)
+    finally:
+        shutil.rmtree(profile, ignore_errors=True)
+
+
+def test_pictures_are_written(run, tmp_path):
+    """In the format that the suffix asks for; another one is a clear error."""
+    pytest.importorskip("matplotlib")
+    for suffix, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        path = tmp_path / f"run.{suffix}"
+        assert main(["report", str(run), "--plot", str(path)]) == 0
+        assert path.read_bytes().startswith(magic)
+    assert main(["report", str(run), "--plot", str(tmp_path / "run.doc")]) == 2
+
+
+def test_segments_are_rotated_and_read_as_one(tmp_path):
+    """Each segment can be read alone; the oldest are removed; a torn tail is cut."""
+    log = TimingLog(tmp_path, segment_bytes=4000)
+    log.write(1.0, JOINED)
+    for number in range(1, 101):
+        log.write(1.0 + number, timed(number, timing(8), timing(4)))
+    log.close()
+    files = sorted(tmp_path.glob("timings*.jsonl"))
+    assert len(files) == 4
+    assert max(file.stat().st_size for file in files) < 6000
+    for file in files:
+        assert b'"WorkersJoined"' in file.read_bytes().splitlines()[0]
+    with (tmp_path / "timings.jsonl").open("ab") as torn:
+        torn.write(b'{"at_unix_seconds":9.0,"ty')
+    write(tmp_path, JOINED)
+    series = series_of(tmp_path)
+    assert series.steps[-1] == 100
+    assert series.at_unix_seconds[-1] == 101.0
+    steps = series.steps
+    assert steps == list(range(steps[0], 101))
+
+
+def test_a_line_that_is_no_timing_is_named(tmp_path):
+    """File and line."""
+    (tmp_path / "timings.jsonl").write_bytes(msgspec.json.encode(plan(0, 8, 4)) + b"\n")
+    write(tmp_path, JOINED)
+    with pytest.raises(JobError, match=r"timings\.jsonl:1: is no timing"):
+        series_of(tmp_path)

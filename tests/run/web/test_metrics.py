@@ -1,0 +1,233 @@
+"""The driver's exporter, from replayed events."""
+
+import math
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+
+from hetero_hvd.core.step_table import with_tables
+from hetero_hvd.core.view.metric_names import RUN, WORKER, reference
+from hetero_hvd.messages import (
+    CollectivesTimed,
+    Crashed,
+    Decided,
+    OperationTiming,
+    OutOfMemory,
+    Recovered,
+    RunEnded,
+    RunStarted,
+    StepsTimed,
+    StepTiming,
+    StragglerReported,
+    WorkerId,
+    WorkersJoined,
+    WorkerStarted,
+)
+from hetero_hvd.run.web.metrics import Metrics, service_discovery
+
+A, B = WorkerId("alpha", 0), WorkerId("beta", 0)
+
+
+def timing(wait, forward, size):
+    """A row of three steps."""
+    return StepTiming(
+        num_steps=3,
+        local_batch_size=size,
+        memory_bytes=6e9,
+        memory_limit_bytes=8e9,
+        data_wait_seconds=0.01,
+        transfer_seconds=0.0,
+        forward_seconds=forward,
+        backward_seconds=0.1,
+        comm_wait_seconds=wait,
+        optimizer_seconds=0.0,
+        step_seconds=0.01 + forward + 0.1 + wait,
+        staleness_steps=1.0,
+        lag_steps=1.0 if forward > 0.1 else 0.0,
+        other_seconds=0.002,
+        overlapped_comm_seconds=forward / 3,
+    )
+
+
+def joined(rendezvous_id, *workers):
+    """A rendezvous."""
+    return WorkersJoined(
+        rendezvous_id=rendezvous_id,
+        workers=workers,
+        applied_steps=0,
+        global_batch_size=12,
+        capacities=(-1,) * len(workers),
+        prefetch_steps=0,
+    )
+
+
+def timed(rendezvous_id, *rows):
+    """An exchange."""
+    return StepsTimed(
+        rendezvous_id=rendezvous_id, step=2, epoch=0, loss=1.0, timings=rows, exchange_seconds=0.0
+    )
+
+
+OPERATIONS = CollectivesTimed(
+    rendezvous_id=1,
+    step=2,
+    num_workers=2,
+    operations=(
+        OperationTiming.first("allgather", "gloo", 1024, num_bytes=400, seconds=0.001),
+        OperationTiming.first("allreduce", "gloo", 2**20, num_bytes=10**6, seconds=0.003).plus(
+            num_bytes=10**6, seconds=0.001
+        ),
+        OperationTiming.first("allreduce", "gloo", 2**21, num_bytes=2 * 10**6, seconds=0.004),
+    ),
+)
+TABLE = timed(1, timing(0.04, 0.09, 8), timing(0.01, 0.12, 4))
+START = timed(1, *(replace(row, num_steps=0) for row in TABLE.timings))
+"""The first exchange of a membership contains its start."""
+
+HISTORY = (
+    RunStarted(run_id="out-1a2b3c4d", command=("x",), nodes=("alpha", "beta"), settings={}),
+    WorkerStarted(worker=B, host="beta-0.r1", num_restarts=1),
+    joined(1, A, B),
+    START,
+    TABLE,
+    Decided(
+        rendezvous_id=1,
+        step=2,
+        action="move",
+        reason="",
+        proposed=(7, 5),
+        current_seconds=0.2,
+        proposed_seconds=0.15,
+    ),
+    StragglerReported(step=2, worker=B, is_slow=True, speed_ratio=0.5, cause="compute"),
+    Crashed(worker=B, error="torch.OutOfMemoryError: no", traceback="", user_error=False),
+    OPERATIONS,
+    OutOfMemory(worker=A, step=3, micro_batch_size=8, next_micro_batch_size=4, error="no"),
+    Recovered(worker=A, rendezvous_id=2, cause="fault", seconds=1.0, broadcast=False),
+    Recovered(worker=B, rendezvous_id=2, cause="fault", seconds=1.0, broadcast=False),
+    RunEnded(exit_code=3, reason="no more"),
+)
+
+
+def replayed(*events):
+    """An exporter that has heard them."""
+    metrics = Metrics("r")
+    for at_seconds, event in with_tables((1000.0, event) for event in events):
+        metrics.observe(at_seconds, event)
+    return metrics
+
+
+def values(metrics):
+    """(name, labels but run_id) to value."""
+    text = metrics.render()[0].decode()
+    return {
+        (s.name.removeprefix("hetero_hvd_"), *(v for k, v in s.labels.items() if k != "run_id")): (
+            s.value
+        )
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+
+
+def test_every_name_of_the_table_is_exported():
+    """A run in which everything happens has a sample of each family."""
+    text = replayed(*HISTORY).render()[0].decode()
+    names = {family.name for family in text_string_to_metric_families(text) if family.samples}
+    assert names == {f"hetero_hvd_{entry.name}" for entry in (*RUN, *WORKER)}
+
+
+def test_the_numbers_are_those_of_the_events():
+    """Counts are exact, the late worker is the one with the shortest wait, resets count once."""
+    found = values(replayed(*HISTORY))
+    assert found["steps_total",] == 3
+    assert found["samples_total",] == 36
+    assert found["worker_lateness_seconds", "alpha:0"] == 0
+    assert found["worker_lateness_seconds", "beta:0"] == pytest.approx(0.03)
+    assert found["worker_speed_ratio", "beta:0"] == pytest.approx((4 / 0.23) / (8 / 0.2))
+    assert found["exposed_comm_seconds_total",] == pytest.approx(0.03)
+    assert found["overlapped_comm_seconds_total",] == pytest.approx((0.09 + 0.12) / 2)
+    assert found["phase_duration_seconds_sum", "other"] == pytest.approx(0.004)
+    assert found["planned_gain_ratio",] == pytest.approx(0.25)
+    assert found["stragglers", "compute"] == 1
+    assert found["resets_total", "fault"] == 1
+    assert found["worker_memory_headroom_ratio", "beta:0"] == pytest.approx(0.25)
+    assert found["oom_total",] == 2
+    assert found["restarts_total",] == 1
+    assert found["run_info", "out"] == 1
+    assert (found["run_active",], found["run_exit_code",]) == (0, 3)
+    assert found["last_step_timestamp_seconds",] == 1000
+
+
+def test_what_can_be_counted_begins_at_zero():
+    """Or Prometheus, which knows a counter from its first sample on, would miss the first event."""
+    found = values(replayed(HISTORY[0], HISTORY[2]))
+    for name in ("move", "roll_back", "try_again"):
+        assert found["balancer_decisions_total", name] == 0
+    assert [found["resets_total", reason] for reason in ("fault", "membership")] == [0, 0]
+    assert found["oom_total",] == found["restarts_total",] == 0
+    assert found["run_active",] == 1
+    assert ("run_exit_code",) not in found
+
+
+def test_operations_are_counted_by_kind_and_size():
+    """Bytes and counts add up; bus bandwidth of a sum of two is its bytes / its time."""
+    found = values(replayed(*HISTORY, OPERATIONS))
+    assert found["collective_operations_total", "gloo", "allreduce", str(2**20)] == 4
+    assert found["collective_bytes_total", "gloo", "allreduce"] == 8e6
+    assert found[
+        "collective_duration_seconds_sum", "gloo", "allreduce", str(2**20)
+    ] == pytest.approx(0.004)
+    speed = "collective_bus_bandwidth_bytes_per_second"
+    assert found[speed, "gloo", "allreduce"] == pytest.approx(4e6 / 0.008)
+    assert found[speed, "gloo", "allgather"] == pytest.approx(400 / 2 / 0.001)
+
+
+def test_what_is_unknown_is_absent():
+    """Before any step there is no speed; NaN and a lost worker take their series away."""
+    assert not any(
+        name.startswith(("worker_busy", "load_", "goodput", "last_step"))
+        for name, *_ in values(replayed(*HISTORY[:3]))
+    )
+    metrics = replayed(*HISTORY[:5], timed(1, timing(0.04, 0.09, 8), timing(0.0, math.nan, 4)))
+    assert ("worker_busy_seconds", "beta:0") not in values(metrics)
+    assert ("worker_busy_seconds", "alpha:0") in values(metrics)
+    metrics.observe(1001.0, joined(2, A))
+    assert not any("beta:0" in labels for _, *labels in values(metrics))
+
+
+def test_the_table_of_another_rendezvous_says_nothing():
+    """A late table is not put down to the present members."""
+    found = values(replayed(*HISTORY[:3], joined(2, A), TABLE))
+    assert ("steps_total",) not in found
+
+
+EXPORTERS = {"alpha": "https://a:1", "beta": "http://b:1"}
+
+
+def test_discovery_follows_the_membership():
+    """The driver is always a target, a node's exporter while the node has a worker."""
+    status = {"workers": {"alpha:0": {}}, "node_exporters": EXPORTERS}
+    assert service_discovery(status, target="d:2") == [
+        {"targets": ["d:2"], "labels": {}},
+        {"targets": ["a:1"], "labels": {"node": "alpha", "__scheme__": "https"}},
+    ]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool: apt install prometheus")
+def test_promtool_finds_nothing_to_say():
+    """The page follows Prometheus' conventions."""
+    page = replayed(*HISTORY).render()[0]
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=page, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_reference_is_the_generated_one():
+    """docs/reference/metrics.md is what the table of names says."""
+    page = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+    assert page.read_text(encoding="utf-8") == reference()
