@@ -12,12 +12,15 @@ import logging
 import shutil
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgspec
 
 from hetero_hvd.config import JOB_SETTINGS, JobConfig, NodesFile
+from hetero_hvd.core.redaction import redacted, redacted_command
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.http_service import HttpService
@@ -33,6 +36,7 @@ from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_USER_ERROR, SIGNALLED
 from hetero_hvd.messages import RunEnded, RunStarted
 from hetero_hvd.messages.launch import SWITCHES
+from hetero_hvd.run.records.origin import origin_of
 from hetero_hvd.run.records.run_files import private
 from hetero_hvd.run.records.run_folder import RunFolder, run_folder
 from hetero_hvd.run.records.writer import Recorder
@@ -51,13 +55,35 @@ LEAVE_SECONDS = 10.0
 KILL_SECONDS = 3.0
 
 
-def run_job(nodes_file: NodesFile, command: tuple[str, ...], *, resume: Path | None = None) -> int:
+class RunLabels(NamedTuple):
+    """What a user says of a run.
+
+    Attributes:
+        name: What it is called; empty if not at all.
+        tags: What was tried, by name.
+    """
+
+    name: str = ""
+    tags: Mapping[str, str] = MappingProxyType({})
+
+
+UNLABELLED = RunLabels()
+
+
+def run_job(
+    nodes_file: NodesFile,
+    command: tuple[str, ...],
+    *,
+    resume: Path | None = None,
+    labels: RunLabels = UNLABELLED,
+) -> int:
     """Train until the workers are done. For the main thread: it handles Ctrl-C and SIGTERM.
 
     Args:
         nodes_file: The nodes and the job's settings; followed while the job runs.
         command: The user's script (a first word ending in `.py`) or program, with its arguments.
         resume: Output folder of an earlier run, to go on from its newest checkpoint.
+        labels: For the record.
 
     Returns:
         The training's exit code; 130 or 143 after Ctrl-C or SIGTERM.
@@ -71,7 +97,9 @@ def run_job(nodes_file: NodesFile, command: tuple[str, ...], *, resume: Path | N
         log_lines = LogLines(folder.run_id) if job.log_format == "json" else None
         with log_file(folder.path / "logs" / "driver.log", log_lines):
             _carry_over(resume, folder.path)
-            return asyncio.run(_run(nodes_file, command, folder, resume, log_lines))
+            return asyncio.run(
+                _run(nodes_file, command, folder, resume, labels=labels, log_lines=log_lines)
+            )
 
 
 def _carry_over(resume: Path | None, output: Path) -> None:
@@ -95,11 +123,14 @@ async def _run(
     command: tuple[str, ...],
     folder: RunFolder,
     resume: Path | None,
+    *,
+    labels: RunLabels,
     log_lines: LogLines | None,
 ) -> int:
     console = Console()
     try:
-        return await Job(nodes_file, command, folder, console, resume, log_lines=log_lines).run()
+        job = Job(nodes_file, command, folder, console, resume, labels=labels, log_lines=log_lines)
+        return await job.run()
     finally:
         console.close()
 
@@ -113,6 +144,7 @@ class Job:
         folder: For logs and summary, and the run's id.
         console: Where to tell people.
         resume: See `run_job`.
+        labels: See `run_job`.
         log_lines: Makes JSON of the log files; None: they are text.
     """
 
@@ -124,8 +156,10 @@ class Job:
         console: Console,
         resume: Path | None = None,
         *,
+        labels: RunLabels = UNLABELLED,
         log_lines: LogLines | None = None,
     ) -> None:
+        self._labels = labels
         self._nodes_file = nodes_file
         self._command = command
         self._run_id = folder.run_id
@@ -178,7 +212,10 @@ class Job:
         self._team.bus.publish(
             RunStarted(
                 run_id=self._run_id,
-                command=self._command,
+                name=self._labels.name,
+                tags={name: redacted(value) for name, value in self._labels.tags.items()},
+                origin=origin_of(self._command, Path()),
+                command=tuple(redacted_command(self._command)),
                 nodes=tuple(node.name for node in cluster.nodes),
                 settings=_recorded(cluster.job),
             )

@@ -34,15 +34,21 @@ class RunStarted(Message, frozen=True):
 
     Attributes:
         run_id: Of this run and no other: the name of its folder and eight random digits.
-        command: The user's command.
+        command: The user's command; secrets in it are hidden.
         nodes: Names of the nodes of nodes.yaml.
         settings: Setting of the job to its value in text; no secrets are among them.
+        name: What the user calls the run; empty if not at all.
+        tags: What the user says of it, by name.
+        origin: What the script was and what it stands on: versions, digest, commit, by name.
     """
 
     run_id: str
     command: tuple[str, ...]
     nodes: tuple[str, ...]
     settings: dict[str, str]
+    name: str = ""
+    tags: dict[str, str] = msgspec.field(default_factory=dict)
+    origin: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class WorkerStarted(Message, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 from shutil import which
@@ -18,6 +19,7 @@ from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.probes.training_packages import require_training
 
 SUMMARY = "train on all nodes"
+TAG_NAME = re.compile(r"[A-Za-z_]\w{0,62}", re.ASCII)
 USAGE = "%(prog)s [options] -- train.py [arguments]"
 TAKES_SCRIPT = True
 HELP = """\
@@ -38,7 +40,30 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="go on from the newest checkpoint of an earlier run, in its folder unless --output "
         f"names another: {HELP_OF_A_RUN}",
     )
+    command.add_argument("--name", default="", metavar="TEXT", help="what to call this run")
+    command.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        type=tag,
+        metavar="NAME=VALUE",
+        help="what this run tries, for `hetero-hvd runs --where`; may be given several times",
+    )
     add_settings(command)
+
+
+def tag(text: str) -> tuple[str, str]:
+    """Name and value of a tag.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+    """
+    name, mark, value = text.partition("=")
+    if not (mark and TAG_NAME.fullmatch(name) and value.isprintable()):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: must be NAME=VALUE on one line, the name of letters, digits and '_'"
+        )
+    return name, value
 
 
 def act(arguments: argparse.Namespace) -> int:
@@ -49,9 +74,12 @@ def act(arguments: argparse.Namespace) -> int:
     nodes_file = load(arguments)
     check_script(command, nodes_file.current)
     require_training("hetero-hvd run")
-    from hetero_hvd.driver.job import run_job  # noqa: PLC0415 - imports Horovod
+    from hetero_hvd.driver.job import RunLabels, run_job  # noqa: PLC0415 - imports Horovod
 
-    return run_job(nodes_file, command, resume=arguments.resume)
+    if not arguments.name.isprintable():
+        raise UserError(f"--name {arguments.name!r}: must be one line of text")
+    labels = RunLabels(arguments.name, dict(arguments.tag))
+    return run_job(nodes_file, command, resume=arguments.resume, labels=labels)
 
 
 def check_script(command: tuple[str, ...], cluster: ClusterConfig) -> None:

@@ -7,31 +7,40 @@ from pathlib import Path
 
 from hetero_hvd.cli.lines import show
 
-SUMMARY = "list the recorded runs of a folder with state, speed and verdict"
+SUMMARY = "list the recorded runs of a folder with tags, metrics, speed and verdict"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
     command.add_argument("folder", nargs="?", type=Path, default=Path("runs"), help="default: runs")
+    command.add_argument(
+        "--where",
+        default="",
+        metavar="CONDITION",
+        help="only those that fulfil it, such as 'accuracy > 0.9 and tag.lr < 0.2'",
+    )
+    command.add_argument(
+        "--sort", default="", metavar="TERMS", help="their order, such as 'accuracy desc'"
+    )
+    command.add_argument("--json", action="store_true", help="print JSON; unknown is null")
 
 
 def act(arguments: argparse.Namespace) -> int:
-    """Print a line for each run; one that cannot be read does not hide the others."""
-    from hetero_hvd.errors import JobError  # noqa: PLC0415
-    from hetero_hvd.run.records.reader import read_record  # noqa: PLC0415 - only this command
-    from hetero_hvd.run.records.writer import FILE  # noqa: PLC0415
-    from hetero_hvd.run.reports.facts import facts_of  # noqa: PLC0415
+    """Print a line for each run."""
+    import msgspec  # noqa: PLC0415 - only this command needs it
 
-    found = sorted(arguments.folder.glob(f"*/{FILE}"))
-    if not found:
+    from hetero_hvd.errors import JobError  # noqa: PLC0415
+    from hetero_hvd.run.reports.catalogue import choose, in_lines, recorded_runs  # noqa: PLC0415
+
+    runs = recorded_runs(arguments.folder)
+    if not runs:
         raise JobError(f"{arguments.folder}: no recorded run in it")
-    for path in found:
-        try:
-            facts = facts_of(read_record(path.parent))
-        except JobError as error:
-            show(f"{path.parent.name}  {error}")
-            continue
-        speed = facts.samples_per_second
-        shown = f"{speed:.0f} samples/s" if speed > 0 else "speed not measured"
-        show(f"{path.parent.name}  {facts.state}  {shown}  {facts.findings[0].words}")
+    if arguments.where or arguments.sort:
+        runs = choose(runs, where=arguments.where, sort=arguments.sort)
+    if arguments.json:
+        content = msgspec.json.encode([run.as_dict() for run in runs])  # writes NaN as null
+        print(msgspec.json.format(content).decode())
+        return 0
+    for line in in_lines(runs):
+        show(line)
     return 0

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_hvd.messages import Finding, Judged, RunEnded, RunStarted, WorkersJoined
+from hetero_hvd.messages import Evaluated, Finding, Judged, RunEnded, RunStarted, WorkersJoined
 from hetero_hvd.run.records.reader import Record
 
 UNJUDGED = Finding(
     kind="compute", is_complete=False, words="the run was not judged before it ended"
 )
+
+NOT_RECORDED = RunStarted(run_id="", command=(), nodes=(), settings={})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,11 @@ class RunFacts:
 
     Attributes:
         run_id: See `RunStarted`; empty if its start was not recorded.
+        name: What its user calls it.
+        tags: What its user says of it, by name.
+        started_at: When, seconds since 1970; NaN: not recorded.
+        steps: Up to the last one that was measured.
+        metrics: The newest result of each metric that was evaluated, by name.
         state: The reason of its end, or `no end recorded`: it runs, or was killed.
         num_memberships: So many times the workers came together.
         samples_per_second: Mean over the run; NaN: not measured.
@@ -29,6 +36,11 @@ class RunFacts:
     """
 
     run_id: str
+    name: str
+    tags: dict[str, str]
+    started_at: float
+    steps: int
+    metrics: dict[str, float]
     state: str
     num_memberships: int
     samples_per_second: float
@@ -45,8 +57,18 @@ def facts_of(record: Record) -> RunFacts:
     newest = events[starts[-1] :] if starts else events  # it may have been gone on with there
     judged = [event.findings for event in events if isinstance(event, Judged)]
     told = [found for found in judged if any(finding.is_complete for finding in found)]
+    started = next((event for event in newest if isinstance(event, RunStarted)), NOT_RECORDED)
+    metrics: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, Evaluated):
+            metrics |= event.metrics
     return RunFacts(
-        run_id=next((e.run_id for e in newest if isinstance(e, RunStarted)), ""),
+        run_id=started.run_id,
+        name=started.name,
+        tags=started.tags,
+        started_at=next((at for at, e in record.events if isinstance(e, RunStarted)), math.nan),
+        steps=max((row["last_step"] + 1 for row in record.rollups), default=0),
+        metrics=metrics,
         state=next((e.reason for e in newest if isinstance(e, RunEnded)), "no end recorded"),
         num_memberships=sum(isinstance(event, WorkersJoined) for event in events),
         samples_per_second=throughput(record.rollups),

@@ -1,0 +1,155 @@
+"""Many recorded runs as a table that can be asked: which had what result, with which tags?
+
+The question is a condition of SQLite's own language, on a table in memory that holds nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.run.records.reader import read_record
+from hetero_hvd.run.records.writer import FILE
+from hetero_hvd.run.reports.facts import RunFacts, facts_of
+
+MAX_QUESTION_SECONDS = 10.0
+STEPS_PER_LOOK = 10_000
+COLUMNS = ("folder", "name", "state", "started", "steps", "samples_per_second")
+_ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
+
+
+class RecordedRun(NamedTuple):
+    """One run of a folder.
+
+    Attributes:
+        folder: Its own.
+        facts: None: it cannot be read.
+        problem: Why not.
+    """
+
+    folder: Path
+    facts: RunFacts | None
+    problem: str = ""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Column to value, without tags and metrics; None: unknown."""
+        if self.facts is None:
+            return {"folder": self.folder.name, "state": self.problem}
+        facts = self.facts
+        started = datetime.fromtimestamp(facts.started_at, UTC) if facts.started_at > 0 else None
+        speed = facts.samples_per_second
+        return {
+            "folder": self.folder.name,
+            "name": facts.name or None,
+            "state": facts.state,
+            "started": started and f"{started:%Y-%m-%d %H:%M:%S}",
+            "steps": facts.steps,
+            "samples_per_second": None if math.isnan(speed) else speed,
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        found = dict.fromkeys(COLUMNS) | self.row
+        if self.facts is not None:
+            found |= {"tags": self.facts.tags, "metrics": self.facts.metrics}
+            found["verdict"] = [str(finding) for finding in self.facts.findings]
+        return found
+
+
+def recorded_runs(folder: Path) -> list[RecordedRun]:
+    """The runs in a folder, by name; one that cannot be read does not hide the others."""
+    found = []
+    for path in sorted(folder.glob(f"*/{FILE}")):
+        try:
+            found.append(RecordedRun(path.parent, facts_of(read_record(path.parent))))
+        except JobError as error:
+            found.append(RecordedRun(path.parent, None, str(error)))
+    return found
+
+
+def choose(runs: Sequence[RecordedRun], *, where: str, sort: str) -> list[RecordedRun]:
+    """Those that fulfil a condition, in an order.
+
+    Args:
+        runs: All.
+        where: On `COLUMNS`, `tag.NAME` and `metric.NAME`, in SQLite's language; empty: all.
+        sort: Terms of the same kind, as after ORDER BY; empty: as they are.
+
+    Raises:
+        UserError: The condition or the order cannot be understood; says why, and which columns
+            there are.
+    """
+    with closing(sqlite3.connect(":memory:")) as connection:
+        facts = [run.facts for run in runs]
+        tags = [dict(found.tags) if found else {} for found in facts]
+        metrics = [dict(found.metrics) if found else {} for found in facts]
+        names = {
+            "run": _fill(connection, "run", [run.row for run in runs], COLUMNS),
+            "tag": _fill(connection, "tag", tags),
+            "metric": _fill(connection, "metric", metrics),
+        }
+        order = f" ORDER BY {sort}" if sort else ""
+        question = (
+            "SELECT run.rowid FROM run JOIN tag ON tag.rowid = run.rowid "  # noqa: S608 - see below
+            f"JOIN metric ON metric.rowid = run.rowid WHERE ({where or 'TRUE'}){order}"
+        )
+        # Whatever the question is: it reads these tables, for so long, and nothing else.
+        connection.set_authorizer(_may_read)
+        deadline = time.monotonic() + MAX_QUESTION_SECONDS
+        connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_PER_LOOK)
+        try:
+            return [runs[number - 1] for (number,) in connection.execute(question)]
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            columns = [*names["run"], *(f"tag.{name}" for name in names["tag"])]
+            columns += [f"metric.{name}" for name in names["metric"]]
+            raise UserError(
+                f"--where, --sort: {error}; there are {', '.join(columns)}, in SQLite's language, "
+                "such as 'accuracy > 0.9 AND tag.lr < 0.2'"
+            ) from error
+
+
+def _fill(
+    connection: sqlite3.Connection,
+    table: str,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Iterable[str] = (),
+) -> list[str]:
+    """Make a table; gives the names of its columns. Text that is a number counts as one."""
+    names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
+    quoted = [f'"{name.replace(chr(34), chr(34) * 2)}"' for name in names]
+    declared = ", ".join(f"{name} NUMERIC" for name in quoted) or "nothing"
+    connection.execute(f"CREATE TABLE {table} ({declared})")
+    marks = ", ".join("?" * len(names)) or "NULL"
+    connection.executemany(
+        f"INSERT INTO {table} VALUES ({marks})",  # noqa: S608 - a name of ours, and marks
+        (tuple(row.get(name) for name in names) for row in rows),
+    )
+    return names
+
+
+def _may_read(action: int, *about: str | None) -> int:
+    is_allowed = action in _ALLOWED and "load_extension" not in about
+    return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+
+
+def in_lines(runs: Sequence[RecordedRun]) -> Iterator[str]:
+    """A line for each run: what it was, how good, how fast, and why not faster."""
+    for run in runs:
+        if run.facts is None:
+            yield f"{run.folder.name}  {run.problem}"
+            continue
+        facts = run.facts
+        speed = facts.samples_per_second
+        parts = [run.folder.name, facts.name, facts.state]
+        parts += [f"{name}={value}" for name, value in facts.tags.items()]
+        parts += [f"{name} {value:.4g}" for name, value in facts.metrics.items()]
+        parts += [f"{speed:.0f} samples/s" if speed > 0 else "speed not measured"]
+        yield "  ".join([*filter(None, parts), facts.findings[0].words])

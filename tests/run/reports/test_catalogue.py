@@ -1,0 +1,111 @@
+"""Many runs as a table: which had what result, with which tags?"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hetero_hvd.cli import main
+from hetero_hvd.errors import UserError
+from hetero_hvd.messages import Evaluated, RunEnded, RunStarted
+from hetero_hvd.run.records.writer import Recorder
+from hetero_hvd.run.reports.catalogue import choose, in_lines, recorded_runs
+
+RUNS = {
+    "a": ("plain", {"lr": "0.1", "opt": "sgd"}, 0.91),
+    "b": ("", {"lr": "0.3"}, 0.95),
+    "c": ("best", {"lr": "0.05", "opt": "adam", 'odd "name': "1"}, 0.97),
+    "d": ("", {}, None),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Four runs, and one whose record is none."""
+    top = tmp_path_factory.mktemp("runs")
+    for name, (label, tags, accuracy) in RUNS.items():
+        (top / name).mkdir()
+        recorder = Recorder(top / name)
+        start = RunStarted(
+            run_id=name, command=("t.py",), nodes=(), settings={}, name=label, tags=tags
+        )
+        recorder.observe(1000.0, start)
+        for epoch in (0, 1) if accuracy else ():
+            metrics = {"accuracy": accuracy - 0.5 * (epoch == 0)}
+            recorder.observe(1001.0, Evaluated(epoch=epoch, step=9, metrics=metrics))
+        recorder.observe(1002.0, RunEnded(exit_code=0, reason="the training is finished"))
+        recorder.close()
+    (top / "e").mkdir()
+    (top / "e" / "run.sqlite").write_bytes(b"nothing of the kind" * 100)
+    return top
+
+
+CHOICES = {
+    "accuracy > 0.9 and tag.lr < 0.2": "ac",
+    "metric.accuracy > 0.9": "abc",
+    "tag.opt = 'adam'": "c",
+    "tag.opt is null": "bde",
+    "name = 'best' or folder = 'd'": "cd",
+    "accuracy is not null": "abc",
+    "abs(tag.lr - 0.1) < 0.001": "a",
+    '"odd ""name" = 1': "c",
+    "state = 'the training is finished'": "abcd",
+    "": "abcde",
+}
+
+
+@pytest.mark.parametrize("where", CHOICES)
+def test_runs_are_chosen_by_a_condition(folder, where):
+    """On tags, metrics and what is known of each; unknown fulfils nothing."""
+    found = choose(recorded_runs(folder), where=where, sort="")
+    assert "".join(run.folder.name for run in found) == CHOICES[where]
+
+
+def test_runs_are_put_in_an_order(folder):
+    """By the newest result."""
+    found = choose(recorded_runs(folder), where="accuracy > 0", sort="accuracy desc")
+    assert "".join(run.folder.name for run in found) == "cba"
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "acuracy > 1",
+        "accuracy >",
+        "1); DELETE FROM run; --",
+        "(SELECT load_extension('x'))",
+        "(SELECT count(*) FROM pragma_database_list) > 0",
+        "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n)",
+    ],
+)
+def test_what_is_no_condition_is_one_line(folder, where, monkeypatch):
+    """It says which columns there are; nothing but the table can be asked, and not for ever."""
+    monkeypatch.setattr("hetero_hvd.run.reports.catalogue.MAX_QUESTION_SECONDS", 0.2)
+    with pytest.raises(UserError, match=r"there are folder, name, state, .*tag\.lr, .*metric\.acc"):
+        choose(recorded_runs(folder), where=where, sort="")
+
+
+def test_the_command_prints_lines_and_json(folder, capsys):
+    """One that cannot be read does not hide the others."""
+    assert main(["runs", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert "c  best  the training is finished  lr=0.05  opt=adam" in lines[2]
+    assert "accuracy 0.97" in lines[2]
+    assert "run.sqlite cannot be read" in lines[4]
+    assert main(["runs", str(folder), "--where", "accuracy > 0.96", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["metrics"] == {"accuracy": 0.97}
+    assert found["tags"]["lr"] == "0.05"
+    assert found["started"] == "1970-01-01 00:16:40"
+    assert found["samples_per_second"] is None
+    assert list(in_lines(recorded_runs(folder)))[3].startswith("d  the training is finished")
+
+
+@pytest.mark.parametrize("more", [["--where", "nonsense = 1"], ["--sort", "nonsense"]])
+def test_a_wrong_question_has_exit_code_2(folder, capsys, more):
+    """In one line."""
+    assert main(["runs", str(folder), *more]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no such column: nonsense" in line
