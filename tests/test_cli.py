@@ -132,6 +132,12 @@ def test_a_variable_with_a_typo_is_one_line(capsys, monkeypatch, words):
     )
 
 
+NO_TAG = (
+    "argument --tag: 'lr': must be NAME=VALUE on one line, the name of letters, digits and '_' "
+    "(see hetero-hvd run --help)"
+)
+
+
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
@@ -229,6 +235,7 @@ def test_a_variable_with_a_typo_is_one_line(capsys, monkeypatch, words):
                 "flag: --max-np: found '0', must be an integer of at least 1",
             ],
         ),
+        (["run", "--tag", "lr", "--", "tran.py"], [NO_TAG]),
     ],
 )
 def test_wrong_input_is_one_line_per_problem_and_exit_code_2(folder: Path, capsys, words, lines):

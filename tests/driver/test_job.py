@@ -1,19 +1,25 @@
 """Whole jobs: the command line, real worker processes, real Horovod."""
 
+import hashlib
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from .conftest import processes_of, write_nodes
+from hetero_hvd.messages import RunStarted
+from hetero_hvd.run.records.reader import read_record
+from hetero_hvd.run.reports.catalogue import recorded_runs
+
+from .conftest import SCRIPT, processes_of, write_nodes
 
 pytestmark = pytest.mark.process
 
 
 def test_three_workers_train_to_the_end(start_job):
     """All workers finish with equal replicas, the exit code is 0, and the summary says so."""
-    job = start_job("--progress-seconds", "0.1")
+    labels = ("--name", "first", "--tag", "lr=0.1", "--tag", "note=a b")
+    job = start_job("--progress-seconds", "0.1", *labels)
     job.wait_for(r"step 0: 3 workers train together: alpha:0, beta:0, gamma:0")
     job.wait_for(
         r"step \d+  epoch \d+  loss \S+  \d+ samples/s  \([\d.]+ of ideal\)  alpha:0 \d+ in "
@@ -32,6 +38,10 @@ def test_three_workers_train_to_the_end(start_job):
         log = (job.folder / "out" / "logs" / f"{name}-0.log").read_text()
         assert "the script is done" in log
         assert f"[{name}:0] the script is done" in job.output
+    (run,) = recorded_runs(job.folder)
+    assert (run.facts.name, run.facts.tags) == ("first", {"lr": "0.1", "note": "a b"})
+    started = next(e for _, e in read_record(run.folder).events if isinstance(e, RunStarted))
+    assert started.origin["script_sha256"] == hashlib.sha256(SCRIPT.read_bytes()).hexdigest()
 
 
 def test_a_worker_killed_before_the_first_step_comes_back(start_job):
