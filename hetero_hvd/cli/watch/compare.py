@@ -6,13 +6,16 @@ import argparse
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.watch.run_argument import HELP, run_of
+from hetero_hvd.errors import UserError
 
-SUMMARY = "tell how two runs differ: settings, speed, loss, shares; of reproducible ones the bits"
+SUMMARY = (
+    "tell how runs differ: what was tried, metrics, loss, speed; of reproducible ones the bits"
+)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("runs", nargs=2, type=run_of, metavar="RUN", help=HELP)
+    command.add_argument("runs", nargs="+", type=run_of, metavar="RUN", help=HELP)
 
 
 def act(arguments: argparse.Namespace) -> int:
@@ -21,13 +24,16 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.run.reports.comparison import compare_runs  # noqa: PLC0415
     from hetero_hvd.run.reports.fingerprints import FILE, compare  # noqa: PLC0415 - only this command
 
-    are_recorded = all((run / CATALOGUE).is_file() for run in arguments.runs)
+    runs = arguments.runs
+    if len(runs) == 1:
+        raise UserError(f"{runs[0]}: name at least one other run to compare it with")
+    are_recorded = all((run / CATALOGUE).is_file() for run in runs)
     if are_recorded:
-        for line in compare_runs(*arguments.runs):
+        for line in compare_runs(runs):
             show(line)
-        if not all((run / FILE).is_file() for run in arguments.runs):
+        if len(runs) > 2 or not all((run / FILE).is_file() for run in runs):  # noqa: PLR2004
             return 0
-    found = compare(*arguments.runs)
+    found = compare(*runs[:2])
     for line in found.lines:
         show(line)
     return 0 if found.are_equal else 1

@@ -43,6 +43,11 @@ def act(arguments: argparse.Namespace) -> int:
         return 0
     speed = facts.samples_per_second
     show(f"run {facts.run_id or arguments.run.name}: {facts.state}")
+    labels = [facts.name, *(f"{name}={value}" for name, value in facts.tags.items())]
+    if any(labels):
+        show(f"  {'  '.join(filter(None, labels))}")
+    for name, value in facts.metrics.items():
+        show(f"  {name} {value:.4g} at the last evaluation")
     show(f"  {f'{speed:.0f} samples/s' if speed > 0 else 'speed not measured'}")
     for finding in facts.findings:
         show(f"  {finding}")

@@ -1,84 +1,99 @@
-"""Two recorded runs side by side: settings, speed, loss, shares."""
+"""Recorded runs side by side: what was tried differently first, then how good and how fast."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hetero_hvd.messages import RunStarted
-from hetero_hvd.run.records.reader import read_record
+from hetero_hvd.run.records.reader import Record, read_record
+from hetero_hvd.run.reports.facts import facts_of
 from hetero_hvd.run.reports.series import Series, series_of
 
 UNKNOWN = "not measured"
 
 
-def compare_runs(first: Path, second: Path) -> Iterator[str]:
-    """In words, what they have in common last.
+def compare_runs(folders: Sequence[Path]) -> Iterator[str]:
+    """In words, each line with a value of every run, in their order.
 
     Args:
-        first: Output folder of a run.
-        second: The other one.
+        folders: Output folders of runs.
 
     Raises:
         JobError: One of them is not recorded there.
     """
-    one, other = series_of(first), series_of(second)
-    yield f"runs: {one.run_id} ({one.state}) and {other.run_id} ({other.state})"
-    yield from _settings(first, second)
-    yield _speed(one, other)
-    yield _loss(one, other)
-    for worker in sorted(one.shares.keys() | other.shares.keys()):
-        shares = [_last_share(series, worker) for series in (one, other)]
-        yield f"share of {worker} at the end: {shares[0]} and {shares[1]}"
-    for name, series in (("first", one), ("second", other)):
-        for sentence in series.verdict:
-            yield f"the {name}: {sentence}"
+    runs = [series_of(folder) for folder in folders]
+    records = [read_record(folder) for folder in folders]
+    yield f"runs: {_listed(f'{run.run_id} ({run.state})' for run in runs)}"
+    yield from _differences([_tried(record) for record in records])
+    metrics = [facts_of(record).metrics for record in records]
+    for name in sorted({name for found in metrics for name in found}):
+        yield f"{name}: {_listed(_number(found.get(name)) for found in metrics)}"
+    yield _loss(runs)
+    yield _speed(runs)
+    for worker in sorted({worker for run in runs for worker in run.shares}):
+        shares = _listed(_last_share(run, worker) for run in runs)
+        yield f"share of {worker} at the end: {shares}"
+    for run in runs:
+        for sentence in run.verdict:
+            yield f"{run.run_id}: {sentence}"
 
 
-def _settings(first: Path, second: Path) -> Iterator[str]:
-    """What the two were told differently."""
-    told = [_facts(folder) for folder in (first, second)]
-    for name in sorted(told[0].keys() | told[1].keys()):
-        before, after = (facts.get(name, "unknown") for facts in told)
-        if before != after and name != "output":
-            yield f"{name}: {before} and {after}"
+def _listed(values: Iterable[str]) -> str:
+    *first, last = values
+    return f"{', '.join(first)} and {last}" if first else last
 
 
-def _facts(folder: Path) -> dict[str, str]:
-    for _, event in read_record(folder).events:
+def _differences(tried: Sequence[dict[str, str]]) -> Iterator[str]:
+    """What was not told, or was not there, in the same way in all."""
+    for name in dict.fromkeys(name for facts in tried for name in facts):
+        values = [facts.get(name, "unknown") for facts in tried]
+        if len(set(values)) > 1 and name != "output":
+            yield f"{name}: {_listed(values)}"
+
+
+def _tried(record: Record) -> dict[str, str]:
+    """What was tried in a run, by name: tags first, settings, then what it stands on."""
+    for _, event in record.events:
         if isinstance(event, RunStarted):
-            more = {"command": " ".join(event.command), "nodes": ", ".join(event.nodes)}
-            return event.settings | more
+            tags = {f"tag.{name}": value for name, value in event.tags.items()}
+            own = {"command": " ".join(event.command), "nodes": ", ".join(event.nodes)}
+            return {"name": event.name or "none"} | tags | own | event.settings | event.origin
     return {}
 
 
-def _speed(one: Series, other: Series) -> str:
-    before, after = one.samples_per_second, other.samples_per_second
-    if before is None or after is None:
-        return f"speed: {_number(before)} and {_number(after)} samples/s"
-    return f"speed: {before:.0f} and {after:.0f} samples/s ({after / before - 1:+.1%})"
+def _speed(runs: Sequence[Series]) -> str:
+    """Samples per second, and each as a change from the first."""
+    first = runs[0].samples_per_second
+    shown = []
+    for run in runs:
+        speed = run.samples_per_second
+        is_other = run is not runs[0]
+        change = f" ({speed / first - 1:+.1%})" if is_other and speed and first else ""
+        shown.append((UNKNOWN if speed is None else f"{speed:.0f}") + change)
+    return f"samples/s: {_listed(shown)}"
 
 
-def _loss(one: Series, other: Series) -> str:
-    """At the last step that both have reached, as near as the points are."""
-    if not (one.steps and other.steps):
+def _loss(runs: Sequence[Series]) -> str:
+    """At the last step that all have reached, as near as the points are."""
+    if not all(run.steps for run in runs):
         return f"loss: {UNKNOWN}"
-    step = min(one.steps[-1], other.steps[-1])
+    step = min(run.steps[-1] for run in runs)
     found = []
-    for series in (one, other):
-        index = max((i for i, at in enumerate(series.steps) if at <= step), default=0)
-        found.append(_number(series.loss[index]))
-    return f"loss at step {step}: {found[0]} and {found[1]}"
+    for run in runs:
+        index = max((i for i, at in enumerate(run.steps) if at <= step), default=0)
+        found.append(_number(run.loss[index]))
+    return f"loss at step {step}: {_listed(found)}"
 
 
-def _last_share(series: Series, worker: str) -> str:
+def _last_share(run: Series, worker: str) -> str:
     """Of the last whole batch: the one at the end of an epoch may be smaller."""
-    lines = [values for values in series.shares.values() if values]
+    lines = [values for values in run.shares.values() if values]
     totals = [sum(share or 0.0 for share in point) for point in zip(*lines, strict=True)]
-    if not totals or not series.shares.get(worker):
+    if not totals or not run.shares.get(worker):
         return UNKNOWN
     last = max(range(len(totals)), key=lambda index: (totals[index], index))
-    return _number(series.shares[worker][last])
+    return _number(run.shares[worker][last])
 
 
 def _number(value: float | None) -> str:

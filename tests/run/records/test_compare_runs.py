@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from hetero_hvd.cli import main
-from hetero_hvd.messages import RunStarted
+from hetero_hvd.messages import Evaluated, RunStarted
 from hetero_hvd.run.records.timings import TimingLog
 
 from .test_records import JOINED, timed, timing, write
 
 
-def record(folder, *, rule, data):
+def record(folder, *, rule, data, **tags):
     """A run of three exchanges."""
     folder.mkdir()
     settings = {"rule": rule, "grain": "16"}
-    started = RunStarted(run_id=folder.name, command=("x",), nodes=("alpha",), settings=settings)
+    started = RunStarted(
+        run_id=folder.name, command=("x",), nodes=("alpha",), settings=settings, tags=tags
+    )
     rows = timing(8, data=data), timing(4, data=data)
     events = [JOINED, *(timed(step, *rows) for step in (9, 19, 29))]
     log = TimingLog(folder)
     for number, event in enumerate(events):
         log.write(1.0 + number, event)
     log.close()
-    write(folder, started, *events)
+    write(folder, started, *events, Evaluated(epoch=0, step=30, metrics={"accuracy": 1 - data}))
     return folder
 
 
@@ -32,9 +34,25 @@ def test_what_differs_is_told(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "rule: model and lbb" in lines
     assert not any(line.startswith("grain") for line in lines)
-    assert "speed: 120 and 60 samples/s (-50.0%)" in lines
+    assert "samples/s: 120 and 60 (-50.0%)" in lines
+    assert "accuracy: 0.99 and 0.89" in lines
     assert "loss at step 29: 1 and 1" in lines
     assert "share of beta:0 at the end: 4 and 4" in lines
+
+
+def test_any_number_of_runs_is_compared(tmp_path, capsys):
+    """What was tried comes first, each line with a value of every run."""
+    runs = [record(tmp_path / name, rule="model", data=0.01, lr=name) for name in ("a", "b", "c")]
+    assert main(["compare", *map(str, runs)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "tag.lr: a, b and c"
+    assert "samples/s: 120, 120 (+0.0%) and 120 (+0.0%)" in lines
+
+
+def test_one_run_alone_is_one_line(tmp_path, capsys):
+    """Exit code 2."""
+    assert main(["compare", str(record(tmp_path / "a", rule="model", data=0.01))]) == 2
+    assert "at least one other run" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_run_is_one_line(tmp_path, capsys):
