@@ -39,6 +39,11 @@ def redacted(text: str) -> str:
     return _KNOWN_FORMS.sub(HIDDEN, text)
 
 
+def redacted_value(name: str, value: str) -> str:
+    """A value by its name: hidden where that says so, else where it looks like a secret."""
+    return HIDDEN if is_secret_name(name) else redacted(value)
+
+
 def redacted_command(words: Iterable[str]) -> Iterator[str]:
     """A command's words; after an option such as `--token` the next word is hidden, too."""
     is_next = False

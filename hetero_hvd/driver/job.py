@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hetero_hvd.config import JOB_SETTINGS, JobConfig, NodesFile
-from hetero_hvd.core.redaction import redacted, redacted_command
+from hetero_hvd.core.redaction import redacted_command, redacted_value
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.http_service import HttpService
@@ -213,7 +213,7 @@ class Job:
             RunStarted(
                 run_id=self._run_id,
                 name=self._labels.name,
-                tags={name: redacted(value) for name, value in self._labels.tags.items()},
+                tags={n: redacted_value(n, value) for n, value in self._labels.tags.items()},
                 origin=origin_of(self._command, Path()),
                 command=tuple(redacted_command(self._command)),
                 nodes=tuple(node.name for node in cluster.nodes),

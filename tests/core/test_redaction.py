@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hetero_hvd.core.redaction import HIDDEN, is_secret_name, redacted, redacted_command
+from hetero_hvd.core.redaction import (
+    HIDDEN,
+    is_secret_name,
+    redacted,
+    redacted_command,
+    redacted_value,
+)
 
 COMMANDS = {
     "nothing": (["train.py", "--lr", "0.1"], ["train.py", "--lr", "0.1"]),
@@ -40,3 +46,5 @@ def test_names_of_secrets(name):
     """Whatever joins their words."""
     assert is_secret_name(name)
     assert redacted(f"{name}=abc") == f"{name}={HIDDEN}"
+    assert redacted_value(name, "abc") == HIDDEN
+    assert redacted_value("note", "abc") == "abc"
