@@ -91,8 +91,8 @@ def environment_path(node: NodeConfig) -> str:
     if node.python is None:
         return INSTALLED
     if node.python.startswith("~"):
-        what = f"python: {node.python} of nodes.yaml: ~ is not replaced on a node"
-        raise NodeError(what, "leave ~/ out: a path from the home of who logs in, or a whole one")
+        what = f"python: {node.python} of nodes.yaml: the home of another user is not looked up"
+        raise NodeError(what, "write ~/ for the home of who logs in, or a whole path")
     python = PurePosixPath(node.python)
     is_named = python.parent.name == "bin" and python.name.startswith("python")
     if not is_named or python.parent.parent.name in ("", ".."):
