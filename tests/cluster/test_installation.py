@@ -103,7 +103,8 @@ def test_the_second_does_not_wait_for_ever(host, monkeypatch):
 
     monkeypatch.setattr(installation, "_send", slowly)
     monkeypatch.setattr(installation, "WAIT_SECONDS", 0.5)
-    found, _ = install(node_of(host), node_of(host, name="other"), is_forced=True)
+    place = {"python": "waits/env/bin/python"}
+    found, _ = install(node_of(host, **place), node_of(host, name="other", **place))
     (late,) = [one for one in found if not one.is_good]
     assert "somebody else has been installing at" in late.what
     assert "try again" in late.remedy
