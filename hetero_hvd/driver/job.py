@@ -209,12 +209,13 @@ class Job:
     async def _work(self) -> None:
         await self._found.open()
         self._followed = cluster = self._found.merge(self._nodes_file.current)
+        origin = await asyncio.to_thread(origin_of, self._command, Path())  # git may be slow
         self._team.bus.publish(
             RunStarted(
                 run_id=self._run_id,
                 name=self._labels.name,
                 tags={n: redacted_value(n, value) for n, value in self._labels.tags.items()},
-                origin=origin_of(self._command, Path()),
+                origin=origin,
                 command=tuple(redacted_command(self._command)),
                 nodes=tuple(node.name for node in cluster.nodes),
                 settings=_recorded(cluster.job),

@@ -294,7 +294,7 @@ def _release() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-_seats: list[WorkerContext] = []
+_contexts: list[WorkerContext] = []
 
 
 def init(*, progress: Callable[[], int] = lambda: 0) -> WorkerContext:
@@ -312,13 +312,13 @@ def init(*, progress: Callable[[], int] = lambda: 0) -> WorkerContext:
         WorkerFault: This worker's device computes wrongly.
         SystemExit: The driver does not want this worker any more: the process ends quietly.
     """
-    if not _seats:
+    if not _contexts:
         try:
-            _seats.append(WorkerContext(read_launch_settings(), progress=progress))
+            _contexts.append(WorkerContext(read_launch_settings(), progress=progress))
         except WorkerLostError as error:
             logger.info("leaving before training: %s", error)
             raise SystemExit(0) from error
-    return _seats[0]
+    return _contexts[0]
 
 
 def device() -> torch.device:
