@@ -5,12 +5,14 @@ HeteroHvdError
 │   ├── ConfigError
 │   ├── InfeasiblePlanError
 │   ├── JobError
+│   ├── MalformedDataError
 │   ├── MissingPackageError
 │   └── NodeError
 ├── TransientError        the world hiccuped: retry with back-off, then escalate
 │   ├── DiscoveryError
 │   └── ChannelError
 ├── WorkerFault           one worker is to blame: go on without it
+│   ├── UnreadableError
 │   └── WorkerLostError
 └── InvariantError        we are to blame: say what was expected and what was found, abort
 
@@ -41,6 +43,13 @@ class ConfigError(UserError):
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
+
+
+class MalformedDataError(UserError):
+    """A file of the data is not what it should be, wherever it is read; one line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(_without_traceback(text, type(self)))
 
 
 class InfeasiblePlanError(UserError):
@@ -98,6 +107,13 @@ class WorkerFault(HeteroHvdError):  # noqa: N818 - a fault of one worker, not an
     """One worker is to blame: go on without it."""
 
 
+class UnreadableError(WorkerFault):
+    """A file of the data could not be read here, however often it was tried; one line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(_without_traceback(text, type(self)))
+
+
 class WorkerLostError(WorkerFault):
     """This worker is no longer a member of the job."""
 
@@ -110,3 +126,8 @@ def first_line(error: BaseException) -> str:
     """What an error says first; its type's name where it says nothing."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def _without_traceback(text: str, kind: type[BaseException]) -> str:
+    """The error's own words: torch raises a loader process's error again, with its traceback."""
+    return text.rpartition(f"{kind.__name__}: ")[2].strip()

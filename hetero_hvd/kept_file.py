@@ -2,6 +2,9 @@
 
 What the disk does not take is said once, counted, and left out as a whole: the next record does not
 stand behind half a one. A file that is full today may take the next record.
+
+A file that may grow all the time has a limit: when it is reached, the file gets the suffix `.1`, in
+the place of the one that had it, and a new one begins.
 """
 
 from __future__ import annotations
@@ -18,21 +21,31 @@ FILE_MODE = 0o600
 nobody waits at a planted pipe."""
 
 
+def older(path: Path) -> Path:
+    """Where what was written before it is kept, if there is so much."""
+    return path.with_name(f"{path.name}.1")
+
+
 class KeptFile:
     """Appends records; each is one system call, so what was written survives the process.
 
     Args:
         path: The file; its folder exists.
         say: Tells people of a record that could not be written.
+        max_bytes: No record makes the file larger, but one that is larger by itself; None: it is
+            not limited here.
 
     Attributes:
         num_lost: Records that could not be written.
     """
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: Path, say: Callable[[str], None], *, max_bytes: int | None = None
+    ) -> None:
         self.num_lost = 0
         self._path = path
         self._say = say
+        self._max_bytes = max_bytes
         self._descriptor: int | None = None
 
     @property
@@ -77,6 +90,12 @@ class KeptFile:
         if self._descriptor is None:
             self._descriptor = os.open(self._path, FLAGS, FILE_MODE)
         size_bytes = os.fstat(self._descriptor).st_size
+        if self._max_bytes is not None and 0 < size_bytes > self._max_bytes - len(record):
+            with suppress(OSError):  # it becomes longer
+                self._path.replace(older(self._path))
+                self.reopen()
+            self._descriptor = self._descriptor or os.open(self._path, FLAGS, FILE_MODE)
+            size_bytes = os.fstat(self._descriptor).st_size
         written = -1
         try:
             written = os.write(self._descriptor, record)

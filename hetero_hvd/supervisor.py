@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero_hvd.core.numerics.cpu_capability import missing
 from hetero_hvd.exit_codes import (
@@ -30,6 +30,9 @@ from hetero_hvd.exit_codes import (
 )
 from hetero_hvd.probes.kernel.control_groups import num_oom_kills
 from hetero_hvd.probes.kernel.processes import active_seconds, session_of, state_of
+
+if TYPE_CHECKING:
+    from hetero_hvd.probes.sampling.follower import SampleFollower
 
 TERM_GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL, unless the driver knows better; Horovod's launcher waits as long."""
@@ -183,6 +186,51 @@ def tell_pulse(pid: int) -> None:
         os.write(sys.stdout.fileno(), sign.encode())
 
 
+class SampleOrders:
+    """Tells of this node what the driver wants to know, again and again; nothing at first."""
+
+    def __init__(self) -> None:
+        self._follower: SampleFollower | None = None
+
+    def tell_every(self, words: bytes) -> None:
+        """From now on, if nobody has asked before.
+
+        Args:
+            words: Seconds between two samples.
+        """
+        # Lazily: only one supervisor of a node is asked.
+        from hetero_hvd.probes.sampling.follower import SampleFollower  # noqa: PLC0415
+
+        with suppress(ValueError):
+            if self._follower is None:
+                self._follower = SampleFollower(_tell_sample, seconds=float(words), say=_complain)
+                self._follower.start()
+
+
+def _tell_sample(sample: bytes) -> None:
+    from hetero_hvd.probes.sampling.sample_signs import sample_signs  # noqa: PLC0415 - as above
+
+    with suppress(OSError):
+        for sign in sample_signs(sample):
+            os.write(sys.stdout.fileno(), sign)
+
+
+def _complain(words: str) -> None:
+    with suppress(OSError):
+        os.write(sys.stderr.fileno(), f"{words}\n".encode())
+
+
+def tell_of_node(what: str, orders: Iterator[bytes]) -> None:
+    """Run no worker: say how many GPUs there are, or give samples until the input ends."""
+    if what == "--gpus":
+        sys.stdout.write(f"{len(visible_gpus(dict(os.environ)))}\n")
+        return
+    samples = SampleOrders()
+    for line in orders:
+        if line.startswith(b"SAMPLE "):
+            samples.tell_every(line.removeprefix(b"SAMPLE "))
+
+
 class StopGrace:
     """The time between SIGTERM and SIGKILL; may change while it passes."""
 
@@ -212,6 +260,7 @@ def obey(
     grace: StopGrace,
 ) -> None:
     """Read the driver's further orders; the end of the input ends the worker."""
+    samples = SampleOrders()
     try:
         for line in orders:
             if line == b"KILL":
@@ -223,6 +272,8 @@ def obey(
                 grace.allow(line.removeprefix(b"GRACE "))
             elif line == b"LOOK":
                 tell_pulse(child.pid)
+            elif line.startswith(b"SAMPLE "):
+                samples.tell_every(line.removeprefix(b"SAMPLE "))
     finally:  # also after an error of ours: nobody would hear the order to end any more
         ending.set()
 
@@ -246,16 +297,16 @@ def end_when_told(
 
 
 def main() -> int:
-    """Supervise one worker.
+    """Supervise one worker; with `--gpus` or `--samples`, only tell of this node.
 
     Returns:
         The worker's exit code; 128 + n if signal n ended it; 127 if it could not be started; 71
         if the kernel killed it for want of memory; 78 if this processor is not fit for it.
     """
-    if sys.argv[1:] == ["--gpus"]:
-        sys.stdout.write(f"{len(visible_gpus(dict(os.environ)))}\n")
-        return 0
     orders = lines(sys.stdin.fileno())
+    if sys.argv[1:] in (["--gpus"], ["--samples"]):
+        tell_of_node(sys.argv[1], orders)
+        return 0
     first = next(orders, None)
     if first is None:
         return EXIT_NOT_STARTED

@@ -10,6 +10,7 @@ from tests.kit.checkout import PACKAGES
 
 HERE = Path(__file__).parent
 os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (HERE / "without_compiler", *PACKAGES)))
+os.environ["HETERO_HVD_RECORD"] = "0"  # thousands of trainings leave no folders
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes import the same files
 
 settings.register_profile("untimed", deadline=None)  # a busy machine breaks no law

@@ -16,7 +16,7 @@ from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.driver.output.console import WorkerOutput
 from hetero_hvd.driver.output.json_logs import log_file
 from hetero_hvd.kept_file import KeptFile
-from hetero_hvd.messages import Evaluated, StepsTimed, WorkerId, WorkersJoined
+from hetero_hvd.messages import Evaluated, PhasesTimed, StepsTimed, WorkerId, WorkersJoined
 from hetero_hvd.messages.launch import CheckpointSettings, WorkerLaunch
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.records.timings import TimingLog, read_timings
@@ -52,7 +52,7 @@ class Said(list):
 def decisions(folder, said):
     """Those of the balancer, beside the timings that they were based on."""
     bus = EventBus(said.say)
-    tracker = RunTracker(CONFIG, said.say, folder / "decisions.jsonl", bus)
+    tracker = RunTracker(CONFIG, said.say, folder, bus)
     yield lambda _: [bus.publish(JOINED) for _ in range(30)]  # more than fits into a page
     tracker.close()
 
@@ -99,6 +99,30 @@ def catalogue(folder, said):
 
 
 @contextmanager
+def thinned(folder, said):
+    """What happens again and again, and is thinned when it is old."""
+    recorder = Recorder(folder, said.say)
+
+    def write(number):
+        for second in range(200):
+            recorder.observe(
+                1e6 * number + second, PhasesTimed(worker=ALPHA, step=0, seconds={}, counts={})
+            )
+        recorder.flush(0.2)
+
+    yield write
+    recorder.close()
+
+
+@contextmanager
+def limited(folder, said):
+    """A file that goes on in a new one at its limit."""
+    kept = KeptFile(folder / "limited.jsonl", said.say, max_bytes=10_000).touch()
+    yield lambda _: [kept.append(MUCH.encode()) for _ in range(5)]
+    kept.close()
+
+
+@contextmanager
 def curves(folder, said):  # noqa: ARG001 - it is said in driver.log
     """What was learnt about the workers."""
     store = CurveStore(folder / "curves.json", CONFIG.nodes)
@@ -133,7 +157,7 @@ WRITERS = {
     writer.__name__: writer
     for writer in (
         *(decisions, timings, output, driver_log),
-        *(catalogue, curves, fingerprints, checkpoints),
+        *(catalogue, thinned, limited, curves, fingerprints, checkpoints),
     )
 }
 
@@ -199,7 +223,7 @@ def test_no_file_of_a_run_stops_the_training(tmp_path, writer, trouble, is_early
         stack.pop_all().close()
     complaints = [line for line in said if "written" in line or "missing" in line]
     assert len(complaints) <= 4  # two files of one writer, at the first time and at the end
-    if writer in (output, catalogue, decisions) and trouble is not remove:
+    if writer in (output, catalogue, thinned, limited, decisions) and trouble is not remove:
         assert complaints
 
 

@@ -46,9 +46,7 @@ def test_its_records_are_read(folder):
     assert json.loads((folder / "run" / "summary.json").read_text())["steps"] == STEPS
 
 
-@pytest.mark.parametrize(
-    "words", [["report"], ["report", "--json"], ["export", "--format", "csv"], ["compare"]]
-)
+@pytest.mark.parametrize("words", [["report"], ["report", "--json"], ["export"], ["compare"]])
 def test_the_commands_read_it(folder, capsys, monkeypatch, words):
     """As if it had just ended."""
     monkeypatch.chdir(folder)

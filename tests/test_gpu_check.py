@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -170,14 +172,12 @@ def test_what_is_packed_is_all_that_is_needed_but_torch_and_numpy():
 
 def test_the_part_of_a_step_that_is_waited_is_read_from_the_records(tmp_path):
     """The worker that waits least tells what the sums themselves take."""
-    import sqlite3  # noqa: PLC0415
-
     (tmp_path / "out").mkdir()
-    with sqlite3.connect(tmp_path / "out" / "run.sqlite") as database:
+    with closing(sqlite3.connect(tmp_path / "out" / "run.sqlite")) as database, database:
         database.execute("CREATE TABLE rollups (worker, comm_wait_seconds, step_seconds)")
     with pytest.raises(CheckError, match="no step"):
         speed.waited_share(Run(tmp_path, ""))
-    with sqlite3.connect(tmp_path / "out" / "run.sqlite") as database:
+    with closing(sqlite3.connect(tmp_path / "out" / "run.sqlite")) as database, database:
         rows = [("a", 1.0, 5.0), ("a", 1.0, 5.0), ("b", 4.0, 10.0)]
         database.executemany("INSERT INTO rollups VALUES (?, ?, ?)", rows)
     assert speed.waited_share(Run(tmp_path, "")) == 0.2

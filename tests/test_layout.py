@@ -29,6 +29,8 @@ MODULES = sorted(
     if path.name != "sitecustomize.py"  # not a part of the package: it is for a script's processes
 )
 TRAINS = (
+    "hetero_hvd.data.",
+    "hetero_hvd.integrations.",
     "hetero_hvd.worker.",
     "hetero_hvd.driver.",
     "hetero_hvd.measure.comm_worker",
@@ -174,7 +176,7 @@ def test_importing_has_no_side_effect():
     names = [name for name in MODULES if "__main__" not in name]
     code = f"""
 import importlib, logging, os, signal, sys, threading
-import torch, horovod.torch  # theirs are not ours
+import lightning.pytorch, torch, horovod.torch, transformers.trainer  # theirs are not ours
 handlers = [signal.getsignal(number) for number in signal.valid_signals()]
 environment, threads, logs = dict(os.environ), threading.enumerate(), list(logging.root.handlers)
 for name in {names!r}:
@@ -196,6 +198,7 @@ WALL_CLOCK = {
     "scripts/benchmarks/causes/drawn.py": "when a fault began, beside the records of the run",
     "hetero_hvd/driver/membership/clock_offsets.py": "how far wall clocks are off",
     "hetero_hvd/worker/session/driver_client.py": "the answer to that question",
+    "hetero_hvd/integrations/huggingface/trainer.py": "transformers times a training by it",
     "hetero_hvd/driver/membership/horovod_driver.py": "Horovod wants a time, and only prints it",
     "hetero_hvd/run/records/run_folder.py": "the name of the output folder",
     "hetero_hvd/security/certificates.py": "until when a certificate is valid, everywhere",
@@ -287,10 +290,16 @@ ENVIRONMENT = {
     "hetero_hvd/supervisor.py": "what the worker that it starts inherits from the node",
     "hetero_hvd/driver/workers/launch_order.py": "Horovod's and NCCL's, equal on all workers",
     "hetero_hvd/driver/workers/worker_launch.py": "whether the user records a timeline; checks",
+    "hetero_hvd/driver/job.py": "which of its values are secret, to hide them",
     "hetero_hvd/driver/membership/horovod_driver.py": "how much Horovod logs",
+    "hetero_hvd/driver/guard/told_command.py": "what the user's program inherits",
     "hetero_hvd/probes/benchmark_cache.py": "XDG_CACHE_HOME, as in every program",
+    "hetero_hvd/probes/sampling/shared_folder.py": "the folder that programs on a node share",
+    "hetero_hvd/probes/sampling/follower.py": "what the sampler that it starts inherits",
     "hetero_hvd/worker/reproducible/requirements.py": "cuBLAS has read it, it is looked at",
     "hetero_hvd/remote/programs/examination_program.py": "what a worker there would have",
+    "hetero_hvd/remote/programs/hardware_program.py": "the same",
+    "hetero_hvd/run/sinks/sink.py": "credentials, which belong on no command line",
     "hetero_hvd/worker/site/sitecustomize.py": "runs before there is a package",
 }
 """Who reads or writes environment variables, and which."""

@@ -8,6 +8,7 @@ import pytest
 from hetero_hvd.cli import main
 from hetero_hvd.cli.watch.run_argument import run_of
 from hetero_hvd.messages import RunStarted
+from hetero_hvd.run.records.timings import TimingLog
 from hetero_hvd.run.records.writer import Recorder
 
 
@@ -47,8 +48,21 @@ def test_a_run_is_found_by_path_name_or_age(text, found, capsys):
         assert printed.out.startswith(f"run {found}: no end recorded\n")
 
 
+@pytest.mark.usefixtures("runs")
+def test_top_shows_the_latest_whatever_was_looked_at(capsys):
+    """SQLite's own files beside a record are new each time that somebody reads it."""
+    for run in ("a", "b"):
+        TimingLog(Path("runs", run)).close()
+        (Path("runs") / run / "timings.jsonl").touch()
+    os.utime("runs/b")
+    assert main(["top", "--once"]) == 0
+    assert capsys.readouterr().out.startswith("runs/a  ended")
+
+
 def test_there_may_be_no_run_at_all(tmp_path, monkeypatch, capsys):
     """Then `latest` is a name like any other."""
     monkeypatch.chdir(tmp_path)
+    assert main(["top", "--once"]) == 2
+    assert "latest: no run is recorded there" in capsys.readouterr().err
     assert main(["report", "latest"]) == 2
     assert "latest: no run is recorded there" in capsys.readouterr().err

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
 from hetero_hvd.core.numerics.cpu_capability import variables
+from hetero_hvd.driver.output.signs import SignFilter
 from hetero_hvd.exit_codes import EXIT_UNFIT
+from hetero_hvd.messages import NodeEquipped, NodeSampled
+from hetero_hvd.probes.sampling.local_samples import read_sample
+from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE, SharedFolder
 from tests.kit.checkout import variables as variables_of_checkout
+from tests.leftovers import wait_until
 
 OLD = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse2 sse4_1 avx\n\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd\nCPU part\t: 0xd0c\n\n"
@@ -80,3 +86,22 @@ def test_an_old_processor_is_refused_by_name(tmp_path, processor, capability, is
         "cpu_capability=avx2: this processor has no avx2, fma: leave the node out, or train all of "
         "the run, from its first step on, with --cpu-capability default"
     )
+
+
+def test_a_supervisor_tells_of_its_node_when_asked(tmp_path):
+    """Each second among the output of its worker, until that ends; then nothing of it is left."""
+    order = {"command": ["sleep", "3"], "directory": str(tmp_path), "environment": {}, "gpu": None}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    own = os.environ | {FOLDER_VARIABLE: str(tmp_path / "own")}
+    command = [sys.executable, "-m", "hetero_hvd.supervisor"]
+    with subprocess.Popen(command, env=own, **pipes) as process:
+        words = f"{json.dumps(order)}\nSAMPLE x\nSAMPLE 1\nSAMPLE 1\n"
+        process.stdin.write(words.encode())
+        process.stdin.flush()  # its end would end the worker
+        output, signs = SignFilter().feed(process.stdout.read())
+    assert (process.returncode, output) == (0, b"")
+    told = [read_sample(sample) for sample in signs.samples]
+    assert isinstance(told[0], NodeEquipped)
+    assert len([sample for sample in told if isinstance(sample, NodeSampled)]) >= 2
+    shared = SharedFolder(tmp_path / "own")
+    wait_until(lambda: (lock := shared.try_to_lock()) and not os.close(lock), 5, "its lock")

@@ -133,13 +133,16 @@ def main() -> int:
     parser.add_argument("key_file", type=Path)
     parser.add_argument("--tls", nargs=2, metavar=("FILE", "NAME"))
     parser.add_argument("--job", default="")
-    parser.add_argument("--gpus", action="store_true")
+    for what in ("gpus", "samples"):
+        parser.add_argument(
+            f"--{what}", dest="what", action="store_const", const=what, default="worker"
+        )
     given = parser.parse_args()
     try:
         key, tls = read_key(own_path(given.key_file, "identity_file")), None
         if given.tls:
             tls = Tls(client_context(read_bundle(own_path(given.tls[0], "tls_file"))), given.tls[1])
-        start = link.Start(what="gpus" if given.gpus else "worker", job=given.job)
+        start = link.Start(what=given.what, job=given.job)
         return asyncio.run(dial(given.address, given.port, key, start, tls=tls))
     except (OSError, UserError, ChannelError) as error:  # ssl.SSLError is an OSError
         sys.stderr.write(f"agent at {given.address} port {given.port}: {error}\n")

@@ -13,7 +13,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from hetero_hvd.probes.machine.inventory import take_inventory
-from hetero_hvd.probes.machine.node_metrics import node_page
+from hetero_hvd.probes.machine.node_metrics import Newest, node_page
 from hetero_hvd.security.token import holds
 
 
@@ -34,13 +34,13 @@ class Pages:
     """All pages; a plain GET on the agent's port.
 
     Args:
-        node: Name of the node.
+        newest: Gives the newest sample of this node, if there is one.
         token: Which a reader must show; None: there are no pages.
     """
 
-    def __init__(self, node: str, token: bytes | None) -> None:
+    def __init__(self, newest: Newest, token: bytes | None) -> None:
         self._token = token
-        content_type, metrics = node_page(node)
+        content_type, metrics = node_page(newest)
         self._pages = {
             "/metrics": Page(content_type, metrics),
             "/hardware": Page("application/json", _hardware),
@@ -59,7 +59,7 @@ class Pages:
             return None
         if not holds(shown[0], self._token):
             return None
-        body = await asyncio.to_thread(page.body)  # reading GPUs takes a while
+        body = await asyncio.to_thread(page.body)  # asking GPUs takes a while
         headers = Headers()
         headers["Content-Type"] = page.content_type
         headers["Content-Length"] = str(len(body))

@@ -188,7 +188,7 @@ async def _run(socket: ServerConnection, session: link.Link, start: link.Start) 
         sys.executable,
         "-m",
         "hetero_hvd.supervisor",
-        *(["--gpus"] if start.what == "gpus" else []),
+        *([] if start.what == "worker" else [f"--{start.what}"]),
         stdin=PIPE,
         stdout=PIPE,
         stderr=STDOUT,

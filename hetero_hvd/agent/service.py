@@ -22,13 +22,14 @@ from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_TEXT, Advert, sign
 from hetero_hvd.discovery.machine import (
     gpu_uuids,
-    machine_identity,
     own_addresses,
     own_interfaces,
 )
 from hetero_hvd.discovery.multicast import AdvertPublisher
 from hetero_hvd.errors import DiscoveryError, UserError
+from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.probes.machine.hardware import allowed_cores, gpus
+from hetero_hvd.probes.sampling.local_samples import NewestSamples, follow_samples
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,9 @@ async def serve_node(options: AgentOptions) -> None:
         loop.add_signal_handler(number, ending.set)
     found = gpus()
     num_slots = max(len(found), 1) if options.slots is None else options.slots
-    pages = Pages(options.name, options.token)
+    newest = NewestSamples()
+    samples = follow_samples(options.name, newest.take, say=logger.warning)
+    pages = Pages(newest, options.token)
     server = AgentServer(options.key, pages, options.tls, num_slots=num_slots)
     try:
         port = await server.listen(options.address, options.port)
@@ -100,6 +103,7 @@ async def serve_node(options: AgentOptions) -> None:
         await announcer.close()
         await server.wait_until_idle(LEAVE_SECONDS)
         await server.close()
+        samples.close()
 
 
 def summary_of(gpu_names: list[str], cores: float) -> str:

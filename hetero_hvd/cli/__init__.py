@@ -23,7 +23,7 @@ from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.measure import bench_comm, benchmark, doctor, hardware, simulate
 from hetero_hvd.cli.mistakes import about_command, about_words
 from hetero_hvd.cli.train import drain, run, trace
-from hetero_hvd.cli.watch import compare, export, report, runs, top
+from hetero_hvd.cli.watch import compare, cost, export, report, runs, top
 from hetero_hvd.errors import UserError
 
 COMMANDS = {
@@ -34,6 +34,7 @@ COMMANDS = {
     "report": report,
     "runs": runs,
     "compare": compare,
+    "cost": cost,
     "export": export,
     "nodes": nodes,
     "install": install,

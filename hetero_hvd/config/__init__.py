@@ -1,6 +1,6 @@
 """nodes.yaml, environment and flags as frozen, checked settings; the only reader of YAML."""
 
-from hetero_hvd.config.cluster import ClusterConfig
+from hetero_hvd.config.cluster import ClusterConfig, GuardConfig
 from hetero_hvd.config.effective_settings import effective_settings
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
 from hetero_hvd.config.node import EmulateConfig, NodeConfig
@@ -11,6 +11,7 @@ __all__ = [
     "JOB_SETTINGS",
     "ClusterConfig",
     "EmulateConfig",
+    "GuardConfig",
     "JobConfig",
     "NodeConfig",
     "NodesFile",

@@ -1,17 +1,108 @@
-"""All settings together."""
+"""All settings together, and those of the guard over all nodes."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.config.node import NodeConfig
 from hetero_hvd.config.setting import check, setting
-from hetero_hvd.config.value_types import ListOf, Section
+from hetero_hvd.config.value_types import (
+    COMMAND,
+    WEBHOOK,
+    ListOf,
+    Section,
+    choice,
+    number,
+)
+from hetero_hvd.core.guard.limits import GuardLimits, Reply
 
 LIST = "a list of at least one node, each with its own name"
+MAX_CELSIUS = 150.0
+_REPLY = choice(*get_args(Reply))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardConfig:
+    """Lets the workers of an ailing device go before it fails; see docs/operations/guard.md.
+
+    `guard: {}` has all defaults; without the key nobody is let go.
+    """
+
+    temperature: float = setting(
+        number(minimum=0, maximum=MAX_CELSIUS),
+        "of a GPU, °C: at it, or above, it is too hot; 0 = no limit",
+        default=GuardLimits.temperature,
+    )
+    cpu_temperature: float = setting(
+        number(minimum=0, maximum=MAX_CELSIUS),
+        "the same of the processors, for workers that have no GPU; 0 = no limit",
+        default=GuardLimits.cpu_temperature,
+    )
+    for_seconds: float = setting(
+        number(minimum=0, maximum=3600),
+        "for which a device must be too hot, or throttled, without a break",
+        default=GuardLimits.for_seconds,
+    )
+    return_degrees: float = setting(
+        number(above=0, maximum=MAX_CELSIUS),
+        "below its limit, °C: so cool it must be to count as well again",
+        default=GuardLimits.return_degrees,
+    )
+    return_seconds: float = setting(
+        number(minimum=0, maximum=86400),
+        "for which a device must be well before its workers come back; twice as long each "
+        "further time, up to an hour",
+        default=GuardLimits.return_seconds,
+    )
+    throttled: Reply = setting(
+        _REPLY,
+        "what follows when heat or the power supply holds a GPU's clock down for for_seconds",
+        default=GuardLimits.throttled,
+    )
+    xid: Reply = setting(
+        _REPLY,
+        "what follows from an error of the hardware that NVIDIA's driver reports; what programs "
+        "cause is left out",
+        default=GuardLimits.xid,
+    )
+    ecc: Reply = setting(
+        _REPLY,
+        "what follows from an error of a GPU's memory that could not be corrected",
+        default=GuardLimits.ecc,
+    )
+    webhook: str | None = setting(
+        WEBHOOK,
+        "where each episode is told once, as JSON; never shown",
+        default=None,
+        default_text="none",
+    )
+    command: tuple[str, ...] = setting(
+        COMMAND,
+        "run on the driver's machine for each episode, without a shell",
+        default=(),
+        default_text="none",
+    )
+
+    def __post_init__(self) -> None:
+        """Check."""
+        check(self, self._relations())
+
+    def _relations(self) -> Iterator[tuple[str, str]]:
+        for name in ("temperature", "cpu_temperature"):
+            limit = getattr(self, name)
+            if 0 < limit <= self.return_degrees:
+                yield name, f"found {limit:g}, must be above return_degrees or 0"
+
+    @property
+    def limits(self) -> GuardLimits:
+        """What counts, for `core.guard`."""
+        names = [field.name for field in dataclasses.fields(GuardLimits)]
+        return GuardLimits(**{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +124,12 @@ class ClusterConfig:
         ),
         "the machines; with job.discover the list may be empty",
     )
+    guard: GuardConfig | None = setting(
+        Section(GuardConfig),
+        "lets the workers of an ailing device go, and come back; `{}` has all defaults",
+        default=None,
+        default_text="no guard",
+    )
     path: Path = Path("nodes.yaml")
     sources: dict[str, str] = field(default_factory=dict, compare=False)
 
@@ -44,6 +141,8 @@ class ClusterConfig:
         if not self.nodes and not self.job.discover:
             yield "nodes", f"found an empty list, must be {LIST}"
             return
+        if self.guard is not None and not self.job.sample_seconds:
+            yield "job.sample_seconds", "found 0, must be at least 1 for guard, which needs samples"
         for index, node in enumerate(self.nodes):
             has_key = node.identity_file or self.job.cluster_key_file
             if node.kind.uses_cluster_key and not has_key:

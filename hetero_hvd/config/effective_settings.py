@@ -7,7 +7,11 @@ from typing import Any
 
 from hetero_hvd.config.cluster import ClusterConfig
 from hetero_hvd.config.setting import Setting, settings_of
-from hetero_hvd.config.value_types import ListOf, Section, TextMap
+from hetero_hvd.config.value_types import ListOf, Scalar, Section, TextMap
+from hetero_hvd.core.redaction import redacted_command
+
+HELD = "(set)"
+"""In the place of a value that is secret."""
 
 
 def effective_settings(cluster: ClusterConfig) -> Iterator[tuple[str, str, str]]:
@@ -34,12 +38,12 @@ def _walk(section: Any, at: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401 -
 
 def value_text(setting: Setting, value: Any) -> str:  # noqa: ANN401 - any setting's value
     """A value as it would stand in nodes.yaml, or the default in words if there is none."""
-    if value is None or value == "":
+    if value is None or value == "" or value == setting.default == ():
         return setting.default_text or "none"
-    if isinstance(setting.kind, TextMap) and setting.kind.is_secret:
-        value = dict.fromkeys(value, "(set)")
+    if isinstance(setting.kind, Scalar | TextMap) and setting.kind.is_secret:
+        value = dict.fromkeys(value, HELD) if isinstance(value, dict) else HELD
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {text}" for name, text in value.items()) + "}"
     if isinstance(value, tuple):
-        return "[" + ", ".join(map(str, value)) + "]"
+        return "[" + ", ".join(redacted_command(map(str, value))) + "]"
     return str(value).lower() if isinstance(value, bool) else str(value)

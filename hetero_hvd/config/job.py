@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from hetero_hvd.config.setting import check, setting, settings_of
 from hetero_hvd.config.value_types import (
+    CHECKPOINT_URL,
+    EXPORTS,
     HOST,
     METRIC,
     NAMES,
@@ -135,7 +137,14 @@ class JobConfig:
         default=30.0,
     )
     checkpoint_seconds: float = setting(
-        number(minimum=0), "between two checkpoints in the output folder; 0 = none", default=60.0
+        number(minimum=0), "between two checkpoints; 0 = none", default=60.0
+    )
+    checkpoint_url: str | None = setting(
+        CHECKPOINT_URL,
+        "where checkpoints are kept so that any node can go on from them; see "
+        "docs/guide/checkpoints.md",
+        default=None,
+        default_text="the output folder",
     )
     checkpoint_keep: int = setting(integer(1), "newest checkpoints that are kept", default=2)
     checkpoint_best: str | None = setting(
@@ -231,7 +240,26 @@ class JobConfig:
     trace_timeline: bool = setting(
         boolean(), "record Horovod's timeline of those steps, too", default=False
     )
+    nvtx: bool = setting(
+        boolean(),
+        "show the phases of a step as NVTX ranges to Nsight and other profilers; without CUDA it "
+        "has no effect, which is said",
+        default=False,
+    )
+    export: tuple[str, ...] = setting(
+        EXPORTS,
+        "where the run's figures go while it lasts, see docs/operations/run-records.md; passwords "
+        "best from the environment",
+        default=(),
+        default_text="nowhere else",
+    )
     progress_seconds: float = setting(number(above=0), "between two progress lines", default=2.0)
+    sample_seconds: int = setting(
+        integer(0, 3600),
+        "between two samples of what a node and its GPUs do, see docs/operations/hardware.md; "
+        "0 = none",
+        default=1,
+    )
     min_gain_ratio: float = setting(
         number(minimum=0, maximum=1),
         "smallest predicted gain in step time worth a new plan; below it is noise",

@@ -171,7 +171,7 @@ class NodeConfig:
     )
     price_per_hour: float | None = setting(
         number(minimum=0),
-        "of the whole node, in any currency: the summary says what a million samples cost",
+        "of the whole node, in any currency: what `hetero-hvd cost` and the summary count with",
         default=None,
         default_text="not known",
     )

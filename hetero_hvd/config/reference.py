@@ -10,7 +10,12 @@ from hetero_hvd.config.effective_settings import value_text
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
 from hetero_hvd.config.setting import Setting, settings_of
 from hetero_hvd.config.value_types import ListOf, Section
-from hetero_hvd.config.variables import ALONE_SETTINGS, SET_FOR_WORKERS
+from hetero_hvd.config.variables import (
+    ALONE_SETTINGS,
+    ON_NODES,
+    SET_FOR_GUARD_COMMAND,
+    SET_FOR_WORKERS,
+)
 
 _INTRODUCTION = """\
 # nodes.yaml
@@ -51,6 +56,13 @@ A variable that begins with `HETERO_HVD_` and is on none of this page's lists is
 command that reads the settings, and a warning for such a script.
 """
 
+_ON_NODES = """## Environment variables on a node
+For agents, supervisors and workers, in the environment in which they start.
+"""
+
+_FOR_THE_COMMAND = """## Environment variables of `guard.command`
+"""
+
 _FOR_WORKERS = """\
 ## Environment variables of a worker
 
@@ -67,6 +79,9 @@ def reference() -> str:
     emulate = next(s.kind for s in settings_of(_item("nodes")) if s.name == "emulate")
     assert isinstance(emulate, Section)  # noqa: S101 - by its declaration
     lines += ["## `nodes[].emulate`", "", _summary(emulate.of), "", *_table(emulate.of), ""]
+    guard = next(s.kind for s in settings_of(ClusterConfig) if s.name == "guard")
+    assert isinstance(guard, Section)  # noqa: S101 - by its declaration
+    lines += ["## `guard`", "", _summary(guard.of), "", *_table(guard.of), ""]
     lines += ["## `job`", "", "A flag beats the environment, which beats the file.", ""]
     lines += [*_table(JobConfig), "", "| Key | Environment variable | Flag |", "|---|---|---|"]
     lines += [f"| `{s.name}` | `{s.variable}` | `{flag_text(s.name)}` |" for s in JOB_SETTINGS]
@@ -74,6 +89,10 @@ def reference() -> str:
     lines += [f"| `{setting.variable}` | {_about(setting)} |" for setting in ALONE_SETTINGS]
     lines += ["", _FOR_WORKERS, "| Variable | Holds |", "|---|---|"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in SET_FOR_WORKERS.items()]
+    lines += ["", _FOR_THE_COMMAND, "| Variable | Holds |", "|---|---|"]
+    lines += [f"| `{name}` | {words} |" for name, (_, words) in SET_FOR_GUARD_COMMAND.items()]
+    lines += ["", _ON_NODES, "| Variable | Holds |", "|---|---|"]
+    lines += [f"| `{name}` | {meaning} |" for name, meaning in ON_NODES.items()]
     return "\n".join(lines) + "\n"
 
 

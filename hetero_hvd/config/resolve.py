@@ -18,6 +18,7 @@ from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
 from hetero_hvd.config.setting import Setting, displayed, settings_of
 from hetero_hvd.config.value_types import Kind, ListOf, Scalar, Section, TextMap
 from hetero_hvd.config.yaml_document import compose, read_content
+from hetero_hvd.core.redaction import redacted
 from hetero_hvd.errors import ConfigError
 
 _READ_AS = {"bool": "true or false", "int": "a number", "float": "a number", "timestamp": "a date"}
@@ -144,7 +145,9 @@ class _Reader:
     def _value(self, setting: Setting, given: yaml.Node | str | None, at: str) -> Any:  # noqa: ANN401
         kind = setting.kind
         if isinstance(given, str):
-            assert isinstance(kind, Scalar)  # noqa: S101 - of job settings, which are all scalars
+            if isinstance(kind, ListOf) and isinstance(kind.item, Scalar):
+                return tuple(self._scalar(kind.item, word, at) for word in given.split())
+            assert isinstance(kind, Scalar)  # noqa: S101 - of job settings, which are such or lists
             return self._scalar(kind, given, at)
         if given is not None:
             self._lines[at] = given.start_mark.line + 1
@@ -164,7 +167,7 @@ class _Reader:
             return self._list(kind, node, at)
         if not isinstance(node, yaml.ScalarNode):
             self._fail(at, f"found {_what(node)}, must be {kind.allowed}")
-        read_as = _READ_AS.get(node.tag.rpartition(":")[2])
+        read_as = _READ_AS.get(node.tag.rpartition(":")[2]) if not kind.is_secret else None
         if kind.is_text and read_as:
             complaint = f"found {node.value}, which YAML reads as {read_as}"
             self._fail(at, f"{complaint}; quote it: '{node.value}'")
@@ -174,7 +177,8 @@ class _Reader:
         try:
             return kind.read(text)
         except (ValueError, OverflowError):
-            self._fail(at, f"found {displayed(text)}, must be {kind.allowed}")
+            found = "" if kind.is_secret else f"found {displayed(redacted(text))}, "
+            self._fail(at, f"{found}must be {kind.allowed}")
 
     def _list(self, kind: ListOf, node: yaml.Node, at: str) -> tuple[Any, ...]:
         if not isinstance(node, yaml.SequenceNode) or len(node.value) < kind.min_items:

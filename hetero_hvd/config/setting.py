@@ -82,7 +82,7 @@ def check(section: Any, relations: Iterable[tuple[str, str]]) -> None:  # noqa: 
         ConfigError: Each problem is `setting: complaint`.
     """
     problems = [
-        f"{setting.name}: found {displayed(value)}, must be {setting.kind.allowed}"
+        f"{setting.name}: {_found(setting, value)}must be {setting.kind.allowed}"
         for setting in settings_of(type(section))
         if (value := getattr(section, setting.name)) is not setting.default
         and not setting.kind.admits(value)
@@ -90,6 +90,11 @@ def check(section: Any, relations: Iterable[tuple[str, str]]) -> None:  # noqa: 
     problems = problems or [f"{name}: {complaint}" for name, complaint in relations]
     if problems:
         raise ConfigError(problems)
+
+
+def _found(setting: Setting, value: object) -> str:
+    is_secret = getattr(setting.kind, "is_secret", False)
+    return "" if is_secret else f"found {displayed(value)}, "
 
 
 def displayed(found: object) -> str:

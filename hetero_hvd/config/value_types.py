@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from hetero_hvd.messages import NODE_NAME
 
@@ -30,12 +31,14 @@ class Scalar:
         convert: Text to value; raises ValueError.
         admits: Whether a value of the right type or any other is allowed.
         is_text: The value is the text itself, so what YAML takes for something else needs quotes.
+        is_secret: Values never appear in messages or listings.
     """
 
     allowed: str
     convert: Callable[[str], Any]
     admits: Callable[[Any], bool]
     is_text: bool = False
+    is_secret: bool = False
 
     def read(self, text: str) -> Any:  # noqa: ANN401 - whatever the setting's type is
         """The value that a text stands for.
@@ -203,6 +206,17 @@ def _is_host(value: object) -> bool:
     return True
 
 
+def _is_web_address(value: object) -> bool:
+    """Whether it is http or https, with a host, and with a port that can be."""
+    if not isinstance(value, str) or not re.fullmatch(r"https?://[!-~]+", value):
+        return False
+    try:
+        parts = urlsplit(value)
+        return _is_host(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine is reached there."""
     if address == "localhost":
@@ -228,7 +242,10 @@ NAME = text(NODE_NAME, "1 to 64 letters, digits, '.' or '-', a letter or digit a
 HOST = Scalar("a host name or an IP address, without a port", str, _is_host, is_text=True)
 LOGIN = text(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", "a login name")
 INTERFACE = text(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,14}", "the name of one network interface")
-PATH = text(r"[^\x00-\x1f\x7f-][^\x00-\x1f\x7f]*", "a path, on one line and not beginning with '-'")
+PATH = text(
+    r"[^\x00-\x1f\x7f\ud800-\udfff-][^\x00-\x1f\x7f\ud800-\udfff]*",
+    "a path, on one line and not beginning with '-'",
+)
 NAMES = text(
     rf"{NODE_NAME.pattern}(,{NODE_NAME.pattern})*", "names of nodes with commas between, no blanks"
 )
@@ -240,6 +257,37 @@ STEPS = text(
     r"\d{1,15}:\d{1,15}", "two steps with ':' between: the first one, and the one after the last"
 )
 METRIC = text(r"-?[^\s-]\S*", "the name of a metric, with '-' in front if less is better")
+CHECKPOINT_URL = text(
+    r"(s3|gs)://[^/\s?#@]+(/[^\s?#@]*)?|file:///[^\s?#]+",
+    "a URL such as s3://bucket/path, gs://bucket/path or file:///path, without '?' and without a "
+    "password, which belongs into the environment",
+)
+EXPORTS = ListOf(
+    text(r"[a-z][a-z0-9+.-]*:\S*", "a URL without blanks, such as csv:run.csv"),
+    "a list of URLs; as one text, with blanks between them",
+)
+TAG_NAME = re.compile(r"[A-Za-z_]\w{0,62}", re.ASCII)
+TITLE = Scalar(
+    "one line of text", str, lambda value: isinstance(value, str) and value.isprintable()
+)
+TAGS = ListOf(
+    text(
+        rf"(?a:{TAG_NAME.pattern})=\S*",
+        "NAME=VALUE without blanks, the name of letters, digits and '_'",
+    ),
+    "NAME=VALUE with blanks between them, the names of letters, digits and '_'",
+)
+WEBHOOK = Scalar(
+    "a URL such as https://example.org/hook, of http or https, without blanks",
+    str,
+    _is_web_address,
+    is_text=True,
+    is_secret=True,
+)
+COMMAND = ListOf(
+    text(r"[^\x00]+", "a text without NUL, not empty"),
+    "a list of a program and its arguments, such as [notify, --loud]",
+)
 DEVICE = Scalar(
     "a device index such as 0, or a UUID that begins with GPU- or MIG-", _device, _is_device
 )

@@ -15,7 +15,8 @@ from hetero_hvd.config.setting import (
     setting,
     settings_of,
 )
-from hetero_hvd.config.value_types import PATH, Scalar, integer
+from hetero_hvd.config.value_types import PATH, TAGS, TITLE, Kind, ListOf, Scalar, boolean, integer
+from hetero_hvd.core.redaction import redacted
 from hetero_hvd.errors import ConfigError
 from hetero_hvd.messages.launch import (
     KEY_VARIABLE,
@@ -26,6 +27,7 @@ from hetero_hvd.messages.launch import (
     JobSettings,
     WorkerLaunch,
 )
+from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +49,46 @@ class ScriptConfig:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordConfig:
+    """What a script that runs without our driver leaves of its run, beside the job's settings."""
+
+    record: bool = setting(boolean(), "whether the run leaves a folder at all", default=True)
+    name: str = setting(
+        TITLE, "what to call the run, as `--name`", default="", default_text="nothing"
+    )
+    tags: tuple[str, ...] = setting(
+        TAGS, "what the run tries, as `--tag`: `lr=0.1 opt=adam`", default=(), default_text="none"
+    )
+
+
 SCRIPT_SETTINGS = tuple(settings_of(ScriptConfig))
+RECORD_SETTINGS = tuple(settings_of(RecordConfig))
 
-_FOR_ALL = {*JobSettings.__struct_fields__, *SWITCHES, "balance"} - {
-    "hang_timeout_seconds"
-}  # of a driver
+_FOR_ALL = {*JobSettings.__struct_fields__, *SWITCHES} - {"hang_timeout_seconds"}  # of a driver
+OF_LEADER = {
+    "balance",
+    "rule",
+    "baseline_steps",
+    "min_gain_ratio",
+    "remember",
+    "output",
+    "http_address",
+    "http_port",
+    "http_token_file",
+    "http_certificate",
+    "http_key",
+    "http_client_ca",
+    "export",
+    "sample_seconds",
+}
+"""Settings of a job by which rank 0 leads and records a run without our driver."""
 
-ALONE_SETTINGS = (*(s for s in JOB_SETTINGS if s.name in _FOR_ALL), *SCRIPT_SETTINGS)
+ALONE_SETTINGS = (
+    *(s for s in JOB_SETTINGS if s.name in _FOR_ALL | OF_LEADER),
+    *SCRIPT_SETTINGS,
+    *RECORD_SETTINGS,
+)
 """What counts for a script that runs without our driver: under `horovodrun`, or alone."""
 
 SET_FOR_WORKERS = {
@@ -64,7 +99,35 @@ SET_FOR_WORKERS = {
 }
 """What our driver sets in the environment of each worker."""
 
-KNOWN = (*(setting.variable for setting in (*JOB_SETTINGS, *SCRIPT_SETTINGS)), *SET_FOR_WORKERS)
+ON_NODES = {
+    FOLDER_VARIABLE: "private folder in which the programs of a user on one node share what is "
+    "sampled of it (default: one in /dev/shm)",
+}
+"""What counts for every program on a node."""
+
+SET_FOR_GUARD_COMMAND = {
+    f"{ENVIRONMENT_PREFIX}GUARD_{field.upper()}": (field, meaning)
+    for field, meaning in {
+        "run_id": "the run",
+        "what": "`drained`, `refused` or `alerted`",
+        "reason": "`temperature`, `throttled`, `xid` or `ecc`",
+        "node": "the node",
+        "device": "such as `GPU 0`, or `processors`",
+        "uuid": "of a GPU",
+        "workers": "whom it concerns, with blanks between",
+        "words": "all of it in one line",
+        "drained_devices": "how many are drained now",
+        "refused_devices": "how many should be and must not",
+    }.items()
+}
+"""What the guard's command finds in its environment, by the field of the notice."""
+
+KNOWN = (
+    *(setting.variable for setting in (*JOB_SETTINGS, *SCRIPT_SETTINGS, *RECORD_SETTINGS)),
+    *SET_FOR_WORKERS,
+    *ON_NODES,
+    *SET_FOR_GUARD_COMMAND,
+)
 """Every variable that there is."""
 
 
@@ -76,17 +139,22 @@ def given(settings: Iterable[Setting], environment: Mapping[str, str]) -> dict[s
     """
     values, problems = {}, []
     for known in settings:
-        kind = known.kind
-        assert isinstance(kind, Scalar)  # noqa: S101 - as is every setting with a variable
         if text := environment.get(known.variable):
             try:
-                values[known.name] = kind.read(text)
+                values[known.name] = _read(known.kind, text)
             except (ValueError, OverflowError):
-                wrong = f"found {displayed(text)}, must be {kind.allowed}"
+                wrong = f"found {displayed(redacted(text))}, must be {known.kind.allowed}"
                 problems.append(f"environment: {known.variable}: {wrong}")
     if problems:
         raise ConfigError(problems)
     return values
+
+
+def _read(kind: Kind, text: str) -> Any:  # noqa: ANN401 - whatever the setting's type is
+    if isinstance(kind, ListOf) and isinstance(kind.item, Scalar):
+        return tuple(map(kind.item.read, text.split()))
+    assert isinstance(kind, Scalar)  # noqa: S101 - every setting with a variable is such or a list
+    return kind.read(text)
 
 
 def script_config(environment: Mapping[str, str]) -> ScriptConfig:
@@ -102,7 +170,7 @@ def problems(environment: Mapping[str, str]) -> list[str]:
     """What is wrong with the variables that are no settings of a job, a line for each."""
     found = list(unknown(environment))
     try:
-        script_config(environment)
+        given((*SCRIPT_SETTINGS, *RECORD_SETTINGS), environment)
     except ConfigError as error:
         found += error.problems
     return found

@@ -149,7 +149,7 @@ class StepTables:
             return None
         last_step, self._last_step = self._last_step, event.step
         rows = event.timings
-        if last_step is not None and joined.follows_plan:
+        if last_step is not None and not joined.shares_vary:
             rows = self._completed(joined.workers, rows, event.step - last_step)
         table = StepTable(event=event, joined=joined, rows=rows, is_first=last_step is None)
         if not table.is_first and table.measured:

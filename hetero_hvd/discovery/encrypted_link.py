@@ -29,14 +29,14 @@ Role = Literal["driver", "agent"]
 
 
 class Start(Message, frozen=True):
-    """Driver to agent, first: run the supervisor of a worker, or ask it for the GPUs.
+    """Driver to agent, first: run the supervisor of a worker, or let it tell of the node only.
 
     Attributes:
-        what: Which of the two.
+        what: A worker, the number of GPUs, or samples of what the node does.
         job: Whose worker it is, in words, for those who find no free slot because of it.
     """
 
-    what: Literal["worker", "gpus"]
+    what: Literal["worker", "gpus", "samples"]
     job: str = ""
 
 

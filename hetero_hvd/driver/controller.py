@@ -57,6 +57,7 @@ from hetero_hvd.messages import (
     WorkersJoined,
 )
 from hetero_hvd.run.event_bus import EventBus
+from hetero_hvd.run.records.earlier_run import EarlierRun
 from hetero_hvd.run.tracking.run_tracker import MAX_RESETS_WITHOUT_STEP, RunTracker
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class JobController:
         command: The user's command.
         output: Folder for logs and decisions.
         console: Where to tell people.
-        resume: Folder of an earlier run to go on from.
+        resume: The run to go on from; None: there is none.
         log_lines: See `WorkerPool`.
 
     Attributes:
@@ -96,7 +97,7 @@ class JobController:
         command: tuple[str, ...],
         output: Path,
         console: Console,
-        resume: Path | None = None,
+        resume: EarlierRun | None = None,
         *,
         log_lines: LogLines | None = None,
     ) -> None:
@@ -114,7 +115,7 @@ class JobController:
         self.bus = EventBus(console.say)
         if log_lines is not None:
             self.bus.subscribe(log_lines.observe, "the log of events")
-        self.tracker = RunTracker(config, console.say, output / "decisions.jsonl", self.bus)
+        self.tracker = RunTracker(config, console.say, output, self.bus)
         start = WorkerLauncher(
             config, command, secrets, self.endpoints, output=output, resume=resume
         )
@@ -292,7 +293,8 @@ class JobController:
             return
         others = [other for other in self.membership.present if other is not slot]
         is_behind = not slot.num_entered and any(other.num_entered for other in others)
-        if crash.user_error and is_behind:  # they train with the same script: it is its own
+        is_its_own = (crash.user_error and is_behind) or (crash.is_of_machine and others)
+        if is_its_own:  # they train with the same script
             slot.output.drop()  # one line is enough
             self.slots.refuse(slot, crash.error)
         else:
@@ -311,13 +313,21 @@ class JobController:
         has_enough = self._job.discover or len(self.slots.all) >= self._job.min_np
         return self.slots.may_restart and has_enough
 
+    @property
+    def _has_script_ended(self) -> bool:
+        """Whether all members have come to the end of the script, before their last epoch."""
+        workers = self.tracker.summary.workers
+        members = [workers[worker] for worker in self.tracker.workers or workers]
+        return bool(members) and all(record.script_ended for record in members)
+
     def _slots_changed(self) -> None:
         self._news.set()
         has_trained = bool(self.tracker.workers)
         if self.ended.done() or not (self.membership.has_started or has_trained):
             return
         self.membership.hosts_changed()
-        if self._last_failure and self.slots.may_restart and not self._may_go_on:
+        is_short = self.slots.may_restart and not self._may_go_on
+        if self._last_failure and is_short and not self._has_script_ended:
             reason = f"{len(self.slots.all)} workers are left, min_np is {self._job.min_np}"
             self.end(JobResult(self._last_failure, reason))
 
@@ -362,10 +372,10 @@ class JobController:
         self.tracker.diagnosis.left(slot.worker)
         self.membership.release_ended()
         if self.tracker.summary.workers[slot.worker].finished is None:
-            self._console.say(
-                f"the script of {slot.worker} has ended after {event.applied_steps} steps, before "
-                "trainer.epochs() was through"
-            )
+            is_in_loop = slot.num_entered > slot.num_finished
+            where = ", before its loop over the epochs was through" if is_in_loop else ""
+            steps = f"{event.applied_steps} steps{where}"
+            self._console.say(f"the script of {slot.worker} has ended after {steps}")
 
     def _not_started(self, slot: Slot, code: int, what: str) -> None:
         """A worker ended before it was ready; if none got further, the job cannot start."""
@@ -383,7 +393,10 @@ class JobController:
         is_away = self._job.discover and is_unreached  # its node may come back
         if not self.membership.has_started and not is_hopeful and not is_away:
             if not code:
-                what = "the script ended without a loop over the epochs() of a hetero_hvd.Trainer"
+                what = (
+                    "the script ended without a loop over the epochs() of a hetero_hvd.Trainer, "
+                    "and without hvd.init()"
+                )
             reason = f"no worker became ready: {what}: {last_line}"
             self.end(JobResult(code or EXIT_USER_ERROR, reason))
 
@@ -413,7 +426,7 @@ class JobController:
             worker, code = next(((w, codes[0]) for w, codes in ends if any(codes)), (None, 0))
             later = f"; after that {worker} {exit_in_words(code)}" if code else ""
             self.end(JobResult(code, f"the training is finished{later}", is_orderly=True))
-        elif members and all(record.script_ended for record in members):
+        elif self._has_script_ended:
             code = 0 if summary.is_consistent in (True, None) else 1
             reason = f"the script has ended on all workers after {summary.num_steps} steps"
             self.end(JobResult(code, reason, is_orderly=True))

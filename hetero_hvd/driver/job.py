@@ -9,20 +9,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
-
-from hetero_hvd.config import JOB_SETTINGS, JobConfig, NodesFile
-from hetero_hvd.core.redaction import redacted_command, redacted_value
+from hetero_hvd.config import ClusterConfig, NodesFile
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
+from hetero_hvd.driver.guard.device_guard import DeviceGuard
+from hetero_hvd.driver.guard.notices import Notices
 from hetero_hvd.driver.http_service import HttpService
 from hetero_hvd.driver.membership.gpu_conflict import machines_of
 from hetero_hvd.driver.network import descriptors
@@ -32,16 +30,25 @@ from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.json_logs import LogLines, log_file
 from hetero_hvd.driver.output.pulse import ASK_SECONDS
 from hetero_hvd.driver.traces import TraceOrders
+from hetero_hvd.driver.workers.node_samples import NodeSamples
 from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_USER_ERROR, SIGNALLED
-from hetero_hvd.messages import RunEnded, RunStarted
-from hetero_hvd.messages.launch import SWITCHES
+from hetero_hvd.messages import NodesPriced
+from hetero_hvd.run.records.earlier_run import EarlierRun
 from hetero_hvd.run.records.origin import origin_of
-from hetero_hvd.run.records.run_files import private
 from hetero_hvd.run.records.run_folder import RunFolder, run_folder
 from hetero_hvd.run.records.writer import Recorder
-from hetero_hvd.run.reports.html import write_report
-from hetero_hvd.run.tracking.final_report import as_dict, as_text
+from hetero_hvd.run.sinks.observer import SinkObserver, close_all
+from hetero_hvd.run.sinks.sink import shown
+from hetero_hvd.run.tracking.begin_and_end import (
+    UNLABELLED,
+    RunLabels,
+    publish_end,
+    run_started,
+    try_report,
+    write_summary,
+)
+from hetero_hvd.run.tracking.final_report import as_text
 
 logger = logging.getLogger(__name__)
 
@@ -55,26 +62,11 @@ LEAVE_SECONDS = 10.0
 KILL_SECONDS = 3.0
 
 
-class RunLabels(NamedTuple):
-    """What a user says of a run.
-
-    Attributes:
-        name: What it is called; empty if not at all.
-        tags: What was tried, by name.
-    """
-
-    name: str = ""
-    tags: Mapping[str, str] = MappingProxyType({})
-
-
-UNLABELLED = RunLabels()
-
-
 def run_job(
     nodes_file: NodesFile,
     command: tuple[str, ...],
     *,
-    resume: Path | None = None,
+    resume: EarlierRun | None = None,
     labels: RunLabels = UNLABELLED,
 ) -> int:
     """Train until the workers are done. For the main thread: it handles Ctrl-C and SIGTERM.
@@ -82,7 +74,7 @@ def run_job(
     Args:
         nodes_file: The nodes and the job's settings; followed while the job runs.
         command: The user's script (a first word ending in `.py`) or program, with its arguments.
-        resume: Output folder of an earlier run, to go on from its newest checkpoint.
+        resume: To go on from its newest checkpoint; None: from the beginning.
         labels: For the record.
 
     Returns:
@@ -93,36 +85,31 @@ def run_job(
     """
     job = nodes_file.current.job
     descriptors.raise_limit()
-    with run_folder(job.output, resume) as folder:
+    before = resume.folder if resume is not None else None
+    with run_folder(job.output, before) as folder:
         log_lines = LogLines(folder.run_id) if job.log_format == "json" else None
         with log_file(folder.path / "logs" / "driver.log", log_lines):
-            _carry_over(resume, folder.path)
+            _carry_over(before, folder.path)
             return asyncio.run(
                 _run(nodes_file, command, folder, resume, labels=labels, log_lines=log_lines)
             )
 
 
-def _carry_over(resume: Path | None, output: Path) -> None:
+def _carry_over(before: Path | None, output: Path) -> None:
     """What the earlier run had learnt about the workers is of use here too."""
     target = output.parent / "curves.json"
-    if resume is not None and not target.exists() and (resume.parent / "curves.json").exists():
+    if before is not None and not target.exists() and (before.parent / "curves.json").exists():
         try:
-            shutil.copyfile(resume.parent / "curves.json", target)
+            shutil.copyfile(before.parent / "curves.json", target)
         except OSError as error:
             logger.warning("%s cannot be written: %s", target, error)
-
-
-def _recorded(job: JobConfig) -> dict[str, str]:
-    """The settings as text; the training mode by its name alone, however it was asked for."""
-    found = {s.name: str(getattr(job, s.name)) for s in JOB_SETTINGS if s.name not in SWITCHES}
-    return found | {"mode": job.training_mode}
 
 
 async def _run(
     nodes_file: NodesFile,
     command: tuple[str, ...],
     folder: RunFolder,
-    resume: Path | None,
+    resume: EarlierRun | None,
     *,
     labels: RunLabels,
     log_lines: LogLines | None,
@@ -154,7 +141,7 @@ class Job:
         command: tuple[str, ...],
         folder: RunFolder,
         console: Console,
-        resume: Path | None = None,
+        resume: EarlierRun | None = None,
         *,
         labels: RunLabels = UNLABELLED,
         log_lines: LogLines | None = None,
@@ -171,7 +158,21 @@ class Job:
         self._found = NodeDiscovery(nodes_file.current.job, console.say)
         self._recorder = Recorder(output, console.say)
         self._team.bus.subscribe(self._recorder.observe, "the record of the run")
+        self._exports = [SinkObserver(url, console.say) for url in nodes_file.current.job.export]
+        for url, export in zip(nodes_file.current.job.export, self._exports, strict=True):
+            self._team.bus.subscribe(export.observe, f"the export to {shown(url)}")
         slots = self._team.slots
+        self._notices = Notices(folder.run_id, nodes_file.current.guard, console.say)
+        self._guard = DeviceGuard(
+            nodes_file.current, slots, self._team.bus, say=console.say, tell=self._notices.tell
+        )
+        self._team.bus.subscribe(self._guard.observe, "the guard")
+        self._samples = NodeSamples(
+            lambda: slots.all,
+            self._team.bus,
+            seconds=nodes_file.current.job.sample_seconds,
+            away=self._guard.away,
+        )
         self._tracing = TraceOrders(lambda: slots.all, self._team.send, console.say)
         self._team.bus.subscribe(self._tracing.observe, "what tells of traces")
         orders = {"drain": lambda target: slots.drain(str(target)), "trace": self._tracing.start}
@@ -179,6 +180,7 @@ class Job:
         self._viewing = HttpService(
             nodes_file.current.job, folder, self._team, self._tracing, self._facts
         )
+        self._prices: NodesPriced | None = None
         self._is_interrupted = False
 
     async def run(self) -> int:
@@ -198,29 +200,36 @@ class Job:
         finally:
             work.cancel()
             await self._close(ending)
-            tracker = self._team.tracker
-            tracker.summary.findings = tracker.diagnosis.tell(of_whole_run=True)
-            self._team.bus.publish(RunEnded(exit_code=ending.exit_code, reason=ending.reason))
+            publish_end(
+                self._team.tracker,
+                self._team.bus,
+                exit_code=ending.exit_code,
+                reason=ending.reason,
+            )
             self._recorder.close()
+            close_all(self._exports)
+            self._notices.close()
             self._summarize(ending)
             await self._viewing.close()
         return ending.exit_code
 
     async def _work(self) -> None:
+        self._team.bus.redaction.hide(os.environ)
         await self._found.open()
         self._followed = cluster = self._found.merge(self._nodes_file.current)
+        self._hide_secrets(cluster)
         origin = await asyncio.to_thread(origin_of, self._command, Path())  # git may be slow
         self._team.bus.publish(
-            RunStarted(
-                run_id=self._run_id,
-                name=self._labels.name,
-                tags={n: redacted_value(n, value) for n, value in self._labels.tags.items()},
+            run_started(
+                self._run_id,
+                self._labels,
+                command=self._command,
                 origin=origin,
-                command=tuple(redacted_command(self._command)),
-                nodes=tuple(node.name for node in cluster.nodes),
-                settings=_recorded(cluster.job),
+                nodes=(node.name for node in cluster.nodes),
+                job=cluster.job,
             )
         )
+        self._tell_prices(cluster)
         await self._control.listen()
         for node in cluster.nodes:
             await self._team.endpoints.towards(node)
@@ -237,20 +246,27 @@ class Job:
             await asyncio.sleep(TICK_SECONDS)
             if self._found.listen() or tick % TICKS_PER_LOOK == 0:
                 await self._follow_file()
+            self._samples.look(time.monotonic())
+            with self._team.bus.tolerance.watching("the guard"):
+                self._guard.look()
             self._team.check(slept_too_long_seconds=time.monotonic() - before - TICK_SECONDS)
 
     async def _lead(self) -> None:
         """Let the workers train; when all are lost at once, the ones that come after them."""
         job = self._nodes_file.current.job
-        await self._wait_for_workers(job.start_timeout_seconds)
-        self._team.reception.check_start()
+        await self._gather(job.start_timeout_seconds)
         await self._team.membership.start()
         while await self._team.all_lost.wait():
             self._team.all_lost.clear()
             await self._team.membership.start_anew()
-            await self._wait_for_workers(job.elastic_timeout_seconds, is_first=False)
-            self._team.reception.check_start()
+            await self._gather(job.elastic_timeout_seconds, is_first=False)
             await self._team.membership.start()
+
+    async def _gather(self, timeout_seconds: float, *, is_first: bool = True) -> None:
+        """Until enough workers are ready that can train together."""
+        await self._wait_for_workers(timeout_seconds, is_first=is_first)
+        while not self._team.reception.check_start():
+            await self._wait_for_workers(timeout_seconds, is_first=is_first)
 
     async def _wait_for_workers(self, timeout_seconds: float, *, is_first: bool = True) -> None:
         """Until all workers are ready, or enough of them and the others have had their time.
@@ -303,7 +319,28 @@ class Job:
         cluster = self._found.merge(self._nodes_file.current)
         if cluster != self._followed:
             self._followed = cluster
+            self._hide_secrets(cluster)
+            self._tell_prices(cluster)
             self._team.slots.follow(cluster)
+            with self._team.bus.tolerance.watching("the guard"):
+                self._notices.follow(cluster.guard)
+                self._guard.follow(cluster)
+
+    def _hide_secrets(self, cluster: ClusterConfig) -> None:
+        """What nodes.yaml gives to the workers is found wherever it would be recorded."""
+        for node in cluster.nodes:
+            self._team.bus.redaction.hide(node.env)
+
+    def _tell_prices(self, cluster: ClusterConfig) -> None:
+        """To the record: the file may be another one, or gone, when somebody asks."""
+        given = {node.name: node.price_per_hour for node in cluster.nodes}
+        prices = NodesPriced(
+            per_hour={name: price for name, price in given.items() if price is not None},
+            unpriced=tuple(name for name, price in given.items() if price is None),
+        )
+        if prices != self._prices:
+            self._prices = prices
+            self._team.bus.publish(prices)
 
     def _facts(self) -> dict[str, Any]:
         """What the status tells of discovery."""
@@ -326,6 +363,7 @@ class Job:
     async def _close(self, ending: JobResult) -> None:
         """End every process that was started, and every thread."""
         self._control.close()
+        await self._samples.close()
         await self._found.close()
         slots = self._team.slots
         slots.end_idle()
@@ -338,21 +376,14 @@ class Job:
         await self._team.close()
 
     def _summarize(self, ending: JobResult) -> None:
-        summary = self._team.tracker.summary
-        facts = as_dict(summary, exit_code=ending.exit_code, reason=ending.reason)
-        content = msgspec.json.format(msgspec.json.encode(facts)) + b"\n"  # writes NaN as null
-        try:
-            with open(self._output / "summary.json", "wb", opener=private) as file:
-                file.write(content)
-        except OSError as error:
-            self._console.say(f"summary.json cannot be written: {error}")
+        facts = write_summary(
+            self._output,
+            self._team.tracker,
+            exit_code=ending.exit_code,
+            reason=self._team.bus.redaction.text(ending.reason),
+            say=self._console.say,
+        )
         for line in as_text(facts):
             self._console.say(line)
-        if summary.num_memberships:
-            self._write_report()
-
-    def _write_report(self) -> None:
-        try:
-            write_report(self._output)
-        except JobError as error:
-            self._console.say(f"report.html cannot be written: {error}")
+        if facts["memberships"]:
+            try_report(self._output, self._console.say)

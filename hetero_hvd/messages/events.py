@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 
+from hetero_hvd.messages.causes import Judged
 from hetero_hvd.messages.from_driver import BatchPlan
 from hetero_hvd.messages.from_worker import (
+    CheckpointWritten,
     Crashed,
     Evaluated,
     Finished,
+    Logged,
     OutOfMemory,
     Ready,
     Recovered,
@@ -24,9 +28,10 @@ from hetero_hvd.messages.profile import (
     CommMeasured,
     DeviceUsed,
     PhasesTimed,
+    SourcesRead,
     TraceWritten,
 )
-from hetero_hvd.messages.verdicts import Judged
+from hetero_hvd.messages.samples import NodeEquipped, NodeSampled
 
 
 class RunStarted(Message, frozen=True):
@@ -49,6 +54,30 @@ class RunStarted(Message, frozen=True):
     name: str = ""
     tags: dict[str, str] = msgspec.field(default_factory=dict)
     origin: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class NodesPriced(Message, frozen=True):
+    """What nodes cost from now on; told at the start, and when nodes.yaml or who is found changes.
+
+    Attributes:
+        per_hour: Name of a node to the price of the whole node in any currency, >= 0.
+        unpriced: Names of nodes without a price.
+    """
+
+    per_hour: dict[str, float]
+    unpriced: tuple[str, ...] = ()
+
+
+class EpochBegan(Message, frozen=True):
+    """The first exchange of an epoch was heard of.
+
+    Attributes:
+        epoch: Its number from 0.
+        step: The last step of that exchange.
+    """
+
+    epoch: int
+    step: int
 
 
 class WorkerStarted(Message, frozen=True):
@@ -91,6 +120,36 @@ class WorkerQuarantined(Message, frozen=True):
 
     worker: WorkerId
     reason: str
+
+
+class GuardReported(Message, frozen=True):
+    """The guard has seen something at a device, or has done something about it.
+
+    Attributes:
+        what: `drained`: its workers are let go; `refused`: they should be, and must not; `alerted`:
+            it is told only; `returned`: they are started again; `ended`: an alert or a refusal is
+            over; `silent`: it is not heard of any more, and everything stays as it is.
+        node: Where the device is; one of the nodes, if several are one machine.
+        device: Such as `GPU 0`, or `processors`.
+        uuid: Of a GPU; empty: not told.
+        reason: One of `core.guard.limits.REASONS`; empty for `silent`.
+        words: All of it in one line for people.
+        workers: That it is about.
+        is_new: Whether an episode begins with it.
+        num_drained: Devices whose workers are away because of the guard, from now on.
+        num_refused: Devices whose workers should be away, from now on.
+    """
+
+    what: Literal["drained", "refused", "alerted", "returned", "ended", "silent"]
+    node: str
+    device: str
+    words: str
+    uuid: str = ""
+    reason: str = ""
+    workers: tuple[WorkerId, ...] = ()
+    is_new: bool = False
+    num_drained: int = 0
+    num_refused: int = 0
 
 
 class Decided(Message, frozen=True):
@@ -176,14 +235,19 @@ class RunEnded(Message, frozen=True):
 
 DriverEvent = (
     RunStarted
+    | NodesPriced
+    | EpochBegan
     | WorkerStarted
     | WorkerExited
     | WorkerQuarantined
+    | GuardReported
     | Decided
     | StragglerReported
     | StallReported
     | Judged
     | ClockMeasured
+    | NodeEquipped
+    | NodeSampled
     | BatchPlan
     | RunEnded
 )
@@ -194,10 +258,13 @@ Event = (
     | StepsTimed
     | CollectivesTimed
     | PhasesTimed
+    | SourcesRead
     | DeviceUsed
     | CommMeasured
     | TraceWritten
     | Evaluated
+    | Logged
+    | CheckpointWritten
     | Recovered
     | OutOfMemory
     | StalenessEnded

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
 from msgspec import field
 
 from hetero_hvd.messages.identity import Message, WorkerId
@@ -10,9 +13,32 @@ from hetero_hvd.messages.profile import (
     CommMeasured,
     DeviceUsed,
     PhasesTimed,
+    SourcesRead,
     TraceWritten,
 )
 from hetero_hvd.messages.timing import StepTiming
+
+
+class FileSet(msgspec.Struct, frozen=True, kw_only=True):
+    """The files that a data set of the script is made of, as `core.data.file_sets` compares them.
+
+    Attributes:
+        what: What it is and where, for people; it may differ between nodes.
+        num_files: So many.
+        num_bytes: Of all of them together, as far as their sizes are told.
+        digest: Of their names and sizes, in order.
+        contents: Of what their store says of their contents; empty: it says nothing.
+        store: What the contents of two sets can be compared by.
+        sketch: What tells in which files two sets differ, if these are few; empty: not told.
+    """
+
+    what: str
+    num_files: int
+    num_bytes: int
+    digest: str
+    contents: str = ""
+    store: str = ""
+    sketch: bytes = b""
 
 
 class Ready(Message, frozen=True):
@@ -28,6 +54,7 @@ class Ready(Message, frozen=True):
         device: What it computes on, in words; empty: not told.
         device_uuid: Identity of its GPU; empty for a CPU.
         machine_id: Identity of its machine, whatever that is called; empty: not told.
+        data: The sets of files that its script has opened so far, in that order.
     """
 
     worker: WorkerId
@@ -38,6 +65,11 @@ class Ready(Message, frozen=True):
     device: str = ""
     device_uuid: str = ""
     machine_id: str = ""
+    data: tuple[FileSet, ...] = ()
+
+
+Sharing = Literal["planned", "fixed", "varying"]
+"""By plans; the same for all, by the script itself; as much as it gets done."""
 
 
 class WorkersJoined(Message, frozen=True):
@@ -57,6 +89,8 @@ class WorkersJoined(Message, frozen=True):
         memory_bytes: Of each member's GPU, in rank order; 0 = on a CPU; empty: not told.
         model: Class of the model and a digest of what its speed depends on; empty: not told.
         shares_vary: Whether each worker takes in a step what it gets done; `wait_free` on the wire.
+        shares_fixed: Whether the script divides its data itself, the same for all; its batches are
+            known from the timings only, and `global_batch_size` is a guess.
     """
 
     rendezvous_id: int
@@ -71,11 +105,19 @@ class WorkersJoined(Message, frozen=True):
     memory_bytes: tuple[float, ...] = ()
     model: str = ""
     shares_vary: bool = field(default=False, name="wait_free")
+    shares_fixed: bool = False
 
     @property
     def follows_plan(self) -> bool:
         """Whether the plan says what each worker takes in a step."""
-        return not self.shares_vary
+        return self.sharing == "planned"
+
+    @property
+    def sharing(self) -> Sharing:
+        """What decides how much each worker takes."""
+        if self.shares_fixed:
+            return "fixed"
+        return "varying" if self.shares_vary else "planned"
 
 
 class StepsTimed(Message, frozen=True):
@@ -113,6 +155,60 @@ class Evaluated(Message, frozen=True):
     step: int
     metrics: dict[str, float]
     needs_all: bool = False
+
+
+class LoggedValue(msgspec.Struct, frozen=True, kw_only=True):
+    """Values of one name, logged one after the other; NaN is one of them.
+
+    Attributes:
+        step: Applied steps at the last of them.
+        count: Number of values, >= 1.
+        mean: Of all; NaN if one of them is.
+        minimum: The least; NaN if all are.
+        maximum: The largest; NaN if all are.
+        last: The newest.
+    """
+
+    step: int
+    count: int
+    mean: float
+    minimum: float
+    maximum: float
+    last: float
+
+
+class Logged(Message, frozen=True):
+    """What was logged in the last second or more. Sent by whoever it counts of.
+
+    Attributes:
+        step: Applied steps.
+        epoch: Epoch under way.
+        values: Name to what was logged; `loss` and `learning_rate` are logged by the trainer.
+        remaining_steps: Steps until the last epoch is done; -1: not known.
+    """
+
+    step: int
+    epoch: int
+    values: dict[str, LoggedValue]
+    remaining_steps: int = -1
+
+
+class CheckpointWritten(Message, frozen=True):
+    """A state of the training is on disk as a whole. Sent by who has written it.
+
+    Attributes:
+        step: Applied steps of that state.
+        path: Where it is.
+        num_bytes: Its size.
+        metrics: The results of the evaluation that it was kept for; empty: it was time for one.
+        is_best: Whether it is the best one so far by the metric that the job names.
+    """
+
+    step: int
+    path: str
+    num_bytes: int
+    metrics: dict[str, float]
+    is_best: bool
 
 
 class Recovered(Message, frozen=True):
@@ -235,12 +331,14 @@ class Crashed(Message, frozen=True):
         error: Last line of the traceback.
         traceback: All of it.
         user_error: The input was wrong: one line is enough, and trying again is of no use.
+        is_of_machine: This worker's machine is to blame: one line is enough, others may go on.
     """
 
     worker: WorkerId
     error: str
     traceback: str
     user_error: bool
+    is_of_machine: bool = False
 
 
 class Heartbeat(Message, frozen=True):
@@ -280,10 +378,13 @@ FromWorker = (
     | StepsTimed
     | CollectivesTimed
     | PhasesTimed
+    | SourcesRead
     | DeviceUsed
     | CommMeasured
     | TraceWritten
     | Evaluated
+    | Logged
+    | CheckpointWritten
     | Recovered
     | OutOfMemory
     | MicroBatchRaised

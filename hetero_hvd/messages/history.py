@@ -30,7 +30,8 @@ def event_from_json(line: bytes | str) -> Event:
         return _DECODER.decode(data)
     plain = msgspec.json.decode(data)
     kind = _TYPES.get(plain.get("type", "")) if isinstance(plain, dict) else None
-    event: Event = msgspec.convert(plain if kind is None else _restored(plain, kind), Event)
+    restored = plain if kind is None else _restored(plain, kind)
+    event: Event = msgspec.convert(restored, Event, str_keys=True)
     return event
 
 

@@ -39,5 +39,19 @@ class WorkerId(msgspec.Struct, frozen=True, order=True, array_like=True):
         return cls(node, int(slot))
 
 
+class RunIdentity(msgspec.Struct, frozen=True, array_like=True):
+    """Which run this is, for the workers of one that no driver leads.
+
+    Attributes:
+        run_id: Of this run and no other; see `RunStarted`.
+        folder: Where the first rank 0 records it, as it names it.
+        node: Name of that one's node.
+    """
+
+    run_id: str = ""
+    folder: str = ""
+    node: str = ""
+
+
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
     """Base of everything that is sent on a channel."""

@@ -52,11 +52,13 @@ class WorkerIdentity(LaunchPart, frozen=True):
         worker: Its name, which it keeps for its life.
         host: What Horovod calls the host that stands for this slot.
         driver: Address and port of our driver's channel; None under `horovodrun` or alone.
+        run: Name of the run's folder, for those who ask whose process this is; "": there is none.
     """
 
     worker: WorkerId = WorkerId("localhost", 0)
     host: str = "localhost"
     driver: tuple[str, Port] | None = None
+    run: str = ""
 
 
 class EmulateSettings(LaunchPart, frozen=True):
@@ -114,6 +116,7 @@ class JobSettings(LaunchPart, frozen=True):
         hang_timeout_seconds: Shortest time, > 0, after which a worker that hangs in its own part of
             a step ends itself; without a driver nothing does.
         log_format: Whether the package's log is `text` or a JSON record a line.
+        nvtx: Whether the phases of a step are NVTX ranges.
     """
 
     mode: ModeName = SYNCHRONOUS
@@ -124,20 +127,21 @@ class JobSettings(LaunchPart, frozen=True):
     staleness_warmup_steps: Count = 100
     hang_timeout_seconds: Seconds = 30.0
     log_format: Literal["text", "json"] = "text"
+    nvtx: bool = False
 
 
 class CheckpointSettings(LaunchPart, frozen=True):
     """Where, when and how many checkpoints are kept.
 
     Attributes:
-        folder: Where to.
-        run: Name of this run of the job: older runs' checkpoints in the folder are not taken.
+        folder: Where to: a path, or a URL.
+        run: Name of this run of the job: older runs' checkpoints in the same place are not taken.
         every_seconds: Seconds between two checkpoints, >= 0; 0: only those of the best, and when
             leaving.
         keep: Number of the newest ones that are kept.
         best: Metric of `Trainer.evaluate` whose best checkpoint is kept too, `-` in front if less
             is better; "" for none.
-        resume: Folder of an earlier run to go on from; "" for none.
+        resume: Where the checkpoints of an earlier run are, to go on from; "" for none.
         cpu_capability: The instruction set that the state is computed with, which may not change
             on the way; "" where that does not matter.
     """

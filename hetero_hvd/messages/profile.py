@@ -110,6 +110,37 @@ class DeviceUsed(Message, frozen=True):
     utilization_ratio: float
 
 
+class SourceRead(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker had to do with one source of data in some time.
+
+    Attributes:
+        wait_seconds: Of its waits for data, the part that this source has in the work of its loader
+            processes, or of itself where there are none.
+        read_seconds: In reading, all these processes together.
+        decode_seconds: In making samples from what was read, all together.
+        num_bytes: That were read.
+    """
+
+    wait_seconds: float = 0.0
+    read_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    num_bytes: float = 0.0
+
+
+class SourcesRead(Message, frozen=True):
+    """What a worker had to do with its sources of data since the last such message.
+
+    Attributes:
+        worker: Whose script.
+        step: Index of the last step.
+        sources: URL, without what may be secret, to what was done.
+    """
+
+    worker: WorkerId
+    step: int
+    sources: dict[str, SourceRead]
+
+
 class OperationMeasured(msgspec.Struct, frozen=True, kw_only=True):
     """One operation at one size, measured by itself.
 

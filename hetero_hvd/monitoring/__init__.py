@@ -1,1 +1,1 @@
-"""Files with which Prometheus and Grafana watch runs."""
+"""Files with which Prometheus, Alertmanager and Grafana watch runs."""

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from hetero_hvd.monitoring.gpu_rules import RECORDED
+
 SOURCE = {"type": "prometheus", "uid": "${source}"}
 RUN = '{run_id="$run"}'
 ONE = '{run_id="$run",worker="$worker"}'
 NODE = '{node=~"$node"}'
-DEVICE = "{{node}} {{device_uuid}}"
+DEVICE = "{{node}} GPU {{device}}"
+WAY = "{{node}} {{direction}}"
+NODE_MAX = "max by (node)"  # several runs may tell of one node
+WAY_MAX = "max by (node, direction)"
 P = "hetero_hvd_"
+G = RECORDED
 Panel = tuple[str, str, str, str]
 """Title, query, unit, legend."""
 
@@ -32,30 +38,33 @@ PANELS: dict[str, tuple[Panel, ...]] = {
     "cluster": (
         ("Workers", f"{P}world_size", "short", "{{run_id}}"),
         ("Samples per second", f"sum by (run_id) (rate({P}samples_total[1m]))", "ops", ""),
+        ("CPU in use", f"{NODE_MAX} ({P}node_cpu_use_ratio{NODE})", "percentunit", "{{node}}"),
         (
-            "CPU in use",
-            f'sum by (node) (rate({P}node_cpu_seconds_total{{node=~"$node",mode!="idle"}}[1m]))',
-            "short",
+            "Node memory in use",
+            f"{NODE_MAX} ({P}node_memory_used_bytes{NODE})",
+            "bytes",
             "{{node}}",
         ),
+        ("Network", f"{WAY_MAX} ({P}node_network_bytes_per_second{NODE})", "Bps", WAY),
+        ("Disk", f"{WAY_MAX} ({P}node_disk_bytes_per_second{NODE})", "Bps", WAY),
+        ("GPU in use", f"{G}use_ratio{NODE}", "percentunit", DEVICE),
+        ("GPU memory in use", f"{G}memory_used_bytes{NODE}", "bytes", DEVICE),
         (
-            "Network",
-            f"rate({P}node_network_bytes_total{NODE}[1m])",
-            "Bps",
-            "{{node}} {{direction}}",
+            "GPU memory moves data, part of the time",
+            f"{G}dram_active_ratio{NODE}",
+            "percentunit",
+            DEVICE,
         ),
-        ("Disk", f"rate({P}node_disk_bytes_total{NODE}[1m])", "Bps", "{{node}} {{direction}}"),
-        ("GPU in use", f"{P}device_utilization_ratio{NODE}", "percentunit", DEVICE),
-        ("GPU memory in use", f"{P}device_memory_used_bytes{NODE}", "bytes", DEVICE),
-        ("GPU temperature", f"{P}device_temperature_celsius{NODE}", "celsius", DEVICE),
-        ("GPU power", f"{P}device_power_watts{NODE}", "watt", DEVICE),
+        ("GPU temperature", f"{G}temperature_celsius{NODE}", "celsius", DEVICE),
+        ("GPU power", f"{G}power_watts{NODE}", "watt", DEVICE),
         (
             "GPU throttled, part of the time",
-            f"rate({P}device_throttled_seconds_total{NODE}[1m])",
+            f"{G}throttled_ratio{NODE}",
             "percentunit",
             DEVICE + " {{reason}}",
         ),
-        ("Collection", f"{P}agent_collect_duration_seconds{NODE}", "s", "{{node}}"),
+        ("GPU errors, last ten minutes", f"{G}new_errors{NODE}", "short", DEVICE + " {{kind}}"),
+        ("Sampling", f"{NODE_MAX} ({P}node_sample_duration_seconds{NODE})", "s", "{{node}}"),
     ),
     "run": (
         ("Samples per second", f"rate({P}samples_total{RUN}[1m])", "ops", ""),
@@ -69,6 +78,13 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         ("Imbalance", f"{P}load_imbalance_ratio{RUN}", "percentunit", ""),
         ("Goodput", f"{P}goodput_ratio{RUN}", "percentunit", ""),
         ("Stragglers", f"{P}stragglers{RUN}", "short", "{{cause}}"),
+        ("Devices that the guard has drained", f"{P}guard_drained_devices{RUN}", "short", ""),
+        (
+            "Devices that ail, last ten minutes",
+            f"increase({P}guard_episodes_total{RUN}[10m])",
+            "short",
+            "{{reason}}",
+        ),
         ("Decisions", f"increase({P}balancer_decisions_total{RUN}[1m])", "short", "{{action}}"),
     ),
     "worker": (
@@ -125,7 +141,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
 VARIABLES = {
     "run": f"label_values({P}world_size, run_id)",
     "worker": f'label_values({P}worker_rank{{run_id="$run"}}, worker)',
-    "node": f"label_values({P}node_cpu_seconds_total, node)",
+    "node": f"label_values({P}node_load, node)",
 }
 ANNOTATIONS = {
     "resets": f"changes({P}rendezvous_id{RUN}[1m]) > 0",

@@ -1,4 +1,4 @@
-"""Writes the folder from which Prometheus and Grafana can be started."""
+"""Writes the folder from which Prometheus, Alertmanager and Grafana can be started."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hetero_hvd.monitoring.alertmanager import alertmanager
 from hetero_hvd.monitoring.dashboards import dashboards
+from hetero_hvd.monitoring.gpu_rules import gpu_rules
+
+ALERTMANAGER = "localhost:9093"
+"""Its usual place, beside Prometheus."""
 
 RULES = Path(__file__).with_name("rules.yml")
 
 
 def write_stack(
-    folder: Path, *, driver: str, token_file: str | None = None, ca_file: str | None = None
+    folder: Path,
+    *,
+    driver: str,
+    token_file: str | None = None,
+    ca_file: str | None = None,
+    alerts_to: str | None = None,
 ) -> list[Path]:
-    """Write prometheus.yml, the rules, and Grafana's provisioning and dashboards.
+    """Write prometheus.yml, the rules, alertmanager.yml, and Grafana's files.
 
     JSON is YAML too, so whatever stands in an address or a path is quoted rightly.
 
@@ -23,6 +33,7 @@ def write_stack(
         driver: Address of a driver, `http[s]://HOST:PORT`.
         token_file: File with the driver's token for looking; Prometheus reads it, we do not.
         ca_file: Certificate authority of the driver, PEM.
+        alerts_to: Where Alertmanager sends alerts; None: nowhere.
 
     Returns:
         What was written.
@@ -32,6 +43,8 @@ def write_stack(
     contents = {
         folder / "prometheus.yml": _json(_prometheus(driver, token_file, ca_file)),
         folder / "rules.yml": RULES.read_text(encoding="utf-8"),
+        folder / "gpu_rules.yml": _json(gpu_rules()),
+        folder / "alertmanager.yml": _json(alertmanager(alerts_to)),
         grafana / "provisioning" / "datasources" / "hetero_hvd.yml": _json(_datasource()),
         grafana / "provisioning" / "dashboards" / "hetero_hvd.yml": _json(_provider(path)),
     }
@@ -52,7 +65,8 @@ def _prometheus(driver: str, token_file: str | None, ca_file: str | None) -> dic
     discovery = {"url": f"{driver.rstrip('/')}/sd", "refresh_interval": "5s", **client}
     return {
         "global": {"scrape_interval": "5s", "evaluation_interval": "5s"},
-        "rule_files": ["rules.yml"],
+        "rule_files": ["gpu_rules.yml", "rules.yml"],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [ALERTMANAGER]}]}]},
         "scrape_configs": [
             {
                 "job_name": "hetero_hvd",

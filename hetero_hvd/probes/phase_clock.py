@@ -45,7 +45,8 @@ class PhaseClock:
 
     Attributes:
         current: The phase under way and when it began, `time.perf_counter`; "" between two.
-        marker: Entered around each phase, with its name; None: nothing is.
+        marker: Entered around each phase while a trace is under way, with its name; None: nothing.
+        ranges: The same as long as the process trains, for a profiler that looks from outside.
     """
 
     def __init__(self, device_clock: DeviceClock | None = None) -> None:
@@ -56,21 +57,29 @@ class PhaseClock:
         self._used_waiting = 0.0
         self.current = NO_PHASE
         self.marker: Callable[[str], AbstractContextManager[object]] | None = None
+        self.ranges: Callable[[str], AbstractContextManager[object]] | None = None
+
+    def use(self, device_clock: DeviceClock | None) -> None:
+        """Take another device's clock from now on; see the class."""
+        self._device_clock = device_clock
 
     def phase(self, name: Phase) -> AbstractContextManager[None]:
         """Add the time of the block to phase `name`."""
-        is_plain = self._device_clock is None and self.marker is None
+        is_plain = self._device_clock is None and self.marker is None and self.ranges is None
         return _Block(self, name) if is_plain else self._marked(name)
 
     @contextmanager
     def _marked(self, name: Phase) -> Iterator[None]:
         """One that the device takes part in, or that a trace shows."""
         start = self.begin(name)
-        events = self._new_events(name)
+        events = self.new_events(name)
         if events is not None:
             events[0].record()
         try:
-            with nullcontext() if self.marker is None else self.marker(name):
+            with (
+                nullcontext() if self.ranges is None else self.ranges(name),
+                nullcontext() if self.marker is None else self.marker(name),
+            ):
                 yield
         finally:
             if events is not None:
@@ -100,7 +109,7 @@ class PhaseClock:
             self._open.append((name, *events))
         self.current = NO_PHASE
 
-    def _new_events(self, name: Phase) -> tuple[Event, Event] | None:
+    def new_events(self, name: Phase) -> tuple[Event, Event] | None:
         """To put around a phase that the device takes; None for one of the host."""
         if self._device_clock is None or name not in DEVICE_PHASES:
             return None

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from hetero_hvd.core.redaction import Redaction
 from hetero_hvd.core.step_table import Observed, StepTables
 from hetero_hvd.messages import Event
 from hetero_hvd.run.tolerance import Tolerance
@@ -15,6 +16,17 @@ logger = logging.getLogger(__name__)
 
 Observer = Callable[[float, Observed], None]
 """Called with the time of an event, seconds since 1970, and the event. Must not block."""
+
+
+def steady_time() -> Callable[[], float]:
+    """A clock in seconds since 1970 that nobody sets: it is right now, and goes on from there.
+
+    So what is between two events of a run is as long as it was, whatever is done to the system's
+    clock meanwhile. Time in which the machine was suspended counts.
+    """
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    offset_seconds = time.time() - time.clock_gettime(clock)
+    return lambda: offset_seconds + time.clock_gettime(clock)
 
 
 class EventBus:
@@ -28,6 +40,7 @@ class EventBus:
 
     Attributes:
         tolerance: Counts what has failed.
+        redaction: Of all events: no secret comes to who records or shows them.
     """
 
     def __init__(self, say: Callable[[str], None] = logger.warning) -> None:
@@ -36,6 +49,8 @@ class EventBus:
         self._tables = StepTables()
         self._waiting: deque[tuple[float, Event]] = deque()
         self._is_handing_out = False
+        self._now = steady_time()
+        self.redaction = Redaction()
 
     def subscribe(self, observer: Observer, what: str) -> None:
         """Hand it every event from now on.
@@ -49,7 +64,7 @@ class EventBus:
 
     def publish(self, event: Event) -> None:
         """Hand an event to all."""
-        self._waiting.append((time.time(), event))
+        self._waiting.append((self._now(), self.redaction.event(event)))
         if self._is_handing_out:
             return
         self._is_handing_out = True

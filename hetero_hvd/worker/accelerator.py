@@ -8,13 +8,15 @@ name in each. What only NVIDIA has is asked where `is_nvidia` holds.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from typing import Any, cast
 
 import torch
 
 from hetero_hvd.probes.machine.memory import MemoryUse
+from hetero_hvd.probes.phase_clock import DeviceClock
 
 LOOK_SECONDS = 0.00005
 """Between two looks at an event. torch's own wait spins: on a core that a CPU worker may need."""
@@ -154,6 +156,17 @@ def profiler_activities() -> list[torch.profiler.ProfilerActivity]:
     return [known.CPU] if own is None else [known.CPU, own]
 
 
+def phase_ranges(device: torch.device) -> Callable[[str], AbstractContextManager[object]] | None:
+    """Makes a range of a name that profilers from outside show (NVTX; on ROCm rocTX); None: none.
+
+    Args:
+        device: That computes.
+    """
+    if device.type != "cuda":
+        return None
+    return cast("Callable[[str], AbstractContextManager[object]]", torch.cuda.nvtx.range)
+
+
 def numeric_facts() -> dict[str, Any]:
     """What results of an accelerator depend on, beside the script; empty without one."""
     kind = kind_here()
@@ -195,6 +208,13 @@ class DeviceEvent:
         """Sleep until the device has passed it."""
         while not self._event.query():
             time.sleep(LOOK_SECONDS)
+
+
+def device_clock(device: torch.device) -> DeviceClock | None:
+    """Makes timed events of an accelerator; None: the host's clock is that of the device."""
+    if not is_accelerator(device):
+        return None
+    return cast("DeviceClock", partial(DeviceEvent, device, is_timed=True))
 
 
 class HostCopier:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import msgspec
@@ -53,6 +53,19 @@ Metrics = Means | tuple[Means, Mean]
 """Name to mean over a batch's samples, or (that, weight) where all are over something else."""
 
 
+class PartedEvaluation(NamedTuple):
+    """What is to be found out of a set by all workers together.
+
+    Attributes:
+        part: Called with the relative shares in rank order, this worker's rank, and what is to be
+            called before each batch; gives what this worker finds in its part of the set.
+        merge: Makes a result, name to number, of all parts in rank order; the same on all workers.
+    """
+
+    part: Callable[[Sequence[int], int, Callable[[], object]], bytes]
+    merge: Callable[[Sequence[bytes]], dict[str, float]]
+
+
 def evaluate_part(
     model: torch.nn.Module,
     metrics: Callable[..., Metrics],
@@ -79,7 +92,7 @@ def evaluate_part(
     """
     sums: Sums = {}
     seeds = repeated[1] if repeated else None
-    with torch.no_grad(), _evaluating(model):
+    with torch.no_grad(), evaluating(model):
         for number, num_samples, batch in contiguous_batches(loader, shares, rank, seeds=seeds):
             before_each()
             moved = to_device(batch, device)
@@ -95,7 +108,7 @@ def evaluate_part(
 
 
 @contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode; then each module's own mode again, and the buffers of the model's state.
 
     What a forward pass writes into them here would be something else on each worker.
@@ -220,6 +233,11 @@ class Evaluations:
         self._metrics = Repeatable("the metrics function", model)
         self._tried: WeakSet[DataLoader[Any]] = WeakSet()
         self.num_done = self._num_apart = 0
+        self._place = (-1, -1)
+
+    def add(self, model: torch.nn.Module) -> None:
+        """Put this one into evaluation mode, too."""
+        self._models.append(model)
 
     @property
     def number(self) -> int:
@@ -230,70 +248,74 @@ class Evaluations:
         """A step is applied, or an epoch begins: no evaluation is done yet."""
         self.num_done = self._num_apart = 0
 
-    def run(
-        self, metrics: Callable[..., Metrics], loader: DataLoader[Any], *, is_epoch_done: bool
-    ) -> dict[str, float]:
-        """The means over the whole set, the same numbers on every worker; see `Trainer.evaluate`.
+    def _look_where(self) -> None:
+        """The steps since the last evaluation may have come with another worker's state."""
+        position = self._state.position
+        place = (position.epoch, position.applied_steps)
+        if place != self._place:
+            self._place = place
+            self.step_begins()
+
+    def means(self, metrics: Callable[..., Metrics], loader: DataLoader[Any]) -> PartedEvaluation:
+        """The means of the script's metrics over a whole set."""
+        return PartedEvaluation(partial(self._part, metrics, loader), merge)
+
+    def run(self, evaluation: PartedEvaluation, *, is_epoch_done: bool) -> dict[str, float]:
+        """The result over the whole set, the same on every worker; see `Trainer.evaluate`.
 
         Args:
-            metrics: The user's function.
-            loader: The set.
+            evaluation: What is to be found out.
             is_epoch_done: Whether this worker has taken all steps of the epoch.
         """
-        result = self._run(metrics, loader, is_epoch_done=is_epoch_done)
+        result = self._run(evaluation, is_epoch_done=is_epoch_done)
         self._script_goes_on(self.num_done)
         return result
 
-    def _run(
-        self, metrics: Callable[..., Metrics], loader: DataLoader[Any], *, is_epoch_done: bool
-    ) -> dict[str, float]:
+    def _run(self, evaluation: PartedEvaluation, *, is_epoch_done: bool) -> dict[str, float]:
         position = self._state.position
+        self._look_where()
         self.num_done += 1
         if self.num_done <= len(position.evaluations):  # a joiner: the others have done it
             return position.evaluations[self.num_done - 1]
-        parts = self._together(metrics, loader, is_epoch_done=is_epoch_done)
+        parts = self._together(evaluation, is_epoch_done=is_epoch_done)
         if parts is None:
             return position.evaluations[self.num_done - 1]
-        result = merge(parts)
+        result = evaluation.merge(parts)
         position.evaluations.append(result)
         return self._told(result, is_teller=self._state.is_leader)
 
-    def run_apart(
-        self, metrics: Callable[..., Metrics], loader: DataLoader[Any]
-    ) -> dict[str, float]:
+    def run_apart(self, evaluation: PartedEvaluation) -> dict[str, float]:
         """The same in the midst of a step's application, when nobody can be let in.
 
         If the rendezvous breaks, each worker goes over the whole set by itself.
         """
+        self._look_where()
         self._num_apart += 1
         shares, collective = (
             self._state.membership.plan.local_batch_sizes,
             self._state.context.collective,
         )
-        part = self._part(metrics, loader, shares=shares, rank=collective.rank)
+        part = evaluation.part(shares, collective.rank, lambda: None)
         try:
             with self._clock.phase("comm_wait"):
                 parts = gather_bytes(collective, part, "metrics")
         except Interrupted:
-            parts = [self._part(metrics, loader, shares=[1], rank=0)]
-        return self._told(merge(parts), is_teller=self._state.is_leader)
+            parts = [evaluation.part([1], 0, lambda: None)]
+        return self._told(evaluation.merge(parts), is_teller=self._state.is_leader)
 
-    def run_alone(
-        self, metrics: Callable[..., Metrics], loader: DataLoader[Any], *, is_first: bool
-    ) -> dict[str, float]:
+    def run_alone(self, evaluation: PartedEvaluation, *, is_first: bool) -> dict[str, float]:
         """The same where others do not come, as they have no part of the step: over the whole set.
 
         Args:
-            metrics: The user's function.
-            loader: The set.
+            evaluation: What is to be found out.
             is_first: Whether this is the first of the workers that have a part.
         """
+        self._look_where()
         self._num_apart += 1
-        before_each = self._state.leave_if_due
-        part = self._part(metrics, loader, shares=[1], rank=0, before_each=before_each)
+        part = evaluation.part([1], 0, self._state.leave_if_due)
         self._script_goes_on(self.number)
         needs_all = 0 in self._state.membership.plan.local_batch_sizes  # else the batch is small
-        return self._told(merge([part]), is_teller=is_first, needs_all=needs_all)
+        return self._told(evaluation.merge([part]), is_teller=is_first, needs_all=needs_all)
 
     def _told(
         self, result: dict[str, float], *, is_teller: bool, needs_all: bool = False
@@ -301,28 +323,22 @@ class Evaluations:
         position = self._state.position
         self._state.evaluated(result, is_keeper=is_teller)
         if is_teller:
-            if needs_all:  # without a driver it is rank 0 who plans, and it may have no part
-                self._state.membership.exchange.needs_all = True
             event = Evaluated(
                 epoch=position.trained_epoch,
                 step=position.applied_steps,
                 metrics=result,
                 needs_all=needs_all,
             )
-            self._state.context.planner.evaluated(event)
+            self._state.context.tell(event)
         return result
 
-    def _together(
-        self, metrics: Callable[..., Metrics], loader: DataLoader[Any], *, is_epoch_done: bool
-    ) -> list[bytes] | None:
+    def _together(self, evaluation: PartedEvaluation, *, is_epoch_done: bool) -> list[bytes] | None:
         leave_if_due = self._state.leave_if_due  # an evaluation may last longer than anybody waits
         self._state.rejoin()
         while self.num_done > len(self._state.position.evaluations):
             membership, collective = self._state.membership, self._state.context.collective
             shares = membership.plan.local_batch_sizes
-            part = self._part(
-                metrics, loader, shares=shares, rank=collective.rank, before_each=leave_if_due
-            )
+            part = evaluation.part(shares, collective.rank, leave_if_due)
             try:
                 with self._clock.phase("comm_wait"):
                     return gather_bytes(collective, part, "metrics")
@@ -330,17 +346,16 @@ class Evaluations:
                 self._state.recover("fault", str(fault))
             # In mid-epoch a fresh worker goes straight on to the next step: it will not help here.
             if not is_epoch_done and self._state.membership.consistency.num_new:
-                return [self._part(metrics, loader, shares=[1], rank=0, before_each=leave_if_due)]
+                return [evaluation.part([1], 0, leave_if_due)]
         return None  # the others were through with it when the membership changed
 
     def _part(
         self,
         metrics: Callable[..., Metrics],
         loader: DataLoader[Any],
-        *,
         shares: Sequence[int],
         rank: int,
-        before_each: Callable[[], object] = lambda: None,
+        before_each: Callable[[], object],
     ) -> bytes:
         repeated, seeds = None, self._seeds()
         if seeds is not None:

@@ -106,7 +106,7 @@ class StepOptions:
             value = getattr(self, name)
             if name == "micro_batch_size" and value == "auto":
                 continue
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and (type(value) is not int or value < 1):
                 raise UserError(f"{name}={value!r}: must be a whole number >= 1")
         if self.equal_micro_batches and not isinstance(self.micro_batch_size, int):
             raise UserError("equal_micro_batches: say how large with micro_batch_size")
@@ -164,11 +164,7 @@ def step_options(given: TrainerOptions, job: JobSettings, *, loader_batch_size: 
     except ValueError as error:
         raise UserError(f"Trainer: {error}") from error
     options = replace(own, **open_ones | {"mode": mode})
-    if options.clip is not None and not callable(options.clip):
-        raise UserError(
-            f"clip={options.clip!r}: must be a function of the parameters, such as "
-            "lambda parameters: clip_grad_norm_(parameters, 1.0)"
-        )
+    check_functions(options)
     if own.grain is not None and mode != "reproducible":
         raise UserError(f"grain={own.grain}: only with reproducible=True")
     if options.accumulation_steps > 1 and not options.micro_batch_size and mode == SYNCHRONOUS:
@@ -180,6 +176,21 @@ def step_options(given: TrainerOptions, job: JobSettings, *, loader_batch_size: 
             f"multiple of micro_batch_size={options.micro_batch_size}"
         )
     return options
+
+
+def check_functions(options: StepOptions) -> None:
+    """Refuse a clip that cannot be called, and a scaler that is none.
+
+    Raises:
+        UserError: One of them is something else.
+    """
+    if options.clip is not None and not callable(options.clip):
+        raise UserError(
+            f"clip={options.clip!r}: must be a function of the parameters, such as "
+            "lambda parameters: clip_grad_norm_(parameters, 1.0)"
+        )
+    if options.scaler is not None and not isinstance(options.scaler, torch.amp.GradScaler):
+        raise UserError(f"scaler={options.scaler!r}: must be a torch.amp.GradScaler")
 
 
 def _refuse_unknown(given: Iterable[str]) -> None:

@@ -20,6 +20,18 @@ class OwnLoop:
         self._num_micro_batches = self._num_at_backward = 0
         self._rest = iter(())
 
+    def check_begun(self, batch: object) -> None:
+        """Make sure that the script has a batch.
+
+        Raises:
+            UserError: It has none, or has used it.
+        """
+        if batch is None:
+            raise UserError(
+                "no step is under way: call trainer.step (or apply) once for each batch that "
+                "trainer.batches() hands out"
+            )
+
     def refuse(self, what: str) -> None:
         """Refuse what would begin a step that the script has begun by itself.
 

@@ -10,10 +10,13 @@ from typing import Any
 
 from benchmarks.causes.drawn import drawn_causes
 from benchmarks.causes.injected import causes
+from benchmarks.comparisons.ablations import ablations
 from benchmarks.comparisons.links import links
+from benchmarks.comparisons.other_trainers import hugging_face, lightning
 from benchmarks.comparisons.profile import profile
 from benchmarks.comparisons.quota import quota
 from benchmarks.comparisons.reproducible import reproducible
+from benchmarks.comparisons.sampling import sampling
 from benchmarks.comparisons.scrape import scrape
 from benchmarks.comparisons.staleness import staleness
 from benchmarks.comparisons.staleness_loss import staleness_loss
@@ -214,7 +217,11 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "causes": causes,
     "drawn-causes": drawn_causes,
     "oom": oom,
+    "sampling": sampling,
+    "hugging-face": hugging_face,
+    "lightning": lightning,
     "scrape": scrape,
     "staleness": staleness,
     "staleness-loss": staleness_loss,
+    "ablations": ablations,
 }

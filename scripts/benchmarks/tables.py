@@ -198,7 +198,7 @@ def table_of(title: str, cluster: Cluster, turns: Sequence[Mapping[str, Run]]) -
 
 def _more_cells(cluster: Cluster, runs: Sequence[Run]) -> Iterator[str]:
     yield f"{median(_whole_share(cluster, run) for run in runs):.3f}"
-    yield _load_variance(runs)
+    yield load_variance(runs)
     epoch_seconds = EPOCH_STEPS * median(second_half_seconds(run) for run in runs)
     yield f"{epoch_seconds:.2f}"
     yield f"{epoch_seconds / 3600 * sum(cluster.price_per_hour):.5f}"
@@ -228,7 +228,7 @@ def compute_share(cluster: Cluster, run: Run) -> float:
     return cluster.global_batch_size / mean(slowest) / cluster.ideal_samples_per_second
 
 
-def _load_variance(runs: Sequence[Run]) -> str:
+def load_variance(runs: Sequence[Run]) -> str:
     """Variation of the devices' busy times in the second half: standard deviation / mean."""
     tables = [table for run in runs for table in run.tables[len(run.tables) // 2 :]]
     return f"{mean(pstdev(t) / mean(t) for t in tables):.1%}" if tables else ""

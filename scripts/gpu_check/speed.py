@@ -6,6 +6,7 @@ import gzip
 import json
 import sqlite3
 import statistics
+from contextlib import closing
 from typing import Any
 
 from gpu_check.clusters import ALL, CPUS, Run, node, train
@@ -92,7 +93,7 @@ def staged(site: Site) -> Figure:
 
 def waited_share(run: Run) -> float:
     """Exposed waits for sums, as a part of the steps, from the run's records."""
-    with sqlite3.connect(run.folder / "out" / "run.sqlite") as database:
+    with closing(sqlite3.connect(run.folder / "out" / "run.sqlite")) as database, database:
         (waited, steps) = database.execute(
             "SELECT min(waited), max(steps) FROM (SELECT sum(comm_wait_seconds) AS waited, "
             "sum(step_seconds) AS steps FROM rollups GROUP BY worker)"

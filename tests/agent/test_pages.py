@@ -10,6 +10,7 @@ import pytest
 
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
+from hetero_hvd.messages import NodeSampled
 from hetero_hvd.probes.machine.inventory import take_inventory
 
 TOKEN = b"t" * 20
@@ -29,7 +30,7 @@ def ask(*requests, token=TOKEN):
     """The answers to these requests, and how many connections were refused."""
 
     async def scenario():
-        server = AgentServer(bytes(32), Pages("alpha", token))
+        server = AgentServer(bytes(32), Pages(lambda: [NodeSampled(node="alpha", load=0.5)], token))
         port = await server.listen("127.0.0.1", 0)
         answers = [await fetch(port, *request) for request in requests]
         await server.close()
@@ -44,7 +45,7 @@ def test_who_shows_the_token_reads_metrics_and_hardware():
     answers, refused = ask(("/metrics", shown), ("/hardware", shown))
     assert [status for status, *_ in answers] == [200, 200]
     assert b"Content-Type: text/plain; version=" in answers[0][1]
-    assert b'hetero_hvd_node_cpu_seconds_total{mode="user",node="alpha"}' in answers[0][2]
+    assert b'hetero_hvd_node_load{node="alpha"} 0.5' in answers[0][2]
     said, found = json.loads(answers[1][2]), take_inventory(Path()).as_dict()
     for part in ("host", "system", "processor", "gpus"):
         assert said[part] == json.loads(json.dumps(found[part]))

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import socket
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
 from hetero_hvd.agent.figures import own_figures
 from hetero_hvd.agent.service import signed_to_fit, summary_of
+from hetero_hvd.cli import main
 from hetero_hvd.discovery.advert import Verifier
 from hetero_hvd.messages.benchmark import DeviceMeasured, ModelMeasured, SizeMeasured, Speed
 from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.probes.machine.hardware import allowed_cores
 from hetero_hvd.probes.machine.processor import probe_processor
+from hetero_hvd.probes.sampling.shared_folder import SharedFolder
 from tests.discovery.test_advert import KEY, NOW, as_text, make
 from tests.fake_nvml.library import build, environment
+from tests.leftovers import wait_until
 
 
 def test_a_node_sums_up_its_devices():
@@ -93,3 +100,38 @@ def test_of_two_gpus_the_slower_one_counts_and_both_are_named(kept, tmp_path):
     figures, uuids = json.loads(done.stdout)
     assert figures == {"copy float32": 2e9}
     assert [uuid[:8] for uuid in uuids] == ["GPU-1111", "GPU-6666"]
+
+
+@pytest.mark.process
+def test_an_agent_samples_its_node_and_tells(tmp_path):
+    """Its GPUs too, under its own name; when it is killed, its sampler ends with it."""
+    own = environment(build(tmp_path))
+    (tmp_path / "token").write_text("t" * 20)
+    (tmp_path / "token").chmod(0o600)
+    assert main(["key", str(tmp_path / "key")]) == 0
+    with socket.socket() as end:
+        end.bind(("127.0.0.1", 0))
+        port = end.getsockname()[1]
+    words = ["--key-file", "key", "--name", "alpha", "--token-file", "token"]
+    words += ["--address", "127.0.0.1", "--port", str(port)]
+    vector = [sys.executable, "-m", "hetero_hvd", "agent", *words]
+    url = f"http://127.0.0.1:{port}/metrics"
+    shown = {"Authorization": "Bearer " + "t" * 20}
+    request = urllib.request.Request(url, headers=shown)
+    pages = [b""]
+
+    def is_told():
+        opened = urllib.request.urlopen  # of an address of ours
+        with contextlib.suppress(OSError), opened(request, timeout=5) as answer:
+            pages[0] = answer.read()
+        return b"gpu_power_watts" in pages[0]
+
+    with subprocess.Popen(vector, cwd=tmp_path, env=own, stderr=subprocess.DEVNULL) as agent:
+        try:
+            wait_until(is_told, 20, "its first sample")
+        finally:
+            agent.kill()
+    known = b'device="0",node="alpha",uuid="GPU-11111111-2222-3333-4444-555555555555"'
+    assert b"hetero_hvd_gpu_power_watts{" + known + b"} 350.5" in pages[0]
+    shared = SharedFolder(tmp_path / "own")
+    wait_until(lambda: (lock := shared.try_to_lock()) and not os.close(lock), 5, "its lock")

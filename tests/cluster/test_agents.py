@@ -172,7 +172,7 @@ def test_the_life_of_a_node_that_announces_itself(scene, capsys):
     with capsys.disabled():
         sys.stdout.write(f" first step {seconds:.1f} s after the start of the agent ")
     assert seconds < MAX_JOIN_SECONDS
-    assert 'node_cpu_seconds_total{mode="user",node="alpha"}' in scene.metrics("alpha", token)
+    assert 'hetero_hvd_node_cpu_use_ratio{node="alpha"}' in scene.metrics("alpha", token)
 
     alpha.send_signal(signal.SIGTERM)
     assert alpha.wait(30) == 0

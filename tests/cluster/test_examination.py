@@ -21,6 +21,9 @@ from hetero_hvd.remote.node_findings import Reference, report_on
 from hetero_hvd.remote.programs.examination_program import TokenListener, digest_of, try_to_reach
 
 pytestmark = pytest.mark.cluster
+HANG_SECONDS = 10.0
+"""After which a node counts as hung; a good one answers sooner, however busy this machine is."""
+
 BARE_PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
 
 
@@ -160,20 +163,18 @@ def test_a_node_that_hangs_is_a_row_and_costs_its_time_once(bare_cluster, folder
     """The others are looked at as if it were not there."""
     keys = plain(folder)
     nodes = [bare_cluster[name].node(**keys) for name in ("gamma", "delta")]
-    listing = ["ip", "netns", "pids", bare_cluster["gamma"].namespace]
-    pids = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split()
-    sshd = min(map(int, pids))
+    sshd, _ = bare_cluster["gamma"].sshds()
     os.kill(sshd, signal.SIGSTOP)
     try:
         began = time.monotonic()
-        gamma, delta = examine(folder, *nodes, seconds=3.0)
+        gamma, delta = examine(folder, *nodes, seconds=HANG_SECONDS)
         took_seconds = time.monotonic() - began
     finally:
         os.kill(sshd, signal.SIGCONT)
-    assert gamma.problems[0].what == "no answer in 3 s"
+    assert gamma.problems[0].what == f"no answer in {HANG_SECONDS:g} s"
     assert delta.can_train
     assert delta.facts.peers == {"driver": ""}
-    assert took_seconds < 10
+    assert took_seconds < 2 * HANG_SECONDS
 
 
 @pytest.mark.parametrize("closed", ["driver", "peer"])

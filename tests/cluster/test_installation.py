@@ -6,6 +6,7 @@ import os
 import platform
 import signal
 import subprocess
+import tarfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -145,21 +146,15 @@ def test_where_nodes_yaml_has_its_python(host):
     assert "env-of-mine" in folders
 
 
-def processes(host):
-    """Those of a host, its sshd first."""
-    listing = ["ip", "netns", "pids", host.namespace]
-    found = subprocess.run(listing, check=True, capture_output=True, text=True).stdout
-    return sorted(map(int, found.split()))
-
-
 def cut_in_the_midst(host, monkeypatch):
     """End all connections of a host when part of the files has been sent."""
 
     def write(_bundle, stream, _on_bytes):
-        stream.write(b"\0" * 100)
-        for pid in processes(host)[1:]:
-            if Path(f"/proc/{pid}/comm").read_text() == "sshd\n":
-                os.kill(pid, signal.SIGKILL)
+        part = tarfile.TarInfo("msgspec/large.py")
+        part.size = 2**30
+        stream.write(part.tobuf())
+        for pid in host.sshds()[1]:
+            os.kill(pid, signal.SIGKILL)
         for _ in range(1000):
             stream.write(bytes(2**16))
 
@@ -200,7 +195,7 @@ def other_processor(_host, monkeypatch):
 
 def stopped(host, monkeypatch):
     """Its sshd hangs."""
-    sshd = processes(host)[0]
+    sshd, _ = host.sshds()
     os.kill(sshd, signal.SIGSTOP)
     undo = monkeypatch.undo
     monkeypatch.setattr(installation, "LOOK_SECONDS", 1.0)

@@ -57,18 +57,21 @@ MALFORMED = {
         one("slot: 2"),
         ["F:3: nodes[0].slot: unknown key; nearest known key is 'slots'"],
     ),
-    "nothing near": (NODE + "x: 1\n", ["F:2: x: unknown key; known keys are 'job', 'nodes'"]),
+    "nothing near": (
+        NODE + "x: 1\n",
+        ["F:2: x: unknown key; known keys are 'job', 'nodes', 'guard'"],
+    ),
     "key twice": (
         one("slots: 1", "slots: 2"),
         ["F:4: nodes[0].slots: given twice, first in line 3"],
     ),
     "key of two lines": (
         '"a\\nb": 1\n' + NODE,
-        ["F:1: 'a\\nb': unknown key; known keys are 'job', 'nodes'"],
+        ["F:1: 'a\\nb': unknown key; known keys are 'job', 'nodes', 'guard'"],
     ),
     "key a list": (
         "? [a]\n: 1\n" + NODE,
-        ["F:1: a list: unknown key; known keys are 'job', 'nodes'"],
+        ["F:1: a list: unknown key; known keys are 'job', 'nodes', 'guard'"],
     ),
     "text for integer": (one("port: abc"), [f"F:3: nodes[0].port: found 'abc', {PORT}"]),
     "out of range": (one("port: 65536"), [f"F:3: nodes[0].port: found '65536', {PORT}"]),

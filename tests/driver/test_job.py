@@ -109,50 +109,6 @@ def test_a_script_without_a_trainer_fails(start_job):
     assert "without a loop over the epochs() of a hetero_hvd.Trainer" in job.output[-1]
 
 
-HOROVOD_SCRIPT = """
-import horovod.torch as hvd
-hvd.init()
-print("trains as", hvd.rank(), "of", hvd.size())
-"""
-ELASTIC_SCRIPT = """
-import horovod.torch as hvd
-try:
-    hvd.init()
-except Exception:
-    pass
-hvd.elastic.run(lambda state: print("trains"))(hvd.elastic.ObjectState(step=0))
-"""
-TORCH_SCRIPT = """
-import torch
-torch.distributed.init_process_group("gloo")
-print("trains as", torch.distributed.get_rank())
-"""
-
-
-@pytest.mark.parametrize(
-    ("script", "command", "call"),
-    [
-        (HOROVOD_SCRIPT, ("script.py",), "hvd.init()"),
-        (ELASTIC_SCRIPT, ("sh", "-c", "exec python script.py"), "hvd.init()"),
-        (TORCH_SCRIPT, ("python", "script.py"), "torch.distributed.init_process_group()"),
-    ],
-    ids=["horovod", "elastic", "torch"],
-)
-def test_scripts_that_would_train_alone_are_refused(start_job, tmp_path, script, command, call):
-    """What starts its own collectives finds nobody: one line at that call, before any training."""
-    (tmp_path / "script.py").write_text(script)
-    job = start_job(names=("alpha", "beta"), command=command)
-    assert job.wait() == 2
-    output = "\n".join(job.output)
-    assert f"script.py calls {call} itself" in job.summary()["reason"]
-    assert (
-        "Train with hetero_hvd.Trainer (docs/guide/trainer.md), or start the script with" in output
-    )
-    assert "Traceback" not in output
-    assert "trains" not in output
-    assert "restart" not in output
-
-
 def test_wrong_input_is_one_line(start_job):
     """A UserError of the script needs no traceback and has exit code 2."""
     job = start_job(names=("alpha", "beta"), script=("5", "bad-input"))

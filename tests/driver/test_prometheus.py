@@ -14,6 +14,7 @@ import pytest
 
 from hetero_hvd.monitoring.dashboards import ANNOTATIONS, PANELS, VARIABLES
 from hetero_hvd.monitoring.files import write_stack
+from hetero_hvd.monitoring.gpu_rules import gpu_rules
 from tests.fake_nvml.library import build, environment
 from tests.leftovers import wait_until
 
@@ -42,7 +43,7 @@ def asked(port, path, **parameters):
 def node_port(tmp_path):
     """A node's exporter, on a machine with two GPUs that are not there."""
     port = free_port()
-    vector = [sys.executable, "-m", "hetero_hvd.probes.machine.node_metrics", "--devices", "always"]
+    vector = [sys.executable, "-m", "hetero_hvd.probes.machine.node_metrics"]
     vector += ["--node", "alpha", "--port", str(port)]
     exporter = subprocess.Popen(vector, env=environment(build(tmp_path)))
     yield port
@@ -109,9 +110,11 @@ def test_every_query_finds_data(start_job, prometheus):
     queries += [query.rpartition(" > ")[0] for query in ANNOTATIONS.values()]
     rules = (job.folder / "stack" / "rules.yml").read_text()
     shipped = re.findall(r"expr: (.*)", rules)
+    (of_gpus,) = gpu_rules()["groups"]
+    shipped += [rule["expr"] for rule in of_gpus["rules"]]
     shipped = [q for q in shipped if not any(name in q for name in ONLY_AT_THE_END)]
     queries += [re.sub(r" > [\d.]+$", "", q) for q in shipped]
-    own = {"$run": run_id(port), "$worker": "beta:0", "$node": ".*"}
+    own = {"$run": run_id(port), "$worker": "beta:0", "$node": ".*", "$1": "$1"}
     left = {re.sub(r"\$\w+", lambda found: own[found[0]], query) for query in queries}
 
     def all_found():

@@ -31,7 +31,7 @@ def test_workers_are_lost_in_what_follows_the_first_loop(start_job):
     summary = job.summary()
     assert (summary["reason"], summary["replicas_equal"]) == ("the training is finished", True)
     assert "is not started again: it would begin with the script's first loop" in said
-    assert "before trainer.epochs() was through" not in said
+    assert "before its loop over the epochs was through" not in said
     assert "is killed" not in said
 
 

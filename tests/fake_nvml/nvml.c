@@ -6,13 +6,24 @@
  *   mismatch     the kernel's driver is of another version: nothing can be asked
  *   unloaded     the driver is not loaded
  *   lost         GPU 1 has fallen off the bus
- *   old          the library has no throttle reasons
+ *   old          the library has no throttle reasons, and an earlier list of processes
+ *
+ * Numbers in files of the folder FAKE_NVML_FOLDER, where there are any, say what GPU 0 does now:
+ *   temperature  in degrees, instead of 64
+ *   temperature1 of GPU 1, whose sensor then is not broken
+ *   ecc          uncorrected errors of its memory, instead of 1
+ *   xid          each time that the number changes, that error is reported
+ *   pid          who uses it, instead of the process that asks
+ *   hang         whoever asks gets no answer, as long as the file is there
+ *   lost         GPU 1 has fallen off the bus, as long as the file is there
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { OK = 0, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, UNLOADED = 9, NO_FUNCTION = 13,
+enum { OK = 0, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT = 7, UNLOADED = 9,
+       TIMEOUT = 10, NO_FUNCTION = 13,
        LOST = 15, MISMATCH = 18, UNKNOWN = 999 };
 #define MIB (1024ULL * 1024ULL)
 
@@ -37,6 +48,19 @@ static int is_mode(const char *mode) {
     return found != NULL && strcmp(found, mode) == 0;
 }
 
+/* The number in a file of the folder; without the file, the other one. */
+static long told(const char *name, long otherwise) {
+    const char *folder = getenv("FAKE_NVML_FOLDER");
+    char path[4096];
+    if (folder == NULL) return otherwise;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "r");
+    if (file == NULL) return otherwise;
+    if (fscanf(file, "%ld", &otherwise) != 1) otherwise = 0;
+    fclose(file);
+    return otherwise;
+}
+
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     return is_mode("mismatch") ? MISMATCH : is_mode("unloaded") ? UNLOADED : OK;
@@ -50,10 +74,14 @@ int nvmlSystemGetDriverVersion(char *text, unsigned size) {
     return OK;
 }
 int nvmlSystemGetCudaDriverVersion(int *version) { *version = 12040; return OK; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return OK; }
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    while (told("hang", -1) != -1) usleep(10000);
+    *count = 2;
+    return OK;
+}
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **gpu) {
     if (index > 1) return INVALID;
-    if (index == 1 && is_mode("lost")) return LOST;
+    if (index == 1 && (is_mode("lost") || told("lost", -1) != -1)) return LOST;
     *gpu = &gpus[index];
     return OK;
 }
@@ -132,8 +160,9 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(Gpu *gpu, unsigned long long *reas
 }
 int nvmlDeviceGetTemperature(Gpu *gpu, int sensor, unsigned *celsius) {
     (void)sensor;
-    *celsius = 64;
-    return gpu->is_full ? OK : UNKNOWN;
+    long celsius_of_1 = told("temperature1", -1);
+    *celsius = (unsigned)(gpu->is_full ? told("temperature", 64) : celsius_of_1);
+    return gpu->is_full || celsius_of_1 != -1 ? OK : UNKNOWN;
 }
 int nvmlDeviceGetUtilizationRates(Gpu *gpu, unsigned *gpu_memory) {
     gpu_memory[0] = gpu->is_full ? 87 : 0;
@@ -151,7 +180,7 @@ int nvmlDeviceGetPcieThroughput(Gpu *gpu, int counter, unsigned *kib) {
 }
 int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int type, int counter, unsigned long long *count) {
     (void)counter;
-    *count = type == 0 ? 5 : 1;
+    *count = type == 0 ? 5 : (unsigned long long)told("ecc", 1);
     return gpu->is_full ? OK : UNSUPPORTED;
 }
 typedef struct {
@@ -166,5 +195,84 @@ int nvmlDeviceGetFieldValues(Gpu *gpu, int count, Field *fields) {
         fields[i].result = gpu->is_full && fields[i].scope == 0xFFFFFFFFU ? OK : UNSUPPORTED;
         fields[i].value = fields[i].field == 138 ? 3000 : 4000; /* 138 = transmitted, KiB */
     }
+    return OK;
+}
+
+typedef struct {
+    unsigned pid;
+    unsigned long long memory;
+    unsigned instance, part;
+} Process;
+static int processes(Gpu *gpu, unsigned *count, Process *found) {
+    unsigned room = *count;
+    *count = gpu->is_full ? 1 : 0;
+    if (room < *count) return INSUFFICIENT;
+    if (*count) found[0] = (Process){(unsigned)told("pid", getpid()), 512 * MIB, 0, 0};
+    return OK;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *found) {
+    return is_mode("old") ? NO_FUNCTION : processes(gpu, count, found);
+}
+int nvmlDeviceGetComputeRunningProcesses_v2(Gpu *gpu, unsigned *count, Process *found) {
+    return processes(gpu, count, found);
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *found) {
+    (void)gpu, (void)found;
+    *count = 0;
+    return OK;
+}
+
+typedef struct {
+    Gpu *gpu;
+    unsigned long long type, data;
+    unsigned instance, part;
+} Event;
+static long reported = -1;
+int nvmlEventSetCreate(long **set) {
+    *set = &reported;
+    reported = told("xid", -1);
+    return OK;
+}
+int nvmlDeviceRegisterEvents(Gpu *gpu, unsigned long long types, long *set) {
+    (void)types, (void)set;
+    return gpu->is_full ? OK : UNSUPPORTED;
+}
+int nvmlEventSetWait_v2(long *set, Event *event, unsigned milliseconds) {
+    (void)milliseconds;
+    long xid = told("xid", -1);
+    if (xid == *set) return TIMEOUT;
+    *event = (Event){&gpus[0], 8, (unsigned long long)(*set = xid), 0, 0};
+    return OK;
+}
+
+typedef struct {
+    unsigned version, is_supported;
+} Support;
+typedef struct {
+    unsigned id;
+    int result;
+    double value;
+    const char *words[3];
+} Metric;
+typedef struct {
+    unsigned version, count;
+    void *before, *now;
+    Metric metrics[1];
+} Metrics;
+int nvmlGpmQueryDeviceSupport(Gpu *gpu, Support *support) {
+    support->is_supported = (unsigned)gpu->is_full;
+    return OK;
+}
+int nvmlGpmSampleAlloc(void **sample) {
+    *sample = malloc(1);
+    return OK;
+}
+int nvmlGpmSampleGet(Gpu *gpu, void *sample) {
+    (void)gpu, (void)sample;
+    return OK;
+}
+int nvmlGpmMetricsGet(Metrics *asked) {
+    asked->metrics[0].result = asked->metrics[0].id == 10 ? OK : UNSUPPORTED; /* 10 = DRAM */
+    asked->metrics[0].value = 42.0;
     return OK;
 }

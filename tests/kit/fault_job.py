@@ -34,14 +34,16 @@ def write_nodes(
         path: Where.
         nodes: Whole entries, or names of local nodes with one CPU slot each; a name may stand there
             several times: so many slots.
-        settings: Of the job; `emulate` is that of each local node.
+        settings: Of the job; `emulate` is that of each local node, `guard` that of all.
     """
     emulate = settings.pop("emulate", None)
+    guard = settings.pop("guard", None)
     more = {"emulate": emulate} if emulate else {}
     entries: list[Mapping[str, object]] = [node for node in nodes if not isinstance(node, str)]
     slots = Counter(node for node in nodes if isinstance(node, str))
     entries += [{"name": name, "slots": n, "devices": [], **more} for name, n in slots.items()]
-    content = {"nodes": entries} | ({"job": settings} if settings else {})
+    content: dict[str, object] = {"nodes": entries} | ({"job": settings} if settings else {})
+    content |= {"guard": guard} if guard is not None else {}
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(content, indent=1) + "\n")  # JSON is YAML too
     fresh.replace(path)

@@ -45,6 +45,8 @@ class Script:
         num_workers: From `patient_from` on a step takes `MISSING_SECONDS` longer as long as fewer
             train, so that the training does not end before they are back.
         patient_from: A step; 0: the middle.
+        patient_until: Name of a file in the folder; until it is there, steps from `patient_from` on
+            take longer in any case. Empty: none.
         ballast: Further parameters that are reduced in each step.
         faults: Each with `worker`, `step`, `kind` and what the kind needs; each fires once. With
             `linger_seconds` the worker then has so long to do when it leaves.
@@ -59,6 +61,7 @@ class Script:
     slow: dict[str, float] = field(default_factory=dict)
     num_workers: int = 0
     patient_from: int = 0
+    patient_until: str = ""
     ballast: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
@@ -246,6 +249,7 @@ def main() -> None:
     def loss(index: torch.Tensor) -> torch.Tensor:
         is_late = trainer.applied_steps > patient_from
         is_missing = is_late and trainer.num_workers < script.num_workers
+        is_missing |= is_late and not (script.folder / script.patient_until).exists()
         time.sleep(script.step_seconds * slowness + is_missing * MISSING_SECONDS)
         mean: torch.Tensor = model(index)
         return mean * faults.fire("loss", trainer.applied_steps, model)

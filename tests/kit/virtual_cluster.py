@@ -99,6 +99,25 @@ class VirtualHost:
         join = 'echo $$ >"$0/cgroup.procs" && exec nsenter "$@"'
         return ["sh", "-c", join, str(self.cgroup), f"--net=/run/netns/{self.namespace}"]
 
+    def processes(self) -> list[int]:
+        """Ids of all that run there."""
+        return [int(word) for word in _sh("ip", "netns", "pids", self.namespace).split()]
+
+    def sshds(self) -> tuple[int, list[int]]:
+        """Ids of the sshd that listens and of those that hold a connection each.
+
+        Ids begin anew after the last one: the lowest need not be the oldest.
+        """
+        listens: list[int] = []
+        holds: list[int] = []
+        for pid in self.processes():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if Path(f"/proc/{pid}/comm").read_text() == "sshd\n":
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                    (listens if b"-D" in words else holds).append(pid)
+        (listener,) = listens
+        return listener, holds
+
     def throttled_periods(self) -> int:
         """How often the quota has stopped this host's processes so far."""
         words = (self.cgroup / "cpu.stat").read_text().split()

@@ -1,6 +1,7 @@
 """What `hetero-hvd stack` writes, judged by promtool."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.monitoring.alertmanager import CAUSES_OF_ALERTS, RECEIVER
 
 pytestmark = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="no promtool: apt install prometheus"
@@ -29,7 +31,7 @@ def test_the_folder_is_complete_and_valid(tmp_path, capsys):
     flags = ("--driver", "http://127.0.0.1:9500", "--token-file", str(token))
     assert main(["stack", str(tmp_path / "s"), *flags]) == 0
     files = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(files) == 8
+    assert len(files) == 10
     assert not any("a secret" in file.read_text() for file in files)
     promtool("check", "config", "prometheus.yml", folder=tmp_path / "s")
     uids = {json.loads(f.read_text())["uid"] for f in files if f.suffix == ".json"}
@@ -51,6 +53,54 @@ def test_each_alert_fires_when_it_should_and_not_before(tmp_path):
     promtool("test", "rules", "rules_test.yml", folder=tmp_path)
     rules = (tmp_path / "rules.yml").read_text()
     alerts = [line.split()[-1] for line in rules.splitlines() if "alert:" in line]
-    assert len(alerts) == 10
+    assert len(alerts) == 14
     assert all(f"alertname: {alert}\n" in cases for alert in alerts)
     assert all(f"alertname: {alert}}}" in cases for alert in alerts)
+
+
+@pytest.mark.skipif(
+    shutil.which("amtool") is None, reason="no amtool: apt install prometheus-alertmanager"
+)
+@pytest.mark.parametrize("flags", [(), ("--alerts-to", "http://127.0.0.1:8080/alerts")])
+def test_alertmanager_takes_its_file_and_knows_the_way(tmp_path, flags):
+    """Also without a receiver outside."""
+    assert main(["stack", str(tmp_path), "--driver", "http://127.0.0.1:9500", *flags]) == 0
+    amtool("check-config", "alertmanager.yml", folder=tmp_path)
+    routes = ("config", "routes", "test", "--config.file=alertmanager.yml")
+    for severity in ("warning", "critical"):
+        told = amtool(*routes, f"severity={severity}", "alertname=HeteroHvdHot", folder=tmp_path)
+        assert told.strip() == RECEIVER
+
+
+def amtool(*words, folder):
+    """What amtool says; it must be content."""
+    done = subprocess.run(
+        ["amtool", *words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_what_follows_from_an_alert_names_alerts_that_there_are(tmp_path):
+    """And the receiver is what was given."""
+    flags = ("--driver", "http://127.0.0.1:9500", "--alerts-to", "https://gateway/alerts")
+    assert main(["stack", str(tmp_path), *flags]) == 0
+    written = json.loads((tmp_path / "alertmanager.yml").read_text())
+    assert written["receivers"][0]["webhook_configs"][0]["url"] == "https://gateway/alerts"
+    rules = (tmp_path / "rules.yml").read_text()
+    named = re.findall(r"HeteroHvd\w+", str(written["inhibit_rules"]))
+    assert {f"alert: {name}" in rules for name in named} == {True}
+    assert set(named) >= CAUSES_OF_ALERTS.keys()
+
+
+@pytest.mark.parametrize(
+    "url", ["gateway", "ftp://gateway", "https://a:s3cret@gateway", "https://gateway/?key=s3cret"]
+)
+def test_a_receiver_with_a_secret_is_refused(tmp_path, capsys, url):
+    """A command line is there for all to see; nothing is written."""
+    flags = ("--driver", "http://127.0.0.1:9500", "--alerts-to", url)
+    assert main(["stack", str(tmp_path / "s"), *flags]) == 2
+    said = capsys.readouterr().err
+    assert "--alerts-to: must be http[s]://HOST[:PORT][/PATH] without password or token" in said
+    assert "s3cret" not in said
+    assert not (tmp_path / "s").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from hetero_hvd.messages import RunEnded, StepsTimed, StepTiming, WorkerId, WorkersJoined
@@ -84,3 +86,17 @@ def test_what_an_observer_publishes_comes_after_what_it_heard():
         )
     )
     assert heard == ["WorkersJoined", "StepsTimed", "StepTable", "RunEnded"]
+
+
+@pytest.mark.parametrize("step_seconds", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_changes_no_duration(monkeypatch, step_seconds):
+    """Times begin with the system's clock and go on by themselves."""
+    began, ended = time.time(), RunEnded(exit_code=0, reason="")
+    bus = EventBus()
+    heard = []
+    bus.subscribe(lambda at_unix_seconds, _: heard.append(at_unix_seconds), "")
+    bus.publish(ended)
+    monkeypatch.setattr(time, "time", lambda: began + step_seconds)
+    bus.publish(ended)
+    assert heard[0] == pytest.approx(began, abs=5.0)
+    assert 0.0 <= heard[1] - heard[0] < 5.0

@@ -24,6 +24,18 @@ class DeviceTensor(torch.Tensor):
         tensor.fake = fake
         return tensor
 
+    @classmethod
+    def like(cls, func, source):
+        """The same values on the same device; those of a clone are there when it has made it."""
+        plain = source.as_subclass(torch.Tensor)
+        made = plain.detach() if func is torch.Tensor.detach else torch.full_like(plain, torch.nan)
+        result = made.as_subclass(cls)
+        result.place = source.place
+        result.fake = source.fake
+        if func is torch.Tensor.clone:
+            source.fake.current[source.place.index].add(lambda: made.copy_(plain))
+        return result
+
     @property
     def device(self):
         """Not the host, whatever torch would say."""
@@ -41,6 +53,8 @@ class DeviceTensor(torch.Tensor):
             target, source = (arg.as_subclass(torch.Tensor) for arg in args)
             own.fake.current[own.place.index].add(lambda: target.copy_(source))
             return args[0]
+        if func in (torch.Tensor.detach, torch.Tensor.clone):
+            return cls.like(func, *args)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 

@@ -14,11 +14,12 @@ import torch
 
 from hetero_hvd.core.balance.balancer_state import BalanceConfig
 from hetero_hvd.messages import BatchPlan, WorkerId
+from hetero_hvd.messages.identity import RunIdentity
 from hetero_hvd.messages.launch import WorkerIdentity, WorkerLaunch
 from hetero_hvd.worker.comm.horovod import HorovodCollective
 from hetero_hvd.worker.recovery.membership import Report
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
-from hetero_hvd.worker.session.plan_source import LocalPlanner
+from tests.kit.local_planner import LocalPlanner
 
 for kind in (Report, BatchPlan):  # msgspec learns a type at its first use: no two threads at once
     msgspec.msgpack.Decoder(kind)
@@ -203,15 +204,18 @@ def context(hub, rank):
         rendezvous_id=0,
         client=None,
         farewell=None,
+        run=RunIdentity(),
         tell=lambda _: None,
+        payload=lambda: b"",
+        heard=lambda _: None,
         begin=lambda *_: None,
         reset_requested=False,
         stop_requested=False,
         leave_reason=None,
         await_driver=lambda: None,
-        reset_done=lambda: None,
+        reset_done=lambda _: None,
     )
-    context.agreed = lambda rendezvous_id: setattr(context, "rendezvous_id", rendezvous_id)
+    context.agreed = lambda rendezvous_id, _: setattr(context, "rendezvous_id", rendezvous_id)
     return context
 
 

@@ -16,7 +16,10 @@ from turns import run_in_turns
 
 from hetero_hvd import Trainer, UserError
 from hetero_hvd.core.balance.settings import BalanceConfig
-from hetero_hvd.worker.session.plan_source import LocalPlanner, even_plan
+from hetero_hvd.messages import Evaluated
+from hetero_hvd.worker.lead.outbox import Outbox, told_in
+from hetero_hvd.worker.session.plan_source import even_plan
+from tests.kit.local_planner import LocalPlanner
 
 SIZE, BATCH = 17, 8
 """The last step of an epoch has one sample: all workers but one have no part of it."""
@@ -242,8 +245,7 @@ def test_an_evaluation_where_others_do_not_come_is_over_the_whole_set():
     found, told = [], []
 
     def evaluate_and_keep(script):
-        planner = script.trainer._state.context.planner
-        planner.evaluated = told.append
+        script.trainer._state.context.tell = lambda event: keep(told, event)
         result = script.trainer.evaluate(lambda x: {"mean": x.mean()}, DataLoader(X, 4))
         found.append(result["mean"])
 
@@ -263,13 +265,14 @@ def test_an_evaluation_where_others_do_not_come_is_over_the_whole_set():
     assert [event.needs_all for event in told] == [False]
 
 
-class LeaderIdle(LocalPlanner):
-    """Gives rank 0 no part, and notes what each worker's planner is told."""
+def keep(told, event):
+    """Evaluations alone."""
+    if isinstance(event, Evaluated):
+        told.append(event)
 
-    def __init__(self, rank, told):
-        super().__init__(BalanceConfig())
-        self._rank = rank
-        self._told = told
+
+class LeaderIdle(LocalPlanner):
+    """Gives rank 0 no part."""
 
     def joined(self, event):
         """The only plan."""
@@ -278,23 +281,28 @@ class LeaderIdle(LocalPlanner):
     def timed(self, _):
         """Of no interest."""
 
-    def evaluated(self, event):
-        """Note it."""
-        self._told.append((self._rank, event.step, event.needs_all))
 
-    def need_all(self):
-        """Note it."""
-        self._told.append((self._rank, "all"))
+def hear(told, payloads):
+    """Note what each rank has told of its evaluations."""
+    for rank, payload in enumerate(payloads):
+        messages = told_in(payload) if payload else []
+        found = [event for event in messages if isinstance(event, Evaluated)]
+        told += [(rank, event.step, event.needs_all) for event in found]
 
 
 def test_the_leader_without_a_part_loses_no_evaluation(tmp_path, monkeypatch):
-    """The first worker with a part keeps the best state, and rank 0's planner hears the wish."""
+    """The first worker with a part keeps the best state, and rank 0 hears of it by an exchange."""
     settings = {"folder": str(tmp_path), "run": "one", "every_seconds": 0, "best": "-loss"}
     monkeypatch.setenv("HETERO_HVD_LAUNCH", json.dumps({"checkpoints": settings}))
     told = []
 
     def one(context):
-        context.planner = LeaderIdle(context.collective.rank, told)
+        outbox, rank = Outbox(), context.collective.rank
+        context.planner = LeaderIdle(BalanceConfig())
+        context.tell = outbox.put
+        context.payload = outbox.take
+        if rank == 0:
+            context.heard = lambda payloads: hear(told, payloads)
         script = Script(context)
         for _ in script.trainer.epochs(3):
             for (x,) in script.trainer.batches():
@@ -303,6 +311,6 @@ def test_the_leader_without_a_part_loses_no_evaluation(tmp_path, monkeypatch):
                     script.trainer.evaluate(lambda _, step=step: {"loss": step}, DataLoader(X, 4))
 
     run_together(Hub(3), one)
-    assert set(told) == {(1, 2, True), (1, 4, True), (0, "all")}
+    assert told == [(1, 2, True), (1, 4, True)]
     found = [json.loads(path.read_text()) for path in tmp_path.glob("step-*/manifest.json")]
     assert {each["applied_steps"]: each["metrics"] for each in found} == {2: {"loss": 2.0}, 9: {}}

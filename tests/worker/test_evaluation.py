@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hetero_hvd import Trainer
 from hetero_hvd.errors import JobError
+from hetero_hvd.messages import Evaluated
 
 LOADER = DataLoader(TensorDataset(torch.randn(12, 3)), 4)
 
@@ -106,8 +107,8 @@ def test_an_evaluation_is_told_of_the_epoch_that_was_trained_last(monkeypatch):
     """After the loop, when it has ended, and at the head of the next epoch."""
     told = []
     monkeypatch.setattr(
-        "hetero_hvd.worker.session.plan_source.LocalPlanner.evaluated",
-        lambda _, event: told.append(event),
+        "hetero_hvd.worker.session.worker_context.WorkerContext.tell",
+        lambda _, event: told.append(event) if isinstance(event, Evaluated) else None,
     )
     model = nn.Linear(3, 1)
     trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), LOADER)

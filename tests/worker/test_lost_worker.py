@@ -63,7 +63,7 @@ def script(mode, reset_at=None):
         optimizer = torch.optim.SGD([model.counts], lr=1.0)
         trainer = Trainer(model, optimizer, loader, **MODES[mode])
         trainer._state._context = context
-        context.reset_done = lambda: setattr(context, "reset_requested", False)
+        context.reset_done = lambda _workers: setattr(context, "reset_requested", False)
         wanted = [reset_at]
         for _ in trainer.epochs(EPOCHS):
             for (mine,) in trainer.batches():

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from hetero_hvd.supervisor import worker_environment
 
 
@@ -37,11 +39,44 @@ def test_an_error_in_the_sitecustomize_behind_it_is_shown(tmp_path):
     assert "No module named 'no_such_module'" in errors
 
 
-def test_groups_that_the_script_describes_are_its_own(tmp_path):
+OWN_GROUPS = {
+    "a file": "init_method='file://{folder}/store', rank=0, world_size=1",
+    "a store": "store=dist.HashStore(), rank=0, world_size=1",
+    "an address": "rank=0, world_size=1",
+}
+
+
+@pytest.mark.parametrize("name", OWN_GROUPS)
+def test_groups_that_the_script_describes_are_its_own(tmp_path, name):
     """A torch.distributed group with its own store joins nobody else's processes."""
     code = f"""
-import torch.distributed as dist
-dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+import os, torch.distributed as dist
+if {name == "an address"}:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+dist.init_process_group("gloo", {OWN_GROUPS[name].format(folder=tmp_path)})
 print(dist.get_world_size())
 """
     assert run_python(code, python_path=tmp_path) == (0, "1\n", "")
+
+
+REFUSED = {
+    "no address": "dist.init_process_group('gloo', rank=0, world_size=1)",
+    "of torchrun": "dist.init_process_group('gloo', init_method='env://')",
+    "a variable": "import os; os.environ['RANK']",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_needs_torchrun_is_refused_in_one_line(tmp_path, name):
+    """No process alone with all of the data, no traceback of torch's."""
+    code, _, errors = run_python(
+        f"import torch.distributed as dist\n{REFUSED[name]}", python_path=tmp_path
+    )
+    assert (code, errors.count("\n")) == (64, 1)
+    assert "each worker would train alone" in errors
+
+
+def test_another_variable_is_the_scripts_own_affair(tmp_path):
+    """Its traceback is Python's."""
+    code, _, errors = run_python("import os; os.environ['DATA']", python_path=tmp_path)
+    assert (code, "KeyError: 'DATA'" in errors) == (1, True)

@@ -1,4 +1,4 @@
-"""`hetero-hvd stack`: what Prometheus and Grafana need to watch a run."""
+"""`hetero-hvd stack`: what Prometheus, Alertmanager and Grafana need to watch a run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 from hetero_hvd.errors import UserError
 from hetero_hvd.monitoring.files import write_stack
 
-SUMMARY = "write the files with which Prometheus and Grafana watch a run"
+SUMMARY = "write the files with which Prometheus, Alertmanager and Grafana watch a run"
 ADDRESS = re.compile(r"https?://[^\s/]+:\d+/?")
+RECEIVER = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -24,18 +25,29 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--token-file", metavar="FILE", help="with the driver's token for looking")
     command.add_argument("--ca-file", metavar="FILE", help="certificate authority of the driver")
+    command.add_argument(
+        "--alerts-to",
+        metavar="URL",
+        help="where Alertmanager sends alerts as JSON, such as a gateway on its machine; without "
+        "password or token, which belong on no command line (default: its page only)",
+    )
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Write the files and name them."""
     if ADDRESS.fullmatch(arguments.driver) is None:
         raise UserError(f"--driver: found {arguments.driver!r}, must be http[s]://HOST:PORT")
+    if arguments.alerts_to is not None and RECEIVER.fullmatch(arguments.alerts_to) is None:
+        raise UserError(
+            "--alerts-to: must be http[s]://HOST[:PORT][/PATH] without password or token"
+        )
     try:
         files = write_stack(
             arguments.folder,
             driver=arguments.driver,
             token_file=arguments.token_file,
             ca_file=arguments.ca_file,
+            alerts_to=arguments.alerts_to,
         )
     except OSError as error:
         raise UserError(f"{arguments.folder} cannot be written: {error.strerror}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from pathlib import Path
 from shutil import which
@@ -15,11 +14,13 @@ from hetero_hvd.cli.watch.run_argument import HELP as HELP_OF_A_RUN
 from hetero_hvd.cli.watch.run_argument import run_of
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.paths import own_path
+from hetero_hvd.config.value_types import CHECKPOINT_URL, TAG_NAME
+from hetero_hvd.config.variables import RECORD_SETTINGS, RecordConfig, given
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.probes.training_packages import require_training
+from hetero_hvd.run.records.earlier_run import earlier_run, is_url
 
 SUMMARY = "train on all nodes"
-TAG_NAME = re.compile(r"[A-Za-z_]\w{0,62}", re.ASCII)
 USAGE = "%(prog)s [options] -- train.py [arguments]"
 TAKES_SCRIPT = True
 HELP = """\
@@ -35,10 +36,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_nodes_file(command)
     command.add_argument(
         "--resume",
-        type=run_of,
+        type=_run_or_url,
         metavar="RUN",
         help="go on from the newest checkpoint of an earlier run, in its folder unless --output "
-        f"names another: {HELP_OF_A_RUN}",
+        f"names another: {HELP_OF_A_RUN}, or the checkpoint_url that it had",
     )
     command.add_argument("--name", default="", metavar="TEXT", help="what to call this run")
     command.add_argument(
@@ -50,6 +51,20 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="what this run tries, for `hetero-hvd runs --where`; may be given several times",
     )
     add_settings(command)
+
+
+def _run_or_url(text: str) -> Path | str:
+    """The folder of a run, or the URL of checkpoints.
+
+    Raises:
+        argparse.ArgumentTypeError: It is a URL where none can be.
+    """
+    if not is_url(text):
+        return run_of(text)
+    try:
+        return CHECKPOINT_URL.read(text)  # type: ignore[no-any-return] # a text
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be {CHECKPOINT_URL.allowed}") from error
 
 
 def tag(text: str) -> tuple[str, str]:
@@ -74,12 +89,17 @@ def act(arguments: argparse.Namespace) -> int:
     nodes_file = load(arguments)
     check_script(command, nodes_file.current)
     require_training("hetero-hvd run")
-    from hetero_hvd.driver.job import RunLabels, run_job  # noqa: PLC0415 - imports Horovod
+    from hetero_hvd.driver.job import run_job  # noqa: PLC0415 - imports Horovod
+    from hetero_hvd.run.tracking.begin_and_end import RunLabels  # noqa: PLC0415
+
+    resume = None if arguments.resume is None else earlier_run(arguments.resume)
 
     if not arguments.name.isprintable():
         raise UserError(f"--name {arguments.name!r}: must be one line of text")
-    labels = RunLabels(arguments.name, dict(arguments.tag))
-    return run_job(nodes_file, command, resume=arguments.resume, labels=labels)
+    known = RecordConfig(**given(RECORD_SETTINGS, os.environ))
+    tags = dict(map(tag, known.tags)) | dict(arguments.tag)
+    labels = RunLabels(arguments.name or known.name, tags)
+    return run_job(nodes_file, command, resume=resume, labels=labels)
 
 
 def check_script(command: tuple[str, ...], cluster: ClusterConfig) -> None:

@@ -6,7 +6,7 @@ import argparse
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.watch.run_argument import HELP, run_of
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import JobError, UserError
 
 SUMMARY = (
     "tell how runs differ: what was tried, metrics, loss, speed; of reproducible ones the bits"
@@ -27,8 +27,11 @@ def act(arguments: argparse.Namespace) -> int:
     runs = arguments.runs
     if len(runs) == 1:
         raise UserError(f"{runs[0]}: name at least one other run to compare it with")
-    are_recorded = all((run / CATALOGUE).is_file() for run in runs)
-    if are_recorded:
+    recorded = [run for run in runs if (run / CATALOGUE).is_file()]
+    absent = next((run for run in runs if not run.exists()), None)
+    if absent is not None:
+        raise JobError(f"{absent}: No such file or directory; name the {HELP}")
+    if recorded == runs:
         for line in compare_runs(runs):
             show(line)
         if len(runs) > 2 or not all((run / FILE).is_file() for run in runs):  # noqa: PLR2004

@@ -3,58 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
-from hetero_hvd.cli.watch.run_argument import HELP, run_of
-from hetero_hvd.errors import JobError
+from hetero_hvd.cli.watch.run_argument import HELP as RUN_HELP
+from hetero_hvd.cli.watch.run_argument import run_of
 
-SUMMARY = "write a run's records as CSV, Parquet, OpenMetrics, or to TensorBoard, W&B, MLflow"
-FORMATS = ("csv", "parquet", "openmetrics", "tensorboard", "wandb", "mlflow")
-TEXTS = ("csv", "openmetrics")
+SUMMARY = "write a run's figures to a file, a database, TensorBoard, W&B, MLflow or Prometheus"
+HELP = """\
+Write what was measured, evaluated and logged in a run, also along with it.
+
+URL is one of
+  csv:PATH  openmetrics:PATH  influx:PATH     PATH may be - for csv and openmetrics
+  parquet:PATH  tensorboard:FOLDER
+  wandb:PROJECT  mlflow:EXPERIMENT            they go where their own variables say
+  postgresql://USER@HOST/DATABASE             password: PGPASSFILE or PGPASSWORD
+  influx:http://HOST:8086/api/v2/write?...    token: INFLUX_TOKEN
+  redis://HOST:6379/0                         password: REDISCLI_AUTH
+or of another package's kind, which it registers as an entry point of hetero_hvd.sinks."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("run", type=run_of, metavar="RUN", help=HELP)
-    command.add_argument("--format", choices=FORMATS, default="csv", help="default: csv")
+    command.add_argument("run", type=run_of, metavar="RUN", help=RUN_HELP)
+    command.add_argument("--to", default="csv:-", metavar="URL", help="default: csv:-")
     command.add_argument(
-        "--output",
-        type=Path,
-        metavar="PATH",
-        help="file to write (tensorboard: folder); csv and openmetrics: standard output without it",
+        "--follow", action="store_true", help="go on while the run does; ends with it"
     )
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Write it."""
-    kind, run, output = arguments.format, arguments.run, arguments.output
-    if output is None and kind in ("parquet", "tensorboard"):
-        raise JobError(f"--format {kind} needs --output PATH")
-    if kind in TEXTS:
-        from hetero_hvd.run.reports import export  # noqa: PLC0415 - only this command
+    from hetero_hvd.run.sinks.export import export_run, follow_run  # noqa: PLC0415 - only here
 
-        text = export.to_csv(run) if kind == "csv" else export.to_openmetrics(run)
-        _write(text, output)
-    elif kind == "parquet":
-        from hetero_hvd.run.reports.export import to_parquet  # noqa: PLC0415
-
-        to_parquet(run, output)
+    if arguments.follow:
+        follow_run(arguments.run, arguments.to)
     else:
-        from hetero_hvd.run.reports import trackers  # noqa: PLC0415
-
-        if kind == "tensorboard":
-            trackers.to_tensorboard(run, output)
-        else:
-            {"wandb": trackers.to_wandb, "mlflow": trackers.to_mlflow}[kind](run)
+        export_run(arguments.run, arguments.to)
     return 0
-
-
-def _write(text: str, output: Path | None) -> None:
-    if output is None:
-        sys.stdout.write(text)
-        return
-    try:
-        output.write_text(text)
-    except OSError as error:
-        raise JobError(f"{output}: {error.strerror}") from error

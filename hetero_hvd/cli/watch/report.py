@@ -28,17 +28,24 @@ def act(arguments: argparse.Namespace) -> int:
     """Print the report."""
     import msgspec  # noqa: PLC0415 - only this command needs it
 
-    from hetero_hvd.run.records.reader import read_record  # noqa: PLC0415
+    from hetero_hvd.run.records.parts import read_run  # noqa: PLC0415
+    from hetero_hvd.run.reports.costs import costs_of  # noqa: PLC0415
+    from hetero_hvd.run.reports.costs import in_words as costs_in_words  # noqa: PLC0415
     from hetero_hvd.run.reports.facts import facts_of  # noqa: PLC0415
+    from hetero_hvd.run.reports.nccl import in_words as nccl_in_words  # noqa: PLC0415
+    from hetero_hvd.run.reports.nccl import nccl_of  # noqa: PLC0415
     from hetero_hvd.run.reports.phases import in_words, phases_of  # noqa: PLC0415
+    from hetero_hvd.run.reports.quality import curves_of, quality_lines  # noqa: PLC0415
 
     if arguments.html is not None or arguments.plot is not None:
         _draw(arguments.run, html=arguments.html, plot=arguments.plot)
         return 0
-    record = read_record(arguments.run)
-    facts, workers = facts_of(record), phases_of(record)
+    record = read_run(arguments.run)
+    facts, workers, costs = facts_of(record), phases_of(record), costs_of(record)
     if arguments.json:
         content = asdict(facts) | {"phases": list(map(asdict, workers))}
+        content |= {"costs": costs.as_dict(), "nccl": nccl_of(arguments.run)}
+        content |= {"curves": curves_of(record), "achieved": list(quality_lines(record))}
         print(msgspec.json.format(msgspec.json.encode(content)).decode())
         return 0
     speed = facts.samples_per_second
@@ -46,12 +53,14 @@ def act(arguments: argparse.Namespace) -> int:
     labels = [facts.name, *(f"{name}={value}" for name, value in facts.tags.items())]
     if any(labels):
         show(f"  {'  '.join(filter(None, labels))}")
-    for name, value in facts.metrics.items():
-        show(f"  {name} {value:.4g} at the last evaluation")
+    for line in quality_lines(record):
+        show(f"  {line}")
     show(f"  {f'{speed:.0f} samples/s' if speed > 0 else 'speed not measured'}")
     for finding in facts.findings:
         show(f"  {finding}")
-    for line in in_words(workers, record):
+    for line in costs_in_words(costs):
+        show(f"  {line}")
+    for line in (*in_words(workers, record), *nccl_in_words(arguments.run)):
         show(line)
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 LATEST = "latest"
-HELP = f"output folder, its name in runs/, or {LATEST!r}"
+HELP = f"output folder, the folder's name in runs/, or {LATEST!r}"
 
 
 def run_of(text: str, runs: Path = Path("runs")) -> Path:

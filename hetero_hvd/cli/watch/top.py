@@ -7,7 +7,7 @@ import sys
 import time
 
 from hetero_hvd.cli.watch.live_table import table_of
-from hetero_hvd.cli.watch.run_argument import HELP, run_of
+from hetero_hvd.cli.watch.run_argument import HELP, LATEST, run_of
 from hetero_hvd.errors import JobError
 
 SUMMARY = "show who trains, how fast, and who is slow and why"
@@ -18,8 +18,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "run",
         nargs="?",
+        default=LATEST,
         metavar="RUN|URL",
-        help=f"{HELP}, or address of its page (default: the newest in runs/)",
+        help=f"{HELP}, or address of its page (default: {LATEST!r})",
     )
     command.add_argument("--once", action="store_true", help="print one table and leave")
     command.add_argument(
@@ -36,7 +37,7 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.run.web.source import source_of  # noqa: PLC0415 - only this command needs it
 
     run = arguments.run
-    if run is not None and "://" not in run:
+    if "://" not in run:
         run = str(run_of(run))
     source = source_of(run, token_file=arguments.token_file, ca=arguments.ca)
     if sys.stdout.isatty() and not arguments.once:

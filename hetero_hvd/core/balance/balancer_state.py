@@ -135,8 +135,7 @@ class BalancerState:
             reason = f"start: {measured} of {len(known)} workers were measured before"
         else:
             sizes = even_plan(event, grain=max(event.undivided, self._config.grain))
-            each = "each takes what it gets done" if event.shares_vary else "the same share for all"
-            reason = f"start: {each}"
+            reason = f"start: {_why_even(event)}"
         for worker, record in known.items():
             record.reset()
             self._all_known[worker] = record
@@ -171,7 +170,10 @@ class BalancerState:
         self._compare(event, joined, plan)
         decision = replace(self._decide(event, now_seconds), changed=changed)
         sizes = plan.local_batch_sizes
-        if decision.action in {"move", "roll back", "try again"}:
+        if joined.shares_fixed:  # it has followed none; the last batch of an epoch may be smaller
+            measured = (row.local_batch_size for row in event.timings)
+            sizes = tuple(map(max, sizes, measured))
+        elif decision.action in {"move", "roll back", "try again"}:
             sizes = decision.proposed
             self._follow(decision)
         exchange_steps = self._exchange_steps(event, plan)
@@ -367,7 +369,7 @@ class BalancerState:
 
     def _why_unbalanced(self, joined: WorkersJoined) -> str:
         if not joined.follows_plan:
-            return "wait-free rounds follow no plan"
+            return _why_even(joined)
         return "baseline" if self._config.balance else "balancing is off"
 
     def _may_balance(self, joined: WorkersJoined, from_step: int) -> bool:
@@ -410,3 +412,9 @@ class BalancerState:
         if self._joined is None or self._plan is None:
             raise InvariantError("a decision before the first rendezvous")
         return self._joined, self._plan
+
+
+def _why_even(joined: WorkersJoined) -> str:
+    if joined.shares_fixed:
+        return "the script divides its data itself"
+    return "each takes what it gets done" if joined.shares_vary else "the same share for all"

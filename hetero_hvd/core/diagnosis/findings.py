@@ -23,6 +23,7 @@ from hetero_hvd.messages import (
     Cause,
     Finding,
     FindingKind,
+    Sharing,
     SlowBy,
     StepTiming,
     WorkerId,
@@ -85,7 +86,7 @@ def diagnose(
     episodes: Sequence[Episode] = (),
     *,
     longer_rows: Rows | None = None,
-    follows_plan: bool = True,
+    sharing: Sharing = "planned",
 ) -> list[Finding]:
     """Who is or was slow, what binds the run, and what other shares would gain.
 
@@ -93,14 +94,14 @@ def diagnose(
         rows: See `Rows`; measured with the present shares.
         episodes: Of workers that were slower than they should be.
         longer_rows: The same over a longer time with similar shares, to judge what binds the run.
-        follows_plan: Whether there could be other shares.
+        sharing: What decides how much each worker takes.
     """
     slow = [_straggler(episode, rows) for episode in episodes]
     loaded = {worker: row for worker, row in rows.items() if row.local_batch_size > 0}
     long = {w: row for w, row in (longer_rows or loaded).items() if row.local_batch_size > 0}
-    if not follows_plan:
+    if sharing == "varying":
         return [*slow, bound(long), memory_room(loaded)]
-    balance = _imbalance(loaded)
+    balance = _imbalance(loaded, are_fixed=sharing == "fixed")
     if idle := sorted(str(worker) for worker in rows.keys() - loaded.keys()):
         words = f"{balance.words}; no samples for {', '.join(idle)}: it would hold up the others"
         balance = msgspec.structs.replace(balance, words=words)
@@ -341,7 +342,7 @@ def _parts(row: StepTiming, reduction_seconds: float) -> dict[Bound, float]:
     return {kind: max(0.0, value) / row.step_seconds for kind, value in seconds.items()}
 
 
-def _imbalance(rows: Rows) -> Finding:
+def _imbalance(rows: Rows, *, are_fixed: bool) -> Finding:
     times = {worker: row.own_seconds for worker, row in rows.items()}
     is_known = all(row.busy_seconds > 0 and math.isfinite(times[w]) for w, row in rows.items())
     if not times or not is_known:
@@ -355,7 +356,12 @@ def _imbalance(rows: Rows) -> Finding:
         words += about or "all do as much in their time"
         return Finding(kind="imbalance", is_complete=True, words=words, evidence=evidence)
     worker = max(times, key=lambda name: times[name])
-    is_script = rows[worker].other_seconds >= BOUND_RATIO * times[worker]
+    if rows[worker].other_seconds >= BOUND_RATIO * times[worker]:
+        next_step = f"shorten what the script does on {worker} between steps"
+    elif are_fixed:
+        next_step = "train with hetero_hvd.Trainer, which gives each worker what it can do"
+    else:
+        next_step = "let it train longer with balance on, or look at the capacities that limit it"
     return Finding(
         kind="imbalance",
         is_complete=True,
@@ -363,9 +369,7 @@ def _imbalance(rows: Rows) -> Finding:
         words=f"imbalance left: the others wait for {worker}" + (f"; {about}" if about else ""),
         evidence=evidence,
         max_gain_ratio=gain,
-        next_step=f"shorten what the script does on {worker} between steps"
-        if is_script
-        else "let it train longer with balance on, or look at the capacities that limit it",
+        next_step=next_step,
     )
 
 

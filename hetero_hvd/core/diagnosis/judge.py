@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hetero_hvd.core.diagnosis.data_sources import SourceWaits
 from hetero_hvd.core.diagnosis.findings import (
     Episode,
     bound,
@@ -30,6 +31,8 @@ from hetero_hvd.core.step_table import (
 from hetero_hvd.messages import (
     Finding,
     RunEnded,
+    Sharing,
+    SourcesRead,
     StallReported,
     StepTiming,
     StragglerReported,
@@ -63,8 +66,9 @@ class Diagnoser:
 
     def __init__(self) -> None:
         self.step = -1
-        self._follows_plan = True
+        self._sharing: Sharing = "planned"
         self._stall: StallReported | None = None
+        self._sources = SourceWaits()
         self._tables: deque[Rows] = deque(maxlen=WINDOW_EXCHANGES)
         self._steps: deque[int] = deque(maxlen=WINDOW_EXCHANGES)
         self._num_of_plan = 0
@@ -82,6 +86,8 @@ class Diagnoser:
                 self._joined(event)
             case StepTable():
                 self._timed(event)
+            case SourcesRead():
+                self._sources.observe(event)
             case StragglerReported():
                 self._reported(event)
             case StallReported():
@@ -98,10 +104,8 @@ class Diagnoser:
         told = self._whole() if of_whole_run or self._is_over else self._recent()
         stall = [] if self._stall is None else [_stalled(self._stall)]
         rows, longer = self._means(of_plan=True), self._means()
-        found = diagnose(
-            rows, tuple(reversed(told)), longer_rows=longer, follows_plan=self._follows_plan
-        )
-        return (*stall, *found)
+        found = diagnose(rows, tuple(reversed(told)), longer_rows=longer, sharing=self._sharing)
+        return (*stall, *map(self._sources.named, found))
 
     def _recent(self) -> list[Episode]:
         """Those that last, and those that have ended within the window that is judged."""
@@ -160,7 +164,7 @@ class Diagnoser:
         """Topics of which the mean of some exchanges has said something new for some times."""
         changed = set()
         rows, longer = self._means(num_averaged, of_plan=True), self._means(num_averaged)
-        for found in diagnose(rows, longer_rows=longer, follows_plan=self._follows_plan):
+        for found in diagnose(rows, longer_rows=longer, sharing=self._sharing):
             topic, gist = _topic(found), _gist(found)
             seen, count = self._seen.get((topic, num_averaged), (None, 0))
             count = count + 1 if seen == gist else 1
@@ -184,7 +188,7 @@ class Diagnoser:
         self._num_of_plan = min(self._num_of_plan, len(steps))
 
     def _joined(self, event: WorkersJoined) -> None:
-        self._follows_plan = event.follows_plan
+        self._sharing = event.sharing
         self._forget()
         for episode in self._episodes:
             if episode.until_step is None and episode.worker not in event.workers:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from hetero_hvd.core.step_table import Observed, StepTable
+from hetero_hvd.core.view.live_nodes import NodesView, NodeView
 from hetero_hvd.core.view.live_words import event_in_words
+from hetero_hvd.core.view.quality import Quality, QualityView, finite
 from hetero_hvd.messages import (
     STEP_PARTS,
     BatchPlan,
@@ -21,6 +23,8 @@ from hetero_hvd.messages import (
     Finding,
     FindingKind,
     Finished,
+    GuardReported,
+    NodeSampled,
     Ready,
     RunEnded,
     RunStarted,
@@ -35,6 +39,8 @@ from hetero_hvd.messages import (
 
 MAX_EVENTS = 100
 MAX_POINTS = 600
+_FINAL = ("finished", "drained")
+"""States of a worker that the end of its process does not change."""
 
 
 class WorkerView(msgspec.Struct, kw_only=True):
@@ -42,7 +48,8 @@ class WorkerView(msgspec.Struct, kw_only=True):
 
     Attributes:
         name: `node:slot`.
-        state: `starting`, `ready`, `training`, `finished`, `ended` or `quarantined`.
+        state: `starting`, `ready`, `training`, `finished`, `ended`, `quarantined` or
+            `drained`, by the guard.
         share: Samples per step by the newest plan.
         phases: Phase to seconds per step; unmeasured ones are absent.
         step_seconds: Seconds per step.
@@ -102,9 +109,11 @@ class LiveState(msgspec.Struct, kw_only=True):
         epoch: Of that step.
         loss: Of that step.
         samples_per_second: Of the whole job.
+        quality: How good it is.
         verdict: What limits the run, in sentences; see `core.diagnosis.findings`.
         parts: Of a step, in the order of its bars.
         workers: By name.
+        nodes: By name; those that have told what they do now.
         throughput: Points (seconds since 1970, samples per second), oldest first.
         events: (seconds since 1970, words), oldest first.
     """
@@ -115,9 +124,11 @@ class LiveState(msgspec.Struct, kw_only=True):
     epoch: int | None = None
     loss: float | None = None
     samples_per_second: float | None = None
+    quality: QualityView = msgspec.field(default_factory=QualityView)
     verdict: list[str] = msgspec.field(default_factory=list)
     parts: list[PartView] = msgspec.field(default_factory=PARTS.copy)
     workers: list[WorkerView] = msgspec.field(default_factory=list)
+    nodes: list[NodeView] = msgspec.field(default_factory=list)
     throughput: list[tuple[float, float]] = msgspec.field(default_factory=list)
     events: list[tuple[float, str]] = msgspec.field(default_factory=list)
 
@@ -136,7 +147,10 @@ class LiveView:
         self._findings = findings
         self.num_events = 0
         self._state = LiveState()
+        self._quality = Quality()
         self._workers: dict[str, WorkerView] = {}
+        self._nodes = NodesView()
+        self._at_unix_seconds = 0.0
         self._events: deque[tuple[float, str]] = deque(maxlen=MAX_EVENTS)
         self._points: deque[tuple[float, float]] = deque(maxlen=MAX_POINTS)
 
@@ -148,6 +162,8 @@ class LiveView:
             event: What happened.
         """
         self.num_events += 1
+        self._at_unix_seconds = at_unix_seconds
+        self._quality.observe(at_unix_seconds, event)
         if words := event_in_words(event):
             self._events.append((at_unix_seconds, words))
         match event:
@@ -160,14 +176,18 @@ class LiveView:
                     self._worker(worker).share = share
             case StepTable():
                 self._timed(at_unix_seconds, event)
+            case NodeSampled():
+                self._nodes.sampled(at_unix_seconds, event)
             case RunEnded():
                 self._state.state = "ended"
             case _:
-                self._of_one_worker(event)
+                self._of_workers(event)
 
     def state(self) -> LiveState:
         """The run as it stands."""
         self._state.workers = [self._workers[name] for name in sorted(self._workers)]
+        self._state.nodes = self._nodes.at(self._at_unix_seconds)
+        self._state.quality = self._quality.view
         self._state.verdict = _sentences(self._findings())
         self._state.events = list(self._events)
         self._state.throughput = list(self._points)
@@ -176,30 +196,33 @@ class LiveView:
     def _worker(self, worker: WorkerId) -> WorkerView:
         return self._workers.setdefault(str(worker), WorkerView(name=str(worker)))
 
-    def _of_one_worker(self, event: Event) -> None:
+    def _of_workers(self, event: Event) -> None:
         match event:
             case WorkerStarted():
                 view = self._worker(event.worker)
                 view.state = "starting"
                 view.restarts = event.num_restarts
                 view.slow_since_step = view.slow_cause = view.expected_speed_ratio = None
-            case Ready():
+            case Ready() if self._worker(event.worker).state != "training":
                 self._worker(event.worker).state = "ready"
             case Finished():
                 self._worker(event.worker).state = "finished"
-            case WorkerExited() if self._worker(event.worker).state != "finished":
+            case WorkerExited() if self._worker(event.worker).state not in _FINAL:
                 self._worker(event.worker).state = "ended"
             case WorkerQuarantined():
                 self._worker(event.worker).state = "quarantined"
+            case GuardReported() if event.what == "drained":
+                for worker in event.workers:
+                    self._worker(worker).state = "drained"
             case DeviceUsed():
-                ratio = measured(event.utilization_ratio)
+                ratio = finite(event.utilization_ratio)
                 self._worker(event.worker).device_utilization_ratio = ratio
             case StragglerReported():
                 view = self._worker(event.worker)
                 since = event.since_step if event.since_step >= 0 else event.step
                 view.slow_since_step = since if event.is_slow else None
                 view.slow_cause = event.cause
-                view.expected_speed_ratio = measured(event.speed_ratio) if event.is_slow else None
+                view.expected_speed_ratio = finite(event.speed_ratio) if event.is_slow else None
 
     def _joined(self, event: WorkersJoined) -> None:
         self._state.state = "training"
@@ -213,11 +236,11 @@ class LiveView:
         state, event = self._state, table.event
         state.step = event.step
         state.epoch = event.epoch
-        state.loss = measured(event.loss)
+        state.loss = finite(event.loss)
         for worker, row in table.measured.items():
             view = self._worker(worker)
             _measure(view, row)
-            view.lateness_seconds = measured(table.lateness_seconds[worker])
+            view.lateness_seconds = finite(table.lateness_seconds[worker])
         views = [self._worker(worker) for worker in table.workers]
         fastest = max((view.samples_per_second or 0.0 for view in views), default=0.0)
         for view in views:
@@ -225,7 +248,7 @@ class LiveView:
             view.speed_ratio = speed / fastest if speed is not None and fastest > 0 else None
         if table.is_first:
             return
-        state.samples_per_second = measured(table.samples_per_second)
+        state.samples_per_second = finite(table.samples_per_second)
         if state.samples_per_second is not None:
             self._points.append((at_unix_seconds, state.samples_per_second))
 
@@ -238,17 +261,12 @@ def _sentences(findings: Sequence[Finding]) -> list[str]:
     return list(map(str, shown))
 
 
-def measured(value: float) -> float | None:
-    """The value, or None where it was not measured."""
-    return value if math.isfinite(value) else None
-
-
 def _measure(view: WorkerView, row: StepTiming) -> None:
     seconds = {part.name: getattr(row, part.column) for part in STEP_PARTS}
     view.phases = {name: value for name, value in seconds.items() if math.isfinite(value)}
     view.share = row.local_batch_size
-    view.step_seconds = measured(row.step_seconds)
-    view.overlapped_comm_seconds = measured(row.overlapped_comm_seconds)
-    view.memory_bytes = measured(row.memory_bytes)
+    view.step_seconds = finite(row.step_seconds)
+    view.overlapped_comm_seconds = finite(row.overlapped_comm_seconds)
+    view.memory_bytes = finite(row.memory_bytes)
     busy = row.busy_seconds
     view.samples_per_second = row.local_batch_size / busy if busy > 0 else None

@@ -8,6 +8,7 @@ from hetero_hvd.core.diagnosis.stall import stall_in_words
 from hetero_hvd.messages import (
     BatchPlan,
     Crashed,
+    GuardReported,
     OutOfMemory,
     Recovered,
     RunEnded,
@@ -38,7 +39,7 @@ def trace_in_words(event: TraceWritten) -> str:
     return f"{event.worker} has recorded {steps} ({event.kind}): {place}{problem}"
 
 
-def event_in_words(event: object) -> str | None:  # noqa: C901, PLR0911 - one line for each kind
+def event_in_words(event: object) -> str | None:  # noqa: C901, PLR0911, PLR0912 - one line each
     """A line for people; None for what is of no interest by itself."""
     match event:
         case WorkerStarted() if event.num_restarts:
@@ -66,6 +67,8 @@ def event_in_words(event: object) -> str | None:  # noqa: C901, PLR0911 - one li
             return f"{event.worker} {event.words}"
         case WorkerQuarantined():
             return f"{event.worker} is given up: {event.reason}"
+        case GuardReported():
+            return f"guard: {event.words}"
         case RunEnded():
             return f"ended: {event.reason}"
     return None

@@ -38,6 +38,7 @@ class MetricName:
 RUN = (
     MetricName("run_info", "gauge", "Always 1; `run` is the name of the run's folder.", ("run",)),
     MetricName("run_active", "gauge", "1 while the run lasts, 0 when it has ended."),
+    MetricName("run_state", "gauge", "1 for the state of the run, 0 for the others.", ("state",)),
     MetricName("run_exit_code", "gauge", "With which the run has ended; absent before."),
     MetricName("world_size", "gauge", "Workers that train together."),
     MetricName("rendezvous_id", "gauge", "Version of the membership; changes at each reset."),
@@ -94,6 +95,13 @@ RUN = (
     ),
     MetricName("stragglers", "gauge", "Workers slower than they should be.", ("cause",)),
     MetricName("balancer_decisions", "counter", "Decisions of the balancer.", ("action",)),
+    MetricName("guard_episodes", "counter", "Times that a device began to ail.", ("reason",)),
+    MetricName("guard_drained_devices", "gauge", "Whose workers the guard has let go for now."),
+    MetricName(
+        "guard_refused_devices",
+        "gauge",
+        "Whose workers should go, and stay: too few would be left, or too many would be away.",
+    ),
     MetricName(
         "planned_gain_ratio", "gauge", "Step time that the last judged plan would save, 0 to 1."
     ),
@@ -104,7 +112,28 @@ RUN = (
         "Steps under way after a step, with a staleness bound; one observation, a mean, for each "
         "worker and exchange.",
     ),
+    MetricName(
+        "data_source_wait_seconds",
+        "counter",
+        "Waits for data, all workers together, by the source that they were for.",
+        ("source",),
+    ),
+    MetricName(
+        "data_source_bytes", "counter", "Read from a source of data by all workers.", ("source",)
+    ),
     MetricName("last_step_timestamp_seconds", "gauge", "When the last step was heard of."),
+    MetricName("loss", "gauge", "Mean over the batch of the last step; absent where it is NaN."),
+    MetricName("epoch", "gauge", "Under way, from 0."),
+    MetricName(
+        "remaining_seconds",
+        "gauge",
+        "Until the last epoch is done, at the pace of late; 0 at the end.",
+    ),
+    MetricName("learning_rate", "gauge", "Of a group of parameters; one if alike.", ("group",)),
+    MetricName("evaluation", "gauge", "Newest result over a whole held-out set.", ("metric",)),
+    MetricName("logged", "gauge", "Newest value that the script has logged.", ("name",)),
+    MetricName("checkpoint_step", "gauge", "Applied steps of the newest checkpoint."),
+    MetricName("best_checkpoint_step", "gauge", "Of the best one by the metric the job names."),
 )
 WORKER = (
     MetricName("worker_rank", "gauge", "Rank in the present rendezvous.", ("worker",)),
@@ -128,80 +157,3 @@ WORKER = (
         "worker_memory_headroom_ratio", "gauge", "1 - peak memory / what it can have.", ("worker",)
     ),
 )
-NODE = (
-    MetricName("node_cpu_seconds", "counter", "Time of all CPUs.", ("mode",)),
-    MetricName("node_network_bytes", "counter", "Bytes, without loopback.", ("direction",)),
-    MetricName("node_disk_bytes", "counter", "Bytes of all disks.", ("direction",)),
-    MetricName("agent_collect_duration_seconds", "gauge", "Time that this collection took."),
-    MetricName(
-        "agent_collect_errors", "counter", "Collections that failed, by source.", ("source",)
-    ),
-)
-DEVICE = (
-    MetricName("device_info", "gauge", "Always 1.", ("device_uuid", "model")),
-    MetricName(
-        "device_utilization_ratio", "gauge", "Part of the time a kernel ran.", ("device_uuid",)
-    ),
-    MetricName("device_memory_used_bytes", "gauge", "By all processes.", ("device_uuid",)),
-    MetricName("device_memory_total_bytes", "gauge", "All of its memory.", ("device_uuid",)),
-    MetricName("device_temperature_celsius", "gauge", "Of the chip.", ("device_uuid",)),
-    MetricName("device_power_watts", "gauge", "Drawn by the board.", ("device_uuid",)),
-    MetricName("device_energy_joules", "counter", "Since the driver is loaded.", ("device_uuid",)),
-    MetricName("device_clock_hertz", "gauge", "Of the multiprocessors.", ("device_uuid",)),
-    MetricName(
-        "device_throttled_seconds",
-        "counter",
-        "Time for which the clock was held down.",
-        ("device_uuid", "reason"),
-    ),
-    MetricName(
-        "device_pcie_bytes_per_second", "gauge", "Over 20 ms.", ("device_uuid", "direction")
-    ),
-    MetricName("device_nvlink_bytes", "counter", "Of all links.", ("device_uuid", "direction")),
-    MetricName(
-        "device_errors", "counter", "Of memory (ECC) and PCIe replays.", ("device_uuid", "kind")
-    ),
-)
-
-HEAD = """# Metrics
-
-Made from `hetero_hvd/core/view/metric_names.py`; a test compares the two. What is unknown is
-absent, never zero.
-
-The driver serves `/metrics` and `/sd` (targets for Prometheus) on the address that it prints at
-the start; `http_port` fixes the port. TLS and the token are those of the live page. A machine's
-own metrics: `python -m hetero_hvd.probes.machine.node_metrics --node NAME --port PORT`. It tells of
-NVIDIA GPUs too, unless dcgm-exporter does: with `--devices auto` (the default) it leaves them
-alone as long as something listens on this machine's port 9400; `--devices always` and `--devices
-never` decide. A GPU costs 40 ms a scrape, for PCIe is measured that long. What it cannot ask is
-counted under `agent_collect_errors_total{source="device"}`.
-
-`hetero-hvd stack DIR --driver http://HOST:PORT` writes prometheus.yml, rules with alerts, and
-Grafana provisioning with four dashboards: cluster, run, worker, collectives. `/sd` lists
-the nodes whose [agent](../guide/discovery.md) serves metrics; add other exporters to
-prometheus.yml.
-
-Each run has its own `run_id`: the name of its folder and eight random digits. The exporter puts it
-on all series of the run, so `/sd` attaches nothing. At the end of a run the driver waits for one
-more scrape, if somebody has scraped regularly: then `run_active` is 0. A series of it that stops at
-1 belongs to a driver that was killed or cannot be reached, and `HeteroHvdDriverLost` fires.
-"""
-
-
-def reference() -> str:
-    """The page docs/reference/metrics.md."""
-    parts = [
-        HEAD,
-        _table("Run and workers, from the driver (label `run_id` on all)", (*RUN, *WORKER)),
-        _table("Machine, from a node's exporter (label `node` on all)", NODE),
-        _table("GPUs, from a node's exporter (label `node` on all)", DEVICE),
-    ]
-    return "\n".join(parts)
-
-
-def _table(title: str, names: tuple[MetricName, ...]) -> str:
-    lines = [f"## {title}", "", "| name | type | labels | meaning |", "|---|---|---|---|"]
-    for entry in names:
-        labels = ", ".join(f"`{label}`" for label in entry.labels)
-        lines.append(f"| `{entry.exported}` | {entry.kind} | {labels} | {entry.doc} |")
-    return "\n".join(lines) + "\n"

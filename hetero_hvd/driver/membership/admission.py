@@ -61,13 +61,21 @@ class Admission:
         """A worker has said what its clock shows."""
         self._clocks.told(slot.host, slot.worker, answer)
 
-    def check_start(self) -> None:
+    def check_start(self) -> bool:
         """Before the workers that are ready become members.
+
+        Returns:
+            Whether all of them may; else some are refused just now, for their data.
 
         Raises:
             JobError: They cannot train together.
         """
         self._compatibility.check_start(self._slots.all)
+        apart = self._compatibility.other_data(self._slots.all)
+        for slot in list(self._slots.all):
+            if slot.worker in apart:
+                self._slots.refuse(slot, apart[slot.worker])
+        return not apart
 
     def look(self) -> None:
         """Ask for the time again, now and then. Call it often."""

@@ -1,18 +1,19 @@
-"""Whether the workers' software fits together: one table before the job starts."""
+"""Whether the workers' software and data fit together, before any of them trains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from hetero_hvd.core.data.file_sets import differing
 from hetero_hvd.core.versions import Mismatch, compare, table
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import Ready, WorkerId
+from hetero_hvd.messages import FileSet, Ready, WorkerId
 
 
 class Compatibility:
-    """Compares what ready workers say of their software.
+    """Compares what ready workers say of their software and their data.
 
     Args:
         console: Is told each mismatch once.
@@ -37,6 +38,10 @@ class Compatibility:
             for line in ("the nodes' software differs:", *table(facts), *map(str, mismatches)):
                 self._console.say(line)
 
+    def other_data(self, slots: Iterable[Slot]) -> dict[WorkerId, str]:
+        """Which of the ready workers have other files than most, and in what they differ."""
+        return differing(_data(slots))
+
     def why_not(self, worker: WorkerId, ready: Ready, others: Iterable[Slot]) -> str | None:
         """Why a worker cannot join those who are ready; None if it can.
 
@@ -46,6 +51,8 @@ class Compatibility:
         fatal = [mismatch for mismatch in mismatches if mismatch.is_fatal]
         if fatal:
             return str(fatal[0])
+        if apart := differing({worker: ready.data}, _data(others)):
+            return apart[worker]
         for mismatch in self._news(mismatches):
             self._console.say(str(mismatch))
         return None
@@ -58,3 +65,7 @@ class Compatibility:
 
 def _facts(slots: Iterable[Slot]) -> Mapping[WorkerId, Mapping[str, str]]:
     return {slot.worker: slot.ready.versions for slot in slots if slot.ready is not None}
+
+
+def _data(slots: Iterable[Slot]) -> Mapping[WorkerId, tuple[FileSet, ...]]:
+    return {slot.worker: slot.ready.data for slot in slots if slot.ready is not None}

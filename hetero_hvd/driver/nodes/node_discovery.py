@@ -15,11 +15,11 @@ from hetero_hvd.config.launchers import AGENT
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.discovery.advert import Advert, Verifier
 from hetero_hvd.discovery.listener import AdvertListener
-from hetero_hvd.discovery.machine import machine_identity
 from hetero_hvd.discovery.registry import NodeRegistry
 from hetero_hvd.discovery.words import in_words
 from hetero_hvd.driver.nodes.host_resolver import HostResolver
 from hetero_hvd.errors import JobError
+from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.security.cluster_key import read_key
 
 logger = logging.getLogger(__name__)

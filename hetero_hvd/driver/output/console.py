@@ -1,7 +1,7 @@
 """What the workers print: prefixed on the driver's standard output, and kept in files.
 
 No worker ever waits for a slow terminal: a thread writes, its queue is bounded, and what does not
-fit is dropped and counted. The files are complete.
+fit is dropped and counted. The files have all of it, up to their limit.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import TextIO
 
 from hetero_hvd.core.printable import printable
-from hetero_hvd.driver.output.pulse import Look, Pulse, SignFilter
+from hetero_hvd.driver.output.pulse import Look, Pulse
+from hetero_hvd.driver.output.signs import SignFilter
 from hetero_hvd.driver.output.split_lines import LineSplitter
 from hetero_hvd.kept_file import KeptFile
 
 MAX_QUEUED_LINES = 10_000
 TAIL_LINES = 40
+MAX_SAMPLES = 4
+MAX_LOG_BYTES = 32 * 2**20
+"""Of a log file; what came before it is kept up to as much again."""
 
 AsJson = Callable[[bytes], tuple[bytes, str]]
 
@@ -92,6 +96,7 @@ class WorkerOutput:
         tail: The last lines, for the report of a worker that did not start.
         is_shown: Whether lines go to the console as well as to the file.
         pulse: What the supervisor has told of the running process.
+        samples: What it has told of the node, and nobody has taken yet, oldest first.
 
     Args:
         console: Where to show lines.
@@ -113,15 +118,17 @@ class WorkerOutput:
         self._lines = LineSplitter(self._show)
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = KeptFile(path, self._say).touch()
+        self._file = KeptFile(path, self._say, max_bytes=MAX_LOG_BYTES).touch()
         self._signs = SignFilter()
         self.pulse = Pulse()
+        self.samples: deque[bytes] = deque(maxlen=MAX_SAMPLES)
 
     def feed(self, data: bytes) -> None:
         """Take in what a process has written."""
         data, signs = self._signs.feed(data)
         now_seconds = time.monotonic()
-        for state, own_seconds, all_seconds in signs:
+        self.samples.extend(signs.samples)
+        for state, own_seconds, all_seconds in signs.looks:
             self.pulse.told(
                 Look(
                     at_seconds=now_seconds,

@@ -13,6 +13,7 @@ import msgspec
 
 from hetero_hvd.core.printable import printable
 from hetero_hvd.core.view.live_words import event_in_words
+from hetero_hvd.driver.output.console import MAX_LOG_BYTES
 from hetero_hvd.kept_file import KeptFile
 from hetero_hvd.messages import LOG_MARK, LogRecord, StepsTimed, WorkerId, WorkersJoined
 
@@ -115,7 +116,7 @@ class _Handler(logging.Handler):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._file = KeptFile(path, _say).touch()
+        self._file = KeptFile(path, _say, max_bytes=MAX_LOG_BYTES).touch()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Called by logging, for one record at a time."""

@@ -6,12 +6,8 @@ supervisor is another process, and tells when asked: its answer is a sign in the
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from dataclasses import dataclass
-
-SIGN = re.compile(rb"\x01hetero-hvd:(.) ([\d.]+) ([\d.]+)\x01")
-MAX_SIGN_BYTES = 80
 
 ASK_SECONDS = 0.5
 """Between two questions."""
@@ -76,28 +72,3 @@ class Pulse:
 
     def _fresh(self, now_seconds: float) -> list[Look]:
         return [look for look in self._looks if look.at_seconds > now_seconds - FRESH_SECONDS]
-
-
-class SignFilter:
-    """Takes the answers out of a worker's output, wherever it was cut."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> tuple[bytes, list[tuple[str, float, float]]]:
-        """The output without the answers in the next piece, and these."""
-        data = self._rest + data
-        found = [
-            (match[1].decode(errors="replace"), float(match[2]), float(match[3]))
-            for match in SIGN.finditer(data)
-        ]
-        data = SIGN.sub(b"", data)
-        start = data.rfind(b"\x01")
-        is_cut = start >= 0 and len(data) - start < MAX_SIGN_BYTES
-        self._rest = data[start:] if is_cut else b""
-        return (data[:start] if is_cut else data), found
-
-    def flush(self) -> bytes:
-        """What was kept back."""
-        rest, self._rest = self._rest, b""
-        return rest

@@ -28,6 +28,7 @@ from hetero_hvd.messages.launch import (
     WorkerLaunch,
 )
 from hetero_hvd.probes import horovod_build as horovod_notice
+from hetero_hvd.run.records.earlier_run import CHECKPOINTS, EarlierRun
 
 TRACES_FOLDER = "traces"
 SLEEPS = "timeline-writer-sleeps"
@@ -44,7 +45,7 @@ class WorkerLauncher:
         credentials: The job's secrets.
         endpoints: Where the nodes reach the driver.
         output: Folder of the run; the workers keep their checkpoints there.
-        resume: Folder of an earlier run to go on from.
+        resume: The run to go on from; None: there is none.
     """
 
     def __init__(
@@ -55,10 +56,11 @@ class WorkerLauncher:
         endpoints: Endpoints,
         *,
         output: Path,
-        resume: Path | None,
+        resume: EarlierRun | None,
     ) -> None:
         job = config.job
         self._command = command
+        self._run = output.name
         user, machine = _user(), socket.gethostname()
         self._job = f"{output.name[:40]} (process {os.getpid()} of {user[:20]}@{machine[:30]})"
         self._endpoints = endpoints
@@ -87,7 +89,9 @@ class WorkerLauncher:
         driver = (endpoint.address, endpoint.channel_port)
         launch = msgspec.structs.replace(
             self._launch,
-            identity=WorkerIdentity(worker=slot.worker, host=slot.host, driver=driver),
+            identity=WorkerIdentity(
+                worker=slot.worker, host=slot.host, driver=driver, run=self._run
+            ),
             max_micro_batch=slot.memory.limit,
         )
         environment = self._environment | {WORKER_VARIABLE: str(slot.worker)}
@@ -109,17 +113,19 @@ def _followed(job: JobConfig) -> JobSettings:
     return msgspec.convert(found | {"mode": job.training_mode}, JobSettings)
 
 
-def _checkpoints(job: JobConfig, output: Path, resume: Path | None) -> CheckpointSettings | None:
+def _checkpoints(
+    job: JobConfig, output: Path, resume: EarlierRun | None
+) -> CheckpointSettings | None:
     """Where the job keeps the state of its training; None: it does not."""
     if not (job.checkpoint_seconds or job.checkpoint_best or resume):
         return None
     return CheckpointSettings(
-        folder=str(output.absolute() / "checkpoints"),
+        folder=job.checkpoint_url or str(output.absolute() / CHECKPOINTS),
         run=secrets.token_hex(4),
         every_seconds=job.checkpoint_seconds,
         keep=job.checkpoint_keep,
         best=job.checkpoint_best or "",
-        resume=str(resume.absolute() / "checkpoints") if resume else "",
+        resume=resume.checkpoints if resume is not None else "",
         cpu_capability=cpu_capability.chosen(job.cpu_capability) or "native"
         if job.training_mode == "reproducible"
         else "",

@@ -85,6 +85,7 @@ class WorkerPool:
         self._incarnations: Counter[WorkerId] = Counter()
         self._restarts = Restarts(0)
         self.quarantined: dict[WorkerId, tuple[NodeConfig, str]] = {}
+        self._withdrawn: set[WorkerId] = set()
         self._available: tuple[str, ...] = ()
         self._held: tuple[Slot, ...] = ()
 
@@ -189,6 +190,8 @@ class WorkerPool:
     def drain(self, target: str) -> str:
         """Let the workers of a node or of one slot go, after the step under way, for good.
 
+        Who is withdrawn at that time is not readmitted any more.
+
         Args:
             target: `NODE` or `NODE:SLOT`.
 
@@ -203,20 +206,50 @@ class WorkerPool:
             for slot in self._tasks
             if slot.is_wanted and target in (slot.worker.node, str(slot.worker))
         ]
-        if not found:
+        away = [
+            worker
+            for worker in self._withdrawn & self.quarantined.keys()
+            if target in (worker.node, str(worker))
+        ]
+        if not found and not away:
             names = ", ".join(str(slot.worker) for slot in self._tasks if slot.is_wanted)
             raise UserError(f"{target!r}: no such node or worker; there are: {names}")
+        for worker in away:
+            self._quarantine(worker, self.quarantined[worker][0], "drained")
         for slot in found:
-            self._quarantine(slot, "drained")
+            self._quarantine(slot.worker, slot.node, "drained")
             self._release(slot, "is drained")
         self._released()
+        if not found:
+            return f"{', '.join(map(str, sorted(away)))} is away already, and stays so"
         is_held = any(slot in self._held for slot in found)
         when = "when others have taken over" if is_held else "after the step under way"
         return f"{', '.join(str(slot.worker) for slot in found)} leaves {when}"
 
+    def withdraw(self, found: Iterable[Slot], reason: str) -> None:
+        """Let these workers go, after the step under way, until they are readmitted.
+
+        As after a drain, an entry of nodes.yaml that was changed is worth a new try.
+        """
+        for slot in found:
+            self.quarantined[slot.worker] = (slot.node, reason)
+            self._withdrawn.add(slot.worker)
+            self._release(slot, "is drained by the guard")
+        self._released()
+
+    def is_withdrawn(self, worker: WorkerId) -> bool:
+        """Whether it is away until it is readmitted, and for no other reason."""
+        return worker in self._withdrawn and worker in self.quarantined
+
+    def readmit(self, workers: Iterable[WorkerId]) -> None:
+        """Start these again, as far as they are withdrawn and nodes.yaml still has them."""
+        for worker in filter(self.is_withdrawn, workers):
+            del self.quarantined[worker]
+        self._follow()
+
     def refuse(self, slot: Slot, reason: str) -> None:
         """Let a worker go that does not fit; an entry that was changed is worth a new try."""
-        self._quarantine(slot, reason)
+        self._quarantine(slot.worker, slot.node, reason)
         self._release(slot, f"is refused ({reason})")
         self.changed()
 
@@ -345,7 +378,7 @@ class WorkerPool:
             )
         if isinstance(verdict, float):
             return verdict
-        self._quarantine(slot, verdict)
+        self._quarantine(slot.worker, slot.node, verdict)
         self._console.say(
             f"{slot.worker} is given up after {slot.num_restarts} restarts: {verdict}; "
             "it is tried again when its entry in nodes.yaml changes"
@@ -378,9 +411,10 @@ class WorkerPool:
         self.changed()
         return code or EXIT_FAILED * is_lost
 
-    def _quarantine(self, slot: Slot, reason: str) -> None:
-        self.quarantined[slot.worker] = (slot.node, reason)
-        self._bus.publish(WorkerQuarantined(worker=slot.worker, reason=reason))
+    def _quarantine(self, worker: WorkerId, node: NodeConfig, reason: str) -> None:
+        self._withdrawn.discard(worker)
+        self.quarantined[worker] = (node, reason)
+        self._bus.publish(WorkerQuarantined(worker=worker, reason=reason))
 
     def changed(self) -> None:
         """Tell whom Horovod may count on now."""

@@ -83,10 +83,13 @@ class GpuSample:
         power_watts: Drawn by the board.
         energy_joules: Counter.
         clock_hertz: Of the multiprocessors.
+        memory_clock_hertz: Of its memory.
+        throttle_reasons: Why the clock is held down now, see `nvml.CLOCK_REASONS`.
         throttled_seconds: Reason to how long it held the clock down; counters.
         pcie_bytes_per_second: `receive` and `transmit`, over 20 ms.
         nvlink_bytes: `receive` and `transmit` over all links; counters.
         errors: `ecc_corrected` and `ecc_uncorrected`, in the board's life, and `pcie_replay`.
+        processes: Number of each process that computes on it, and what it uses of its memory.
         problems: What could not be asked, `function: reason`.
     """
 
@@ -100,10 +103,13 @@ class GpuSample:
     power_watts: float | None
     energy_joules: float | None
     clock_hertz: float | None
+    memory_clock_hertz: float | None
+    throttle_reasons: tuple[str, ...]
     throttled_seconds: dict[str, float]
     pcie_bytes_per_second: dict[str, float]
     nvlink_bytes: dict[str, float]
     errors: dict[str, float]
+    processes: dict[int, int | None]
     problems: tuple[str, ...]
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from hetero_hvd.probes.gpu.device_watch import DeviceWatch, WatchedDevice
 from hetero_hvd.probes.gpu.gpu_records import GpuReport, GpuSample, GpuSurvey, MigDevice
 
 KIB = 1024
@@ -114,27 +115,57 @@ def devices() -> list[GpuReport]:
     return list(survey().gpus)
 
 
-def sample(on_failure: Callable[[str], None] = lambda _: None) -> list[GpuSample]:
-    """What the GPUs do now, by index. Takes 40 ms for each: NVML measures PCIe so long.
+class GpuWatch:
+    """Asks all GPUs again and again; the library stays open from one time to the next.
 
-    Args:
-        on_failure: Called with the reason for each device, or for NVML as a whole, that cannot be
-            asked; not where there is no driver.
+    A library that fails as a whole is closed, and opened anew the next time: its driver may have
+    been loaded again.
     """
-    try:
-        with _library() as nvml:
-            samples = []
-            for index in range(nvml.nvmlDeviceGetCount()):
-                try:
-                    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                    samples.append(_sample(index, _Device(nvml, handle)))
-                except nvml.NVMLError as error:
-                    on_failure(f"GPU {index}: {error}")
-            return samples
-    except _UnavailableError as error:
-        if error.problem is not None:
-            on_failure(error.problem)
-        return []
+
+    def __init__(self) -> None:
+        self._opened = ExitStack()
+        self._nvml: Any = None
+        self._watch: DeviceWatch | None = None
+
+    def take(self) -> tuple[list[tuple[GpuSample, WatchedDevice]], list[str]]:
+        """What the GPUs do now, by index. Takes 40 ms for each: NVML measures PCIe so long.
+
+        Returns:
+            The samples, each with what only a watch can tell, and why others are missing; nothing
+            where there is no driver.
+        """
+        try:
+            if self._nvml is None:
+                self._nvml = self._opened.enter_context(_library())
+                self._watch = DeviceWatch(self._nvml)
+            return self._take(self._nvml)
+        except _UnavailableError as error:
+            self.close()
+            return [], [] if error.problem is None else [error.problem]
+
+    def close(self) -> None:
+        """Close the library."""
+        self._nvml = self._watch = None
+        opened, self._opened = self._opened, ExitStack()
+        opened.close()
+
+    def _take(self, nvml: Any) -> tuple[list[tuple[GpuSample, WatchedDevice]], list[str]]:  # noqa: ANN401
+        samples, problems = [], []
+        try:
+            count = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError as error:
+            raise _UnavailableError(f"NVML: {error}") from error
+        for index in range(count):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                found = _sample(index, _Device(nvml, handle))
+            except nvml.NVMLError as error:  # fallen off the bus: the others are still there
+                problems.append(f"GPU {index}: {error}")
+                continue
+            assert self._watch is not None  # noqa: S101 - it is there as long as the library
+            samples.append((found, self._watch.look(found.uuid, handle)))
+            problems += [f"GPU {index}: {problem}" for problem in found.problems]
+        return samples, problems
 
 
 @contextmanager
@@ -187,7 +218,7 @@ def _library() -> Iterator[Any]:
 def _report(index: int, device: _Device) -> GpuReport:
     ask, nvml, mega = device.ask, device.nvml, 1e6
     capability = ask("GetCudaComputeCapability")
-    reasons = ask("GetCurrentClocksThrottleReasons")
+    reasons = _throttle_reasons(device)
     return GpuReport(
         index=index,
         name=str(nvml.nvmlDeviceGetName(device.handle)),
@@ -206,12 +237,17 @@ def _report(index: int, device: _Device) -> GpuReport:
         memory_clock_hertz=device.scaled(mega, "GetClockInfo", nvml.NVML_CLOCK_MEM),
         power_limit_watts=device.scaled(1e-3, "GetEnforcedPowerLimit"),
         default_power_limit_watts=device.scaled(1e-3, "GetPowerManagementDefaultLimit"),
-        throttle_reasons=None
-        if reasons is None
-        else tuple(word for bit, word in CLOCK_REASONS.items() if reasons & bit),
+        throttle_reasons=reasons,
         is_ecc=device.yes("GetEccMode"),
         problems=tuple(device.problems),
     )
+
+
+def _throttle_reasons(device: _Device) -> tuple[str, ...] | None:
+    bits = device.ask("GetCurrentClocksThrottleReasons")
+    if bits is None:
+        return None
+    return tuple(word for bit, word in CLOCK_REASONS.items() if bits & bit)
 
 
 def _mig_devices(device: _Device) -> Iterator[MigDevice]:
@@ -259,12 +295,25 @@ def _sample(index: int, device: _Device) -> GpuSample:
         power_watts=device.scaled(1e-3, "GetPowerUsage"),
         energy_joules=device.scaled(1e-3, "GetTotalEnergyConsumption"),
         clock_hertz=device.scaled(1e6, "GetClockInfo", nvml.NVML_CLOCK_SM),
+        memory_clock_hertz=device.scaled(1e6, "GetClockInfo", nvml.NVML_CLOCK_MEM),
+        throttle_reasons=_throttle_reasons(device) or (),
         throttled_seconds={r: ns * 1e-9 for r, ns in throttled.items() if ns is not None},
         pcie_bytes_per_second=_known(pcie),
         nvlink_bytes=_nvlink_bytes(device),
         errors=_known(_errors(device)),
+        processes=_processes(device),
         problems=tuple(device.problems),
     )
+
+
+def _processes(device: _Device) -> dict[int, int | None]:
+    found: dict[int, int | None] = {}
+    for kind in ("Graphics", "Compute"):
+        # The third version came with driver 510, the second one with 470.
+        newest = device.ask(f"Get{kind}RunningProcesses_v3")
+        told = device.ask(f"Get{kind}RunningProcesses_v2") if newest is None else newest
+        found |= {process.pid: process.usedGpuMemory for process in told or ()}
+    return found
 
 
 def _nvlink_bytes(device: _Device) -> dict[str, float]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import heapq
+import math
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, NamedTuple
 
 import msgspec
 
+from hetero_hvd.core.cost import meters
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import Event, WorkersJoined, event_from_json
+from hetero_hvd.messages import Event, Logged, RunStarted, event_from_json
+from hetero_hvd.run.records import logged, samples
 from hetero_hvd.run.records.rollup import COLUMNS
-from hetero_hvd.run.records.timings import read_timings
 from hetero_hvd.run.records.writer import FILE
 
 MAX_ROW_SECONDS = 10.0
@@ -27,24 +28,58 @@ STEPS_PER_LOOK = 100_000
 MAX_VALUE_BYTES = 256 * 2**20
 
 
+class Bookmark(NamedTuple):
+    """How far a record was read.
+
+    Attributes:
+        event: Number of the last event.
+        logged: Number of the last logged value.
+        rollup: Time of the last interval.
+        sample: Time of the last interval of a node's samples.
+    """
+
+    event: int = 0
+    logged: int = 0
+    rollup: float = -math.inf
+    sample: float = -math.inf
+
+
+START = Bookmark()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """What was written of a run.
 
     Attributes:
-        events: (seconds since 1970, event) in order, without the timings.
+        events: (seconds since 1970, event) in order, without the timings and what was logged.
         rollups: Column to value, one per worker and interval; phases are sums of seconds.
+        samples: Column to value, one per node or GPU and interval, as far as they were asked for,
+            see `samples.COLUMNS`; empty in a run of an earlier version.
+        logged: (seconds since 1970, what was logged) in order.
+        mark: Up to here.
     """
 
     events: tuple[tuple[float, Event], ...]
     rollups: tuple[dict[str, Any], ...]
+    samples: tuple[dict[str, Any], ...] = ()
+    logged: tuple[tuple[float, Logged], ...] = ()
+    mark: Bookmark = START
 
 
-def read_record(folder: Path) -> Record:
+def read_record(
+    folder: Path, since: Bookmark = START, *, sampled: Sequence[str] = meters.COLUMNS
+) -> Record:
     """All that is committed now.
 
     The file may come from anywhere: it is read only as far as it has the form that `writer` gives
     it, so no text in it is run as a query.
+
+    Args:
+        folder: Of the run.
+        since: What was read already is left out; an interval that was read may have grown.
+        sampled: Columns of the samples that are asked for: a week's are large, and most readers
+            want to know no more of them than the energy.
 
     Raises:
         JobError: There is no catalogue, or it is not one.
@@ -61,12 +96,49 @@ def read_record(folder: Path) -> Record:
                 return Record(events=(), rollups=())  # killed before its first transaction
             for table in ("events", "rollups"):
                 _check_plain(connection, table)
-            rows = _rows(connection, "SELECT at_unix_seconds, body FROM events ORDER BY id")
-            events = tuple(_event(row) for row in rows)
-            rollups = tuple(_rollups(connection))
+            asked = "SELECT id, at_unix_seconds, body FROM events WHERE id > ? ORDER BY id"
+            found = list(_rows(connection, asked, since.event))
+            rollups = tuple(_rollups(connection, since.rollup))
+            values = list(_logged(connection, since.logged))
+            of_nodes = tuple(_samples(connection, since.sample, sampled))
+            return Record(
+                events=tuple(map(_event, found)),
+                rollups=rollups,
+                samples=of_nodes,
+                logged=tuple(logged.events_of(values)),
+                mark=Bookmark(
+                    event=found[-1]["id"] if found else since.event,
+                    logged=values[-1]["id"] if values else since.logged,
+                    rollup=rollups[-1]["at_unix_seconds"] if rollups else since.rollup,
+                    sample=of_nodes[-1]["at_unix_seconds"] if of_nodes else since.sample,
+                ),
+            )
     except (sqlite3.Error, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise JobError(f"{path} cannot be read: {error}") from error
-    return Record(events=events, rollups=rollups)
+
+
+def run_id_of(folder: Path) -> str:
+    """Id of the newest run that is recorded in a folder; empty where there is none."""
+    path = folder / FILE
+    if not path.is_file():
+        return ""
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA query_only=ON")
+            connection.execute("PRAGMA trusted_schema=OFF")
+            _check_plain(connection, "events")
+            asked = "SELECT body FROM events WHERE kind = 'RunStarted' ORDER BY id DESC LIMIT 1"
+            told = [event_from_json(row["body"]) for row in _rows(connection, asked)]
+    except (sqlite3.Error, msgspec.DecodeError, ValueError, TypeError, RecursionError):
+        return ""
+    return next((event.run_id for event in told if isinstance(event, RunStarted)), "")
+
+
+def _logged(connection: sqlite3.Connection, since: int) -> Iterator[dict[str, Any]]:
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'logged'").fetchone():
+        return  # a run of an earlier version
+    _check_plain(connection, "logged")
+    yield from _rows(connection, "SELECT * FROM logged WHERE id > ? ORDER BY id", since)
 
 
 def _check_plain(connection: sqlite3.Connection, name: str) -> None:
@@ -79,7 +151,7 @@ def _check_plain(connection: sqlite3.Connection, name: str) -> None:
         raise ValueError(f"{name!r} is no plain table")
 
 
-def _rows(connection: sqlite3.Connection, query: str) -> Iterator[dict[str, Any]]:
+def _rows(connection: sqlite3.Connection, query: str, *values: float) -> Iterator[dict[str, Any]]:
     """The rows of a query, each within its time."""
     deadline = 0.0
 
@@ -88,7 +160,7 @@ def _rows(connection: sqlite3.Connection, query: str) -> Iterator[dict[str, Any]
 
     connection.set_progress_handler(is_late, STEPS_PER_LOOK)
     deadline = time.monotonic() + MAX_ROW_SECONDS
-    found = connection.execute(query)
+    found = connection.execute(query, values)
     names = [description[0] for description in found.description]
     for row in found:
         yield dict(zip(names, row, strict=True))
@@ -102,23 +174,55 @@ def _event(row: dict[str, Any]) -> tuple[float, Event]:
     return at_unix_seconds, event_from_json(body)
 
 
-def history(folder: Path) -> Iterator[tuple[float, Event]]:
-    """All events of a run with its raw timings, by time; as far as both were kept.
+def _rollups(connection: sqlite3.Connection, since: float) -> Iterator[dict[str, Any]]:
+    rollups = Figures("rollups", COLUMNS, key=("worker",), texts=("worker",))
+    return _figures(connection, rollups, since)
 
-    Raises:
-        JobError: There are no timings, or a file is damaged.
+
+def _samples(
+    connection: sqlite3.Connection, since: float, columns: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'samples'").fetchone():
+        return  # it is of an earlier version
+    _check_plain(connection, "samples")
+    key = ("node", "device", "uuid")
+    figures = Figures("samples", columns, key=key, texts=samples.TEXTS)
+    yield from _figures(connection, figures, since)
+
+
+class Figures(NamedTuple):
+    """A table of what was measured.
+
+    Attributes:
+        table: Its name.
+        columns: Those that are read; a run of an earlier version has fewer.
+        key: Columns of its key, beside the time.
+        texts: Columns with a text, or None; all others have a number, or None.
     """
-    events: Iterable[tuple[float, Event]] = ()
-    if (folder / FILE).is_file():
-        # A membership is in both; the one with the timings comes with what follows from it.
-        events = (e for e in read_record(folder).events if not isinstance(e[1], WorkersJoined))
-    yield from heapq.merge(events, read_timings(folder), key=itemgetter(0))
+
+    table: str
+    columns: Sequence[str]
+    key: Sequence[str]
+    texts: Collection[str]
 
 
-def _rollups(connection: sqlite3.Connection) -> Iterator[dict[str, Any]]:
-    for row in _rows(connection, "SELECT * FROM rollups ORDER BY at_unix_seconds, worker"):
-        for name in COLUMNS:  # a run of an earlier version has fewer
-            value = row.setdefault(name, None)
-            if not isinstance(value, str if name == "worker" else float | int | None):
-                raise ValueError(f"{name!r} of a row of 'rollups' is no such value")  # noqa: TRY004
-        yield {name: row[name] for name in COLUMNS}
+def _figures(
+    connection: sqlite3.Connection, figures: Figures, since: float
+) -> Iterator[dict[str, Any]]:
+    """The rows of a table by time and key.
+
+    A week has a hundred thousand of them, with fifty columns: what is done for each value is left
+    to functions that are not Python's own.
+    """
+    there = {row["name"] for row in _rows(connection, f"PRAGMA table_info({figures.table})")}
+    names, texts = figures.columns, figures.texts
+    asked = ", ".join(name if name in there else f"NULL AS {name}" for name in names)
+    kinds = [(str, NoneType) if name in texts else (float, int, NoneType) for name in names]
+    order = ", ".join(["at_unix_seconds", *figures.key])
+    query = f"SELECT {asked} FROM {figures.table} WHERE at_unix_seconds >= ? ORDER BY {order}"  # noqa: S608 - no data
+    for row in _rows(connection, query, since):
+        if not all(map(isinstance, row.values(), kinds)):
+            wrong = zip(row.items(), kinds, strict=True)
+            name = next(name for (name, value), kind in wrong if not isinstance(value, kind))
+            raise ValueError(f"{name!r} of a row of {figures.table!r} is no such value")
+        yield row

@@ -25,6 +25,8 @@ COLUMNS = (
     "samples",
     "memory_bytes",
     *PHASES,
+    "epoch",
+    "loss",
 )
 
 
@@ -49,6 +51,7 @@ class Rollups:
         if table.is_first:
             return
         start_seconds = at_unix_seconds - at_unix_seconds % INTERVAL_SECONDS
+        start_seconds = max(start_seconds, self._start_seconds)  # a clock that was set back
         if start_seconds != self._start_seconds:
             self._start_seconds = start_seconds
             self._rows = {}
@@ -56,14 +59,17 @@ class Rollups:
             row = self._rows.setdefault(
                 worker, dict.fromkeys(COLUMNS, 0.0) | {"memory_bytes": math.nan}
             )
-            _add(row, timing)
+            _add(row, timing, table.event.loss)
             row |= {"at_unix_seconds": start_seconds, "worker": str(worker)}
             row["last_step"] = table.step
+            row["epoch"] = table.event.epoch
             yield tuple(row.values())
 
 
-def _add(row: dict[str, Any], timing: StepTiming) -> None:
+def _add(row: dict[str, Any], timing: StepTiming, loss: float) -> None:
+    before = row["num_steps"]
     row["num_steps"] += timing.num_steps
+    row["loss"] = (row["loss"] * before + loss * timing.num_steps) / row["num_steps"]
     row["samples"] += timing.num_steps * timing.local_batch_size
     if not row["memory_bytes"] >= timing.memory_bytes:  # NaN gives way to what is measured
         row["memory_bytes"] = timing.memory_bytes

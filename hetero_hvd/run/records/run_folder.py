@@ -6,18 +6,20 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from hetero_hvd.errors import JobError
+from hetero_hvd.messages.identity import RunIdentity
+from hetero_hvd.run.records.earlier_run import CHECKPOINTS
+from hetero_hvd.run.records.reader import run_id_of
 from hetero_hvd.run.records.run_files import FOLDER_MODE
 from hetero_hvd.run.records.timings import FILE as TIMINGS
 from hetero_hvd.run.records.writer import FILE as CATALOGUE
 
 RUNS = Path("runs")
-CHECKPOINTS = "checkpoints"
 MAX_RUNS_PER_SECOND = 1000
 TRACES_OF_A_TRY = (CATALOGUE, f"{CATALOGUE}-wal", f"{CATALOGUE}-shm", TIMINGS)
 
@@ -42,13 +44,11 @@ def run_folder(output: str | None, resume: Path | None) -> Iterator[RunFolder]:
     Args:
         output: Where the user wants it; None: that of the run to go on from, else a new one in
             runs/, named after the time.
-        resume: Folder of the run to go on from.
+        resume: Folder of the run to go on from; None: there is none.
 
     Raises:
         JobError: The folder cannot be had.
     """
-    if resume is not None and not (resume / CHECKPOINTS).is_dir():
-        raise JobError(f"--resume {resume}: there is no folder {CHECKPOINTS!r} in it")
     try:
         path = (resume or _fresh()) if output is None else Path(output)
         path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -58,9 +58,62 @@ def run_folder(output: str | None, resume: Path | None) -> Iterator[RunFolder]:
     try:
         _hold(descriptor, path)
         _prepare(path, goes_on=resume is not None and resume.resolve() == path.resolve())
-        yield RunFolder(path=path, run_id=f"{path.absolute().name}-{secrets.token_hex(4)}")
+        yield RunFolder(path=path, run_id=_new_id(path))
     finally:
         os.close(descriptor)
+
+
+def new_identity(output: str | None, node: str) -> RunIdentity:
+    """What a process without a driver would call its run; nothing is made on disk.
+
+    Args:
+        output: Where the user wants the folder; None: in runs/, named after the time.
+        node: Name of the process's node.
+    """
+    path = RUNS / _name_of_now() if output is None else Path(output)
+    return RunIdentity(run_id=_new_id(path), folder=str(path), node=node)
+
+
+@contextmanager
+def run_part(run: RunIdentity, node: str) -> Iterator[RunFolder]:
+    """Hold the folder for what is written of a run on one node, where there is no driver.
+
+    On the node of its first rank 0 that is the run's own, on others NAME.NODE. Where another run
+    is in it, or another process holds it, it is the next one that is free: NAME-2 and so on.
+
+    Args:
+        run: The run.
+        node: Name of this process's node.
+
+    Raises:
+        JobError: The folder cannot be had.
+    """
+    first = Path(run.folder) if node == run.node else Path(f"{run.folder}.{node}")
+    for number in range(1, MAX_RUNS_PER_SECOND):
+        path = first if number == 1 else first.with_name(f"{first.name}-{number}")
+        with ExitStack() as held:
+            try:
+                _hold_part(path, run.run_id, held)
+            except _TakenError:
+                continue
+            yield RunFolder(path=path, run_id=run.run_id)
+            return
+    raise JobError(f"{first}: is taken, and so are all that are numbered after it")
+
+
+def _hold_part(path: Path, run_id: str, held: ExitStack) -> None:
+    try:
+        path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _cannot_be_used(error) from error
+    held.callback(os.close, descriptor)
+    _hold(descriptor, path)
+    _prepare(path, goes_on=run_id_of(path) == run_id)
+
+
+class _TakenError(JobError):
+    """A folder that another run has, or another process."""
 
 
 def _cannot_be_used(error: OSError) -> JobError:
@@ -70,13 +123,21 @@ def _cannot_be_used(error: OSError) -> JobError:
 def _fresh() -> Path:
     """A new folder: of those who start in the same second, each gets its own."""
     RUNS.mkdir(exist_ok=True)
-    name = f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
+    name = _name_of_now()
     candidates = (name, *(f"{name}-{number}" for number in range(2, MAX_RUNS_PER_SECOND + 1)))
     for path in (RUNS / candidate for candidate in candidates):
         with suppress(FileExistsError):
             path.mkdir(mode=FOLDER_MODE)
             return path
     raise JobError(f"{RUNS.absolute()}: {len(candidates)} runs were started in one second")
+
+
+def _name_of_now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%SZ}"
+
+
+def _new_id(path: Path) -> str:
+    return f"{path.absolute().name}-{secrets.token_hex(4)}"
 
 
 def _prepare(path: Path, *, goes_on: bool) -> None:
@@ -94,7 +155,9 @@ def _hold(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise JobError(f"job.output: {path}: another job runs in it; give another folder") from None
+        raise _TakenError(
+            f"job.output: {path}: another job runs in it; give another folder"
+        ) from None
     except OSError:  # a file system without locks
         pass
 
@@ -110,7 +173,7 @@ def _refuse_a_run(path: Path) -> None:
     segments = [file for file in path.glob("timings*.jsonl") if file.stat().st_size]
     found = next(iter([*segments, *path.glob(f"{CHECKPOINTS}/*")]), None)
     if found is not None:
-        raise JobError(
+        raise _TakenError(
             f"job.output: {path}: there is a run in it ({found.relative_to(path)}); give another "
             f"folder, or go on with that run: --resume {path}"
         )

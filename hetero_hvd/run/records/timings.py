@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import BinaryIO
@@ -117,6 +117,15 @@ def read_timings(run: Path) -> Iterator[tuple[float, Timing]]:
                     continue  # said again at the head of a segment
                 known = event
             yield at_unix_seconds, event
+
+
+def size_bytes(run: Path) -> int:
+    """Of all that is kept of a run's timings; what its writer removes meanwhile does not count."""
+    sizes = []
+    for path in (*_closed(run), run / FILE):
+        with suppress(OSError):
+            sizes.append(path.stat().st_size)
+    return sum(sizes)
 
 
 def _closed(folder: Path) -> list[Path]:

@@ -7,14 +7,21 @@ import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from hetero_hvd.core.step_table import Observed, StepTable
-from hetero_hvd.messages import StepsTimed, event_to_json
+from hetero_hvd.messages import Logged, NodeSampled, StepsTimed, event_to_json
+from hetero_hvd.run.records import logged
 from hetero_hvd.run.records.rollup import COLUMNS, Rollups
 from hetero_hvd.run.records.run_files import private
+from hetero_hvd.run.records.samples import SCHEMA as SAMPLES_SCHEMA
+from hetero_hvd.run.records.samples import SampleTable
+from hetero_hvd.run.records.thinning import SCHEMA as THINNING_SCHEMA
+from hetero_hvd.run.records.thinning import Thinning
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +30,20 @@ MAX_WAITING = 10_000
 """Events that may wait for the disk; more are counted and left out, the loop never waits."""
 
 CLOSE_SECONDS = 5.0
+FORK_SECONDS = 1.0
 SCHEMA = f"""
 BEGIN;
 CREATE TABLE IF NOT EXISTS events (
   id INTEGER PRIMARY KEY, at_unix_seconds REAL NOT NULL, kind TEXT NOT NULL, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS rollups ({", ".join(COLUMNS)}, PRIMARY KEY (at_unix_seconds, worker));
+{SAMPLES_SCHEMA};
+{THINNING_SCHEMA}
+{logged.SCHEMA}
 COMMIT;
 """
+MAX_WAL_BYTES = 4 * 2**20
+"""Of the file run.sqlite-wal once it is empty again; it grows while somebody reads."""
+
 
 _Item = tuple[float, Observed] | threading.Event | None
 
@@ -54,6 +68,8 @@ class Recorder:
         self._say = say
         self._is_failing = False
         self._queue: queue.Queue[_Item] = queue.Queue(MAX_WAITING)
+        self._in_sqlite = threading.Lock()
+        self._forking = threading.local()
         self._thread: threading.Thread | None = None
         self.num_lost = 0
 
@@ -73,6 +89,26 @@ class Recorder:
         self._queue.put(written, timeout=timeout_seconds)
         return written.wait(timeout_seconds)
 
+    def pause_at_forks(self) -> None:
+        """Let SQLite do nothing here while this process forks, from now on.
+
+        Else a child that uses SQLite might wait for ever for a mutex that the thread held. Where
+        the disk takes longer than `FORK_SECONDS` it is forked all the same.
+        """
+        os.register_at_fork(
+            before=self._hold, after_in_parent=self._release, after_in_child=self._renew
+        )
+
+    def _hold(self) -> None:
+        self._forking.is_held = self._in_sqlite.acquire(timeout=FORK_SECONDS)
+
+    def _release(self) -> None:
+        if self._forking.is_held:
+            self._in_sqlite.release()
+
+    def _renew(self) -> None:
+        self._in_sqlite = threading.Lock()  # nobody writes here, and a child may fork, too
+
     def close(self) -> None:
         """Write what waits, and end the thread."""
         if self._thread is None:
@@ -88,29 +124,31 @@ class Recorder:
 
     def _write(self) -> None:
         try:
-            connection = self._connect()
+            with self._in_sqlite:
+                connection, thinning, samples = self._connect()
         except (sqlite3.Error, OSError) as error:
             self._complain(error, 0)
             while (unwritten := self._queue.get()) is not None:
                 self.num_lost += isinstance(unwritten, tuple)
             return
-        self._write_until_closed(connection)
-        with suppress(sqlite3.Error):
+        self._write_until_closed(connection, thinning, samples)
+        with self._in_sqlite, suppress(sqlite3.Error):
             connection.close()
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> tuple[sqlite3.Connection, Thinning, SampleTable]:
         descriptor = private(str(self._path), os.O_RDWR | os.O_CREAT)
         os.close(descriptor)  # its mode is that of -wal, too
         connection = sqlite3.connect(self._path, isolation_level=None)
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute(f"PRAGMA journal_size_limit={MAX_WAL_BYTES}")
             connection.executescript(SCHEMA)
             _add_new_columns(connection)
+            return connection, Thinning(connection), SampleTable(connection)
         except sqlite3.Error:
             connection.close()
             raise
-        return connection
 
     def _complain(self, error: Exception, num_lost: int) -> None:
         if not self._is_failing:
@@ -121,7 +159,9 @@ class Recorder:
         self._is_failing = True
         self.num_lost += num_lost
 
-    def _write_until_closed(self, connection: sqlite3.Connection) -> None:
+    def _write_until_closed(
+        self, connection: sqlite3.Connection, thinning: Thinning, samples: SampleTable
+    ) -> None:
         rollups = Rollups()
         is_open = True
         while is_open:
@@ -129,15 +169,28 @@ class Recorder:
             while not self._queue.empty():
                 items.append(self._queue.get_nowait())
             events = [item for item in items if isinstance(item, tuple)]
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                for event in events:
-                    _insert(connection, rollups, *event)
-                connection.execute("COMMIT")
-            except sqlite3.Error as error:  # a full disk may have room for the next ones
-                self._complain(error, len(events))
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
+            with self._in_sqlite:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                    for at_unix_seconds, event in events:
+                        try:
+                            if isinstance(event, NodeSampled):
+                                samples.add(at_unix_seconds, event)
+                            else:
+                                _insert(connection, rollups, at_unix_seconds, event)
+                        except (
+                            ValueError,
+                            OverflowError,
+                        ) as error:  # a text or number that is none
+                            self._complain(error, 1)
+                    if None in items:
+                        samples.close()
+                    connection.execute("COMMIT")
+                    _thin(thinning, events)
+                except sqlite3.Error as error:  # a full disk may have room for the next ones
+                    self._complain(error, len(events))
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
             for item in items:
                 if isinstance(item, threading.Event):
                     item.set()
@@ -151,6 +204,16 @@ def _add_new_columns(connection: sqlite3.Connection) -> None:
         connection.execute(f"ALTER TABLE rollups ADD COLUMN {column}")
 
 
+def _thin(thinning: Thinning, events: Sequence[tuple[float, Observed]]) -> None:
+    """By the time of the newest event; what cannot be thinned now is so when more has come."""
+    for _, event in events:
+        if not isinstance(event, StepTable | StepsTimed | NodeSampled | Logged):
+            thinning.added(type(event).__name__)
+    if events:
+        with suppress(sqlite3.Error, msgspec.DecodeError):
+            thinning.thin(max(at_unix_seconds for at_unix_seconds, _ in events))
+
+
 def _insert(
     connection: sqlite3.Connection, rollups: Rollups, at_unix_seconds: float, event: Observed
 ) -> None:
@@ -160,6 +223,10 @@ def _insert(
         names = ", ".join(COLUMNS)
         order = f"INSERT OR REPLACE INTO rollups ({names}) VALUES ({marks})"  # noqa: S608 - no data
         connection.executemany(order, rows)
+    elif isinstance(event, Logged):
+        marks = ", ".join("?" * len(logged.COLUMNS))
+        order = f"INSERT INTO logged ({', '.join(logged.COLUMNS)}) VALUES ({marks})"  # noqa: S608 - no data
+        connection.executemany(order, logged.rows_of(at_unix_seconds, event))
     elif not isinstance(event, StepsTimed):
         connection.execute(
             "INSERT INTO events (at_unix_seconds, kind, body) VALUES (?, ?, ?)",

@@ -15,13 +15,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetero_hvd.errors import JobError, UserError
-from hetero_hvd.run.records.reader import read_record
+from hetero_hvd.run.records.parts import parts_of, read_run
 from hetero_hvd.run.records.writer import FILE
+from hetero_hvd.run.reports.costs import Costs, costs_of
 from hetero_hvd.run.reports.facts import RunFacts, facts_of
 
 MAX_QUESTION_SECONDS = 10.0
 STEPS_PER_LOOK = 10_000
-COLUMNS = ("folder", "name", "state", "started", "steps", "samples_per_second")
+COLUMNS = (
+    "folder",
+    "name",
+    "state",
+    "started",
+    "steps",
+    "samples_per_second",
+    "cost",
+    "unpriced",
+    "joules",
+)
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION}
 
 
@@ -32,11 +43,13 @@ class RecordedRun(NamedTuple):
         folder: Its own.
         facts: None: it cannot be read.
         problem: Why not.
+        costs: None: it cannot be read.
     """
 
     folder: Path
     facts: RunFacts | None
     problem: str = ""
+    costs: Costs | None = None
 
     @property
     def row(self) -> dict[str, Any]:
@@ -53,7 +66,14 @@ class RecordedRun(NamedTuple):
             "started": started and f"{started:%Y-%m-%d %H:%M:%S}",
             "steps": facts.steps,
             "samples_per_second": None if math.isnan(speed) else speed,
-        }
+        } | self._spent()
+
+    def _spent(self) -> dict[str, Any]:
+        if self.costs is None:
+            return {}
+        bill = self.costs.run.bill
+        unpriced = ", ".join(bill.unpriced) or None
+        return {"cost": bill.cost, "unpriced": unpriced, "joules": self.costs.run.joules}
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -67,11 +87,17 @@ class RecordedRun(NamedTuple):
 def recorded_runs(folder: Path) -> list[RecordedRun]:
     """The runs in a folder, by name; one that cannot be read does not hide the others."""
     found = []
-    for path in sorted(folder.glob(f"*/{FILE}")):
+    taken: set[Path] = set()
+    for path in sorted(file.parent for file in folder.glob(f"*/{FILE}")):
+        if path in taken:  # it is a part of one before it
+            continue
+        taken.update(parts_of(path))
         try:
-            found.append(RecordedRun(path.parent, facts_of(read_record(path.parent))))
+            record = read_run(path)
+            costs = costs_of(record)
+            found.append(RecordedRun(path, facts_of(record), costs=costs))
         except JobError as error:
-            found.append(RecordedRun(path.parent, None, str(error)))
+            found.append(RecordedRun(path, None, str(error)))
     return found
 
 
@@ -125,7 +151,9 @@ def _fill(
     """Make a table; gives the names of its columns. Text that is a number counts as one."""
     names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
     quoted = [f'"{name.replace(chr(34), chr(34) * 2)}"' for name in names]
-    declared = ", ".join(f"{name} NUMERIC" for name in quoted) or "nothing"
+    declared = (
+        ", ".join(f"{name} NUMERIC" for name in quoted) or '"nothing"'
+    )  # a word of SQLite's language, quoted
     connection.execute(f"CREATE TABLE {table} ({declared})")
     marks = ", ".join("?" * len(names)) or "NULL"
     connection.executemany(
@@ -152,4 +180,11 @@ def in_lines(runs: Sequence[RecordedRun]) -> Iterator[str]:
         parts += [f"{name}={value}" for name, value in facts.tags.items()]
         parts += [f"{name} {value:.4g}" for name, value in facts.metrics.items()]
         parts += [f"{speed:.0f} samples/s" if speed > 0 else "speed not measured"]
+        parts += [_cost(run.costs)] if run.costs is not None else []
         yield "  ".join([*filter(None, parts), facts.findings[0].words])
+
+
+def _cost(costs: Costs) -> str:
+    """Empty where no node has a price; a + where some have none."""
+    bill = costs.run.bill
+    return "" if bill.cost is None else f"cost {bill.cost:.4g}{'+' if bill.unpriced else ''}"

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hetero_hvd.messages import RunStarted
-from hetero_hvd.run.records.reader import Record, read_record
+from hetero_hvd.run.records.parts import read_run
+from hetero_hvd.run.records.reader import Record
+from hetero_hvd.run.reports.costs import Costs, costs_of
 from hetero_hvd.run.reports.facts import facts_of
 from hetero_hvd.run.reports.series import Series, series_of
 
@@ -23,7 +25,7 @@ def compare_runs(folders: Sequence[Path]) -> Iterator[str]:
         JobError: One of them is not recorded there.
     """
     runs = [series_of(folder) for folder in folders]
-    records = [read_record(folder) for folder in folders]
+    records = [read_run(folder) for folder in folders]
     yield f"runs: {_listed(f'{run.run_id} ({run.state})' for run in runs)}"
     yield from _differences([_tried(record) for record in records])
     metrics = [facts_of(record).metrics for record in records]
@@ -31,6 +33,7 @@ def compare_runs(folders: Sequence[Path]) -> Iterator[str]:
         yield f"{name}: {_listed(_number(found.get(name)) for found in metrics)}"
     yield _loss(runs)
     yield _speed(runs)
+    yield from _spent([costs_of(record) for record in records])
     for worker in sorted({worker for run in runs for worker in run.shares}):
         shares = _listed(_last_share(run, worker) for run in runs)
         yield f"share of {worker} at the end: {shares}"
@@ -57,7 +60,7 @@ def _tried(record: Record) -> dict[str, str]:
     for _, event in record.events:
         if isinstance(event, RunStarted):
             tags = {f"tag.{name}": value for name, value in event.tags.items()}
-            own = {"command": " ".join(event.command), "nodes": ", ".join(event.nodes)}
+            own = {"command": " ".join(event.command), "nodes": " + ".join(event.nodes)}
             return {"name": event.name or "none"} | tags | own | event.settings | event.origin
     return {}
 
@@ -72,6 +75,25 @@ def _speed(runs: Sequence[Series]) -> str:
         change = f" ({speed / first - 1:+.1%})" if is_other and speed and first else ""
         shown.append((UNKNOWN if speed is None else f"{speed:.0f}") + change)
     return f"samples/s: {_listed(shown)}"
+
+
+def _spent(costs: Sequence[Costs]) -> Iterator[str]:
+    """Money and energy, where at least one run has any."""
+    bills = [found.run.bill for found in costs]
+    if any(bill.cost is not None for bill in bills):
+        shown = []
+        for bill in bills:
+            without = f" without {', '.join(bill.unpriced)}" if bill.unpriced else ""
+            shown.append("not known" if bill.cost is None else f"{bill.cost:.4g}{without}")
+        yield f"cost: {_listed(shown)}"
+    each = [found.per_sample(found.run.bill.cost) for found in costs]
+    if any(each):
+        shown = [UNKNOWN if cost is None else f"{cost * 1e6:.4g}" for cost in each]
+        yield f"cost per million samples: {_listed(shown)}"
+    joules = [found.run.joules for found in costs]
+    if any(joules):
+        yield f"joules: {_listed(map(_number, joules))}"
+        yield f"joules per sample: {_listed(_number(c.per_sample(c.run.joules)) for c in costs)}"
 
 
 def _loss(runs: Sequence[Series]) -> str:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_hvd.messages import Evaluated, Finding, Judged, RunEnded, RunStarted, WorkersJoined
+from hetero_hvd.messages import (
+    Evaluated,
+    Finding,
+    Finished,
+    Judged,
+    RunEnded,
+    RunStarted,
+    WorkersJoined,
+)
 from hetero_hvd.run.records.reader import Record
 
 UNJUDGED = Finding(
     kind="compute", is_complete=False, words="the run was not judged before it ended"
 )
 
+NO_END = "no end recorded"
 NOT_RECORDED = RunStarted(run_id="", command=(), nodes=(), settings={})
 
 
@@ -27,7 +36,7 @@ class RunFacts:
         name: What its user calls it.
         tags: What its user says of it, by name.
         started_at: When, seconds since 1970; NaN: not recorded.
-        steps: Up to the last one that was measured.
+        steps: Up to the last one that was heard of.
         metrics: The newest result of each metric that was evaluated, by name.
         state: The reason of its end, or `no end recorded`: it runs, or was killed.
         num_memberships: So many times the workers came together.
@@ -67,13 +76,24 @@ def facts_of(record: Record) -> RunFacts:
         name=started.name,
         tags=started.tags,
         started_at=next((at for at, e in record.events if isinstance(e, RunStarted)), math.nan),
-        steps=max((row["last_step"] + 1 for row in record.rollups), default=0),
+        steps=max(_steps(record), default=0),
         metrics=metrics,
-        state=next((e.reason for e in newest if isinstance(e, RunEnded)), "no end recorded"),
+        state=next((e.reason for e in newest if isinstance(e, RunEnded)), NO_END),
         num_memberships=sum(isinstance(event, WorkersJoined) for event in events),
         samples_per_second=throughput(record.rollups),
         findings=[(UNJUDGED,), *judged, *told][-1],
     )
+
+
+def _steps(record: Record) -> Iterator[int]:
+    """Applied steps, as often as they were told; the last ones come after the last timings."""
+    yield from (row["last_step"] + 1 for row in record.rollups)
+    yield from (event.step for _, event in record.logged)
+    for _, event in record.events:
+        if isinstance(event, Evaluated):
+            yield event.step
+        if isinstance(event, Finished):
+            yield event.applied_steps
 
 
 def throughput(rollups: Sequence[dict[str, Any]]) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from hetero_hvd.errors import JobError
+from hetero_hvd.kept_file import older
 
 FILE = "fingerprints.jsonl"
 
@@ -145,6 +146,8 @@ def _read(path: Path) -> dict[tuple[int, bool], Fingerprint]:
     file = path / FILE if path.is_dir() else path
     try:
         lines = file.read_text().splitlines()
+        if (before := older(file)).is_file():
+            lines = before.read_text().splitlines() + lines
     except OSError as error:
         raise JobError(
             f"{file}: {error.strerror}; fingerprints are kept by hetero-hvd run --reproducible"

@@ -5,11 +5,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from hetero_hvd.core.diagnosis.data_sources import added
 from hetero_hvd.core.view.live_words import trace_in_words
-from hetero_hvd.messages import STEP_PARTS, CollectivesTimed, PhasesTimed, TraceWritten
+from hetero_hvd.messages import (
+    STEP_PARTS,
+    CollectivesTimed,
+    PhasesTimed,
+    SourceRead,
+    SourcesRead,
+    TraceWritten,
+)
 from hetero_hvd.run.records.reader import Record
 
 _BESIDE = "overlapped_comm"
@@ -29,6 +37,7 @@ class WorkerPhases:
         phases: Name of `HEADINGS` to its mean.
         lateness_seconds: So much later than the first one it was ready to reduce.
         named: Name of the script's own to (seconds of one block, number of blocks), whole run.
+        sources: URL to what it had to do with this source of data, whole run.
     """
 
     worker: str
@@ -36,18 +45,18 @@ class WorkerPhases:
     phases: dict[str, float]
     lateness_seconds: float
     named: dict[str, tuple[float, int]]
+    sources: dict[str, SourceRead] = field(default_factory=dict)
 
 
 def phases_of(record: Record) -> tuple[WorkerPhases, ...]:
-    """Means over the newer half of a run's intervals, as its verdicts take them."""
-    times = sorted({row["at_unix_seconds"] for row in record.rollups})
-    recent = [row for row in record.rollups if row["at_unix_seconds"] >= times[len(times) // 2]]
+    """Means over the newer half of a run's steps, as its verdicts take them."""
+    recent = _newer_half(record.rollups)
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in recent:
         rows[row["worker"]].append(row)
     waits = {worker: _mean(found, "comm_wait_seconds") for worker, found in rows.items()}
     longest = max((wait for wait in waits.values() if math.isfinite(wait)), default=math.nan)
-    named = _named(record)
+    named, sources = _named(record), _sources(record)
     return tuple(
         WorkerPhases(
             worker=worker,
@@ -55,9 +64,25 @@ def phases_of(record: Record) -> tuple[WorkerPhases, ...]:
             phases={name: _mean(rows[worker], f"{name}_seconds") for name in HEADINGS},
             lateness_seconds=longest - waits[worker],
             named=named.get(worker, {}),
+            sources=sources.get(worker, {}),
         )
         for worker in sorted(rows)
     )
+
+
+def _newer_half(rollups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The intervals with half of the steps; old ones are longer."""
+    steps: dict[float, float] = defaultdict(float)
+    for row in rollups:
+        steps[row["at_unix_seconds"]] = max(steps[row["at_unix_seconds"]], row["num_steps"])
+    left = sum(steps.values()) / 2
+    since = math.inf
+    for at_unix_seconds in sorted(steps, reverse=True):
+        if left <= 0:
+            break
+        since = at_unix_seconds
+        left -= steps[at_unix_seconds]
+    return [row for row in rollups if row["at_unix_seconds"] >= since]
 
 
 def in_words(workers: Sequence[WorkerPhases], record: Record) -> Iterator[str]:
@@ -74,6 +99,12 @@ def in_words(workers: Sequence[WorkerPhases], record: Record) -> Iterator[str]:
     for worker in workers:
         for name, (seconds, count) in sorted(worker.named.items()):
             yield f"  {worker.worker:{width}}  phase {name}: {_milliseconds(seconds)} ms x {count}"
+        for name, read in sorted(worker.sources.items()):
+            yield (
+                f"  {worker.worker:{width}}  data {name}: waited {read.wait_seconds:.2f} s; read "
+                f"{read.num_bytes / 1e6:.1f} MB in {read.read_seconds:.2f} s, decoded in "
+                f"{read.decode_seconds:.2f} s"
+            )
     yield from _collectives(record)
     for _, event in record.events:
         if isinstance(event, TraceWritten):
@@ -108,6 +139,14 @@ def _named(record: Record) -> dict[str, dict[str, tuple[float, int]]]:
         worker: {name: (total / count, count) for name, (total, count) in found.items()}
         for worker, found in sums.items()
     }
+
+
+def _sources(record: Record) -> dict[str, dict[str, SourceRead]]:
+    events: dict[str, list[SourcesRead]] = defaultdict(list)
+    for _, event in record.events:
+        if isinstance(event, SourcesRead):
+            events[str(event.worker)].append(event)
+    return {worker: added(found) for worker, found in events.items()}
 
 
 def _mean(rows: Sequence[dict[str, Any]], column: str) -> float:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hetero_hvd.core.step_table import StepTable, with_tables
+from hetero_hvd.core.step_table import StepTable
 from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.messages import (
     PHASES,
@@ -21,8 +22,12 @@ from hetero_hvd.messages import (
     WorkerId,
     WorkersJoined,
 )
-from hetero_hvd.run.records.reader import history, read_record
-from hetero_hvd.run.reports.facts import RunFacts, facts_of
+from hetero_hvd.run.records.parts import read_run
+from hetero_hvd.run.records.reader import Record
+from hetero_hvd.run.reports.costs import costs_of, in_words
+from hetero_hvd.run.reports.facts import facts_of
+from hetero_hvd.run.reports.intervals import observed
+from hetero_hvd.run.reports.quality import Curve, curves_of, quality_lines
 
 MAX_POINTS = 500
 MAX_MARKS = 500
@@ -52,6 +57,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         run_id: See `RunStarted`.
         state: As in `RunFacts`.
         verdict: In sentences.
+        spent: What it cost, in lines; none where nothing is known of it.
         samples_per_second: Mean over the run; None: not measured.
         steps: Last step of each point.
         at_unix_seconds: When it was heard of.
@@ -61,11 +67,14 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         phases: Worker to phase to seconds per step.
         colours: Phase in words to the colour that it has everywhere.
         marks: What happened.
+        curves: Of its quality, each with steps of its own.
+        achieved: The same in words, with the checkpoints.
     """
 
     run_id: str
     state: str
     verdict: list[str]
+    spent: list[str]
     samples_per_second: float | None
     steps: list[int]
     at_unix_seconds: list[float]
@@ -75,6 +84,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, dict[str, list[float | None]]]
     colours: dict[str, str]
     marks: list[Mark]
+    curves: list[Curve]
+    achieved: list[str]
 
 
 def series_of(folder: Path, *, max_points: int = MAX_POINTS) -> Series:
@@ -87,11 +98,11 @@ def series_of(folder: Path, *, max_points: int = MAX_POINTS) -> Series:
     Raises:
         JobError: It is not recorded there.
     """
-    facts = facts_of(read_record(folder))
+    record = read_run(folder)
     tables: list[Timed] = []
     marks: list[Mark] = []
     shares: tuple[int, ...] = ()
-    for at_seconds, event in with_tables(history(folder)):
+    for at_seconds, event in observed(folder, record):
         if isinstance(event, StepTable):
             if not event.is_first:  # that has the start in it
                 tables.append((at_seconds, event))
@@ -105,9 +116,19 @@ def series_of(folder: Path, *, max_points: int = MAX_POINTS) -> Series:
                 continue
         if mark := _mark(event):
             marks.append(mark)
-    size = max(1, math.ceil(len(tables) / max_points))
-    points = [tables[start : start + size] for start in range(0, len(tables), size)]
-    return _series(facts, folder, points, marks[-MAX_MARKS:])
+    points = list(_points(tables, max_points))
+    return _series(record, folder, points, marks[-MAX_MARKS:])
+
+
+def _points(tables: Sequence[Timed], max_points: int) -> Iterator[list[Timed]]:
+    """Neighbours together, each point with as many steps as the others."""
+    if len(tables) <= max_points:
+        yield from ([found] for found in tables)
+        return
+    first, last = tables[0][1].step, max(table.step for _, table in tables)
+    width = (last - first + 1) / max_points
+    for _, found in groupby(tables, key=lambda found: int((found[1].step - first) / width)):
+        yield list(found)
 
 
 def _mark(event: Event) -> Mark | None:
@@ -124,8 +145,9 @@ def _mark(event: Event) -> Mark | None:
 
 
 def _series(
-    facts: RunFacts, folder: Path, points: Sequence[Sequence[Timed]], marks: list[Mark]
+    record: Record, folder: Path, points: Sequence[Sequence[Timed]], marks: list[Mark]
 ) -> Series:
+    facts = facts_of(record)
     names = sorted({worker for point in points for _, table in point for worker in table.measured})
     rows = {str(name): [_rows(point, name) for point in points] for name in names}
     speed = facts.samples_per_second
@@ -133,6 +155,7 @@ def _series(
         run_id=facts.run_id or folder.absolute().name,
         state=facts.state,
         verdict=list(map(str, facts.findings)),
+        spent=list(in_words(costs_of(record))),
         samples_per_second=speed if math.isfinite(speed) else None,
         steps=[point[-1][1].step for point in points],
         at_unix_seconds=[point[-1][0] for point in points],
@@ -148,6 +171,8 @@ def _series(
         },
         colours={part.words: part.colour for part in STEP_PARTS},
         marks=marks,
+        curves=curves_of(record),
+        achieved=list(quality_lines(record)),
     )
 
 

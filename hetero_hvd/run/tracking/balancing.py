@@ -23,6 +23,8 @@ from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.tracking.speed_store import CurveStore
 
 SAVE_SECONDS = 60.0
+MAX_DECISIONS_BYTES = 8 * 2**20
+"""Of the file; what came before it is kept up to as much again."""
 
 
 class Balancing:
@@ -30,10 +32,12 @@ class Balancing:
 
     Args:
         config: Of the job.
-        decisions: File that gets one JSON line for each decision; curves.json in the folder above
-            its own keeps what the next job should know about the workers.
+        folder: Of the run: decisions.jsonl there gets one JSON line for each decision, and
+            curves.json in the folder above keeps what the next job should know about the workers;
+            None: nothing is kept.
         bus: Hears of all plans and decisions.
         say: Shows a line.
+        balance: How to divide the batch; None: as the job's settings say.
 
     Attributes:
         remembered: What earlier jobs have learnt about the workers.
@@ -42,21 +46,34 @@ class Balancing:
     def __init__(
         self,
         config: ClusterConfig,
-        decisions: Path,
+        folder: Path | None,
         bus: EventBus,
         say: Callable[[str], None],
+        *,
+        balance: BalanceConfig | None = None,
     ) -> None:
         job = config.job
         self._bus = bus
-        self._store = CurveStore(decisions.parent.parent / "curves.json", config.nodes)
         self.remembered: dict[WorkerId, SpeedProfile] = {}
-        self._may_remember = job.remember
         self._saved_at_seconds = time.monotonic()
         self._explain = say if job.explain else None
-        self._policy = make_policy(_balance_config(config), self.remembered)
-        self._decisions = KeptFile(decisions, say).touch()
+        self._config = balance or _balance_config(config)
+        self._policy = make_policy(self._config, self.remembered)
+        self._store: CurveStore | None = None
+        self._decisions: KeptFile | None = None
+        if folder is not None:
+            path = folder / "decisions.jsonl"
+            self._decisions = KeptFile(path, say, max_bytes=MAX_DECISIONS_BYTES).touch()
+            if job.remember:
+                self._store = CurveStore(folder.parent / "curves.json", config.nodes)
         self._workers: tuple[WorkerId, ...] = ()
         self._rendezvous_id = 0
+
+    def use_grain(self, grain: int) -> None:
+        """Plan in grains of so many samples from the next membership on."""
+        if grain != self._config.grain:
+            self._config = replace(self._config, grain=grain)
+            self._policy = make_policy(self._config, self.remembered)
 
     @property
     def plan(self) -> BatchPlan | None:
@@ -78,7 +95,7 @@ class Balancing:
             case WorkersJoined():
                 self._workers = event.workers
                 self._rendezvous_id = event.rendezvous_id
-                if self._may_remember:
+                if self._store is not None:
                     self.remembered.update(self._store.load(event))
                 self._balance(event)
             case StepsTimed() if event.rendezvous_id == self._rendezvous_id:
@@ -98,13 +115,14 @@ class Balancing:
     def save(self, fallen: set[WorkerId]) -> None:
         """Keep what was learnt; see `save_if_due`."""
         self._saved_at_seconds = time.monotonic()
-        if self._may_remember and isinstance(self._policy, BalancerState):
+        if self._store is not None and isinstance(self._policy, BalancerState):
             curves = self._policy.curves
             self._store.save({worker: curves[worker] for worker in curves.keys() - fallen})
 
     def close(self) -> None:
         """Close the file."""
-        self._decisions.close()
+        if self._decisions is not None:
+            self._decisions.close()
 
     def _balance(self, event: WorkersJoined | StepsTimed) -> None:
         for result in self._policy.handle(event, now_seconds=time.monotonic()):
@@ -120,6 +138,12 @@ class Balancing:
         facts = asdict(replace(decision, changed={})) | {"changed": changed}
         event = Decided(rendezvous_id=self._rendezvous_id, **facts)
         self._bus.publish(event)
+        self.keep(event)
+
+    def keep(self, event: Decided) -> None:
+        """Write a decision into its file."""
+        if self._decisions is None:
+            return
         names = list(map(str, self._workers))
         line = msgspec.structs.asdict(event) | {"workers": names}
         self._decisions.append(msgspec.json.encode(line) + b"\n")

@@ -13,6 +13,7 @@ from hetero_hvd.messages import (
     Finished,
     Heartbeat,
     Judged,
+    SourcesRead,
     StallReported,
     WorkerId,
     WorkersJoined,
@@ -51,6 +52,8 @@ class RunDiagnosis:
                 self._diagnoser.observe(event)
                 self._look_for_stragglers(event)
                 self._balancing.save_if_due(self._stragglers.fallen)
+            case SourcesRead():
+                self._diagnoser.observe(event)
             case Finished():
                 self._stall.left(event.worker)
             case StallReported():

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from hetero_hvd.messages import Finding, WorkerId
+from hetero_hvd.run.reports.costs import Costs, sums_in_words
 from hetero_hvd.run.tracking.summary import RunSegment, Summary, WorkerRecord
 
 _NUMBERS = (
@@ -16,18 +17,20 @@ _NUMBERS = (
     ("ideal", "ideal_samples_per_second", "{:.0f} samples/s"),
     ("balanced / uniform", "balanced_by_uniform_ratio", "{:.2f}"),
     ("balanced / ideal", "share_of_ideal_ratio", "{:.2f}"),
-    ("cost per million", "cost_per_million_samples", "{:.4f}"),
     ("steps until balanced", "steps_until_balanced", "{}"),
 )
 
 
-def as_dict(summary: Summary, *, exit_code: int, reason: str) -> dict[str, Any]:
+def as_dict(
+    summary: Summary, *, exit_code: int, reason: str, costs: Costs | None = None
+) -> dict[str, Any]:
     """What happened in a run. Unknown values are None.
 
     Args:
         summary: Of the run.
         exit_code: Of the job.
         reason: Why it ended.
+        costs: From its record; None: that cannot be read.
     """
     balanced = _balanced(summary)
     uniform = summary.uniform.samples_per_second
@@ -46,9 +49,7 @@ def as_dict(summary: Summary, *, exit_code: int, reason: str) -> dict[str, Any]:
         "ideal_samples_per_second": ideal,
         "share_of_ideal_ratio": measured / ideal if measured and ideal else None,
         "steps_until_balanced": summary.steps_until_balanced,
-        "cost_per_million_samples": summary.price_per_hour / 3600 * 1e6 / measured
-        if measured and summary.price_per_hour is not None
-        else None,
+        "costs": costs and costs.as_dict(),
         "verdict": [msgspec.to_builtins(found) for found in summary.findings],
         "evaluation": _evaluation(summary),
         "memberships": summary.num_memberships,
@@ -73,6 +74,8 @@ def as_text(facts: dict[str, Any]) -> Iterator[str]:
     for label, name, form in _NUMBERS:
         if facts[name] is not None:
             yield _line(label, form.format(facts[name]))
+    for what, words in sums_in_words(facts["costs"]) if facts["costs"] else ():
+        yield _line(what, words)
     for found in facts["verdict"]:
         yield _line("verdict", str(msgspec.convert(found, Finding)))
     if facts["evaluation"]:

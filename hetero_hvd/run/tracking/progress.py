@@ -37,6 +37,7 @@ class Progress:
         self._interval_seconds = interval_seconds
         self._next_at_seconds = -math.inf
         self._shares: tuple[int, ...] = ()
+        self._are_shares_fixed = False
         self._phase = RunSegment()
 
     def observe(self, _at_unix_seconds: float, event: Observed) -> None:
@@ -64,12 +65,16 @@ class Progress:
             f"step {event.applied_steps}: {len(event.workers)} workers train together: {names}"
         )
         self._shares = ()
+        self._are_shares_fixed = event.shares_fixed
         self._phase = RunSegment()
 
     def planned(self, plan: BatchPlan) -> None:
         """There is a new plan; shown if it changes the shares."""
         if plan.local_batch_sizes != self._shares:
             self._shares = plan.local_batch_sizes
+            if self._are_shares_fixed and set(self._shares) == {1}:  # nobody knows them yet
+                self._say(f"step {plan.from_step}: {plan.reason}")
+                return
             shares = shown(
                 [
                     f"{worker} {share}"
@@ -127,9 +132,9 @@ class Progress:
         )
         share = f"  ({speed / ideal:.2f} of ideal)" if speed and ideal else ""
         event = table.event
+        loss = "" if math.isnan(event.loss) else f"  loss {event.loss:.4g}"
         self._say(
-            f"step {event.step}  epoch {event.epoch}  loss {event.loss:.4g}  "
-            f"{speed:.0f} samples/s{share}  {loads}"
+            f"step {event.step}  epoch {event.epoch}{loss}  {speed:.0f} samples/s{share}  {loads}"
         )
 
 

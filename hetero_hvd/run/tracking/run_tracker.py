@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig
+from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.step_table import Observed
-from hetero_hvd.messages import Finished, WorkerId, WorkersJoined
+from hetero_hvd.messages import EpochBegan, Finished, StepsTimed, WorkerId, WorkersJoined
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.records.timings import TimingLog
 from hetero_hvd.run.tracking.balancing import Balancing
@@ -24,9 +25,10 @@ class RunTracker:
     Args:
         config: Of the job.
         say: Shows a line.
-        decisions: File for the decisions of the balancer; beside it the timings that they were
-            based on are kept.
+        folder: Of the run: for the decisions of the balancer and the timings that they were based
+            on; None: neither is kept.
         bus: All that happens; balancing, summary, diagnosis, progress and timings observe it.
+        balance: How to divide the batch; None: as the job's settings say.
 
     Attributes:
         balancing: Makes the plans.
@@ -38,23 +40,30 @@ class RunTracker:
     """
 
     def __init__(
-        self, config: ClusterConfig, say: Callable[[str], None], decisions: Path, bus: EventBus
+        self,
+        config: ClusterConfig,
+        say: Callable[[str], None],
+        folder: Path | None,
+        bus: EventBus,
+        *,
+        balance: BalanceConfig | None = None,
     ) -> None:
         job = config.job
         all_uniform = 2**63
-        prices = [node.price_per_hour for node in config.nodes if node.price_per_hour is not None]
         self.summary = Summary(baseline_steps=job.baseline_steps if job.balance else all_uniform)
-        self.summary.price_per_hour = sum(prices) if prices else None
-        self.balancing = Balancing(config, decisions, bus, say)
+        self.balancing = Balancing(config, folder, bus, say, balance=balance)
         progress = Progress(say, interval_seconds=job.progress_seconds)
         self.diagnosis = RunDiagnosis(self.balancing, bus, progress)
-        self._timings = TimingLog(decisions.parent, say=say)
+        self._timings = TimingLog(folder, say=say) if folder is not None else None
         self.workers: tuple[WorkerId, ...] = ()
         self.rendezvous_id = 0
         self.resets_without_step = 0
         self._applied_steps = -1
+        self._epoch = -1
+        self._bus = bus
         bus.subscribe(self.observe, "")
-        bus.subscribe(self._timings.observe, "the file of timings")
+        if self._timings is not None:
+            bus.subscribe(self._timings.observe, "the file of timings")
         bus.subscribe(self.balancing.observe, "")
         bus.subscribe(self.summary.observe, "")
         bus.subscribe(self.summary.observe_tables, "the summary")
@@ -70,6 +79,9 @@ class RunTracker:
                 is_stuck = event.applied_steps == self._applied_steps
                 self.resets_without_step = self.resets_without_step + 1 if is_stuck else 0
                 self._applied_steps = event.applied_steps
+            case StepsTimed() if event.epoch != self._epoch:
+                self._epoch = event.epoch
+                self._bus.publish(EpochBegan(epoch=event.epoch, step=event.step))
             case Finished():
                 self.resets_without_step = 0  # another trainer begins at step 0 again
 
@@ -77,4 +89,5 @@ class RunTracker:
         """Close the files; keep what was learnt about the workers."""
         self.diagnosis.close()
         self.balancing.close()
-        self._timings.close()
+        if self._timings is not None:
+            self._timings.close()

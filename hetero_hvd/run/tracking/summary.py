@@ -112,7 +112,6 @@ class Summary:
         self.steps_until_balanced: int | None = None
         self.evaluated: Evaluated | None = None
         self.findings: tuple[Finding, ...] = ()
-        self.price_per_hour: float | None = None
         self.uniform = RunSegment()
         self.converging = RunSegment()
         self.balanced = RunSegment()
@@ -188,6 +187,8 @@ class Summary:
         self.last_step = max(self.last_step, table.step)
         if table.is_first or math.isnan(table.step_seconds):
             return
+        if table.joined.shares_fixed:
+            self.global_batch_size = max(table.samples_per_step, self.global_batch_size)
         if not table.follows_plan:
             for worker, row in table.measured.items():
                 self.workers[worker].shares[:] = [(table.step, row.local_batch_size)]

@@ -18,24 +18,34 @@ from prometheus_client import (
 
 from hetero_hvd.core.balance.hysteresis import Action
 from hetero_hvd.core.bandwidth import bus_factor
+from hetero_hvd.core.guard.limits import REASONS
 from hetero_hvd.core.step_table import Observed, StepTable
 from hetero_hvd.core.view.metric_names import PREFIX, RUN, WORKER
+from hetero_hvd.core.view.quality import Quality
 from hetero_hvd.messages import (
     CAUSES,
     STEP_PARTS,
+    CheckpointWritten,
     CollectivesTimed,
     Crashed,
     Decided,
+    Evaluated,
+    GuardReported,
+    Logged,
     OutOfMemory,
     Recovered,
     RunEnded,
     RunStarted,
+    SourcesRead,
+    StallReported,
     StepTiming,
     StragglerReported,
     WorkerId,
     WorkersJoined,
     WorkerStarted,
 )
+from hetero_hvd.probes.machine.node_metrics import NodeCollector
+from hetero_hvd.probes.sampling.local_samples import MAX_AGE_SECONDS, NewestSamples
 
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper ends in seconds; with +Inf the 13 that 10,000 ranks can bear."""
@@ -48,6 +58,7 @@ STEP_BUCKETS = tuple(map(float, range(9)))
 """The staleness bound is 8 at most."""
 
 RESETS = ("fault", "membership")
+STATES = ("starting", "training", "stalled", "ended")
 OUT_OF_MEMORY = ("torch.OutOfMemoryError", "MemoryError")
 
 
@@ -77,13 +88,16 @@ class Metrics:
 
     Args:
         run_id: See `RunStarted`; a label of every series.
+        max_age_seconds: Of a node's newest sample; an older one is left out.
     """
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, *, max_age_seconds: float = MAX_AGE_SECONDS) -> None:
         # It makes a series more for each counter, which nobody asks for.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._run_id = run_id
+        self._nodes = NewestSamples(max_age_seconds)
+        self._registry.register(NodeCollector(self._nodes, {"run_id": run_id}))
         self._gauges: dict[str, Gauge] = {}
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
@@ -100,34 +114,46 @@ class Metrics:
         self._members: tuple[WorkerId, ...] = ()
         self._counted_reset = 0
         self._slow: dict[WorkerId, str] = {}
+        self._quality = Quality()
 
     def render(self) -> tuple[bytes, str]:
         """The page for Prometheus, and its content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
-    def observe(self, at_unix_seconds: float, event: Observed) -> None:  # noqa: C901 - one case a kind
+    def observe(self, at_unix_seconds: float, event: Observed) -> None:  # noqa: C901, PLR0912 - a case a kind
         """Take in an event.
 
         Args:
             at_unix_seconds: When it happened, seconds since 1970.
             event: What happened.
         """
+        self._nodes.take(event)
+        self._show_quality(at_unix_seconds, event)
         match event:
             case RunStarted():
                 self._set("run_info", 1.0, run=event.run_id.rpartition("-")[0])
                 self._set("run_active", 1.0)
+                self._set_state("starting")
                 self._add("restarts", 0.0)
+                self._set("guard_drained_devices", 0.0)
+                self._set("guard_refused_devices", 0.0)
             case WorkerStarted() if event.num_restarts:
                 self._add("restarts", 1.0)
             case RunEnded():
                 self._set("run_active", 0.0)
                 self._set("run_exit_code", event.exit_code)
+                self._set_state("ended")
+            case StallReported():
+                self._set_state("stalled" if event.is_stalled else "training")
             case WorkersJoined():
+                self._set_state("training")
                 self._joined(event)
             case StepTable():
                 self._timed(at_unix_seconds, event)
             case CollectivesTimed():
                 self._operations(event)
+            case SourcesRead():
+                self._read(event)
             case Recovered() if event.rendezvous_id > self._counted_reset:
                 self._counted_reset = event.rendezvous_id
                 self._add("resets", 1.0, reason=event.cause)
@@ -141,8 +167,47 @@ class Metrics:
                 if event.is_slow:
                     self._slow[event.worker] = event.cause or "unknown"
                 self._count_slow()
+            case GuardReported():
+                self._guarded(event)
             case OutOfMemory() | Crashed() if _is_out_of_memory(event):
                 self._add("oom", 1.0)
+
+    def _read(self, event: SourcesRead) -> None:
+        for source, read in event.sources.items():
+            self._add("data_source_wait_seconds", read.wait_seconds, source=source)
+            self._add("data_source_bytes", read.num_bytes, source=source)
+
+    def _guarded(self, event: GuardReported) -> None:
+        self._set("guard_drained_devices", event.num_drained)
+        self._set("guard_refused_devices", event.num_refused)
+        if event.is_new:
+            self._add("guard_episodes", 1.0, reason=event.reason)
+
+    def _show_quality(self, at_unix_seconds: float, event: Observed) -> None:
+        self._quality.observe(at_unix_seconds, event)
+        view = self._quality.view
+        match event:
+            case StepTable():
+                self._set("loss", event.event.loss)
+                self._set("epoch", event.event.epoch)
+            case Logged():
+                for group, rate in enumerate(view.learning_rates):
+                    self._set_known("learning_rate", rate, group=str(group))
+                for name, value in view.logged.items():
+                    self._set_known("logged", value, name=name)
+                self._set_known("remaining_seconds", view.remaining_seconds)
+            case Evaluated():
+                for metric, value in view.evaluation.items():
+                    self._set_known("evaluation", value, metric=metric)
+            case CheckpointWritten():
+                self._set_known("checkpoint_step", view.checkpoint_step)
+                self._set_known("best_checkpoint_step", view.best_checkpoint_step)
+            case RunEnded():
+                self._set("remaining_seconds", 0.0)
+
+    def _set_state(self, state: str) -> None:
+        for one in STATES:
+            self._set("run_state", float(one == state), state=one)
 
     def _joined(self, event: WorkersJoined) -> None:
         for worker in set(self._members) - set(event.workers):
@@ -155,6 +220,8 @@ class Metrics:
         self._add("oom", 0.0)  # all are heard of, so none is known to have happened
         for reason in RESETS:  # a counter that begins at 1 has never increased, to Prometheus
             self._add("resets", 0.0, reason=reason)
+        for reason in REASONS:
+            self._add("guard_episodes", 0.0, reason=reason)
         for action in get_args(Action):
             self._add("balancer_decisions", 0.0, action=action.replace(" ", "_"))
         self._count_slow()
@@ -220,12 +287,15 @@ class Metrics:
         for cause in CAUSES:
             self._set("stragglers", causes.count(cause), cause=cause)
 
-    def _set(self, name: str, value: float, **labels: str) -> None:
+    def _set_known(self, family: str, value: float | None, **labels: str) -> None:
+        self._set(family, math.nan if value is None else value, **labels)
+
+    def _set(self, family: str, value: float, **labels: str) -> None:
         """A gauge's value; one that was not measured is taken away."""
         if math.isfinite(value):
-            self._gauges[name].labels(run_id=self._run_id, **labels).set(value)
+            self._gauges[family].labels(run_id=self._run_id, **labels).set(value)
         else:
-            self._forget(name, **labels)
+            self._forget(family, **labels)
 
     def _add(self, name: str, value: float, **labels: str) -> None:
         if math.isfinite(value):
@@ -235,8 +305,8 @@ class Metrics:
         if math.isfinite(value):
             self._histograms[name].labels(run_id=self._run_id, **labels).observe(value)
 
-    def _forget(self, name: str, **labels: str) -> None:
-        self._gauges[name].remove_by_labels({"run_id": self._run_id, **labels})
+    def _forget(self, family: str, **labels: str) -> None:
+        self._gauges[family].remove_by_labels({"run_id": self._run_id, **labels})
 
 
 def _is_out_of_memory(event: OutOfMemory | Crashed) -> bool:

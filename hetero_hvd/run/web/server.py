@@ -66,15 +66,16 @@ class Web:
 
     Args:
         job: Its settings.
-        output: Folder of the run; gets live.json, from which `hetero-hvd top` learns the address.
+        output: Folder of the run; gets live.json, from which `hetero-hvd top` learns the address;
+            None: there is none.
 
     Raises:
         ConfigError: A token file or certificate cannot be used.
     """
 
-    def __init__(self, job: JobConfig, output: Path) -> None:
+    def __init__(self, job: JobConfig, output: Path | None) -> None:
         self._job = job
-        self._file = output / NAME
+        self._file = None if output is None else output / NAME
         self._access = Access(
             address=job.http_address,
             read=read_token(job.http_token_file, "job.http_token_file"),
@@ -138,7 +139,8 @@ class Web:
     async def close(self) -> None:
         """Answer no more."""
         with suppress(OSError):
-            self._file.unlink(missing_ok=True)
+            if self._file is not None:
+                self._file.unlink(missing_ok=True)
         if self._server is None or self._task is None:
             return
         self._server.should_exit = True
@@ -146,6 +148,8 @@ class Web:
             await asyncio.wait_for(self._task, CLOSE_SECONDS)
 
     def _announce(self) -> None:
+        if self._file is None:
+            return
         facts: dict[str, Any] = {"url": self.url, "token_file": self._job.http_token_file}
         try:
             self._file.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from hetero_hvd.core.diagnosis.judge import Diagnoser
 from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.live import LiveState, LiveView
 from hetero_hvd.errors import JobError
-from hetero_hvd.run.records.reader import history
+from hetero_hvd.run.records.parts import history
 from hetero_hvd.run.records.run_files import regular
 from hetero_hvd.run.records.timings import FILE
 from hetero_hvd.run.web.server import NAME
@@ -32,11 +32,11 @@ UNAUTHORIZED = HTTPStatus.UNAUTHORIZED
 Source = Callable[[], LiveState]
 
 
-def source_of(run: str | None, *, token_file: str | None, ca: str | None) -> Source:
+def source_of(run: str, *, token_file: str | None, ca: str | None) -> Source:
     """Where the state of a run comes from.
 
     Args:
-        run: URL of a driver's page, folder of a run, or None: the newest in runs/.
+        run: URL of a driver's page, or folder of a run.
         token_file: File with the token for looking.
         ca: Certificate of the CA to trust, PEM.
 
@@ -44,9 +44,9 @@ def source_of(run: str | None, *, token_file: str | None, ca: str | None) -> Sou
         JobError: There is no such run.
         ConfigError: The token file cannot be used.
     """
-    if run is not None and run.startswith(("http://", "https://")):
+    if run.startswith(("http://", "https://")):
         return _driver(run, token_file, ca)
-    folder = _newest() if run is None else Path(run)
+    folder = Path(run)
     try:
         with open(folder / NAME, "rb", opener=regular) as file:
             facts = json.loads(file.read())
@@ -75,13 +75,6 @@ def recorded(folder: Path) -> LiveState:
     state = view.state()
     state.run_id, state.state = state.run_id or folder.absolute().name, "ended"
     return state
-
-
-def _newest(runs: Path = Path("runs")) -> Path:
-    found = [path for path in runs.glob("*") if path.is_dir()]
-    if not found:
-        raise JobError(f"no run in {runs.absolute()}: give its folder or its page's address")
-    return max(found, key=lambda path: path.stat().st_mtime)
 
 
 def _driver(url: str, token_file: str | None, ca: str | None) -> Source:

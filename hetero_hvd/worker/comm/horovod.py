@@ -339,9 +339,14 @@ def _digest(one: str, other: str) -> int:
 
 def _translated(error: Exception) -> Exception:
     """A broken rendezvous is worth a new one; a mismatch between ranks would only come again."""
+    return disagreement(error) or Interrupted(str(error))
+
+
+def disagreement(error: BaseException) -> JobError | None:
+    """What to say of Horovod's error if it comes of the script and not of a lost worker."""
     if "ismatched" in str(error):
         return JobError(f"the workers do not agree on what to reduce: {error}")
-    return Interrupted(str(error))
+    return None
 
 
 def nccl_version() -> str:

@@ -103,7 +103,7 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 
     """What an object refers to, with its name."""
     if isinstance(value, Mapping):
         if isinstance(value, dict):  # others may compute what they hold
-            for key, item in islice(value.items(), MAX_ITEMS):
+            for key, item in islice(dict.items(value), MAX_ITEMS):
                 yield f"{name}[{key!r}]", item
     elif isinstance(value, list | tuple | set | frozenset | deque):
         for index, item in enumerate(islice(value, MAX_ITEMS)):

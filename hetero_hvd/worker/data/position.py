@@ -58,6 +58,9 @@ class Position:
         skipped_samples: Samples at the beginning of the epoch's order that were consumed in steps
             of another size; those of `step_in_epoch` come after them.
         order: Of the samples.
+        steps_on_batch: Steps that are applied on the batch under way, where several models are
+            trained on it: their steps follow each other, and then the position moves on.
+        added_models: Steps and last loss of each further model, by name.
     """
 
     epoch: int = 0
@@ -68,6 +71,8 @@ class Position:
     evaluations: list[dict[str, float]] = field(default_factory=list)
     skipped_samples: int = 0
     order: Order = field(default_factory=Order)
+    steps_on_batch: int = 0
+    added_models: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def used_samples(self) -> int:
@@ -95,6 +100,7 @@ class Position:
         self.step_in_epoch += 1
         self.applied_steps += 1
         self.loss = loss
+        self.steps_on_batch = 0
         self.evaluations = []
 
     def next_epoch(self) -> None:
@@ -109,11 +115,15 @@ class Position:
         state = asdict(self)
         if not self.order.sampler:
             del state["order"]["sampler"]
+        if not self.added_models:
+            del state["steps_on_batch"], state["added_models"]
         return state
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take over another worker's position, or an earlier one."""
         order = state.get("order")
+        if "added_models" in state:  # of one that was added since there is nothing yet
+            state = state | {"added_models": self.added_models | state["added_models"]}
         for name, value in state.items():
             setattr(self, name, value)
         if order is not None:
@@ -129,6 +139,11 @@ class Position:
             UserError: The samples that are left cannot be told; says what to set back.
         """
         was, used = self.order, self.used_samples
+        if self.steps_on_batch and was != own:
+            raise UserError(
+                "the checkpoint is from between two models' steps on one batch: the batch size, "
+                "the data and their order must be as they were"
+            )
         if used or self.chunks:
             self._check(was, own)
         if used and not self.chunks and was != own:

@@ -316,6 +316,8 @@ def contiguous_batches(
     rank: int,
     *,
     seeds: Seeds | None = None,
+    whole_batches: bool = False,
+    num_batches: int | None = None,
 ) -> Iterator[tuple[int, int, Any]]:
     """One worker's part of a whole set, in the set's own order.
 
@@ -323,11 +325,12 @@ def contiguous_batches(
         loader: The loader of the script; its `batch_size` bounds each batch.
         shares: Relative shares in rank order, >= 0, at least one > 0.
         rank: Which part.
-        seeds: Divide whole batches only and seed the generators for each, so that they are the same
-            however they are divided; None: divide sample by sample.
+        seeds: Divide whole batches only, each with seeded generators; None: sample by sample.
+        whole_batches: Divide whole batches only.
+        num_batches: Those after so many are left out; None: none are.
 
     Yields:
-        Which batch of the set (only with seeds), number of samples, the batch.
+        Which batch of the set (where whole ones are divided), number of samples, the batch.
     """
     if isinstance(loader.dataset, torch_data.IterableDataset):
         raise UserError("evaluation needs a dataset with a length, not an IterableDataset")
@@ -337,9 +340,10 @@ def contiguous_batches(
         raise UserError("the sampler of the loader to evaluate gives no samples: its len() is 0")
     order = sampling.epoch(0).indices if sampling.name else range(sampling.num_units)
     size = 1 if sampling.is_batched else sampling.batch_size
-    enough = [share * -(-sampling.num_units // sum(shares)) for share in shares]
-    undivided = 1 if seeds is None else size
-    mine, _ = _my_part(range(sampling.num_units), enough, rank, undivided)
+    total = min(sampling.num_units, (num_batches or sampling.num_units) * size)
+    enough = [share * -(-total // sum(shares)) for share in shares]
+    undivided = size if whole_batches or seeds is not None else 1
+    mine, _ = _my_part(range(total), enough, rank, undivided)
     units = [mine[start : start + size] for start in range(0, len(mine), size)]
     parts = [sampling.positions(0, each) for each in units]
     sampler = _StepSampler()

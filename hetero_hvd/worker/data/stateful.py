@@ -6,7 +6,11 @@ from typing import Any, Protocol
 
 
 class Stateful(Protocol):
-    """Anything with a state dict."""
+    """Anything with a state dict.
+
+    Where it has an attribute `may_differ` that is true, a joiner gets a copy of it and checkpoints
+    keep it, but it is not compared.
+    """
 
     def state_dict(self) -> dict[str, Any]:
         """Its state."""

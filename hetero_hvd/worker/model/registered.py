@@ -55,14 +55,16 @@ class Registered:
 
     Args:
         model: The user's model.
+        name: Of the model, where a script trains several in one loop.
 
     Attributes:
         parameters: By name; a shared one by its first name.
         places: Of the buffers.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, name: str = "") -> None:
         self._model = model
+        self._name = name
         self._facts: list[tuple[str, int, tuple[object, ...]]] = []
         self.parameters: dict[str, Parameter] = {}
         self.places: list[ModelSlot] = []
@@ -97,7 +99,7 @@ class Registered:
         By their place in the training, by the order of the epoch's samples, by names, shapes and
         types of the model's parameters and persistent buffers, and by what is trained.
         """
-        place = f"{part.epoch}.{part.step_in_epoch}.{part.order_code}"
+        place = f"{part.epoch}.{part.step_in_epoch}.{part.order_code}{self._name}"
         code, limit = zlib.crc32(place.encode(), self._code), 1 << DIGEST_BITS
         return float(code % limit), float(code // limit % limit)
 
@@ -148,6 +150,7 @@ class Registered:
             return
         name = read_launch_settings().name(collective.rank)
         place = f"step {part.step_in_epoch} of epoch {part.epoch}"
+        place += f" of {self._name}" if self._name else ""
         text = "\n".join([name, place, f"{part.order_code:08x}", *self._lines()])
         found = gather_bytes(collective, text.encode(), "registered")
         raise JobError(_difference([payload.decode().split("\n") for payload in found]))

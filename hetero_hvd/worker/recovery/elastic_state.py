@@ -17,6 +17,7 @@ from hetero_hvd.messages import Finished, Leaving, Recovered, StepsTimed
 from hetero_hvd.messages.launch import WorkerLaunch
 from hetero_hvd.probes.phase_clock import NO_PHASE
 from hetero_hvd.worker.comm.horovod import Interrupted
+from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.data.stateful import Stateful
@@ -30,6 +31,7 @@ from hetero_hvd.worker.recovery.membership import (
     exchange_reports,
     meet,
     next_rendezvous_id,
+    run_of,
 )
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.recovery.replica_check import Undecided, is_check_due
@@ -42,6 +44,7 @@ from hetero_hvd.worker.step.passes import Passes
 from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.step.training_mode import TrainingMode
 from hetero_hvd.worker.step.training_step import Course
+from hetero_hvd.worker.timing.phase_ranges import wanted_ranges
 from hetero_hvd.worker.timing.step_measurements import StepProfile
 from hetero_hvd.worker.timing.step_times import StepTimes
 from hetero_hvd.worker.timing.timing_exchange import RESET, STOP, TimingTable
@@ -62,6 +65,7 @@ class ElasticState:
         launch: What this worker was told at its start.
 
     Attributes:
+        replica: What must be equal on all workers.
         last_state: What is kept when the script leaves its loop.
     """
 
@@ -77,29 +81,32 @@ class ElasticState:
         launch: WorkerLaunch,
     ) -> None:
         clock = passes.clock
+        clock.ranges = wanted_ranges(launch.job, passes.device)
         sizing = passes.sizing
         self._pipeline = pipeline
         self._sizing = sizing
         self._mode = mode
         self._work = work
         self.position = Position(order=loader.order)
-        self._replica = Replica({**parts, "position": self.position})
+        self.replica = Replica({**parts, "position": self.position})
         self._kept = Keeping(
-            self._replica,
+            self.replica,
             self.position,
             loader.order,
             sizing,
             lambda: self.is_leader,
             settings=launch.checkpoints,
+            tell=lambda message: self.context.tell(message),  # noqa: PLW0108 - it is known later
         )
-        self.last_state = LastState(self._replica)
-        self._agreement = Agreement(self._replica, self.position, self._kept, self.last_state)
+        self.last_state = LastState(self.replica)
+        self._agreement = Agreement(self.replica, self.position, self._kept, self.last_state)
         floor_seconds = launch.job.hang_timeout_seconds
         self._check_steps = launch.check_steps
         self._clock = clock
         self._watchdog = Watchdog(clock, lambda: sizing.shape, floor_seconds=floor_seconds)
         self._loader = loader
         self._numerics = ""
+        self._has_loaded = False
         self._context: WorkerContext | None = None
         self._membership: WorkerMembership | None = None
         self._timed_at = (0, math.nan)
@@ -109,8 +116,7 @@ class ElasticState:
     @property
     def context(self) -> WorkerContext:
         """This process in the job; admission happens at the first use."""
-        if self._context is None:
-            self._context = init(progress=lambda: self.position.applied_steps)
+        self._context = self._context or init(progress=lambda: self.position.applied_steps)
         return self._context
 
     @property
@@ -131,6 +137,18 @@ class ElasticState:
         if self._membership is None:
             return self.context.collective.size
         return len(self._membership.workers)
+
+    def check_not_begun(self, what: str) -> None:
+        """Refuse what all workers have to know before they meet; raises UserError."""
+        if self._membership is not None:
+            raise UserError(f"{what}: must be called before trainer.epochs()")
+
+    def begin_at(self, epoch: int, step_in_epoch: int, applied_steps: int) -> None:
+        """The script has loaded the state after so many steps."""
+        self.position.epoch = epoch
+        self.position.step_in_epoch = step_in_epoch
+        self.position.applied_steps = applied_steps
+        self._has_loaded = True
 
     def enter(self) -> None:
         """Be admitted and consistent with the others, if this has not happened yet.
@@ -153,7 +171,7 @@ class ElasticState:
         if self._membership is None:
             self._kept.prove()
             resumed = self._kept.load()
-            self._meet(is_new=True, has_state=resumed is not None)
+            self._meet(is_new=True, has_state=self._has_loaded or resumed is not None)
             is_found = self.membership.consistency.num_fresh < self.num_workers
             self._kept.check_found(is_found=is_found)
             self._times.ended_at = time.perf_counter()
@@ -168,16 +186,6 @@ class ElasticState:
         is_old = self._membership and self._membership.rendezvous_id != self.context.rendezvous_id
         if is_old:
             self._meet()
-
-    def check_epochs(self, num_epochs: int) -> None:
-        """Say so if as many epochs are trained as are asked for, or more."""
-        done = self.position.epoch
-        if done >= max(num_epochs, 1) and self.is_leader:
-            logger.warning(
-                "epochs trained already: %d; asked for: %d in all: nothing is left to do",
-                done,
-                num_epochs,
-            )
 
     def shares_in_epoch(self, step_in_epoch: int) -> tuple[tuple[int, ...], int]:
         """The plan for a step of the epoch under way, and this worker's rank."""
@@ -245,7 +253,7 @@ class ElasticState:
             own = sum(value for phase, value in seconds.items() if phase != "comm_wait")
             evaluation = seconds.get("evaluation", 0.0)
             self._times.look(share, own, evaluation, planned=self._planned(step))
-        more = self._profile.step_applied(self.context, step)
+        more = self._profile.step_applied(self.context, step, seconds)
         self._times.add(share, seconds, more | self._pipeline.state())
         self._watchdog.learn(seconds)
         self._sizing.timed(share, seconds)
@@ -269,7 +277,8 @@ class ElasticState:
                 flags = RESET * self.context.reset_requested + STOP * self.context.stop_requested
                 newest = self.context.planner.newest() if self.is_leader else None
                 self._timed_at = self.position.epoch, self.position.loss
-                exchange.submit(step, self._sizing.measured(self._times.take()), newest, flags)
+                timing = self._sizing.measured(self._times.take())
+                exchange.submit(step, timing, newest, flags, self.context.payload())
         except Interrupted as fault:
             self.recover("fault", str(fault))
 
@@ -330,13 +339,25 @@ class ElasticState:
         checksum = self._agreement.checksum
         self._profile.finish(self.context, applied_steps - 1)
         self.context.tell(Finished(worker=worker, applied_steps=applied_steps, checksum=checksum))
+        if self.context.client is None:
+            self._exchange_last_words()
         return True
+
+    def _exchange_last_words(self) -> None:
+        """What is still to be told has no exchange of timings any more that takes it along."""
+        collective = self.context.collective
+        try:
+            self.context.heard(gather_bytes(collective, self.context.payload(), "last words"))
+        except Interrupted as fault:  # who has trained to the end may go before the others
+            logger.info("not all last words are recorded: %s", fault)
 
     def _compare(self, when: str, name: str) -> bool:
         workers = self.membership.workers
         return self._agreement.compare(self.context.collective, workers, when, name)
 
     def _tell_timings(self, table: TimingTable | None) -> None:
+        if table is not None:
+            self.context.heard(table.payloads)
         if table is not None and self.is_leader:
             epoch, loss = self._timed_at
             self.context.planner.timed(
@@ -352,8 +373,6 @@ class ElasticState:
 
     def _act_on(self, table: TimingTable) -> None:
         self.membership.follow(table.plan, applied_steps=self.position.applied_steps)
-        if table.needs_all and self.is_leader:
-            self.context.planner.need_all()
         self._tell_timings(table)
         if table.stop or table.reset:
             self._pipeline.drain(self.context.collective)
@@ -382,33 +401,15 @@ class ElasticState:
     def _meet(self, *, is_new: bool = False, has_state: bool = True) -> None:
         context = self.context
         while True:
-            report = Report(
-                worker=context.settings.worker,
-                applied_steps=self.position.applied_steps if has_state else FRESH,
-                is_new=is_new,
-                epoch=self.position.epoch,
-                num_evaluations=len(self.position.evaluations),
-                checksum=self._replica.checksum(),
-                rendezvous_id=context.rendezvous_id,
-                global_batch_size=self._loader.global_batch_size,
-                capacity=self._capacity,
-                prefetch_steps=self._loader.prefetch_steps,
-                agreed=self._agreement.checksum,
-                order=self._loader.order,
-                parts=self._replica.names,
-                staleness_bound=self._pipeline.bound,
-                numerics=self._numerics,
-                mode=self._mode.name,
-                work=self._work,
-                micro_batch_size=self._sizing.largest,
-            )
             try:
-                reports = exchange_reports(context.collective, report)
+                reports = exchange_reports(
+                    context.collective, self._report(is_new=is_new, has_state=has_state)
+                )
                 # Stored at once: should this rendezvous break, its id must not be used again.
-                context.agreed(next_rendezvous_id(reports))
+                context.agreed(next_rendezvous_id(reports), run_of(reports))
                 try:
                     self._membership = meet(
-                        context.collective, self._replica, reports, context.planner
+                        context.collective, self.replica, reports, context.planner
                     )
                     self.last_state.is_trusted = True
                     break
@@ -421,5 +422,29 @@ class ElasticState:
                 logger.info("the rendezvous broke: %s", fault)
                 self._restart()
         self._agreement.reached(self.membership.consistency.checksum)
-        context.reset_done()
+        context.reset_done(self.membership.workers)
         self._times.forget()
+
+    def _report(self, *, is_new: bool, has_state: bool) -> Report:
+        return Report(
+            worker=self.context.settings.worker,
+            applied_steps=self.position.applied_steps if has_state else FRESH,
+            is_new=is_new,
+            epoch=self.position.epoch,
+            num_evaluations=len(self.position.evaluations),
+            checksum=self.replica.checksum(),
+            rendezvous_id=self.context.rendezvous_id,
+            global_batch_size=self._loader.global_batch_size,
+            capacity=self._capacity,
+            prefetch_steps=self._loader.prefetch_steps,
+            agreed=self._agreement.checksum,
+            order=self._loader.order,
+            parts=self.replica.names,
+            staleness_bound=self._pipeline.bound,
+            numerics=self._numerics,
+            mode=self._mode.name,
+            work=self._work,
+            micro_batch_size=self._sizing.largest,
+            run=self.context.run,
+            steps_on_batch=self.position.steps_on_batch,
+        )

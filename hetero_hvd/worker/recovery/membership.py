@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import msgspec
 
 from hetero_hvd.core.balance.planner import stretched
+from hetero_hvd.core.data.file_sets import differing
 from hetero_hvd.errors import InvariantError, JobError
 from hetero_hvd.messages import BatchPlan, WorkerId, WorkersJoined
+from hetero_hvd.messages.identity import RunIdentity
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Order
@@ -50,6 +52,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             since then; else empty.
         order: What decides which samples a step consumes.
         parts: Names of what its replica holds.
+        run: The run that it was in; of one that was in none, what it would call it.
+        steps_on_batch: Steps applied on the batch under way; see `Position`.
     """
 
     worker: WorkerId
@@ -70,6 +74,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     agreed: str = ""
     order: Order = Order()
     parts: tuple[str, ...] = ()
+    run: RunIdentity = RunIdentity()
+    steps_on_batch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,10 +156,13 @@ def exchange_reports(collective: Collective, report: Report) -> list[Report]:
 
     Raises:
         Interrupted: The rendezvous broke.
-        JobError: The workers run different scripts.
+        JobError: The workers run different scripts, or have different data.
     """
     payloads = gather_bytes(collective, msgspec.msgpack.encode(report), "reports")
     reports = [msgspec.msgpack.decode(payload, type=Report) for payload in payloads]
+    apart = differing({report.worker: report.work.data for report in reports})
+    if apart:
+        raise JobError("; ".join(f"{worker}: {words}" for worker, words in apart.items()))
     for name in _facts(report):
         found: dict[object, WorkerId] = {_facts(other)[name]: other.worker for other in reports}
         if len(found) > 1:
@@ -190,6 +199,11 @@ def next_rendezvous_id(reports: list[Report]) -> int:
     return 1 + max(report.rendezvous_id for report in reports)
 
 
+def run_of(reports: list[Report]) -> RunIdentity:
+    """Which run goes on: that of the newest rendezvous; at the start, the one of rank 0."""
+    return max(reports, key=lambda report: report.rendezvous_id).run
+
+
 def meet(
     collective: Collective, replica: Replica, reports: list[Report], planner: Planner
 ) -> WorkerMembership:
@@ -217,7 +231,7 @@ def meet(
             raise InvariantError(
                 f"replicas differ after copying: {dict(zip(reports, proofs, strict=True))}"
             )
-    plan = _first_plan(collective, reports, planner)
+    plan = first_plan(collective, reports, planner)
     consistency = Consistency(
         broadcast=bool(stale),
         checksum=best.checksum,
@@ -260,8 +274,8 @@ def _is_unchanged(report: Report) -> bool:
     return report.checksum == report.agreed
 
 
-def _progress(report: Report) -> tuple[int, int, int]:
-    return report.applied_steps, -report.epoch, report.num_evaluations
+def _progress(report: Report) -> tuple[int, ...]:
+    return report.applied_steps, -report.epoch, report.steps_on_batch, report.num_evaluations
 
 
 def _capacities(reports: list[Report]) -> tuple[int, ...]:
@@ -280,8 +294,12 @@ def _capacities(reports: list[Report]) -> tuple[int, ...]:
     return found
 
 
-def _first_plan(collective: Collective, reports: list[Report], planner: Planner) -> BatchPlan:
-    """Rank 0 asks the planner; all get its answer."""
+def first_plan(collective: Collective, reports: list[Report], planner: Planner) -> BatchPlan:
+    """Rank 0 asks the planner, which hears of the members by that; all get its answer.
+
+    Raises:
+        Interrupted: The rendezvous broke.
+    """
     payload = b""
     if collective.rank == 0:
         event = WorkersJoined(
@@ -297,6 +315,7 @@ def _first_plan(collective: Collective, reports: list[Report], planner: Planner)
             memory_bytes=tuple(report.work.memory_bytes for report in reports),
             model=reports[0].work.model,
             shares_vary=reports[0].work.shares_vary,
+            shares_fixed=reports[0].work.shares_fixed,
         )
         payload = msgspec.msgpack.encode(planner.joined(event))
     return msgspec.msgpack.decode(gather_bytes(collective, payload, "plan")[0], type=BatchPlan)

@@ -83,6 +83,16 @@ class Replica:
     def __init__(self, parts: dict[str, Stateful]) -> None:
         self._parts = parts
 
+    def add(self, name: str, part: Stateful) -> None:
+        """One more part.
+
+        Raises:
+            UserError: There is one of that name.
+        """
+        if name in self._parts:
+            raise UserError(f"extra_state: {name}: kept already; use another name")
+        self._parts[name] = part
+
     @property
     def names(self) -> tuple[str, ...]:
         """Of its parts, sorted."""
@@ -205,7 +215,8 @@ class Replica:
         return words + [f"its {_title(name).rstrip(' .:')} is left out" for name in missing]
 
     def _kinds(self) -> dict[str, str]:
-        found = {name: type(self._parts[name]) for name in STATEFUL_KINDS if name in self._parts}
+        names = [name for name in self._parts if name.rpartition(".")[2] in STATEFUL_KINDS]
+        found = {name: type(self._parts[name]) for name in names}
         return {name: f"{cls.__module__}.{cls.__qualname__}" for name, cls in found.items()}
 
     def _plain(self, name: str, tensors: TensorMap) -> Any:  # noqa: ANN401 - plain data
@@ -216,7 +227,9 @@ class Replica:
             raise UserError(f"{place.rstrip(' .:')}: its state holds itself") from error
 
     def _leaves(self) -> Iterator[tuple[str, Any]]:
-        for name in self._parts:
+        for name, part in self._parts.items():
+            if getattr(part, "may_differ", False):
+                continue
             yield from leaves(self._plain(name, lambda tensor: tensor), _title(name).rstrip("."))
 
 

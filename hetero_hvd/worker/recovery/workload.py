@@ -1,4 +1,4 @@
-"""What a step's time depends on: the model, the device and how steps are taken."""
+"""What is trained, and on what: all that a step's time depends on, and the data."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from hashlib import sha256
 import msgspec
 import torch
 
+from hetero_hvd.data.opened import opened_files
+from hetero_hvd.messages import FileSet
 from hetero_hvd.worker.micro_batch.memory_meter import device_memory_bytes
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.session.self_description import describe_device
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step's time depends on.
+    """What is trained, on what device and data.
 
     Attributes:
         model: Class, and a digest of all parameters' names, shapes and types and of the precision.
@@ -21,6 +23,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         memory_bytes: Of a GPU; 0 on a CPU, where it says nothing about the speed.
         undivided: Samples that are never split between workers, >= 1.
         shares_vary: Whether a worker takes in a step what it gets done, whatever the plan says.
+        shares_fixed: Whether the script divides its data itself, whatever the plan says.
+        data: The sets of files that the script had opened when it made its trainer.
     """
 
     model: str = ""
@@ -28,6 +32,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: float = 0.0
     undivided: int = 1
     shares_vary: bool = msgspec.field(default=False, name="wait_free")
+    shares_fixed: bool = False
+    data: tuple[FileSet, ...] = ()
 
 
 def describe_workload(
@@ -43,4 +49,5 @@ def describe_workload(
         memory_bytes=device_memory_bytes(device),
         undivided=options.undivided,
         shares_vary=shares_vary,
+        data=opened_files(),
     )

@@ -18,6 +18,9 @@ from hetero_hvd.worker.recovery.replica import Replica
 
 logger = logging.getLogger(__name__)
 
+MAX_BYTES = 32 * 2**20
+"""Of the file; what came before it is kept up to as much again."""
+
 
 class Fingerprints:
     """The fingerprints of a run.
@@ -37,10 +40,18 @@ class Fingerprints:
     ) -> None:
         file = launch.fingerprints
         self._parts = {name: Replica({name: part}) for name, part in parts.items()}
-        self._file = KeptFile(Path(file), logger.error) if file and numerics else None
+        self._file = self._kept(file) if file and numerics else None
         self._every = launch.job.fingerprint_steps
         self._results: list[dict[str, Any]] = []
         self._numerics = numerics
+
+    def add(self, name: str, part: Stateful) -> None:
+        """One more part."""
+        self._parts[name] = Replica({name: part})
+
+    @staticmethod
+    def _kept(file: str) -> KeptFile:
+        return KeptFile(Path(file), logger.error, max_bytes=MAX_BYTES)
 
     def take(self) -> str:
         """The digest of all parts; 32 hexadecimal digits."""

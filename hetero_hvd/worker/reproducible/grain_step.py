@@ -96,13 +96,13 @@ class GrainStep:
     def __init__(self, script: Script, loader: ShareLoader, settings: GrainSettings) -> None:
         model, options, device = script.model, script.options, script.device
         sizing = MicroBatchSizer(settings.grain, device, is_fixed=True)
-        self.passes = Passes(device, sizing, options.scaler)
+        self.passes = Passes(device, sizing, options.scaler, script.clock)
         self.in_flight: deque[_Gathered] = deque()
         self._options = options
         self._settings = settings
         self._model = model
         self._loader = loader
-        self._registered = Registered(model)
+        self._registered = Registered(model, script.name)
         self._check = ModelCheck(model, script.optimizer)
         self._check.run()
         self._update = OptimizerUpdate(script.optimizer, options, device)
@@ -117,7 +117,7 @@ class GrainStep:
         self._used: list[bool] = []
         self._is_prepared = self._is_second_try = self._has_failed = False
         self._loss_functions = Repeatable("the loss function", model)
-        self._grain = self._num_samples = 0
+        self._grain = 0
 
     @property
     def state(self) -> Mapping[str, Stateful]:
@@ -202,7 +202,7 @@ class GrainStep:
         first = part.first_sample // self._settings.grain
         passes.sizing.choose(part.num_samples)
         pieces = zip(part.grains.sizes, part.grains.pieces(batch), strict=True)
-        for self._grain, (self._num_samples, piece) in enumerate(pieces, first):
+        for self._grain, (self.passes.num_samples, piece) in enumerate(pieces, first):
             with passes.clock.phase("transfer"):
                 moved = [own_memory(to_device(item, passes.device)) for item in piece]
                 self._begin_grain()
@@ -224,14 +224,14 @@ class GrainStep:
     def backward(self, loss: Loss) -> None:
         """Backward of a grain, and its contribution to the sums."""
         self._registered.check_unwritten()
-        mean, weight = mean_and_weight(loss, num_samples=self._num_samples)
+        mean, weight = mean_and_weight(loss, num_samples=self.passes.num_samples)
         if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
             return
         self._losses.append(mean.detach().double() * weight)
         self._weights.append(weight)
         global_samples = self.passes.part.global_samples
         self.passes.backward(mean * (weight / global_samples))
-        self._contribute(self._num_samples / global_samples)
+        self._contribute(self.passes.num_samples / global_samples)
 
     def _contribute(self, ratio: float) -> None:
         """Add what a grain, this part of the global batch, has left in gradients and buffers."""

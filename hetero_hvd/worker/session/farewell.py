@@ -14,7 +14,8 @@ import traceback
 from collections.abc import Callable
 from types import TracebackType
 
-from hetero_hvd.errors import UserError
+from hetero_hvd.core.redaction import encodable
+from hetero_hvd.errors import UnreadableError, UserError
 from hetero_hvd.exit_codes import EXIT_REFUSED
 from hetero_hvd.messages import Crashed, Entered, FromWorker, ScriptEnded, WorkerId
 from hetero_hvd.worker.session.driver_client import DriverClient
@@ -106,6 +107,11 @@ class Farewell:
         self.on_end = on_end
         self._client.send(Entered(worker=self._worker))
 
+    def give_up(self, line: str) -> None:
+        """The script cannot go on here, which is no error of its own: one line says why."""
+        self.is_said = True
+        self._send(Crashed(worker=self._worker, error=line, traceback="", user_error=False))
+
     def await_end(self) -> None:
         """From now on the driver hears of the end of the script.
 
@@ -119,14 +125,16 @@ class Farewell:
     ) -> None:
         self.is_said = True
         if not issubclass(kind, KeyboardInterrupt):
-            lines = traceback.format_exception(kind, error, trace)
-            is_user_error = issubclass(kind, UserError)
+            lines = list(map(encodable, traceback.format_exception(kind, error, trace)))
+            is_user_error, is_of_machine = issubclass(kind, UserError), kind is UnreadableError
+            is_known = is_user_error or is_of_machine
             self._send(
                 Crashed(
                     worker=self._worker,
-                    error=in_one_line(error, trace) if is_user_error else lines[-1].strip(),
+                    error=in_one_line(error, trace) if is_known else lines[-1].strip(),
                     traceback="".join(lines),
                     user_error=is_user_error,
+                    is_of_machine=is_of_machine,
                 )
             )
         self._previous_hook(kind, error, trace)
@@ -148,4 +156,4 @@ class Farewell:
 def in_one_line(error: BaseException, trace: TracebackType | None) -> str:
     """What is wrong, and where the script has called it."""
     place = raised_in(trace)
-    return f"{error} ({place})" if place else str(error)
+    return encodable(f"{error} ({place})" if place else str(error))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
-from hetero_hvd.config import variables
+from hetero_hvd.config import JobConfig, variables
+from hetero_hvd.config.variables import RecordConfig
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.messages import WorkerId
@@ -26,8 +28,12 @@ from hetero_hvd.messages.launch import (
     asked_mode,
     launch_from_text,
 )
+from hetero_hvd.worker.lead.settings import LeadSettings
 
 BALANCE_VARIABLE = "HETERO_HVD_BALANCE"
+BALANCING = {"balance", "rule", "baseline_steps", "min_gain_ratio"}
+"""Settings of the balancer that are settings of a job, too."""
+
 SECRETS = frozenset({KEY_VARIABLE, TLS_VARIABLE})
 _secrets: dict[str, str] = {}
 
@@ -40,13 +46,13 @@ class LaunchSettings:
         launch: The record of it.
         key: The job's key; empty without a driver.
         tls: Key and certificates for the channel, PEM; None: it is signed only.
-        balance: How rank 0 divides the batch without a driver.
+        lead: By what rank 0 leads the run without a driver.
     """
 
     launch: WorkerLaunch = field(default_factory=WorkerLaunch)
     key: bytes = b""
     tls: bytes | None = None
-    balance: BalanceConfig = field(default_factory=BalanceConfig)
+    lead: LeadSettings = field(default_factory=LeadSettings)
 
     @property
     def worker(self) -> WorkerId:
@@ -80,6 +86,11 @@ class LaunchSettings:
 def is_under_driver() -> bool:
     """Whether our driver has started this process to train; what else it says is not read yet."""
     return WORKER_VARIABLE in os.environ
+
+
+def is_alone() -> bool:
+    """Whether no launcher has started this process: there are no other workers."""
+    return not is_under_driver() and "HOROVOD_RANK" not in os.environ
 
 
 def read_launch_settings(environment: Mapping[str, str] | None = None) -> LaunchSettings:
@@ -133,9 +144,15 @@ def _alone(launch: WorkerLaunch, environment: Mapping[str, str]) -> LaunchSettin
     text = found.get(BALANCE_VARIABLE, "")
     balance = _balance_config(found.pop(BALANCE_VARIABLE)) if text.startswith("{") else None
     given = variables.given(variables.ALONE_SETTINGS, found)
-    balance = balance or BalanceConfig(balance=given.pop("balance", True))
+    record = RecordConfig(**_taken(given, (s.name for s in variables.RECORD_SETTINGS)))
+    of_leader = _taken(given, variables.OF_LEADER)
+    has_page = "http_port" in of_leader
+    if balance is None:
+        balance = BalanceConfig(**{name: of_leader[name] for name in BALANCING & of_leader.keys()})
+    else:
+        of_leader |= {name: getattr(balance, name) for name in BALANCING}
     switches = {name: given.pop(name, None) or None for name in SWITCHES}
-    job = {name: given.pop(name) for name in launch.job.__struct_fields__ if name in given}
+    job = _taken(given, launch.job.__struct_fields__)
     try:
         job["mode"] = asked_mode(job.get("mode"), switches, launch.job.mode)
     except ValueError as error:
@@ -148,7 +165,19 @@ def _alone(launch: WorkerLaunch, environment: Mapping[str, str]) -> LaunchSettin
         job=msgspec.structs.replace(launch.job, **job),
         **given,
     )
-    return LaunchSettings(launch=launch, balance=balance)
+    try:
+        config = JobConfig(**(job | of_leader))
+    except ConfigError as error:
+        raise UserError("; ".join(f"environment: {line}" for line in error.problems)) from error
+    lead = LeadSettings(
+        balance=balance, job=config, record=record, has_page=has_page, environment=environment
+    )
+    return LaunchSettings(launch=launch, lead=lead)
+
+
+def _taken(given: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Those of these names that were given; they are taken out."""
+    return {name: given.pop(name) for name in names if name in given}
 
 
 def _balance_config(text: str) -> BalanceConfig:

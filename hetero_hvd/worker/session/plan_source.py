@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
-from dataclasses import replace
 from typing import Protocol
 
 from hetero_hvd.core.balance import planner
-from hetero_hvd.core.balance.balancer_state import BalancerState
-from hetero_hvd.core.balance.policies.registry import make_policy
-from hetero_hvd.core.balance.settings import BalanceConfig
-from hetero_hvd.messages import BatchPlan, Evaluated, StepsTimed, WorkersJoined
+from hetero_hvd.messages import BatchPlan, StepsTimed, WorkersJoined
+from hetero_hvd.worker.lead.recording import Recording
 from hetero_hvd.worker.session.driver_client import DriverClient
 
 logger = logging.getLogger(__name__)
@@ -21,7 +17,7 @@ PLAN_TIMEOUT_SECONDS = 2.0
 
 
 class Planner(Protocol):
-    """Used by rank 0 only, but for `use_grain` and `evaluated`."""
+    """Used by rank 0 only, but for `use_grain`."""
 
     def use_grain(self, grain: int) -> None:
         """Plan in grains of so many samples from now on; before anything else."""
@@ -32,58 +28,37 @@ class Planner(Protocol):
     def timed(self, event: StepsTimed) -> None:
         """Take in one exchange of timings."""
 
-    def evaluated(self, event: Evaluated) -> None:
-        """Take in the result of an evaluation."""
-
-    def need_all(self) -> None:
-        """An `Evaluated` of a worker was told that has `needs_all`."""
-
     def newest(self) -> BatchPlan | None:
         """The newest plan, of whatever membership."""
 
 
-class LocalPlanner:
-    """The balancer in this process: for `horovodrun`, elastic or not, and for a lone script."""
+class LeadPlanner:
+    """The balancer in a thread of this process: for `horovodrun`, and for a script that runs alone.
 
-    def __init__(self, config: BalanceConfig) -> None:
-        self._config = config
-        self._cluster = make_policy(config)
-        self._plan: BatchPlan | None = None
+    Args:
+        recording: Leads the run where this is rank 0.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._grain = 1
 
     def use_grain(self, grain: int) -> None:
         """Plan in grains of so many samples from now on; before anything else."""
-        if grain != self._config.grain:
-            self._config = replace(self._config, grain=grain)
-            self._cluster = make_policy(self._config)
+        self._grain = grain
 
     def joined(self, event: WorkersJoined) -> BatchPlan:
-        """Ask the balancer."""
-        self._handle(event)
-        if self._plan is None or self._plan.rendezvous_id != event.rendezvous_id:
-            return even_plan(event)
-        return self._plan
+        """Ask the balancer; if it does not answer in time, divide evenly."""
+        plan = self._recording.joined(event, self._grain)
+        return plan if plan is not None else even_plan(event)
 
     def timed(self, event: StepsTimed) -> None:
         """Tell the balancer."""
-        self._handle(event)
-
-    def evaluated(self, event: Evaluated) -> None:
-        """It is the script that wants to know."""
-
-    def need_all(self) -> None:
-        """Tell the balancer."""
-        if isinstance(self._cluster, BalancerState):
-            self._cluster.need_all()
+        self._recording.tell(event)
 
     def newest(self) -> BatchPlan | None:
         """What the balancer said last."""
-        return self._plan
-
-    def _handle(self, event: WorkersJoined | StepsTimed) -> None:
-        for result in self._cluster.handle(event, now_seconds=time.monotonic()):
-            if isinstance(result, BatchPlan):
-                self._plan = result
-                logger.info("plan %d: %s", result.plan_id, result.reason)
+        return self._recording.newest_plan
 
 
 class DriverPlanner:
@@ -109,13 +84,6 @@ class DriverPlanner:
     def timed(self, event: StepsTimed) -> None:
         """Tell the driver."""
         self._client.send(event)
-
-    def evaluated(self, event: Evaluated) -> None:
-        """Tell the driver."""
-        self._client.send(event)
-
-    def need_all(self) -> None:
-        """The driver knows: each worker has its own channel to it."""
 
     def newest(self) -> BatchPlan | None:
         """What the driver said last."""

@@ -50,8 +50,8 @@ def check_turn(trainer: object) -> None:
     other = None if turn is None or turn.is_over else turn.trainer()
     if other is not None and other is not trainer:
         raise UserError(
-            "another Trainer is in the middle of its epochs: finish that loop first, or train both "
-            "models by one Trainer over torch.nn.ModuleList([...]), as docs/guide/trainer.md shows"
+            "another Trainer is in the middle of its epochs: finish that loop first, or give it "
+            "this model, too: trainer.add_model(name, model, optimizer), see docs/guide/trainer.md"
         )
 
 

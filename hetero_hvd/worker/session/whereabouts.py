@@ -47,7 +47,7 @@ def waits_in(thread: int) -> tuple[str, str]:
         if is_waiting and code.co_filename.startswith(PACKAGE):
             operation = operation or OPERATIONS.get(code.co_qualname, "")
         elif is_waiting and not code.co_filename.startswith(LIBRARIES):
-            return operation, _place(frame)
+            return operation, place_of(frame)
         frame = frame.f_back
     return (operation, "") if is_waiting else ("", "")
 
@@ -61,5 +61,6 @@ def raised_in(trace: TracebackType | None) -> str:
     return place
 
 
-def _place(frame: FrameType) -> str:
+def place_of(frame: FrameType) -> str:
+    """`script.py:41`."""
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

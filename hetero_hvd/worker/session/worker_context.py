@@ -10,16 +10,18 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
 import torch
 
-from hetero_hvd.discovery.machine import machine_identity
+from hetero_hvd.data.opened import opened_files
 from hetero_hvd.errors import InvariantError, UserError, WorkerFault, WorkerLostError
 from hetero_hvd.exit_codes import EXIT_CUT_OFF, EXIT_TERMINATED
-from hetero_hvd.messages import Finished, FromWorker, Leaving
+from hetero_hvd.messages import Finished, FromWorker, Leaving, Ready, WorkerId
+from hetero_hvd.messages.identity import RunIdentity
+from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.worker.accelerator import own_device, uuid_of
 from hetero_hvd.worker.comm.horovod import (
     Collective,
@@ -29,6 +31,7 @@ from hetero_hvd.worker.comm.horovod import (
     open_collective,
     take_slot,
 )
+from hetero_hvd.worker.lead.recording import Recording
 from hetero_hvd.worker.session.driver_client import DriverClient, Training
 from hetero_hvd.worker.session.farewell import Farewell
 from hetero_hvd.worker.session.json_logs import log_records
@@ -37,7 +40,7 @@ from hetero_hvd.worker.session.launch_settings import (
     read_launch_settings,
     unknown_variables,
 )
-from hetero_hvd.worker.session.plan_source import DriverPlanner, LocalPlanner, Planner
+from hetero_hvd.worker.session.plan_source import DriverPlanner, LeadPlanner, Planner
 from hetero_hvd.worker.session.self_description import describe_device, software
 
 logger = logging.getLogger(__name__)
@@ -55,6 +58,7 @@ class WorkerContext:
     Attributes:
         settings: What it was told at its start.
         client: The channel to our driver; None without one.
+        recording: What records the run where there is no driver; None with one.
         farewell: How the driver hears of the end of the script; None without one.
         planner: Where plans come from; used on rank 0.
         rendezvous_id: The last membership that this process was in; see `agreed`.
@@ -63,6 +67,7 @@ class WorkerContext:
     def __init__(self, settings: LaunchSettings, *, progress: Callable[[], int]) -> None:
         self.settings = settings
         self.client: DriverClient | None = None
+        self.recording: Recording | None = None
         self.farewell: Farewell | None = None
         self.rendezvous_id = self._agreed_generation = 0
         self._updates: HostUpdates | None = None
@@ -72,6 +77,7 @@ class WorkerContext:
         self._terminated_at_seconds = 0.0
         self._parting = threading.Lock()
         self._has_parted = False
+        self._data = opened_files()  # later on, another worker's script may be somewhere else
         if settings.launch.job.log_format == "json":
             log_records(step=lambda: self._done() - 1, rendezvous_id=lambda: self.rendezvous_id)
         if settings.driver is not None:
@@ -80,7 +86,7 @@ class WorkerContext:
             self.client = DriverClient(
                 settings,
                 progress=self._done,
-                introduction=_introduction,
+                introduction=self._introduction,
                 on_void=self._cut,
                 on_member_lost=self._member_lost,
             )
@@ -101,7 +107,9 @@ class WorkerContext:
         if self.client is not None:
             self.planner: Planner = DriverPlanner(self.client)
         else:
-            self.planner = LocalPlanner(settings.balance)
+            self.recording = Recording(settings.lead, settings.worker, progress=self._done)
+            self.planner = LeadPlanner(self.recording)
+            self.tell(self._ready())
             if is_elastic():
                 self._updates = HostUpdates()
             if self.collective.rank == 0 and (problems := list(unknown_variables())):
@@ -110,6 +118,29 @@ class WorkerContext:
     def _done(self) -> int:
         """Applied steps, of whichever training: another one may have begun meanwhile."""
         return self._progress()
+
+    def _ready(self) -> Ready:
+        """What this worker is, for the record."""
+        identity = self.settings.launch.identity
+        interface = self.settings.node.interface or ""
+        return Ready(
+            worker=identity.worker,
+            host=identity.host,
+            interface=interface,
+            pid=os.getpid(),
+            **self._introduction(),
+        )
+
+    def _introduction(self) -> dict[str, Any]:
+        """What this worker is; fields of `Ready`."""
+        own = device()
+        return {
+            "versions": software(own),
+            "device": describe_device(own),
+            "device_uuid": uuid_of(own),
+            "machine_id": machine_identity(),
+            "data": self._data,
+        }
 
     def begin(self, progress: Callable[[], int], training: Training) -> None:
         """Another training begins, or the same one goes on.
@@ -168,10 +199,31 @@ class WorkerContext:
         """With which exit code: it tells the driver whether to start this worker again."""
         return EXIT_TERMINATED if self._is_terminated else EXIT_CUT_OFF
 
-    def agreed(self, rendezvous_id: int) -> None:
-        """All members of the rendezvous under way have given it this id."""
+    @property
+    def run(self) -> RunIdentity:
+        """Which run this is, as far as this process knows; nothing where a driver leads it."""
+        return RunIdentity() if self.recording is None else self.recording.run
+
+    def agreed(self, rendezvous_id: int, run: RunIdentity) -> None:
+        """All members of the rendezvous under way have given it this id.
+
+        Args:
+            rendezvous_id: See there.
+            run: The run that it belongs to.
+        """
         self._agreed_generation = self.collective.generation
         self.rendezvous_id = rendezvous_id
+        if self.recording is not None:
+            self.recording.run = run
+
+    def payload(self) -> bytes:
+        """What the next exchange is to take along to who leads the run; mostly empty."""
+        return b"" if self.recording is None else self.recording.payload()
+
+    def heard(self, payloads: Sequence[bytes]) -> None:
+        """What an exchange has taken along, in rank order."""
+        if self.recording is not None:
+            self.recording.heard(payloads)
 
     def _cut(self) -> None:
         """In the channel's thread: the driver is lost, and with it the membership."""
@@ -188,7 +240,9 @@ class WorkerContext:
             self._collective.cut()
 
     def tell(self, message: FromWorker) -> None:
-        """Tell the driver, if there is one."""
+        """Tell the driver, or where there is none, who records the run."""
+        if self.recording is not None:
+            self.recording.tell(message)
         if self.client is None or self.farewell is None:
             return
         if isinstance(message, Finished):
@@ -197,8 +251,14 @@ class WorkerContext:
             self.farewell.is_said = True
         self.client.send(message)
 
-    def reset_done(self) -> None:
-        """A new membership is entered: what was asked for has been done."""
+    def reset_done(self, members: tuple[WorkerId, ...]) -> None:
+        """A new membership is entered: what was asked for has been done.
+
+        Args:
+            members: In rank order.
+        """
+        if self.recording is not None:
+            self.recording.met(members, self.collective.rank)
         if self.client is not None:
             self.client.reset_requested = False
         if self._updates is not None:
@@ -211,9 +271,13 @@ class WorkerContext:
     def leave(self) -> None:
         """Close everything, once."""
         atexit.unregister(self.leave)
+        if self.recording is not None:
+            self.recording.end()
         self._end_collective()
         if self.client is not None:
             self.client.close()
+        if self.recording is not None:
+            self.recording.close()
 
     def _end_collective(self) -> None:
         with self._parting:
@@ -357,14 +421,3 @@ def prove_health(where: torch.device) -> None:
     ones = torch.ones(size, size, device=where)
     if float((ones @ ones).sum()) != size**3:
         raise WorkerFault(f"{where} computes wrongly: a product of ones is not what it must be")
-
-
-def _introduction() -> dict[str, Any]:
-    """What this worker is; fields of `Ready`."""
-    own = device()
-    return {
-        "versions": software(own),
-        "device": describe_device(own),
-        "device_uuid": uuid_of(own),
-        "machine_id": machine_identity(),
-    }

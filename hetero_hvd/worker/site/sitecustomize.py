@@ -1,35 +1,68 @@
-"""Refuses scripts that would train N independent copies, at the call that shows it.
+"""Lets scripts of Horovod take part in the job, and refuses those that would train alone.
 
 Python imports `sitecustomize` at the start of every process; the supervisor puts this folder in
-front of the worker's PYTHONPATH. A script that starts Horovod or torch.distributed by itself finds
-no other process here, each worker would be alone with all of the data. It ends with one line and
-`EXIT_REFUSED`, wrong input. `hetero_hvd` starts Horovod too, but only after the driver has
-admitted the worker, which sets `HOROVOD_RANK`.
+front of the worker's PYTHONPATH. A script that starts Horovod by itself becomes a worker of the job
+at that call; `hetero_hvd` starts Horovod, too, but only after the driver has admitted the worker,
+which sets `HOROVOD_RANK`. A script that starts torch.distributed finds no other process here: each
+worker would be alone with all of the data. It ends with one line and `EXIT_REFUSED`, wrong input.
 
 Standard library only, and little of it: every Python process below the worker imports this.
 """
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 EXIT_REFUSED = 64
 """As in `hetero_hvd.exit_codes`, which is not imported here."""
 
+GUIDE = "docs/guide/migrate.md"
 
-def refuse(call: str, launcher: str) -> NoReturn:
-    """End this process; the driver repeats the line."""
+OF_TORCHRUN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"})
+"""Variables that torchrun sets, and scripts for it look for."""
+
+OF_DDP = (
+    "take out init_process_group, DistributedDataParallel and DistributedSampler, and train with "
+    "hetero_hvd.Trainer"
+)
+
+
+def refuse(what: str, remedy: str, launcher: str) -> NoReturn:
+    """End this process; the driver repeats the line.
+
+    Args:
+        what: The script does that shows it.
+        remedy: What to do.
+        launcher: That the script is made for.
+    """
+    sys.stdout.flush()
     sys.stderr.write(
-        f"{Path(sys.argv[0]).name} calls {call} itself: started by hetero-hvd each worker would "
-        "train alone. Train with hetero_hvd.Trainer (docs/guide/trainer.md), or start the script "
-        f"with {launcher}\n"
+        f"{Path(sys.argv[0]).name} {what}: started by hetero-hvd each worker would train alone: "
+        f"{remedy} ({GUIDE}), or start the script with {launcher}\n"
     )
     raise SystemExit(EXIT_REFUSED)
+
+
+def take_part(*arguments: Any, **options: Any) -> None:  # noqa: ANN401 - whatever the script gives
+    """A script that trains by Horovod itself becomes a worker at its first `hvd.init()`."""
+    hvd = sys.modules.get("horovod.torch")
+    if "hetero_hvd.worker.trainer" in sys.modules:
+        what, remedy = "calls hvd.init(), and so does hetero_hvd.Trainer", "take out that call"
+    elif hvd is None:
+        what = "trains by Horovod for another framework than PyTorch"
+        remedy = "write it for PyTorch"
+    elif arguments or options:
+        what, remedy = "gives hvd.init() arguments", "take them out"
+    else:
+        importlib.import_module("hetero_hvd.integrations.horovod.start").begin(hvd)
+        return
+    refuse(what, remedy, "horovodrun")
 
 
 def guard_horovod(basics: ModuleType) -> None:
@@ -37,10 +70,10 @@ def guard_horovod(basics: ModuleType) -> None:
     start = basics.HorovodBasics.init
 
     @wraps(start)
-    def init(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on as they are
+    def init(self: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on as they are
         if "HOROVOD_RANK" not in os.environ:
-            refuse("hvd.init()", "horovodrun")
-        return start(*arguments, **options)
+            return take_part(*arguments, **options)
+        return start(self, *arguments, **options)
 
     basics.HorovodBasics.init = init
 
@@ -48,20 +81,58 @@ def guard_horovod(basics: ModuleType) -> None:
 def guard_torch(distributed: Any) -> None:  # noqa: ANN401 - has what mypy does not know
     """A group of processes that the script describes itself is its own affair."""
     start = distributed.init_process_group
+    signature = inspect.signature(start)
 
     @wraps(start)
     def init_process_group(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as above
-        is_described = len(arguments) > 1 or options.keys() & {"init_method", "rank", "store"}
-        if not is_described and "RANK" not in os.environ:
-            refuse("torch.distributed.init_process_group()", "torchrun")
+        given = signature.bind_partial(*arguments, **options).arguments
+        has_address = given.get("init_method") not in (None, "env://") or "store" in given
+        has_rank = "rank" in given or "RANK" in os.environ
+        if not has_address and not (has_rank and "MASTER_ADDR" in os.environ):
+            what = "calls torch.distributed.init_process_group()"
+            refuse(what, OF_DDP, "torchrun")
         return start(*arguments, **options)
 
     distributed.init_process_group = init_process_group
 
 
+def guard_accelerate(module: Any) -> None:  # noqa: ANN401 - as above
+    """Its processes are those that torchrun starts; what other packages make of it is theirs."""
+    start = module.Accelerator.__init__
+
+    @wraps(start)
+    def init(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - as above
+        caller = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001 - as the manual has it
+        if caller == "__main__" and "RANK" not in os.environ:
+            remedy = "take out accelerate.Accelerator, and train with hetero_hvd.Trainer"
+            refuse("makes an accelerate.Accelerator", remedy, "accelerate launch")
+        start(self, *arguments, **options)
+
+    module.Accelerator.__init__ = init
+
+
+def guard_variables() -> None:
+    """A script that looks for a variable of torchrun's in vain is told what that means."""
+    previous = sys.excepthook
+
+    def raised(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if kind is not KeyError or error.args[0] not in OF_TORCHRUN:
+            previous(kind, error, trace)
+            return
+        try:
+            refuse(f"looks for {error.args[0]}, which torchrun sets", OF_DDP, "torchrun")
+        except SystemExit:
+            os._exit(EXIT_REFUSED)
+
+    sys.excepthook = raised
+
+
 GUARDS: dict[str, Callable[[Any], None]] = {
     "horovod.common.basics": guard_horovod,
     "torch.distributed.distributed_c10d": guard_torch,
+    "accelerate.accelerator": guard_accelerate,
 }
 
 
@@ -100,4 +171,5 @@ def load_next() -> None:
 
 
 sys.meta_path.insert(0, Watch())
+guard_variables()
 load_next()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.probes.phase_clock import DeviceClock, PhaseClock
-from hetero_hvd.worker.accelerator import DeviceEvent, is_accelerator
+from hetero_hvd.probes.phase_clock import PhaseClock
+from hetero_hvd.worker.accelerator import device_clock
 from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.micro_batch.split import split, to_device
@@ -26,6 +25,7 @@ class Passes:
         device: Where the model is.
         sizing: Chooses the size of the micro-batches.
         scaler: Scales losses for float16; None: nothing does.
+        clock: Of the phases; None: its own.
 
     Attributes:
         device: As above.
@@ -34,6 +34,7 @@ class Passes:
         emulation: Slows the compute down; None: it does not.
         num_samples: Samples in the micro-batch under way.
         is_last: Whether it is the last one of its part.
+        num_begun: Parts that were begun, each time that one is computed again counted.
     """
 
     def __init__(
@@ -41,13 +42,15 @@ class Passes:
         device: torch.device,
         sizing: MicroBatchSizer,
         scaler: torch.amp.GradScaler | None,
+        clock: PhaseClock | None = None,
     ) -> None:
         self.device = device
         self.sizing = sizing
-        self.clock = PhaseClock(_event_maker(device) if is_accelerator(device) else None)
+        self.clock = clock or PhaseClock(device_clock(device))
         self.emulation: Emulation | None = None
         self.num_samples = 0
         self.is_last = False
+        self.num_begun = 0
         self._scaler = scaler
         self._part: Slice | None = None
         self._began_at = 0.0
@@ -59,6 +62,7 @@ class Passes:
     def begin(self, part: Slice) -> None:
         """A step begins with this part; its time is counted from now on."""
         self._part = part
+        self.num_begun += 1
         self._began_at = time.perf_counter()
 
     def go_on(self, part: Slice) -> None:
@@ -116,7 +120,3 @@ class Passes:
         if self.emulation is not None:
             with self.clock.phase("backward"):
                 self.emulation.hold(self._began_at, num_samples, is_last=is_last)
-
-
-def _event_maker(device: torch.device) -> DeviceClock:
-    return cast("DeviceClock", partial(DeviceEvent, device, is_timed=True))

@@ -15,21 +15,24 @@ class Schedule:
     Args:
         scheduler: The script's; None: it has none.
         interval: `epoch` (after each) or `step` (after each optimizer step).
+
+    Attributes:
+        scheduler: As above.
     """
 
     def __init__(self, scheduler: LRScheduler | None, interval: Literal["epoch", "step"]) -> None:
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._interval = interval
         self._left_at: object = None
 
     def advance(self, interval: Literal["epoch", "step"]) -> None:
         """A step is applied, or an epoch is over."""
-        if self._scheduler is not None and self._interval == interval:
-            self._scheduler.step()
+        if self.scheduler is not None and self._interval == interval:
+            self.scheduler.step()
 
     def leave(self) -> None:
         """The script goes on."""
-        self._left_at = getattr(self._scheduler, "last_epoch", None)
+        self._left_at = getattr(self.scheduler, "last_epoch", None)
 
     def check(self) -> None:
         """The script has come back.
@@ -37,7 +40,7 @@ class Schedule:
         Raises:
             UserError: It has advanced the scheduler meanwhile.
         """
-        if getattr(self._scheduler, "last_epoch", None) != self._left_at:
+        if getattr(self.scheduler, "last_epoch", None) != self._left_at:
             raise UserError(
                 "the script has called the scheduler's step(): the trainer, which was given the "
                 f"scheduler, does so after each {self._interval}; remove one of them"

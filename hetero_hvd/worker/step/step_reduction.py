@@ -76,7 +76,7 @@ class StepReduction:
         self._clock = clock
         self._staleness = staleness
         self._may_repeat = may_repeat
-        self._registered = Registered(script.model)
+        self._registered = Registered(script.model, script.name)
         self._check = ModelCheck(script.model, optimizer)
         self._check.run()
         self._reducer = Reducer(bucket_bytes=options.bucket_bytes, compression=options.compression)

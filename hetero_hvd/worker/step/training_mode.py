@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from hetero_hvd.messages.launch import ModeName
+from hetero_hvd.probes.phase_clock import PhaseClock
 from hetero_hvd.worker.data.samplers import Sampling
 from hetero_hvd.worker.data.seeding import Seeds
 from hetero_hvd.worker.data.share_loader import ShareLoader
@@ -32,6 +33,8 @@ class Script(NamedTuple):
         seed: The run's.
         device: Of this worker.
         settings: What this worker was told at its start.
+        name: Of the model where a script trains several in one loop; empty for the first.
+        clock: Of the steps' phases, where they are those of another model's; None: its own.
     """
 
     model: torch.nn.Module
@@ -42,12 +45,14 @@ class Script(NamedTuple):
     seed: int
     device: torch.device
     settings: LaunchSettings
+    name: str = ""
+    clock: PhaseClock | None = None
 
     def passes(self) -> Passes:
         """The model's passes on this worker's device, in micro-batches as the options say."""
         most = self.settings.launch.max_micro_batch
         sizing = MicroBatchSizer.of(self.options, self.device, most)
-        return Passes(self.device, sizing, self.options.scaler)
+        return Passes(self.device, sizing, self.options.scaler, self.clock)
 
 
 class TrainingMode(ABC):

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
-from hetero_hvd.messages import CollectivesTimed, DeviceUsed, PhasesTimed
+from hetero_hvd.data.read_meter import take_readings
+from hetero_hvd.messages import (
+    CollectivesTimed,
+    DeviceUsed,
+    PhasesTimed,
+    SourceRead,
+    SourcesRead,
+)
 from hetero_hvd.messages.launch import TraceSettings
 from hetero_hvd.probes.garbage import GarbageMeter
 from hetero_hvd.probes.kernel.contention import ContentionMeter
@@ -46,13 +54,17 @@ class StepProfile:
         self._use: DeviceUse | None = None
         self._reducing_before = 0.0
         self._next_look_at = self._next_report_at = 0.0
+        self._data_wait_seconds = 0.0
 
-    def step_applied(self, context: WorkerContext, step: int) -> dict[str, float]:
+    def step_applied(
+        self, context: WorkerContext, step: int, seconds: Mapping[str, float]
+    ) -> dict[str, float]:
         """A step has ended.
 
         Args:
             context: Of this worker.
             step: Index of the step.
+            seconds: Time per phase in it.
 
         Returns:
             Seconds in this step: `throttled`, `memory_stall`, `contention`, `garbage`, `processor`,
@@ -64,6 +76,7 @@ class StepProfile:
         if now >= self._next_look_at:
             self._next_look_at = now + LOOK_SECONDS
             lost = {name: meter.take() for name, meter in self._meters.items()}
+        self._data_wait_seconds += seconds.get("data_wait", 0.0)
         if now >= self._next_report_at:
             self._tell(context, step)
         if self._tracing is not None:
@@ -86,14 +99,12 @@ class StepProfile:
             self._tracing.close(context, step)
 
     def _tell(self, context: WorkerContext, step: int) -> None:
-        """Send what was gathered since the last time; without our driver it is dropped."""
+        """Tell what was gathered since the last time."""
         self._next_report_at = time.monotonic() + REPORT_SECONDS
         operations = context.collective.operations.take()
         seconds, counts = named_times.take()
-        if context.client is None:
-            return
         if operations and context.collective.rank == 0:
-            context.client.send(
+            context.tell(
                 CollectivesTimed(
                     rendezvous_id=context.rendezvous_id,
                     step=step,
@@ -101,16 +112,30 @@ class StepProfile:
                     operations=operations,
                 )
             )
+        worker = context.settings.worker
         if seconds:
-            context.client.send(
-                PhasesTimed(
-                    worker=context.settings.worker, step=step, seconds=seconds, counts=counts
-                )
-            )
+            context.tell(PhasesTimed(worker=worker, step=step, seconds=seconds, counts=counts))
+        if sources := self._sources_read():
+            context.tell(SourcesRead(worker=worker, step=step, sources=sources))
         if self._use is None:
             own = device()
             self._use = DeviceUse(uuid_of(own) if is_nvidia(own) else "")
         if (ratio := self._use.news()) is not None:
-            context.client.send(
-                DeviceUsed(worker=context.settings.worker, step=step, utilization_ratio=ratio)
+            context.tell(DeviceUsed(worker=worker, step=step, utilization_ratio=ratio))
+
+    def _sources_read(self) -> dict[str, SourceRead]:
+        """What was done since the last time with each source that anything was done with.
+
+        The waits are divided among them as the work of reading and decoding is.
+        """
+        waited, self._data_wait_seconds = self._data_wait_seconds, 0.0
+        readings = {name: found for name, found in take_readings().items() if any(found)}
+        work = sum(found.read_seconds + found.decode_seconds for found in readings.values())
+        return {
+            name: SourceRead(
+                wait_seconds=waited * (found.read_seconds + found.decode_seconds) / work,
+                **found._asdict(),
             )
+            for name, found in readings.items()
+            if work > 0
+        }

@@ -1,8 +1,9 @@
 """Every few steps all workers learn all timings, the newest plan and what the driver wants of them.
 
 One small float64 allgather, submitted after step k and read after step k+1 (k+1+S with staleness
-bound S), so that it hides behind compute. Rank 0's rows also carry the plan and the flags; so every
-worker holds the same table, the same plan and the same wishes after the same step, and all of them
+bound S), so that it hides behind compute. Rank 0's rows also carry the plan and the flags, and
+behind each worker's rows comes what it has to tell who leads the run, if anything; so every worker
+holds the same table, the same plan and the same wishes after the same step, and all of them
 act at the same step.
 """
 
@@ -22,6 +23,15 @@ from hetero_hvd.worker.comm.horovod import Collective, Handle
 
 FIELDS = StepTiming.__struct_fields__
 COUNTS = tuple(field.name for field in fields(StepTiming) if field.type is int)
+WIDTH = len(FIELDS) + 1
+"""Numbers in a row of the table: the timings, and how many bytes follow behind it."""
+
+BYTES = 8
+"""Of a number."""
+
+HEAD = 4
+"""Numbers that rank 0 says before the shares."""
+
 RESET = 1
 STOP = 2
 
@@ -47,7 +57,7 @@ class TimingTable:
         reset: All workers are to enter a new rendezvous now.
         stop: All workers are to leave now.
         blocked_seconds: Time this worker's training loop spent on the exchange.
-        needs_all: A worker wishes that all have a part of each step.
+        payloads: What each worker has sent along, in rank order; mostly empty.
     """
 
     step: int
@@ -56,7 +66,7 @@ class TimingTable:
     reset: bool
     stop: bool
     blocked_seconds: float
-    needs_all: bool
+    payloads: tuple[bytes, ...]
 
 
 class TimingExchange:
@@ -68,9 +78,6 @@ class TimingExchange:
         plan: The plan that all of them start with.
         prefetch_steps: The largest over all members; no plan may take effect within it.
         staleness_bound: Steps that may be under way after a step.
-
-    Attributes:
-        needs_all: Whether this worker wishes that all have a part; the next row says so.
     """
 
     def __init__(
@@ -92,7 +99,6 @@ class TimingExchange:
         self._reason = plan.reason
         self._sent_plan_id = plan.plan_id
         self._hurry_until = -1
-        self.needs_all = False
 
     def is_due(self, step: int) -> bool:
         """Whether an exchange is due after this step; the same answer on every worker."""
@@ -103,16 +109,21 @@ class TimingExchange:
         self._hurry_until = step + HURRIED_STEPS
         self._next_step = min(self._next_step, step)
 
-    def submit(self, step: int, timing: StepTiming, newest: BatchPlan | None, flags: int) -> None:
-        """Send this worker's row; on rank 0 also the newest plan and the flags.
+    def submit(
+        self,
+        step: int,
+        timing: StepTiming,
+        newest: BatchPlan | None,
+        flags: int,
+        payload: bytes = b"",
+    ) -> None:
+        """Send this worker's row, with the payload behind it; on rank 0 also plan and flags.
 
         The plan's `from_step` is stamped here: the step after the one during which all will read
         it, and beyond what anybody may have loaded ahead.
         """
         row = [float(getattr(timing, field)) for field in FIELDS]
-        row.append(float(self.needs_all))
-        self.needs_all = False
-        rows = [row]
+        rows = [[*row, float(len(payload))]]
         if self._collective.rank == 0:
             plan = self._plan
             if newest is not None and self.is_news(newest):
@@ -120,10 +131,12 @@ class TimingExchange:
             first = step + 2 + self._staleness_bound + self._prefetch_steps
             from_step = plan.from_step if plan is self._plan else max(plan.from_step, first)
             head = [plan.plan_id, from_step, plan.exchange_steps, flags]
-            rows += _in_rows([*head, *plan.local_batch_sizes], len(row))
+            rows += _in_rows([*head, *plan.local_batch_sizes])
             self._reason = plan.reason
             self._sent_plan_id = plan.plan_id
         table = torch.tensor(rows, dtype=torch.float64)
+        if payload:
+            table = torch.cat([table, _packed(payload)])
         self._handle = self._collective.gather_rows_async(table, "timings")
         self._step = step
 
@@ -140,12 +153,10 @@ class TimingExchange:
         if self._handle is None:
             return None
         began = time.perf_counter()
-        rows = self._collective.wait(self._handle).tolist()
+        table = self._collective.wait(self._handle)
         blocked_seconds = time.perf_counter() - began
         self._handle = None
-        num_extra = len(rows) - len(self._workers)
-        told = [rows[0], *rows[1 + num_extra :]]
-        numbers = [int(number) for row in rows[1 : 1 + num_extra] for number in row]
+        told, payloads, numbers = self._parts(table)
         plan_id, from_step, exchange_steps, flags = numbers[:4]
         if plan_id != self._plan.plan_id:
             self._plan = BatchPlan(
@@ -161,13 +172,30 @@ class TimingExchange:
         self._next_step = self._step + (1 if is_hurried else self._plan.exchange_steps)
         return TimingTable(
             step=self._step,
-            timings=tuple(_timing(row[:-1]) for row in told),
+            timings=tuple(map(_timing, told)),
             plan=self._plan,
             reset=bool(flags & RESET),
             stop=bool(flags & STOP),
             blocked_seconds=blocked_seconds,
-            needs_all=any(row[-1] for row in told),
+            payloads=tuple(payloads),
         )
+
+    def _parts(self, table: torch.Tensor) -> tuple[list[list[float]], list[bytes], list[int]]:
+        """Each worker's row and payload, and what rank 0 says between its own two."""
+        rows, payloads, numbers = [], [], []
+        at = 0
+        for rank in range(len(self._workers)):
+            *row, num_bytes = table[at].tolist()
+            at += 1
+            if rank == 0:
+                end = at + _num_rows(HEAD + len(self._workers))
+                numbers = [int(number) for number in table[at:end].flatten().tolist()]
+                at = end
+            end = at + _num_rows(math.ceil(num_bytes / BYTES))
+            payloads.append(_unpacked(table[at:end], int(num_bytes)))
+            at = end
+            rows.append(row)
+        return rows, payloads, numbers
 
     def is_news(self, plan: BatchPlan | None) -> bool:
         """Whether this plan, the newest that rank 0 has, was not sent to the others yet."""
@@ -179,9 +207,24 @@ class TimingExchange:
         )
 
 
-def _in_rows(numbers: list[int], width: int) -> list[list[float]]:
-    padded = [float(number) for number in numbers] + [0.0] * (-len(numbers) % width)
-    return [padded[start : start + width] for start in range(0, len(padded), width)]
+def _num_rows(num_numbers: int) -> int:
+    return math.ceil(num_numbers / WIDTH)
+
+
+def _in_rows(numbers: list[int]) -> list[list[float]]:
+    padded = [float(number) for number in numbers] + [0.0] * (-len(numbers) % WIDTH)
+    return [padded[start : start + WIDTH] for start in range(0, len(padded), WIDTH)]
+
+
+def _packed(payload: bytes) -> torch.Tensor:
+    """Bytes as rows of the table, which nobody computes with on the way."""
+    padded = bytearray(_num_rows(math.ceil(len(payload) / BYTES)) * WIDTH * BYTES)
+    padded[: len(payload)] = payload
+    return torch.frombuffer(padded, dtype=torch.float64).reshape(-1, WIDTH)
+
+
+def _unpacked(rows: torch.Tensor, num_bytes: int) -> bytes:
+    return rows.contiguous().numpy().tobytes()[:num_bytes]
 
 
 def _timing(row: list[float]) -> StepTiming:

@@ -87,8 +87,7 @@ class TraceControl:
         for window in windows:
             written = self._written(window, context, step)
             logger.info("trace: %s %s", written.path, written.problem)
-            if context.client is not None:
-                context.client.send(written)
+            context.tell(written)
 
     def _listen(self, context: WorkerContext) -> None:
         if context.client is not None:

@@ -19,6 +19,7 @@ from shutil import which
 from typing import Any
 
 import psutil
+from msgspec.structs import replace
 from prometheus_client import generate_latest
 
 from benchmarks.numbers import Number
@@ -28,6 +29,7 @@ from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import StepsTimed, WorkerId, WorkersJoined
 from hetero_hvd.probes.machine.node_metrics import node_registry
+from hetero_hvd.probes.sampling.node_sampler import NodeSampler
 from hetero_hvd.run.web.metrics import Metrics, service_discovery
 
 NUM_NODES, SLOTS = 1250, 8
@@ -119,7 +121,7 @@ def _targets(metrics: Metrics, num_nodes: int) -> Iterator[int]:
     """The driver's exporter with the list of all, and in another process those of the nodes."""
     addresses = {f"node{n}": f"127.1.{n // 250}.{n % 250 + 1}" for n in range(num_nodes)}
     names = {address: name for name, address in addresses.items()}
-    page = generate_latest(node_registry(NODE))
+    page = generate_latest(node_registry(lambda: [replace(NodeSampler().take(), node=NODE)]))
     nodes = _Server(
         lambda _, host: page.replace(NODE.encode(), names[host.partition(":")[0]].encode())
     )

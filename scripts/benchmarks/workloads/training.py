@@ -134,7 +134,7 @@ def train_hetero(job: Job) -> None:
     for _ in trainer.epochs(-(-job.num_steps // job.steps_per_epoch)):
         for x, y in trainer.batches():
             if record is None:
-                _meet(job.meeting)
+                meet(job.meeting)
                 # Its clock starts when the workers have met, as with the other peers.
                 record = Record(job, model, held_out)
             before = trainer.applied_steps
@@ -150,7 +150,7 @@ def train_hetero(job: Job) -> None:
         record.write()
 
 
-def _meet(folder: str) -> None:
+def meet(folder: str) -> None:
     """Say that this worker is ready, and wait until all may begin."""
     if folder:
         Path(folder, str(os.getpid())).touch()
@@ -200,7 +200,7 @@ def _train_evenly(
     loader = DataLoader(dataset, batch_size=share, sampler=sampler)
     emulation = Emulation.of(job.emulate[rank]) if job.emulate else None
     backward_seconds = _backward_seconds(plain, dataset, share) if emulation else 0.0
-    _meet(job.meeting)
+    meet(job.meeting)
     record = Record(job, plain, held_out)
     num_steps = 0
     while num_steps < job.num_steps:

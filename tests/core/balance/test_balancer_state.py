@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hetero_hvd.core.balance.balancer_state import BalanceConfig, BalancerState
 from hetero_hvd.core.balance.hysteresis import Decision
 from hetero_hvd.core.balance.known import SpeedProfile
+from hetero_hvd.core.balance.planner import first_plan
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.errors import ConfigError, InfeasiblePlanError, InvariantError
 from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
@@ -20,9 +21,10 @@ A, B, C = (WorkerId(name, 0) for name in ("alpha", "beta", "gamma"))
 SPEEDS = {A: 1000.0, B: 500.0, C: 250.0}
 
 
-def joined(*workers, rendezvous_id=1, step=0, batch=140, capacities=None, prefetch=0):
+def joined(*workers, rendezvous_id=1, step=0, batch=140, capacities=None, prefetch=0, **more):
     """A rendezvous."""
     return WorkersJoined(
+        **more,
         rendezvous_id=rendezvous_id,
         workers=workers,
         applied_steps=step,
@@ -266,6 +268,24 @@ def test_without_balancing_shares_stay_even_but_exchanges_still_become_rare(tabl
     assert [plan.local_batch_sizes for plan in made] == [even.local_batch_sizes]
     assert (made[0].plan_id, made[0].exchange_steps) == (2, 10)
     assert state.models.keys() == {A, B, C}
+
+
+def test_shares_that_the_script_fixes_are_told_and_never_changed(table):
+    """They are known from the timings only; the smaller last batch of an epoch is none of them."""
+    state = BalancerState(BalanceConfig())
+    (plan,) = state.handle(joined(A, B, batch=2, shares_fixed=True), now_seconds=0.0)
+    assert plan.local_batch_sizes == (1, 1)
+    measured = [first_plan(joined(A, B), sizes, reason="") for sizes in ((8, 8), (8, 8), (3, 2))]
+    found = [
+        answer
+        for step in range(1, 61)
+        for answer in state.handle(table(measured[step % 3], step), now_seconds=float(step))
+    ]
+    sizes = [plan.local_batch_sizes for plan in plans(found)]
+    assert set(sizes) == {(8, 8)}
+    assert {answer.reason for answer in found if isinstance(answer, Decision)} == {
+        "the script divides its data itself"
+    }
 
 
 def test_one_slow_read_of_data_does_not_cost_a_share_but_a_slow_disk_does(settled, table, timing):

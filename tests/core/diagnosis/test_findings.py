@@ -53,6 +53,23 @@ def test_what_takes_the_step_is_named(phases, kind):
     assert bound.next_step
 
 
+SHARINGS = {
+    "planned": "let it train longer with balance on",
+    "fixed": "train with hetero_hvd.Trainer",
+    "varying": None,
+}
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_what_to_do_about_unequal_workers_depends_on_who_divides_the_work(sharing):
+    """Nothing where each takes what it gets done."""
+    rows = {ALPHA: row(compute=0.18), BETA: row(compute=0.04, comm=0.15)}
+    found = [each.next_step for each in diagnose(rows, sharing=sharing) if each.kind == "imbalance"]
+    assert [step.startswith(SHARINGS[sharing] or "") for step in found] == [True] * bool(
+        SHARINGS[sharing]
+    )
+
+
 def test_waiting_for_another_is_not_communication():
     """A wait that the last worker to be ready does not have is no cost of the reduction."""
     bound, imbalance, _ = judged(row(compute=0.18), row(compute=0.04, comm=0.15))

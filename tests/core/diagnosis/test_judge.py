@@ -7,7 +7,13 @@ import pytest
 
 from hetero_hvd.core.diagnosis.judge import RECENT_EXCHANGES, Diagnoser
 from hetero_hvd.core.step_table import StepTables, with_tables
-from hetero_hvd.messages import StepsTimed, StragglerReported, WorkersJoined
+from hetero_hvd.messages import (
+    SourceRead,
+    SourcesRead,
+    StepsTimed,
+    StragglerReported,
+    WorkersJoined,
+)
 from tests.core.diagnosis.test_findings import ALPHA, BETA, row
 
 INPUT = row(data=0.2)
@@ -170,3 +176,23 @@ def test_where_there_are_no_plans_nothing_is_said_of_shares(run):
     kinds = {finding.kind for finding in run.judge.findings()}
     assert "imbalance" not in kinds
     assert kinds & {"compute", "memory"}
+
+
+def test_a_run_that_waits_for_data_waits_for_a_source(run):
+    """It is named where the input binds the run, and not where something else does."""
+    run.observe(
+        SourcesRead(
+            worker=ALPHA,
+            step=9,
+            sources={
+                "s3://b/train": SourceRead(wait_seconds=1.0, read_seconds=3, decode_seconds=1)
+            },
+        )
+    )
+    run.exchanges(9, INPUT, INPUT)
+    (found,) = [found for found in run.judge.findings() if found.kind == "input"]
+    assert "100% of that wait is for s3://b/train, of which decoding its samples takes 25%" in str(
+        found
+    )
+    run.exchanges(30, row(), row())
+    assert "s3://b/train" not in " ".join(map(str, run.judge.findings()))

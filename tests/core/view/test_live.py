@@ -10,11 +10,13 @@ from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.live import MAX_EVENTS, LiveView
 from hetero_hvd.messages import (
     DeviceUsed,
+    GuardReported,
     RunEnded,
     RunStarted,
     StepsTimed,
     StepTiming,
     StragglerReported,
+    WorkerExited,
     WorkerId,
     WorkersJoined,
     WorkerStarted,
@@ -134,6 +136,18 @@ def test_the_use_of_a_gpu_is_shown_as_it_was_told():
     assert [worker.device_utilization_ratio for worker in state.workers] == [None, 0.87]
     rows = [line for line in table_of(state) if line.startswith(("alpha", "gamma"))]
     assert ["87%" in row for row in rows] == [False, True]
+
+
+def test_a_worker_that_the_guard_has_let_go_is_shown_as_such():
+    """With the reason, until it is started again."""
+    drained = GuardReported(
+        what="drained", node="gamma", device="GPU 0", words="GPU 0 is hot", workers=(GAMMA,)
+    )
+    left = WorkerExited(worker=GAMMA, host="gamma-0", exit_code=0, words="has ended")
+    back = WorkerStarted(worker=GAMMA, host="gamma-0.r1", num_restarts=0)
+    found = [view_of(events=events) for events in ([drained, left], [drained, left, back])]
+    assert [state.workers[1].state for state in found] == ["drained", "starting"]
+    assert any("guard: GPU 0 is hot" in words for _, words in found[0].events)
 
 
 def test_tight_memory_is_shown_and_room_is_not():

@@ -8,6 +8,7 @@ import json
 import os
 import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def test_another_torch_and_a_wrong_clock_are_told_and_train(start_job, tmp_path)
     assert [line.split(";")[0] for line in told] == [
         "the clock of node beta is 100.0 s ahead of the driver's"
     ]
-    with sqlite3.connect(job.folder / "out" / "run.sqlite") as records:
+    with closing(sqlite3.connect(job.folder / "out" / "run.sqlite")) as records, records:
         rows = records.execute("SELECT body FROM events WHERE kind = 'ClockMeasured'").fetchall()
     records.close()
     found = {tuple(event["worker"]): event for event in (json.loads(body) for (body,) in rows)}

@@ -9,28 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from hetero_hvd.config import NodeConfig
-from hetero_hvd.driver.output.pulse import Look, Pulse, SignFilter
+from hetero_hvd.driver.output.pulse import Look, Pulse
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.probes.kernel.processes import active_seconds, session_of, state_of
 from tests.leftovers import wait_until
-
-SIGN = b"\x01hetero-hvd:R 12.500 13.250\x01"
-
-
-@pytest.mark.parametrize("size", [1, 7, 1000])
-def test_signs_are_taken_out_wherever_the_output_is_cut(size):
-    """The worker's own bytes stay, in order, also a mark of its own and half a sign at the end."""
-    stream = b"one\ntw" + SIGN + b"o\n\x01 mine" + SIGN + b"\nlast \x01hetero"
-    own, signs = b"", []
-    signs_of = SignFilter()
-    for start in range(0, len(stream), size):
-        data, found = signs_of.feed(stream[start : start + size])
-        own += data
-        signs += found
-    assert own + signs_of.flush() == b"one\ntwo\n\x01 mine\nlast \x01hetero"
-    assert signs == [("R", 12.5, 13.25)] * 2
-
 
 LOOKS = {
     "computes": ([("R", 0.0), ("R", 0.5), ("R", 1.0)], True),

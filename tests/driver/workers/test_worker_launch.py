@@ -21,6 +21,7 @@ from hetero_hvd.messages.launch import (
     WorkerIdentity,
     WorkerLaunch,
 )
+from hetero_hvd.run.records.earlier_run import EarlierRun
 from hetero_hvd.worker.session.launch_settings import read_launch_settings
 
 EMULATED = NodeConfig(
@@ -33,7 +34,9 @@ EMULATED = NodeConfig(
 )
 
 
-IDENTITY = WorkerIdentity(worker=WorkerId("alpha", 1), host="alpha-1", driver=("10.0.0.1", 4000))
+IDENTITY = WorkerIdentity(
+    worker=WorkerId("alpha", 1), host="alpha-1", driver=("10.0.0.1", 4000), run="one"
+)
 
 
 @pytest.fixture
@@ -46,6 +49,9 @@ def orders(monkeypatch):
 
     monkeypatch.setattr(worker_launch.WorkerProcess, "start", start)
     return sent
+
+
+BEFORE = EarlierRun(folder=Path("/runs/before"), checkpoints="/runs/before/checkpoints")
 
 
 def launched(orders, job, node=EMULATED, resume=None, limit=0):
@@ -85,7 +91,7 @@ def test_everything_of_job_and_node_arrives(orders, monkeypatch):
         trace_steps="100:110",
         trace_workers="alpha:0,alpha:1",
     )
-    variables, settings = launched(orders, job, resume=Path("/runs/before"), limit=16)
+    variables, settings = launched(orders, job, resume=BEFORE, limit=16)
     checkpoints = settings.launch.checkpoints
     assert settings.launch == WorkerLaunch(
         identity=IDENTITY,
@@ -138,7 +144,7 @@ CHECKPOINTS = {
     "none": ({"checkpoint_seconds": 0.0}, None, False),
     "by time": ({}, None, True),
     "the best": ({"checkpoint_seconds": 0.0, "checkpoint_best": "loss"}, None, True),
-    "of before": ({"checkpoint_seconds": 0.0}, Path("/runs/before"), True),
+    "of before": ({"checkpoint_seconds": 0.0}, BEFORE, True),
 }
 
 
@@ -148,6 +154,12 @@ def test_checkpoints_are_kept_where_the_job_wants_any(orders, case):
     settings, resume, is_kept = CHECKPOINTS[case]
     _, settings = launched(orders, JobConfig(**settings), resume=resume)
     assert (settings.launch.checkpoints is not None) is is_kept
+
+
+def test_checkpoints_are_kept_where_the_job_says(orders):
+    """Each node can go on from there."""
+    _, settings = launched(orders, JobConfig(checkpoint_url="s3://bucket/one"))
+    assert settings.launch.checkpoints.folder == "s3://bucket/one"
 
 
 def test_a_node_without_settings_is_one_with_defaults(orders):

@@ -15,7 +15,7 @@ from hetero_hvd.driver.workers import restart_policy as restarts
 from hetero_hvd.driver.workers.launch_order import launch_order
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
 from hetero_hvd.driver.workers.worker_process import WorkerProcess
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages import Admit, Ready
 from tests.driver.conftest import until
 
@@ -182,6 +182,29 @@ def test_the_only_one_with_the_state_stays_until_others_have_it(tmp_path):
         assert not alpha.is_wanted, "a drain is for good"
         bench.slots.met((alpha.worker, beta.worker))
         assert (bench.slots.available(), bench.slots.num_held()) == (("beta-0",), 0)
+
+    run(tmp_path, "sleep 100", scenario)
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_who_is_withdrawn_comes_back_unless_it_is_drained(tmp_path, is_drained):
+    """The user's word is for good, also about one who is away for now."""
+
+    async def scenario(bench):
+        bench.slots.follow(cluster("alpha", "beta"))
+        await until(lambda: all(slot.process for slot in bench.slots.all))
+        alpha = bench.slots.all[0]
+        bench.slots.withdraw([alpha], "it is hot")
+        assert bench.slots.is_withdrawn(alpha.worker)
+        if is_drained:
+            assert bench.slots.drain("alpha") == "alpha:0 is away already, and stays so"
+            with pytest.raises(UserError, match="there are: beta:0"):
+                bench.slots.drain("alpha")
+        assert bench.slots.is_withdrawn(alpha.worker) is not is_drained
+        bench.slots.readmit([alpha.worker])
+        await until(lambda: alpha not in bench.slots.all)
+        names = [slot.worker.node for slot in bench.slots.all if slot.is_wanted]
+        assert names == (["beta"] if is_drained else ["beta", "alpha"])
 
     run(tmp_path, "sleep 100", scenario)
 

@@ -16,9 +16,11 @@ found = dataclasses.asdict(survey())
 """
 SAMPLE = """
 import dataclasses
-from hetero_hvd.probes.gpu.nvml import sample
-failures = []
-found = [[dataclasses.asdict(gpu) for gpu in sample(failures.append)], failures]
+from hetero_hvd.probes.gpu.nvml import GpuWatch
+watch = GpuWatch()
+samples, failures = watch.take()
+found = [[dataclasses.asdict(gpu) | {"processes": len(gpu.processes)} for gpu, _ in samples]]
+found += [failures, [watched for _, watched in watch.take()[0]]]
 """
 
 
@@ -64,7 +66,7 @@ def test_what_a_gpu_does_not_support_is_none(with_gpus):
 
 def test_samples_are_in_base_units(with_gpus):
     """KiB, milliwatts, millijoules, nanoseconds and percent are NVML's, not ours."""
-    gpus, failures = with_gpus(SAMPLE)
+    gpus, _, watched = with_gpus(SAMPLE)
     assert gpus[0] == {
         "index": 0,
         "name": "Fake H100",
@@ -76,13 +78,16 @@ def test_samples_are_in_base_units(with_gpus):
         "power_watts": 350.5,
         "energy_joules": 1234.5,
         "clock_hertz": 1410e6,
+        "memory_clock_hertz": 2619e6,
+        "throttle_reasons": ["power_cap", "thermal"],
         "throttled_seconds": {"power": 2.5, "thermal": 0},
         "pcie_bytes_per_second": {"receive": 2 * 2**20, "transmit": 2**20},
         "nvlink_bytes": {"receive": 4000 * 1024, "transmit": 3000 * 1024},
         "errors": {"ecc_corrected": 5, "ecc_uncorrected": 1, "pcie_replay": 7},
+        "processes": 1,
         "problems": [],
     }
-    assert failures == []
+    assert watched[0] == [0, {}, 0.42]
 
 
 def test_a_call_that_fails_is_named_and_costs_one_field(with_gpus):
@@ -98,7 +103,7 @@ def test_a_lost_gpu_does_not_hide_the_others(with_gpus):
     survey = with_gpus(SURVEY, "lost")
     assert [gpu["index"] for gpu in survey["gpus"]] == [0]
     assert survey["problem"] == "GPU 1: GPU is lost"
-    gpus, failures = with_gpus(SAMPLE, "lost")
+    gpus, failures, _ = with_gpus(SAMPLE, "lost")
     assert [gpu["index"] for gpu in gpus] == [0]
     assert failures == ["GPU 1: GPU is lost"]
 
@@ -114,7 +119,7 @@ def test_a_driver_that_does_not_answer_is_a_problem_and_no_error(with_gpus, mode
     """The reason is told: there may be GPUs that cannot be used."""
     survey = with_gpus(SURVEY, mode)
     assert (survey["gpus"], survey["problem"]) == ([], problem)
-    assert with_gpus(SAMPLE, mode) == [[], [problem]]
+    assert with_gpus(SAMPLE, mode) == [[], [problem], []]
 
 
 def test_an_older_library_lacks_a_function(with_gpus):
@@ -122,6 +127,8 @@ def test_an_older_library_lacks_a_function(with_gpus):
     for gpu in with_gpus(SURVEY, "old")["gpus"]:
         assert gpu["throttle_reasons"] is None
         assert gpu["problems"] == []
+    first = with_gpus(SAMPLE, "old")[0][0]
+    assert (first["throttle_reasons"], first["processes"]) == ([], 1)
 
 
 @pytest.mark.gpu

@@ -9,8 +9,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import hetero_hvd
 from hetero_hvd.core.balance.settings import BalanceConfig
-from hetero_hvd.worker.session.plan_source import LocalPlanner, even_plan
+from hetero_hvd.worker.session.plan_source import even_plan
 from hetero_hvd.worker.session.worker_context import init
+from tests.kit.local_planner import LocalPlanner
 
 SIZE, BATCH, GRAIN, VOCABULARY, LENGTH = 104, 32, 4, 13, 8
 """The last batch of an epoch has 8 samples."""
@@ -145,12 +146,6 @@ class Plans:
 
     def use_grain(self, grain):
         """The divisions are of whole grains anyway."""
-
-    def evaluated(self, event):
-        """Of no interest."""
-
-    def need_all(self):
-        """The division stays as it is."""
 
     def newest(self):
         """What is due."""

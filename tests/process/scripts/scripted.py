@@ -43,12 +43,6 @@ class ScriptedPlanner:
         shares = self.shares[(plan_id - 1) % len(self.shares)]
         self.plan = msgspec.structs.replace(self.plan, plan_id=plan_id, local_batch_sizes=shares)
 
-    def evaluated(self, event):
-        """Of no interest here."""
-
-    def need_all(self):
-        """The shares stay as they are."""
-
     def newest(self):
         """The shares that are due."""
         return self.plan

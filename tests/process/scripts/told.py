@@ -9,6 +9,6 @@ context = hetero_hvd.init()
 report(
     {
         "launch": msgspec.to_builtins(context.settings.launch),
-        "balance": context.settings.balance.balance,
+        "balance": context.settings.lead.balance.balance,
     }
 )

@@ -9,12 +9,12 @@ from hetero_hvd.run.records.timings import TimingLog
 from .test_records import JOINED, timed, timing, write
 
 
-def record(folder, *, rule, data, **tags):
+def record(folder, *, rule, data, nodes=("alpha",), **tags):
     """A run of three exchanges."""
     folder.mkdir()
     settings = {"rule": rule, "grain": "16"}
     started = RunStarted(
-        run_id=folder.name, command=("x",), nodes=("alpha",), settings=settings, tags=tags
+        run_id=folder.name, command=("x",), nodes=nodes, settings=settings, tags=tags
     )
     rows = timing(8, data=data), timing(4, data=data)
     events = [JOINED, *(timed(step, *rows) for step in (9, 19, 29))]
@@ -29,10 +29,11 @@ def record(folder, *, rule, data, **tags):
 def test_what_differs_is_told(tmp_path, capsys):
     """Settings, speed, loss and shares; what is the same in both is not repeated."""
     one = record(tmp_path / "one", rule="model", data=0.01)
-    two = record(tmp_path / "two", rule="lbb", data=0.11)
+    two = record(tmp_path / "two", rule="lbb", data=0.11, nodes=("alpha", "beta"))
     assert main(["compare", str(one), str(two)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "rule: model and lbb" in lines
+    assert "nodes: alpha and alpha + beta" in lines
     assert not any(line.startswith("grain") for line in lines)
     assert "samples/s: 120 and 60 (-50.0%)" in lines
     assert "accuracy: 0.99 and 0.89" in lines
@@ -53,6 +54,14 @@ def test_one_run_alone_is_one_line(tmp_path, capsys):
     """Exit code 2."""
     assert main(["compare", str(record(tmp_path / "a", rule="model", data=0.01))]) == 2
     assert "at least one other run" in capsys.readouterr().err
+
+
+def test_a_run_that_is_not_there_is_one_line(tmp_path, capsys):
+    """It says how a run is named: what `--name` has called it is none."""
+    assert main(["compare", str(record(tmp_path / "a", rule="model", data=0.01)), "r50"]) == 2
+    said = capsys.readouterr().err
+    assert "r50: No such file or directory; name the output folder" in said
+    assert "fingerprints" not in said
 
 
 def test_a_folder_without_a_run_is_one_line(tmp_path, capsys):

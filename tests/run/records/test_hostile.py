@@ -90,12 +90,12 @@ READERS = {
     "report": ("report", "RUN"),
     "html": ("report", "RUN", "--html", "PAGE"),
     "csv": ("export", "RUN"),
-    "openmetrics": ("export", "RUN", "--format", "openmetrics"),
+    "openmetrics": ("export", "RUN", "--to", "OUT"),
     "compare": ("compare", "RUN", "GOOD"),
     "runs": ("runs", "RUNS"),
     "top": ("top", "RUN", "--once"),
 }
-READS_THE_RECORD_ALONE = {"report", "csv", "runs"}
+READS_THE_RECORD_ALONE = {"report", "csv", "openmetrics", "runs"}
 READS_TIMINGS_ALONE_IF_THERE_IS_NO_RECORD = {"top"}
 
 
@@ -118,6 +118,7 @@ def test_every_reader_ends_with_one_line(runs, capsys, kind, name):
     """It says what cannot be read; `runs` shows the other runs all the same."""
     HOSTILE[kind](runs / "bad")
     places = {"RUN": runs / "bad", "GOOD": runs / "good", "RUNS": runs, "PAGE": runs / "page"}
+    places["OUT"] = f"openmetrics:{runs / 'out'}"
     code = main([str(places.get(word, word)) for word in READERS[name]])
     printed = capsys.readouterr()
     if name == "runs":

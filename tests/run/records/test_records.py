@@ -10,7 +10,10 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
+from contextlib import closing
 from dataclasses import asdict
 
 import msgspec
@@ -157,6 +160,20 @@ def test_what_the_disk_cannot_take_is_counted(tmp_path):
     assert recorder.num_lost == 3
 
 
+@pytest.mark.parametrize("name", ["\udcff", "a\ud800b"])
+def test_what_no_encoding_takes_is_counted(tmp_path, name):
+    """The events beside it are recorded."""
+    said = []
+    recorder = Recorder(tmp_path, said.append)
+    for names in ("before", name, "after"):
+        recorder.observe(0.0, Evaluated(epoch=0, step=1, metrics={names: 1.0}))
+    recorder.close()
+    assert recorder.num_lost == 1
+    assert "cannot be written" in said[0]
+    found = [event.metrics for _, event in read_record(tmp_path).events]
+    assert found == [{"before": 1.0}, {"after": 1.0}]
+
+
 def test_no_run_and_a_foreign_file_are_named(tmp_path):
     """A folder without records, or with something else in their place, is one clear error."""
     with pytest.raises(JobError, match="no run is recorded there"):
@@ -185,8 +202,8 @@ def test_commands_show_a_run(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("one  no end recorded  41 samples/s  bound by input")
     assert main(["export", str(folder)]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
-    assert header.startswith("at_unix_seconds,worker,last_step")
-    assert len(lines) == 2
+    assert header == "at_unix_seconds,step,name,value"
+    assert any(",run/samples_per_second," in line for line in lines)
     assert asdict(facts_of(read_record(folder)))["num_memberships"] == 1
 
 
@@ -224,7 +241,7 @@ def test_report_tells_where_the_time_went(tmp_path, capsys):
 def test_a_catalogue_with_fewer_columns_is_read(tmp_path):
     """A run of an earlier version: what it did not measure is unmeasured, not zero."""
     write(tmp_path, JOINED, timed(9, timing(8), timing(4)), timed(19, timing(8), timing(4)))
-    with sqlite3.connect(tmp_path / FILE) as connection:
+    with closing(sqlite3.connect(tmp_path / FILE)) as connection, connection:
         connection.execute("ALTER TABLE rollups DROP COLUMN other_seconds")
     connection.close()
     row = read_record(tmp_path).rollups[0]
@@ -235,10 +252,50 @@ def test_a_catalogue_with_fewer_columns_is_read(tmp_path):
 def test_a_catalogue_with_fewer_columns_is_written_on(tmp_path):
     """A run of an earlier version is resumed: what is new is measured from then on."""
     write(tmp_path, JOINED, timed(9, timing(8), timing(4)), timed(19, timing(8), timing(4)))
-    with sqlite3.connect(tmp_path / FILE) as connection:
+    with closing(sqlite3.connect(tmp_path / FILE)) as connection, connection:
         connection.execute("ALTER TABLE rollups DROP COLUMN evaluation_seconds")
         connection.execute("DELETE FROM rollups")
     connection.close()
     write(tmp_path, JOINED, timed(29, timing(8), timing(4)), timed(39, timing(8), timing(4)))
     row = read_record(tmp_path).rollups[0]
     assert row["evaluation_seconds"] == pytest.approx(0.04)
+
+
+FORKING = """
+import os, sqlite3, sys, threading
+from pathlib import Path
+from hetero_hvd.messages import Evaluated
+from hetero_hvd.run.records.writer import Recorder
+
+recorder = Recorder(Path(sys.argv[1]))
+recorder.pause_at_forks()
+
+def record():
+    step = 0
+    while True:
+        recorder.observe(float(step), Evaluated(epoch=0, step=step, metrics={}))
+        step += 1
+        if step % 50 == 0:
+            recorder.flush()
+
+threading.Thread(target=record, daemon=True).start()
+for _ in range(200):
+    child = os.fork()
+    if not child:
+        with sqlite3.connect(":memory:") as connection:
+            connection.execute("CREATE TABLE t (x)")
+        os._exit(recorder._in_sqlite.locked())
+    assert os.waitpid(child, 0)[1] == 0
+assert recorder.num_lost == 0
+os._exit(0)
+"""
+
+
+def test_a_process_may_fork_beside_its_recorder(tmp_path):
+    """A child that uses SQLite, such as a DataLoader's, finds no mutex taken for ever.
+
+    Nor does one that forks itself wait for a thread that is not there.
+    """
+    command = [sys.executable, "-W", "ignore", "-c", FORKING, str(tmp_path)]
+    subprocess.run(command, check=True, timeout=60)
+    assert len(read_record(tmp_path).events) > 0

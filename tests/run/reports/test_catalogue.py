@@ -8,9 +8,11 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.errors import UserError
-from hetero_hvd.messages import Evaluated, RunEnded, RunStarted
+from hetero_hvd.messages import Evaluated, Finished, RunEnded, RunStarted, WorkerId
 from hetero_hvd.run.records.writer import Recorder
 from hetero_hvd.run.reports.catalogue import choose, in_lines, recorded_runs
+from tests.run.records.test_logged import told
+from tests.run.records.test_records import JOINED, write
 
 RUNS = {
     "a": ("plain", {"lr": "0.1", "opt": "sgd"}, 0.91),
@@ -60,6 +62,22 @@ def test_runs_are_chosen_by_a_condition(folder, where):
     """On tags, metrics and what is known of each; unknown fulfils nothing."""
     found = choose(recorded_runs(folder), where=where, sort="")
     assert "".join(run.folder.name for run in found) == CHOICES[where]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        told(12, x=1.0),
+        Evaluated(epoch=0, step=12, metrics={}),
+        Finished(worker=WorkerId("alpha", 0), applied_steps=12, checksum=""),
+    ],
+)
+def test_the_steps_after_the_last_timings_count(tmp_path, last):
+    """A run ends between two exchanges of timings."""
+    (tmp_path / "a").mkdir()
+    write(tmp_path / "a", JOINED, told(5, x=1.0), last)
+    (found,) = recorded_runs(tmp_path)
+    assert found.as_dict()["steps"] == 12
 
 
 def test_runs_are_put_in_an_order(folder):

@@ -173,7 +173,7 @@ class Books:
         nodes = (NodeConfig(name="alpha"), NodeConfig(name="beta", relative_speed=0.5))
         config = ClusterConfig(path=folder / "nodes.yaml", job=JobConfig(**job), nodes=nodes)
         self.bus = EventBus()
-        self.tracker = RunTracker(config, self.console.say, folder / "decisions.jsonl", self.bus)
+        self.tracker = RunTracker(config, self.console.say, folder, self.bus)
         self.plans = []
         self.bus.subscribe(self._note, "")
 

@@ -10,16 +10,25 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from hetero_hvd.core.step_table import with_tables
-from hetero_hvd.core.view.metric_names import RUN, WORKER, reference
+from hetero_hvd.core.view.metric_names import RUN, WORKER
+from hetero_hvd.core.view.metrics_page import reference
 from hetero_hvd.messages import (
+    CheckpointWritten,
     CollectivesTimed,
     Crashed,
     Decided,
+    Evaluated,
+    GuardReported,
+    Logged,
+    LoggedValue,
     OperationTiming,
     OutOfMemory,
     Recovered,
     RunEnded,
     RunStarted,
+    SourceRead,
+    SourcesRead,
+    StallReported,
     StepsTimed,
     StepTiming,
     StragglerReported,
@@ -88,6 +97,20 @@ TABLE = timed(1, timing(0.04, 0.09, 8), timing(0.01, 0.12, 4))
 START = timed(1, *(replace(row, num_steps=0) for row in TABLE.timings))
 """The first exchange of a membership contains its start."""
 
+ACCURACY = 0.9388888888888889
+QUALITY = (
+    Evaluated(epoch=0, step=3, metrics={"accuracy": ACCURACY, 'a "b"': math.nan}),
+    Logged(
+        step=3,
+        epoch=0,
+        values={
+            name: LoggedValue(step=3, count=1, mean=v, minimum=v, maximum=v, last=v)
+            for name, v in {"learning_rate": 0.1, "loss": 1.0, "norm": 2.5}.items()
+        },
+        remaining_steps=10,
+    ),
+    CheckpointWritten(step=3, path="/x", num_bytes=1, metrics={}, is_best=True),
+)
 HISTORY = (
     RunStarted(run_id="out-1a2b3c4d", command=("x",), nodes=("alpha", "beta"), settings={}),
     WorkerStarted(worker=B, host="beta-0.r1", num_restarts=1),
@@ -104,11 +127,27 @@ HISTORY = (
         proposed_seconds=0.15,
     ),
     StragglerReported(step=2, worker=B, is_slow=True, speed_ratio=0.5, cause="compute"),
+    GuardReported(
+        what="drained",
+        node="b",
+        device="GPU 0",
+        words="too hot",
+        reason="temperature",
+        is_new=True,
+        num_drained=1,
+    ),
+    SourcesRead(
+        worker=A,
+        step=2,
+        sources={"s3://b/train": SourceRead(wait_seconds=0.5, read_seconds=0.4, num_bytes=1e6)},
+    ),
+    SourcesRead(worker=B, step=2, sources={"s3://b/train": SourceRead(wait_seconds=0.25)}),
     Crashed(worker=B, error="torch.OutOfMemoryError: no", traceback="", user_error=False),
     OPERATIONS,
     OutOfMemory(worker=A, step=3, micro_batch_size=8, next_micro_batch_size=4, error="no"),
     Recovered(worker=A, rendezvous_id=2, cause="fault", seconds=1.0, broadcast=False),
     Recovered(worker=B, rendezvous_id=2, cause="fault", seconds=1.0, broadcast=False),
+    *QUALITY,
     RunEnded(exit_code=3, reason="no more"),
 )
 
@@ -156,10 +195,41 @@ def test_the_numbers_are_those_of_the_events():
     assert found["resets_total", "fault"] == 1
     assert found["worker_memory_headroom_ratio", "beta:0"] == pytest.approx(0.25)
     assert found["oom_total",] == 2
+    assert found["data_source_wait_seconds_total", "s3://b/train"] == 0.75
+    assert found["data_source_bytes_total", "s3://b/train"] == 1e6
     assert found["restarts_total",] == 1
     assert found["run_info", "out"] == 1
     assert (found["run_active",], found["run_exit_code",]) == (0, 3)
     assert found["last_step_timestamp_seconds",] == 1000
+
+
+def test_how_good_a_run_is_is_exported_with_all_digits():
+    """Evaluations, learning rates and logged values by their names; what is no number is absent."""
+    found = values(replayed(*HISTORY))
+    assert found["evaluation", "accuracy"] == ACCURACY
+    assert found["learning_rate", "0"] == 0.1
+    assert found["logged", "norm"] == 2.5
+    assert (found["loss",], found["epoch",], found["remaining_seconds",]) == (1.0, 0, 0)
+    assert (found["checkpoint_step",], found["best_checkpoint_step",]) == (3, 3)
+    assert ("evaluation", 'a "b"') not in found
+    assert ("logged", "loss") not in found
+
+
+STATES = {
+    "starting": (),
+    "training": (joined(1, A, B),),
+    "stalled": (joined(1, A, B), StallReported(step=1, is_stalled=True, seconds=9.0)),
+    "ended": (joined(1, A, B), RunEnded(exit_code=0, reason="done")),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_state_of_a_run_is_one_of_four(state):
+    """1 for that one, 0 for the others."""
+    found = values(replayed(HISTORY[0], *STATES[state]))
+    assert {name[1]: v for name, v in found.items() if name[0] == "run_state"} == {
+        one: float(one == state) for one in STATES
+    }
 
 
 def test_what_can_be_counted_begins_at_zero():

@@ -37,8 +37,18 @@ class Slotted:
         self.own = np.random.default_rng(1)
 
 
+class Computed(dict):
+    """A dictionary that makes what it gives when it is asked, as lazy imports do."""
+
+    def items(self):
+        """Never."""
+        raise RuntimeError("asked")
+
+
 @pytest.mark.parametrize(
-    "kept", [Settings(), Unkind(), Slotted()], ids=["settings", "unkind", "slotted"]
+    "kept",
+    [Settings(), Unkind(), Slotted(), Computed(more=1)],
+    ids=["settings", "unkind", "slotted", "computed"],
 )
 def test_an_object_that_raises_at_a_name_is_only_looked_at(kept):
     """A KeyError or RuntimeError of `__getattr__` is no error of the training."""

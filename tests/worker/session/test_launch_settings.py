@@ -7,6 +7,7 @@ import sys
 import pytest
 from msgspec.structs import replace
 
+from hetero_hvd.config.variables import RecordConfig
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import WorkerId
@@ -40,6 +41,7 @@ EVERYTHING = WorkerLaunch(
         fingerprint_steps=100,
         staleness_bound=2,
         staleness_warmup_steps=7,
+        nvtx=True,
         hang_timeout_seconds=12.5,
         log_format="json",
     ),
@@ -133,6 +135,17 @@ MALFORMED = {
     "a bound": ({"HETERO_HVD_STALENESS_BOUND": "9"}, "STALENESS_BOUND: found '9', .* from 0 to 8"),
     "steps": ({"HETERO_HVD_CHECK_STEPS": "x"}, "HETERO_HVD_CHECK_STEPS: found 'x', must be an int"),
     "a word": ({"HETERO_HVD_LOG_FORMAT": "xml"}, "HETERO_HVD_LOG_FORMAT: found 'xml', must be"),
+    "a tag": ({"HETERO_HVD_TAGS": "lr"}, "HETERO_HVD_TAGS: found 'lr', must be NAME=VALUE with"),
+    "a name": ({"HETERO_HVD_NAME": "a\nb"}, "HETERO_HVD_NAME: found 'a.nb', must be one line"),
+    "a port": ({"HETERO_HVD_HTTP_PORT": "x"}, "HETERO_HVD_HTTP_PORT: found 'x', must be an int"),
+    "an address": (
+        {"HETERO_HVD_HTTP_ADDRESS": "0.0.0.0"},  # noqa: S104 - is refused
+        "environment: http_",
+    ),
+    "an export": (
+        {"HETERO_HVD_EXPORT": "postgresql://me:secret1@db/x nothing"},
+        r"HETERO_HVD_EXPORT: found 'postgresql://me:\(hidden\)@db/x nothing', must be",
+    ),
     "a balance": ({"HETERO_HVD_BALANCE": "5"}, "HETERO_HVD_BALANCE: found '5', must be true or"),
     "a balancer": ({"HETERO_HVD_BALANCE": '{"speed": 1}'}, "HETERO_HVD_BALANCE=.*'speed'"),
     "a balancer's range": ({"HETERO_HVD_BALANCE": '{"grain": 0}'}, "HETERO_HVD_BALANCE=.*grain"),
@@ -210,7 +223,61 @@ BALANCE = {
 @pytest.mark.parametrize("text", BALANCE)
 def test_whether_to_balance_is_said_as_everywhere_or_with_all_else(text):
     """The job's setting by the same name; the balancer's settings as JSON are taken as before."""
-    assert read_launch_settings({"HETERO_HVD_BALANCE": text}).balance == BALANCE[text]
+    assert read_launch_settings({"HETERO_HVD_BALANCE": text}).lead.balance == BALANCE[text]
+
+
+LEADS = {
+    "nothing": ({}, {"output": None, "export": ()}, RecordConfig(), False),
+    "a page and a place": (
+        {"HETERO_HVD_HTTP_PORT": "0", "HETERO_HVD_OUTPUT": "here"},
+        {"http_port": 0, "output": "here"},
+        RecordConfig(),
+        True,
+    ),
+    "labels": (
+        {"HETERO_HVD_NAME": "r50 on two", "HETERO_HVD_TAGS": "lr=0.1  opt="},
+        {},
+        RecordConfig(name="r50 on two", tags=("lr=0.1", "opt=")),
+        False,
+    ),
+    "no record": ({"HETERO_HVD_RECORD": "no"}, {}, RecordConfig(record=False), False),
+    "exports": (
+        {"HETERO_HVD_EXPORT": "csv:a.csv influx:b", "HETERO_HVD_SAMPLE_SECONDS": "0"},
+        {"export": ("csv:a.csv", "influx:b"), "sample_seconds": 0},
+        RecordConfig(),
+        False,
+    ),
+    "the mode": (
+        {"HETERO_HVD_REPRODUCIBLE": "1"},
+        {"training_mode": "reproducible"},
+        RecordConfig(),
+        False,
+    ),
+    "how to balance": (
+        {"HETERO_HVD_RULE": "lbb", "HETERO_HVD_BASELINE_STEPS": "9"},
+        {"rule": "lbb", "baseline_steps": 9},
+        RecordConfig(),
+        False,
+    ),
+    "the balancer as a whole": (
+        {"HETERO_HVD_BALANCE": '{"rule": "lbb", "balance": false}'},
+        {"rule": "lbb", "balance": False},
+        RecordConfig(),
+        False,
+    ),
+}
+"""Variables, settings of the job as they are recorded, labels, and whether there is a page."""
+
+
+@pytest.mark.parametrize("case", LEADS)
+def test_without_a_driver_the_variables_say_what_is_left_of_the_run(case):
+    """By the names of the job's settings."""
+    given, job, record, has_page = LEADS[case]
+    lead = read_launch_settings(given).lead
+    assert {name: getattr(lead.job, name) for name in job} == job
+    assert (lead.record, lead.has_page) == (record, has_page)
+    assert (lead.balance.rule, lead.balance.balance) == (lead.job.rule, lead.job.balance)
+    assert lead.tags == dict(tag.split("=") for tag in record.tags)
 
 
 SCRIPT = """

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from hetero_hvd.core.balance.settings import BalanceConfig
+import sys
+
+from hetero_hvd.config.variables import RecordConfig
 from hetero_hvd.messages import WorkerId, WorkersJoined
-from hetero_hvd.worker.session.plan_source import LocalPlanner
+from hetero_hvd.worker.lead.recording import Recording
+from hetero_hvd.worker.lead.settings import LeadSettings
+from hetero_hvd.worker.session.plan_source import LeadPlanner
 
 
-def test_each_trainer_of_a_script_has_its_own_grain():
+def test_each_trainer_of_a_script_has_its_own_grain(monkeypatch):
     """That of the one before would leave the whole batch to one worker."""
-    planner = LocalPlanner(BalanceConfig())
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    settings = LeadSettings(record=RecordConfig(record=False))
+    recording = Recording(settings, WorkerId("a", 0), progress=int)
+    planner = LeadPlanner(recording)
     found = []
     for number, grain in enumerate((8, 8, 1), start=1):
         planner.use_grain(grain)
@@ -23,3 +30,5 @@ def test_each_trainer_of_a_script_has_its_own_grain():
         )
         found.append(sorted(planner.joined(event).local_batch_sizes))
     assert found == [[0, 8], [0, 8], [4, 4]]
+    recording.end()
+    recording.close()

@@ -24,7 +24,7 @@ ENTER, RECOVER = (
     "recovery/elastic_state.py ElasticState.enter",
     "recovery/elastic_state.py ElasticState.recover",
 )
-EPOCHS, BATCHES = "trainer.py Trainer._epochs", "trainer.py Trainer.batches"
+EPOCHS, BATCHES = "training_loop.py TrainingLoop._epochs", "trainer.py Trainer.batches"
 DRAIN = (DOOR, "step/pipeline.py Pipeline.drain")
 
 STACKS = {
@@ -55,7 +55,10 @@ STACKS = {
         (*COMPARE, "recovery/elastic_state.py ElasticState.finish"),
         "the end of trainer.epochs()",
     ),
-    "the last step under way": ((*DRAIN, "trainer.py Trainer._drain", BATCHES), "trainer.step()"),
+    "the last step under way": (
+        (*DRAIN, "training_loop.py TrainingLoop._drain", BATCHES),
+        "trainer.step()",
+    ),
     "layers that meet the others in a step": (
         (
             DOOR,

@@ -14,16 +14,62 @@ from hetero_hvd.worker.session.launch_settings import LaunchSettings
 CPU = torch.device("cpu")
 
 
-def test_a_device_that_computes_wrongly_is_one_worker_s_fault(monkeypatch):
-    """Not wrong input, with which the job ends: the others go on without this worker."""
-    worker_context.prove_health(CPU)
+class Product(torch.Tensor):
+    """Ones whose product is what a device makes of it."""
+
+    def __matmul__(self, other):
+        """As on a device, with its fault."""
+        right = self.as_subclass(torch.Tensor) @ other.as_subclass(torch.Tensor)
+        return self.fault(right)
+
+
+def with_element(value):
+    """One element of a product is another one."""
+
+    def fault(right):
+        right[77, 33] = value
+        return right
+
+    return fault
+
+
+def no_answer(_right):
+    """What torch raises for a device that is gone."""
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+DEVICES = {
+    "right": (lambda right: right, None),
+    "all a little off": (lambda right: 1.01 * right, WorkerFault),
+    "one element a little off": (with_element(129.0), WorkerFault),
+    "one flipped sign": (with_element(-128.0), WorkerFault),
+    "one flipped bit of an exponent": (with_element(256.0), WorkerFault),
+    "one NaN": (with_element(torch.nan), WorkerFault),
+    "one infinity": (with_element(torch.inf), WorkerFault),
+    "nothing was computed": (torch.zeros_like, WorkerFault),
+    "the result of another size": (lambda right: right[:64], WorkerFault),
+    "no answer": (no_answer, RuntimeError),
+}
+
+
+@pytest.mark.parametrize(("fault", "error"), DEVICES.values(), ids=DEVICES)
+def test_the_health_probe_of_admission(monkeypatch, fault, error):
+    """A wrong product is this worker's fault, and no wrong input: that would end the whole job."""
     ones = torch.ones
-    monkeypatch.setattr(
-        worker_context.torch, "ones", lambda *size, **rest: 1.01 * ones(*size, **rest)
-    )
-    with pytest.raises(WorkerFault, match="cpu computes wrongly") as caught:
+
+    def made(*size, **rest):
+        tensor = ones(*size, **rest).as_subclass(Product)
+        tensor.fault = fault
+        return tensor
+
+    monkeypatch.setattr(worker_context.torch, "ones", made)
+    if error is None:
+        worker_context.prove_health(CPU)
+        return
+    with pytest.raises(error) as caught:
         worker_context.prove_health(CPU)
     assert not isinstance(caught.value, UserError)
+    assert ("cpu computes wrongly" in str(caught.value)) == (error is WorkerFault)
 
 
 @pytest.mark.parametrize("wanted", [None, "eth0", "eth0:1", "dummy0", "eth1"])

@@ -25,10 +25,6 @@ class Client:
     def __init__(self):
         self.heard = []
 
-    def send(self, message):
-        """To the driver."""
-        self.heard.append(message)
-
     def trace_with(self, on_trace):
         """What the driver's wish for a trace is given to."""
         self.on_trace = on_trace
@@ -38,7 +34,10 @@ class Client:
 def context():
     """Of a worker that trains alone."""
     own = SimpleNamespace(worker=WorkerId("alpha", 1))
-    return SimpleNamespace(settings=own, collective=SingleProcess(), client=Client())
+    client = Client()
+    return SimpleNamespace(
+        settings=own, collective=SingleProcess(), client=client, tell=client.heard.append
+    )
 
 
 @pytest.fixture(autouse=True)

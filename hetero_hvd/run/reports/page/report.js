@@ -3,7 +3,9 @@ const run = JSON.parse(document.getElementById("data").textContent);
 const COLOURS = ["#2563eb", "#059669", "#d97706", "#7c3aed", "#dc2626", "#0891b2", "#be185d", "#65a30d"];
 const W = 900, H = 210, LEFT = 62, RIGHT = 12, TOP = 8, BOTTOM = 22;
 const SPACE = "http://www.w3.org/2000/svg";
-const everything = [run.steps[0] ?? 0, run.steps.at(-1) ?? 1];
+const ends = [run.steps, ...run.curves.map((curve) => curve.steps)].filter((steps) => steps.length);
+const everything = [Math.min(...ends.map((steps) => steps[0])), Math.max(...ends.map((steps) => steps.at(-1)))]
+  .map((step, i) => (Number.isFinite(step) ? step : i));
 let view = everything;
 const hidden = new Set();
 const plots = [];
@@ -28,8 +30,8 @@ const tip = document.body.appendChild(make("div"));
 tip.id = "tip";
 tip.hidden = true;
 
-/* One plot: series are {name, values}; stacked ones are added up. */
-function plot(title, unit, series, stacked) {
+/* One plot: series are {name, values}; stacked ones are added up; steps are those of the values. */
+function plot(title, unit, series, stacked, steps = run.steps) {
   const box = document.getElementById("plots").appendChild(make("section"));
   box.append(make("h2", `${title}, ${unit}`));
   const svg = draw(box, "svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": title });
@@ -50,47 +52,51 @@ function plot(title, unit, series, stacked) {
       render(me);
     };
   });
-  const me = { title, unit, series, stacked, svg };
+  const me = { title, unit, series, stacked, steps, svg };
   plots.push(me);
   listen(me);
   render(me);
 }
 
 function scale(me) {
-  const inside = run.steps.map((step, i) => i).filter((i) => run.steps[i] >= view[0] && run.steps[i] <= view[1]);
+  const inside = me.steps.map((step, i) => i).filter((i) => me.steps[i] >= view[0] && me.steps[i] <= view[1]);
   const shown = me.series.filter((one) => !hidden.has(`${me.title}/${one.name}`));
   const height = (i) => me.stacked
     ? shown.reduce((sum, one) => sum + (one.values[i] ?? 0), 0)
     : Math.max(0, ...shown.map((one) => one.values[i] ?? 0));
-  const top = inside.reduce((most, i) => Math.max(most, height(i)), 0) * 1.05 || 1;
+  const low = me.stacked ? 0 : Math.min(0, ...inside.flatMap((i) => shown.map((one) => one.values[i] ?? 0))) * 1.05;
+  const top = inside.reduce((most, i) => Math.max(most, height(i)), 0) * 1.05 || (low ? 0 : 1);
   const width = view[1] - view[0] || 1;
   return {
-    inside, shown, top,
+    inside, shown, low, top,
     x: (step) => LEFT + (step - view[0]) / width * (W - LEFT - RIGHT),
-    y: (value) => H - BOTTOM - value / top * (H - TOP - BOTTOM),
+    y: (value) => H - BOTTOM - (value - low) / (top - low) * (H - TOP - BOTTOM),
     step: (x) => view[0] + (x - LEFT) / (W - LEFT - RIGHT) * width,
   };
 }
 
 function render(me) {
-  const { svg } = me, { inside, shown, top, x, y } = scale(me);
+  const { svg, steps } = me, { inside, shown, low, top, x, y } = scale(me);
   svg.replaceChildren();
   for (let part = 0; part <= 4; part++) {
-    const value = top * part / 4, step = view[0] + (view[1] - view[0]) * part / 4;
+    const value = low + (top - low) * part / 4, step = view[0] + (view[1] - view[0]) * part / 4;
     draw(svg, "line", { class: "grid", x1: LEFT, x2: W - RIGHT, y1: y(value), y2: y(value) });
     draw(svg, "text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, short(value));
     draw(svg, "text", { x: x(step), y: H - 6, "text-anchor": ["start", "middle", "middle", "middle", "end"][part] }, `step ${Math.round(step)}`);
   }
-  let below = run.steps.map(() => 0);
+  let below = steps.map(() => 0);
   for (const one of shown) {
     const base = below;
-    const line = (of) => of.map((i) => `${x(run.steps[i]).toFixed(1)},${y((me.stacked ? base[i] : 0) + (one.values[i] ?? 0)).toFixed(1)}`);
+    const line = (of) => of.map((i) => `${x(me.steps[i]).toFixed(1)},${y((me.stacked ? base[i] : 0) + (one.values[i] ?? 0)).toFixed(1)}`);
     const known = inside.filter((i) => me.stacked || one.values[i] !== null);
     if (!known.length) continue;
     if (me.stacked) {
-      const floor = [...known].reverse().map((i) => `${x(run.steps[i]).toFixed(1)},${y(base[i]).toFixed(1)}`);
+      const floor = [...known].reverse().map((i) => `${x(me.steps[i]).toFixed(1)},${y(base[i]).toFixed(1)}`);
       draw(svg, "polygon", { points: [...line(known), ...floor].join(" "), fill: one.colour, opacity: .8 });
       below = below.map((value, i) => value + (one.values[i] ?? 0));
+    } else if (known.length === 1) {
+      const at = known[0];
+      draw(svg, "circle", { cx: x(steps[at]), cy: y(one.values[at] ?? 0), r: 3, fill: one.colour });
     } else {
       draw(svg, "polyline", { points: line(known).join(" "), fill: "none", stroke: one.colour, "stroke-width": 1.8 });
     }
@@ -114,15 +120,15 @@ function listen(me) {
     const { inside, shown, x, step } = scale(me);
     if (!inside.length) return;
     const here = step(at(event));
-    const i = inside.reduce((best, j) => Math.abs(run.steps[j] - here) < Math.abs(run.steps[best] - here) ? j : best);
+    const i = inside.reduce((best, j) => Math.abs(me.steps[j] - here) < Math.abs(me.steps[best] - here) ? j : best);
     cursor?.remove();
-    cursor = draw(me.svg, "line", { class: "cursor", x1: x(run.steps[i]), x2: x(run.steps[i]), y1: TOP, y2: H - BOTTOM });
+    cursor = draw(me.svg, "line", { class: "cursor", x1: x(me.steps[i]), x2: x(me.steps[i]), y1: TOP, y2: H - BOTTOM });
     frame?.remove();
     if (start !== null) {
       const [a, b] = [start, at(event)].sort((p, q) => p - q);
       frame = draw(me.svg, "rect", { class: "zoom", x: a, width: b - a, y: TOP, height: H - TOP - BOTTOM });
     }
-    tip.textContent = [`step ${run.steps[i]}`, ...shown.map((one) => `${one.name}: ${short(one.values[i])} ${me.unit}`)].join("\n");
+    tip.textContent = [`step ${me.steps[i]}`, ...shown.map((one) => `${one.name}: ${short(one.values[i])} ${me.unit}`)].join("\n");
     tip.hidden = false;
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)}px`;
     tip.style.top = `${event.clientY + 14}px`;
@@ -142,8 +148,14 @@ function show(range) { view = range; plots.forEach(render); }
 document.title = document.getElementById("title").textContent =
   `${run.run_id}: ${run.state}, ${short(run.samples_per_second)} samples/s`;
 document.getElementById("verdict").append(...run.verdict.map((sentence) => make("p", sentence)));
+document.getElementById("spent").append(...run.spent.map((line) => make("p", line)));
+document.getElementById("achieved").append(...run.achieved.map((sentence) => make("p", sentence)));
 plot("Throughput", "samples/s", [{ name: "all workers", values: run.throughput }], false);
-plot("Loss", "mean over the batch", [{ name: "loss", values: run.loss }], false);
+const logged = run.curves.find((curve) => curve.kind === "loss"); // of the whole run, if there is one
+plot("Loss", "mean over the batch", [{ name: "loss", values: (logged ?? { values: run.loss }).values }], false, (logged ?? run).steps);
+for (const curve of run.curves.filter((one) => one !== logged)) {
+  plot(curve.name, curve.kind, [{ name: curve.name, values: curve.values }], false, curve.steps);
+}
 const workers = Object.keys(run.shares);
 plot("Shares", "samples per step", workers.map((name) => ({ name, values: run.shares[name] })), true);
 for (const name of workers) {

@@ -52,6 +52,26 @@ function row(parts, worker, longest) {
   return tr;
 }
 
+const room = (used, total) =>
+  used == null || total == null ? "–" : `${(used / 2 ** 30).toFixed(1)} of ${(total / 2 ** 30).toFixed(1)}`;
+
+function machine(node, what, use, one, heldBack, usedBy) {
+  const tr = make("tr", "", heldBack.length ? "slow" : "");
+  tr.append(
+    make("td", node), make("td", what), make("td", percent(use), "n"),
+    make("td", room(one.memory_used_bytes, one.memory_total_bytes), "n"),
+    make("td", number(one.temperature_celsius), "n"), make("td", number(one.power_watts), "n"),
+    make("td", heldBack.join(", ")), make("td", usedBy.join("; ")),
+  );
+  return tr;
+}
+
+const machines = (node) => [
+  machine(node.name, "CPU", node.cpu_use_ratio, node, [], []),
+  ...node.devices.map((gpu) =>
+    machine(node.name, `GPU ${gpu.index} ${gpu.name}`, gpu.use_ratio, gpu, gpu.held_back, gpu.used_by)),
+];
+
 function plot(points) {
   const top = Math.max(1, ...points.map((point) => point[1]));
   const [first, last] = points.length ? [points[0][0], points[points.length - 1][0]] : [0, 0];
@@ -70,6 +90,25 @@ function legend(part) {
   return item;
 }
 
+function pair([name, value]) {
+  const both = make("div", "");
+  both.append(make("dt", name), make("dd", value));
+  return both;
+}
+
+const figure = (value) => (value == null ? "no number" : String(Number(value.toPrecision(4))));
+
+function achieved(quality) {
+  const found = {};
+  if (quality.learning_rates.length) found["learning rate"] = quality.learning_rates.map(figure).join(" ");
+  if (quality.remaining_seconds != null) found["time left"] = `${(quality.remaining_seconds / 60).toFixed(1)} min`;
+  for (const [name, value] of Object.entries(quality.evaluation)) found[`${name}, step ${quality.evaluated_step}`] = figure(value);
+  for (const [name, value] of Object.entries(quality.logged)) found[name] = figure(value);
+  if (quality.checkpoint_step != null) found.checkpoint = `step ${quality.checkpoint_step}`;
+  if (quality.best_checkpoint_step != null) found["best checkpoint"] = `step ${quality.best_checkpoint_step}`;
+  return found;
+}
+
 function show(state) {
   at("run").textContent = state.run_id;
   at("verdict").replaceChildren(...state.verdict.map((sentence) => make("p", sentence)));
@@ -78,15 +117,14 @@ function show(state) {
     loss: state.loss == null ? "–" : state.loss.toPrecision(4),
     "samples/s": number(state.samples_per_second),
   };
-  at("facts").replaceChildren(...Object.entries(facts).map(([name, value]) => {
-    const pair = make("div", "");
-    pair.append(make("dt", name), make("dd", value));
-    return pair;
-  }));
+  at("facts").replaceChildren(...Object.entries(facts).map(pair));
+  at("quality").replaceChildren(...Object.entries(achieved(state.quality)).map(pair));
   at("legend").replaceChildren(...state.parts.map(legend));
   const sum = (worker) => state.parts.reduce((total, part) => total + (worker.phases[part.name] || 0), 0);
   const longest = Math.max(1e-9, ...state.workers.map(sum));
   at("workers").replaceChildren(...state.workers.map((worker) => row(state.parts, worker, longest)));
+  at("machines").hidden = !state.nodes.length;
+  at("nodes").replaceChildren(...state.nodes.flatMap(machines));
   plot(state.throughput);
   at("events").replaceChildren(...state.events.slice().reverse().map(([time, words]) =>
     make("li", `${new Date(time * 1000).toLocaleTimeString()}  ${words}`)));

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.messages import CheckpointWritten
 from hetero_hvd.messages.launch import CheckpointSettings
 from hetero_hvd.worker.data.position import Order, Position
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
@@ -26,6 +27,7 @@ class Keeping:
         sizing: Leaves room for the copy that a checkpoint takes.
         is_leader: Whether this worker has rank 0 at the moment.
         settings: Where, when and how many; None: the job wants none.
+        tell: Called, in the thread that writes, for each checkpoint that is whole.
     """
 
     def __init__(
@@ -37,13 +39,14 @@ class Keeping:
         is_leader: Callable[[], bool],
         *,
         settings: CheckpointSettings | None,
+        tell: Callable[[CheckpointWritten], None] = lambda _: None,
     ) -> None:
         self._replica = replica
         self._position = position
         self._order = order
         self._sizing = sizing
         self._is_leader = is_leader
-        self._checkpoints = open_checkpoints(settings, replica, trainer=next_number())
+        self._checkpoints = open_checkpoints(settings, replica, next_number(), tell)
         self._is_proven = self._was_writing = False
 
     def prove(self) -> None:

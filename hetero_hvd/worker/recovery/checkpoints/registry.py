@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from urllib.parse import unquote, urlsplit
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.worker.recovery.checkpoints.folder_store import FolderStore
+from hetero_hvd.worker.recovery.checkpoints.object_store import ObjectStore
 from hetero_hvd.worker.recovery.checkpoints.store import CheckpointStore
 
 STORES: dict[str, Callable[[str], CheckpointStore]] = {
     "": FolderStore,
+    "file": lambda location: FolderStore(unquote(urlsplit(location).path)),
+    "s3": ObjectStore,
+    "gs": ObjectStore,
 }
 """Scheme of a location, without ://, to what makes a store of the location; a path has none."""
 

@@ -14,7 +14,8 @@ import math
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from operator import itemgetter
 from typing import Any, BinaryIO, NamedTuple
 
@@ -22,7 +23,8 @@ import msgspec
 import numpy as np
 import torch
 
-from hetero_hvd.errors import UserError, first_line
+from hetero_hvd.errors import JobError, UserError, first_line
+from hetero_hvd.messages import CheckpointWritten
 from hetero_hvd.messages.launch import CheckpointSettings
 from hetero_hvd.worker import accelerator
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
@@ -53,13 +55,22 @@ class Checkpoints:
         settings: Where, when and how many.
         replica: What to keep.
         trainer: Which `Trainer` of the script it is of, from 1.
+        tell: Called, in the thread that writes, for each one that is whole.
 
     Raises:
         JobError: There is no store of that kind.
     """
 
-    def __init__(self, settings: CheckpointSettings, replica: Replica, trainer: int = 1) -> None:
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        replica: Replica,
+        trainer: int = 1,
+        *,
+        tell: Callable[[CheckpointWritten], None] = lambda _: None,
+    ) -> None:
         self._settings = settings
+        self._tell = tell
         self._replica = replica
         self._trainer = trainer
         self._store = store_at(settings.folder)
@@ -104,11 +115,17 @@ class Checkpoints:
             Where it is; None: there is none.
 
         Raises:
+            JobError: What there is cannot be found out.
             UserError: It is good, but of another script; says what is different.
         """
         self.wait()
-        earlier = [] if self._earlier is None else _newest_first(self._earlier)
-        found = self._own() + [one for one in earlier if one.manifest.trainer == self._trainer]
+        try:
+            found = self._own() + self._of_the_earlier_run()
+        except OSError as error:
+            raise JobError(
+                f"which checkpoints there are is not known: {first_line(error)}; correct "
+                "checkpoint_url, the credentials for it or the way to it"
+            ) from error
         for number, one in enumerate(found, start=1):
             try:
                 state = _state(one)
@@ -144,7 +161,11 @@ class Checkpoints:
     def kept(self) -> str:
         """What is on disk of this run, in words."""
         self.wait()
-        for one in self._own():
+        try:
+            found = self._own()
+        except OSError as error:
+            return f"which checkpoints there are is not known: {first_line(error)}"
+        for one in found:
             return f"the newest checkpoint is of step {one.manifest.applied_steps}: {one}"
         return "no checkpoint was written yet"
 
@@ -179,13 +200,16 @@ class Checkpoints:
         self._next_at_seconds = time.monotonic() + self._settings.every_seconds
         try:
             state = self._replica.snapshot() | {"randomness": _randomness()}
-            finite = {name: mean for name, mean in (metrics or {}).items() if math.isfinite(mean)}
-            arguments = (state, applied_steps, finite)
-            writer = threading.Thread(target=self._write, args=arguments, name="checkpoint")
-            writer.start()
-        # RuntimeError comes from torch, and for the thread.
-        except (MemoryError, RuntimeError, UserError) as error:
+        except (MemoryError, RuntimeError, UserError) as error:  # RuntimeError comes from torch
             self._complain(applied_steps, error)
+            return
+        finite = {name: mean for name, mean in (metrics or {}).items() if math.isfinite(mean)}
+        write = partial(self._write, state, applied_steps, finite)
+        writer = threading.Thread(target=write, name="checkpoint")
+        try:
+            writer.start()
+        except RuntimeError:  # no more threads: none are left, or Python, from 3.12 on, is ending
+            write()
         else:
             self._writer = writer
 
@@ -195,7 +219,7 @@ class Checkpoints:
             self._writer.join()
 
     def _write(
-        self, state: dict[str, Any], applied_steps: int, metrics: dict[str, float | None]
+        self, state: dict[str, Any], applied_steps: int, metrics: Mapping[str, float | None]
     ) -> None:
         which = f"-trainer{self._trainer}" if self._trainer > 1 else ""
         series = f"{self._settings.run}{which}"
@@ -209,7 +233,7 @@ class Checkpoints:
                 applied_steps=applied_steps,
                 sha256=_digest(file),
                 num_bytes=file.tell(),
-                metrics=metrics,
+                metrics=dict(metrics),
                 run_number=self._run_number(),
                 trainer=self._trainer,
                 cpu_capability=self._settings.cpu_capability,
@@ -221,16 +245,37 @@ class Checkpoints:
             if metrics and not is_new:  # that step's is there already: it counts as evaluated
                 self._store.add_metrics(name, metrics)
             self._num_failed = 0
-            self._prune()
+            self._tell_of(name, self._prune())
         # torch calls a full disk a RuntimeError.
         except (OSError, MemoryError, RuntimeError, msgspec.DecodeError) as error:
             self._complain(applied_steps, error)
+
+    def _tell_of(self, name: str, best: Found | None) -> None:
+        for one in self._own():
+            if one.name == name:
+                metrics = {
+                    key: mean for key, mean in one.manifest.metrics.items() if mean is not None
+                }
+                self._tell(
+                    CheckpointWritten(
+                        step=one.manifest.applied_steps,
+                        path=str(one),
+                        num_bytes=one.manifest.num_bytes,
+                        metrics=metrics,
+                        is_best=best is not None and best.name == name,
+                    )
+                )
 
     def _own(self) -> list[Found]:
         """Complete checkpoints of this trainer in this run, newest first."""
         mine = self._settings.run, self._trainer
         found = _newest_first(self._store)
         return [one for one in found if (one.manifest.run, one.manifest.trainer) == mine]
+
+    def _of_the_earlier_run(self) -> list[Found]:
+        """Complete checkpoints of this trainer in the run to resume, newest first."""
+        earlier = [] if self._earlier is None else _newest_first(self._earlier)
+        return [one for one in earlier if one.manifest.trainer == self._trainer]
 
     def _run_number(self) -> int:
         found = [manifest for _, manifest in self._store.listed()]
@@ -249,7 +294,8 @@ class Checkpoints:
             f"in {again:g} s" if again else "when there is a better state, or at the end",
         )
 
-    def _prune(self) -> None:
+    def _prune(self) -> Found | None:
+        """Remove what need not be kept; gives the best one, if one is rated."""
         own = self._own()
         name = self._settings.best
         sign = -1 if name.startswith("-") else 1
@@ -259,13 +305,17 @@ class Checkpoints:
         for one in own[max(1, self._settings.keep) :]:
             if one is not best:
                 self._store.remove(one.name)
+        return best
 
 
 def open_checkpoints(
-    settings: CheckpointSettings | None, replica: Replica, trainer: int = 1
+    settings: CheckpointSettings | None,
+    replica: Replica,
+    trainer: int,
+    tell: Callable[[CheckpointWritten], None],
 ) -> Checkpoints | None:
     """The checkpoints of a trainer of the script; None where none are wanted."""
-    return None if settings is None else Checkpoints(settings, replica, trainer)
+    return None if settings is None else Checkpoints(settings, replica, trainer, tell=tell)
 
 
 def _digest(file: BinaryIO) -> str:

@@ -70,7 +70,10 @@ class CheckpointStore(Protocol):
     def listed(self) -> list[tuple[str, Manifest]]:
         """All that are complete, in any order; those whose manifest cannot be read are logged.
 
-        A store that is not there is empty.
+        A place in which nothing was ever put is empty.
+
+        Raises:
+            OSError: It cannot be reached, so that nobody knows what is there.
         """
 
     def read(self, name: str) -> bytes:

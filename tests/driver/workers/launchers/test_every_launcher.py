@@ -5,6 +5,7 @@ import io
 import pkgutil
 import shutil
 import sys
+import time
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -18,8 +19,12 @@ from hetero_hvd.driver.workers import launchers
 from hetero_hvd.driver.workers.gpu_counts import count_gpus
 from hetero_hvd.driver.workers.launch_order import launch_order
 from hetero_hvd.driver.workers.launchers.registry import launcher_of
+from hetero_hvd.driver.workers.node_samples import NodeSamples
 from hetero_hvd.driver.workers.worker_process import WorkerProcess
 from hetero_hvd.exit_codes import exit_in_words
+from hetero_hvd.messages import NodeSampled
+from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE
+from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.security.cluster_key import make_key, read_key
 from tests.driver.conftest import until
 from tests.leftovers import processes_of, wait_until
@@ -181,6 +186,48 @@ def test_it_can_be_asked_to_end(tmp_path, name):
 
     script = "trap 'exit 5' TERM; touch up; while :; do sleep 0.1; done"
     assert run(name, tmp_path, ("sh", "-c", script), terminate, directory=str(tmp_path))[0] == 5
+
+
+def watching(folder):
+    """Supervisors without a worker that share samples in a folder."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            is_ours = bytes(folder) in (path / "environ").read_bytes()
+            if is_ours and b"--samples" in (path / "cmdline").read_bytes():
+                yield path.name
+
+
+@pytest.mark.process
+@every_launcher
+def test_a_node_is_heard_of_without_a_worker(name, tmp_path, monkeypatch):
+    """Its supervisor tells what it does as long as it is asked to, and leaves nothing behind."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "own"))
+    bus, told = EventBus(), []
+    bus.subscribe(lambda _, event: told.append(event), "")
+
+    async def main():
+        async with WAYS[name](tmp_path) as keys:
+            away = [NodeConfig(name="alpha", launcher=name, **keys)]
+            samples = NodeSamples(tuple, bus, seconds=1, away=lambda: away)
+
+            async def look_until(condition):
+                async with asyncio.timeout(30):
+                    while not condition():
+                        samples.look(time.monotonic())
+                        await asyncio.sleep(0.05)
+
+            await look_until(lambda: sum(isinstance(one, NodeSampled) for one in told) >= 2)
+            away.clear()
+            samples.look(time.monotonic())
+            await look_until(lambda: not list(watching(tmp_path)))
+            away.append(NodeConfig(name="beta", launcher=name, **keys))
+            await look_until(lambda: any(one.node == "beta" for one in told))
+            assert list(watching(tmp_path))
+            await samples.close()
+
+    asyncio.run(main())
+    assert {one.node for one in told} == {"alpha", "beta"}
+    wait_until(lambda: not list(watching(tmp_path)), 10, "the end of all supervisors")
 
 
 HOSTILE = ["--gpus", "-x (process 1)", "--tls=a b", "'; touch done; '", "$(touch done)`touch done`"]

@@ -78,6 +78,23 @@ def test_training_goes_on_while_it_is_written(tmp_path, monkeypatch):
     assert fresh.checksum() == before
 
 
+def test_it_is_written_where_no_thread_can_be_started(tmp_path, monkeypatch):
+    """A script may keep its loop until Python ends, which then starts no more threads."""
+
+    def refuse(_):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    replica = training()
+    checkpoints = keeper(tmp_path, replica)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        checkpoints.save(3)
+    assert not checkpoints.is_writing
+    fresh = training(1)
+    assert keeper(tmp_path, fresh).load_newest()
+    assert fresh.checksum() == replica.checksum()
+
+
 def test_each_trainer_of_a_script_goes_on_from_its_own(tmp_path):
     """Two trainings one after the other write into one folder: none takes the other's state."""
     found = {}
@@ -363,3 +380,36 @@ def test_a_training_reserves_what_its_checkpoint_copies(tmp_path):
     for settings in (None, CheckpointSettings(folder=str(tmp_path), run="one")):
         Keeping(replica, Position(), Order(), sizing, lambda: True, settings=settings).prove()
     assert found == [2 * (12 + 3) * 4]
+
+
+def test_who_has_written_a_checkpoint_tells_so(tmp_path):
+    """Each one that is whole, its results, and whether it is the best by the job's metric."""
+    told = []
+    wanted = CheckpointSettings(folder=str(tmp_path), run="one", best="accuracy")
+    kept = Checkpoints(wanted, training(), tell=told.append)
+    save(kept, 1)
+    save(kept, 2, {"accuracy": 0.5, "loss": 1.0})
+    save(kept, 3, {"accuracy": 0.25})
+    save(kept, 4, {"accuracy": 0.75})
+    assert [(one.step, one.is_best) for one in told] == [
+        (1, False),
+        (2, True),
+        (3, False),
+        (4, True),
+    ]
+    assert told[1].metrics == {"accuracy": 0.5, "loss": 1.0}
+    assert all(str(tmp_path) in one.path and one.num_bytes > 100 for one in told)
+
+
+def test_a_checkpoint_that_fails_is_not_told(tmp_path, monkeypatch):
+    """It is complained of."""
+    told = []
+    wanted = CheckpointSettings(folder=str(tmp_path), run="one")
+    kept = Checkpoints(wanted, training(), tell=told.append)
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    save(kept, 1)
+    assert told == []

@@ -1,0 +1,160 @@
+"""`hetero-hvd cost`: what a run cost in money and energy, and whether it had to."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.watch.run_argument import HELP as RUN_HELP
+from hetero_hvd.cli.watch.run_argument import run_of
+from hetero_hvd.errors import UserError
+
+if TYPE_CHECKING:
+    from hetero_hvd.core.cost.what_if import BreakEven, Without
+    from hetero_hvd.run.records.reader import Record
+    from hetero_hvd.run.reports.costs import Costs
+
+MAX_EPOCHS_SHOWN = 20
+SUMMARY = "tell what a run cost in money and energy, and whether it had to"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    command.add_argument("run", type=run_of, metavar="RUN", help=RUN_HELP)
+    command.add_argument(
+        "--to", metavar="TARGET", help="also up to a target, such as 'accuracy >= 0.9' or 'loss<1'"
+    )
+    command.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="whether it would have been cheaper without this node; may be given several times",
+    )
+    command.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        type=_node_and_number,
+        metavar="NODE=PRICE",
+        help="per hour, in place of what nodes.yaml said",
+    )
+    command.add_argument(
+        "--owned",
+        action="append",
+        default=[],
+        type=_node_and_number,
+        metavar="NODE=PRICE",
+        help="after how many hours to have bought the machine for this price is cheaper",
+    )
+    command.add_argument(
+        "--power-price", type=_number, metavar="PRICE", help="of a kilowatt-hour of owned machines"
+    )
+    command.add_argument("--json", action="store_true", help="print JSON; unknown is null")
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Print what it cost."""
+    import msgspec  # noqa: PLC0415 - only this command needs these
+
+    from hetero_hvd.core.cost.training import Target  # noqa: PLC0415
+    from hetero_hvd.run.records.parts import read_run  # noqa: PLC0415
+    from hetero_hvd.run.reports.costs import costs_of, in_words  # noqa: PLC0415
+
+    target = Target.parse(arguments.to) if arguments.to is not None else None
+    record = read_run(arguments.run)
+    prices = dict(arguments.price)
+    costs = costs_of(record, prices)
+    _check_names([*prices, *dict(arguments.owned)], costs)
+    to = costs.until(target, record) if target is not None else None
+    questions = [_without(node, record, costs) for node in arguments.without]
+    owned = [_owned(node, price, arguments, costs) for node, price in arguments.owned]
+    if arguments.json:
+        content = costs.as_dict() | ({"to": to.as_dict()} if to is not None else {})
+        content |= {"without": [_as_dict(answer) for answer in questions]}
+        content |= {"owned": [_as_dict(answer) for answer in owned]}
+        print(msgspec.json.format(msgspec.json.encode(content)).decode())
+        return 0
+    lines = list(in_words(costs))
+    for line in lines or ["no node was there: nothing was to be paid"]:
+        show(line)
+    for line in _of_epochs(costs):
+        show(line)
+    if to is not None:
+        show(str(to))
+    answers: list[Without | BreakEven] = [*questions, *owned]
+    for answer in answers:
+        show(answer.words)
+        for given in answer.inputs:
+            show(f"  {given}")
+    return 0
+
+
+def _as_dict(answer: Without | BreakEven) -> dict[str, Any]:
+    return asdict(answer) | {"words": answer.words}
+
+
+def _of_epochs(costs: Costs) -> Iterator[str]:
+    epochs = list(costs.epochs)
+    left_out = len(epochs) - MAX_EPOCHS_SHOWN
+    if left_out > 0:
+        yield f"{left_out} epochs before, see --json"
+    for epoch in epochs[-MAX_EPOCHS_SHOWN:]:
+        parts = [f"epoch {epoch.epoch}: {epoch.seconds:.1f} s"]
+        parts += [f"cost {epoch.cost:.4g}"] if epoch.cost is not None else []
+        parts += [f"{epoch.joules:.4g} J"] if epoch.joules is not None else []
+        yield "  ".join(parts)
+
+
+def _without(node: str, record: Record, costs: Costs) -> Without:
+    from hetero_hvd.core.cost.what_if import Without, without  # noqa: PLC0415
+    from hetero_hvd.run.reports.costs import exposed_seconds, share_times  # noqa: PLC0415
+
+    joined, measured = share_times(record)
+    if joined is None:
+        return Without(node=node, problem="no membership was recorded")
+    return without(node, joined, measured, costs.newest_prices, exposed_seconds(record))
+
+
+def _owned(node: str, price: float, arguments: argparse.Namespace, costs: Costs) -> BreakEven:
+    from hetero_hvd.core.cost.what_if import break_even  # noqa: PLC0415
+
+    watts = {used.node: used.mean_watts for used in costs.run.energy}
+    rent = costs.newest_prices.get(node)
+    return break_even(node, price, rent, arguments.power_price, watts.get(node, math.nan))
+
+
+def _check_names(names: list[str], costs: Costs) -> None:
+    known = sorted({stay.node for stay in costs.stays})
+    for name in names:
+        if name not in known:
+            raise UserError(f"{name!r}: was no node of this run; there are {', '.join(known)}")
+
+
+def _number(text: str) -> float:
+    value = _finite(text)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a number of at least 0")
+    return value
+
+
+def _node_and_number(text: str) -> tuple[str, float]:
+    node, _, number = text.rpartition("=")
+    value = _finite(number)
+    if not node or value is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: must be NODE=PRICE with a number of at least 0, such as gamma=1.2"
+        )
+    return node, value
+
+
+def _finite(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < math.inf else None

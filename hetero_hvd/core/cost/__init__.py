@@ -1,0 +1,1 @@
+"""What a run costs in money and energy, from who was in the job when; pure."""

@@ -1,0 +1,256 @@
+"""Would it have been cheaper otherwise? Each answer with what it was computed from, or none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hetero_hvd.core.balance.planner import best_plan, stretched
+from hetero_hvd.core.balance.step_time import StepTimeModel
+from hetero_hvd.errors import InfeasiblePlanError
+from hetero_hvd.messages import WorkerId, WorkersJoined
+
+HOUR_SECONDS = 3600.0
+DISTINCT_RATIO = 0.2
+"""Two shares that differ by more tell what of a step's time does not depend on the share."""
+
+SAME_RATIO = 0.02
+"""Costs that differ by less are called the same: the curves are not known better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareTime:
+    """What a worker needed for a share, mean over some time.
+
+    Attributes:
+        share: Samples per step, > 0.
+        busy_seconds: Its own time in a step.
+        num_steps: So many were measured.
+    """
+
+    share: float
+    busy_seconds: float
+    num_steps: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Without:
+    """The run as it was and as it would have been without one node.
+
+    Attributes:
+        node: The one left out.
+        problem: Why there is no answer; empty: there is one.
+        inputs: What the answer stands on, in words.
+        samples_per_second: With all, as the curves have it; NaN: no answer.
+        samples_per_second_without: Without it.
+        cost_per_million: With all, per million samples.
+        cost_per_million_without: Without it.
+    """
+
+    node: str
+    problem: str = ""
+    inputs: tuple[str, ...] = ()
+    samples_per_second: float = math.nan
+    samples_per_second_without: float = math.nan
+    cost_per_million: float = math.nan
+    cost_per_million_without: float = math.nan
+
+    @property
+    def words(self) -> str:
+        """The answer."""
+        if self.problem:
+            return f"without {self.node}: cannot be told: {self.problem}"
+        ratio = self.cost_per_million_without / self.cost_per_million - 1.0
+        slower = 1.0 - self.samples_per_second_without / self.samples_per_second
+        speed = f"{slower:.0%} slower" if slower >= 0 else f"{-slower:.0%} faster"
+        if abs(ratio) < SAME_RATIO:
+            cost = "as dear"
+        else:
+            cost = f"{abs(ratio):.0%} {'cheaper' if ratio < 0 else 'dearer'} per sample"
+        return (
+            f"without {self.node}: {cost} and {speed} "
+            f"({self.cost_per_million_without:.4g} instead of {self.cost_per_million:.4g} per "
+            f"million samples, {self.samples_per_second_without:.0f} instead of "
+            f"{self.samples_per_second:.0f} samples/s)"
+        )
+
+
+def without(
+    node: str,
+    joined: WorkersJoined,
+    measured: Mapping[WorkerId, Sequence[ShareTime]],
+    prices: Mapping[str, float],
+    exposed_seconds: float,
+) -> Without:
+    """Plan the newest membership anew without a node, and compare.
+
+    Args:
+        node: To leave out.
+        joined: The membership.
+        measured: What each worker needed for its shares.
+        prices: Node to its price per hour; a node without a price is not among them.
+        exposed_seconds: Reduction that nobody could hide, per step; taken to be the same for
+            fewer workers. NaN: not measured.
+    """
+    nodes = sorted({worker.node for worker in joined.workers})
+    left = [worker for worker in joined.workers if worker.node != node]
+    unmeasured = [str(worker) for worker in joined.workers if not measured.get(worker)]
+    unpriced = [name for name in nodes if name not in prices]
+    if node not in nodes:
+        return Without(node=node, problem=f"it is not in the newest membership of {_and(nodes)}")
+    if not left:
+        return Without(node=node, problem="no other node takes part")
+    if unmeasured:
+        return Without(node=node, problem=f"no speed of {_and(unmeasured)} was measured")
+    if unpriced:
+        return Without(node=node, problem=f"{_and(unpriced)}: no price_per_hour")
+    models = {worker: _model(measured[worker]) for worker in joined.workers}
+    reduction = exposed_seconds if math.isfinite(exposed_seconds) else 0.0
+    all_seconds = _step_seconds(joined, models, joined.workers)
+    left_seconds = _step_seconds(joined, models, left)
+    if not math.isfinite(all_seconds + left_seconds):
+        return Without(node=node, problem="the others cannot hold the global batch")
+    size = joined.global_batch_size
+    speed = size / (all_seconds + reduction)
+    # One worker alone reduces with nobody.
+    speed_without = size / (left_seconds + (reduction if len(left) > 1 else 0.0))
+    total = math.fsum(prices[name] for name in nodes)
+    return Without(
+        node=node,
+        inputs=(
+            *(_in_words(worker, measured[worker], models[worker]) for worker in joined.workers),
+            f"prices per hour: {_and([f'{name} {prices[name]:g}' for name in nodes])}",
+            f"global batch {size}, reduction that nobody could hide {reduction * 1e3:.1f} ms a step"
+            + ("" if math.isfinite(exposed_seconds) else " (not measured: taken as none)"),
+        ),
+        samples_per_second=speed,
+        samples_per_second_without=speed_without,
+        cost_per_million=total / HOUR_SECONDS * 1e6 / speed,
+        cost_per_million_without=(total - prices[node]) / HOUR_SECONDS * 1e6 / speed_without,
+    )
+
+
+def _step_seconds(
+    joined: WorkersJoined, models: Mapping[WorkerId, StepTimeModel], workers: Sequence[WorkerId]
+) -> float:
+    """Of the best plan for these workers, without the reduction; infinite: they cannot hold it."""
+    pairs = zip(joined.workers, joined.capacities, strict=True)
+    capacities = [capacity for worker, capacity in pairs if worker in workers]
+    part = WorkersJoined(
+        rendezvous_id=joined.rendezvous_id,
+        workers=tuple(workers),
+        applied_steps=joined.applied_steps,
+        global_batch_size=joined.global_batch_size,
+        capacities=stretched(capacities, joined.global_batch_size),
+        prefetch_steps=joined.prefetch_steps,
+    )
+    own = {worker: models[worker] for worker in workers}
+    try:
+        plan = best_plan(own, part, trusted=[-1] * len(workers), grain=max(1, joined.undivided))
+    except InfeasiblePlanError:
+        return math.inf
+    return max(own[worker].step_seconds(share) for worker, share in zip(own, plan, strict=True))
+
+
+def _model(rows: Sequence[ShareTime]) -> StepTimeModel:
+    """A line through what was measured; through zero, where there is but one share."""
+    steps = math.fsum(row.num_steps for row in rows)
+    share = math.fsum(row.num_steps * row.share for row in rows) / steps
+    seconds = math.fsum(row.num_steps * row.busy_seconds for row in rows) / steps
+    slope = seconds / share
+    if _is_varied(rows):
+        spread = math.fsum(row.num_steps * (row.share - share) ** 2 for row in rows)
+        together = math.fsum(
+            row.num_steps * (row.share - share) * (row.busy_seconds - seconds) for row in rows
+        )
+        slope = min(max(together / spread, 1e-3 * slope), slope)  # an overhead is never negative
+    return StepTimeModel(overhead_seconds=seconds - slope * share, seconds_per_sample=slope)
+
+
+def _is_varied(rows: Sequence[ShareTime]) -> bool:
+    smallest, largest = min(row.share for row in rows), max(row.share for row in rows)
+    return largest - smallest > DISTINCT_RATIO * largest
+
+
+def _in_words(worker: WorkerId, rows: Sequence[ShareTime], model: StepTimeModel) -> str:
+    smallest, largest = min(row.share for row in rows), max(row.share for row in rows)
+    said = (
+        f"{worker}: {model.overhead_seconds * 1e3:.2f} ms + "
+        f"{model.seconds_per_sample * 1e3:.4f} ms per sample"
+    )
+    if _is_varied(rows):
+        return f"{said}, measured at shares of {smallest:.0f} to {largest:.0f}"
+    return (
+        f"{said}, measured at shares of {largest:.0f} alone, so its time is taken as proportional "
+        "to its share"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakEven:
+    """After how many hours an owned machine is cheaper than a rented one.
+
+    Attributes:
+        node: The machine.
+        problem: Why there is no answer; empty: there is one.
+        inputs: What the answer stands on, in words.
+        hours: Of training; infinite: never; NaN: no answer.
+    """
+
+    node: str
+    problem: str = ""
+    inputs: tuple[str, ...] = ()
+    hours: float = math.nan
+
+    @property
+    def words(self) -> str:
+        """The answer."""
+        if self.problem:
+            return f"{self.node}, owned or rented: cannot be told: {self.problem}"
+        if math.isinf(self.hours):
+            return f"{self.node}: to own it never pays: its power alone costs as much as the rent"
+        return (
+            f"{self.node}: to own it is cheaper after {self.hours:.0f} hours of training "
+            f"({self.hours / 24:.1f} days)"
+        )
+
+
+def break_even(
+    node: str,
+    purchase_price: float,
+    rent_per_hour: float | None,
+    power_price: float | None,
+    mean_watts: float,
+) -> BreakEven:
+    """Compare a purchase with the rent, both for hours of this training.
+
+    Args:
+        node: The machine.
+        purchase_price: Once, in the currency of the prices, >= 0.
+        rent_per_hour: Its `price_per_hour`; None: not known.
+        power_price: Per kilowatt-hour; None: power is not paid for by its owner.
+        mean_watts: What was measured while it was in the job; NaN: nothing.
+    """
+    if rent_per_hour is None:
+        return BreakEven(node=node, problem="it has no price_per_hour to compare with")
+    if power_price is None:
+        power_per_hour, power = 0.0, "power not paid for (no --power-price)"
+    elif not math.isfinite(mean_watts):
+        return BreakEven(node=node, problem="no energy of it was measured, and power has a price")
+    else:
+        power_per_hour = mean_watts / 1e3 * power_price
+        power = (
+            f"power {power_per_hour:.4g} per hour ({mean_watts:.0f} W at {power_price:g} per kWh)"
+        )
+    saved = rent_per_hour - power_per_hour
+    return BreakEven(
+        node=node,
+        inputs=(f"bought for {purchase_price:g}", f"rent {rent_per_hour:g} per hour", power),
+        hours=purchase_price / saved if saved > 0 else math.inf,
+    )
+
+
+def _and(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

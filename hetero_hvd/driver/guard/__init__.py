@@ -1,0 +1,1 @@
+"""Lets the workers of ailing devices go and come back, and tells of it outside."""

@@ -1,0 +1,257 @@
+"""Every argument of Lightning's `Trainer`: what becomes of it here.
+
+The page docs/reference/lightning.md is made of this table, and a test walks the installed version's
+signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+
+from hetero_hvd.errors import ConfigError
+from hetero_hvd.integrations.rules import (
+    HONOURED,
+    ArgumentRule,
+    Given,
+    honoured,
+    refusals,
+    refused,
+    taken_over,
+)
+
+logger = logging.getLogger(__name__)
+
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")
+"""Those whose gradients can be summed over the workers."""
+
+
+RULES: dict[str, ArgumentRule] = {
+    "accelerator": refused(
+        "is not the kind of the worker's device: leave it out, and name the devices of a node in "
+        "nodes.yaml",
+        lambda kinds: kinds[0] == kinds[1],
+    ),
+    "strategy": taken_over("`HeteroStrategy()`; its `seed` is that of the data order"),
+    "devices": refused(
+        "a worker has one device: leave it out, and name the devices of a node in nodes.yaml",
+        lambda devices: devices in ("auto", 1, "1"),
+    ),
+    "num_nodes": refused("hetero_hvd knows the nodes, from nodes.yaml: leave it out"),
+    "precision": refused(
+        f"must be one of {', '.join(PRECISIONS)}: gradients of 16 bits cannot be summed over the "
+        "workers without loss",
+        lambda precision: precision in PRECISIONS,
+    ),
+    "logger": honoured("the leader logs; numbers stand in the job's record, too"),
+    "callbacks": honoured(
+        "called on all workers, as in any distributed run; those that change the batch or keep a "
+        "second model are refused"
+    ),
+    "fast_dev_run": HONOURED,
+    "max_epochs": HONOURED,
+    "min_epochs": HONOURED,
+    "max_steps": HONOURED,
+    "min_steps": HONOURED,
+    "max_time": honoured("by the leader's clock"),
+    "limit_train_batches": honoured("a multiple of `accumulate_grad_batches`"),
+    "limit_val_batches": HONOURED,
+    "limit_test_batches": HONOURED,
+    "limit_predict_batches": HONOURED,
+    "overfit_batches": HONOURED,
+    "val_check_interval": refused(
+        "as a time it passes at different steps on different workers: say after how many batches, "
+        "or after which part of an epoch",
+        lambda seconds: seconds is None,
+    ),
+    "check_val_every_n_epoch": HONOURED,
+    "num_sanity_val_steps": honoured("each worker takes all of them"),
+    "log_every_n_steps": HONOURED,
+    "enable_checkpointing": honoured("the leader writes"),
+    "enable_progress_bar": honoured("of the worker that leads when training begins"),
+    "enable_model_summary": honoured("without other workers; in a job nobody leads yet"),
+    "accumulate_grad_batches": taken_over(
+        "batches in a step; a worker computes its part of them in passes of at most the loader's "
+        "`batch_size` samples, and gradients are reduced once"
+    ),
+    "gradient_clip_val": honoured("the norm is that of the gradients of the whole step"),
+    "gradient_clip_algorithm": HONOURED,
+    "deterministic": honoured(
+        "of each worker by itself; for the same bits on any cluster set `mode: reproducible`"
+    ),
+    "benchmark": HONOURED,
+    "inference_mode": HONOURED,
+    "use_distributed_sampler": taken_over(
+        "each worker gets a part of each batch; samplers of the script stay"
+    ),
+    "profiler": honoured("of each worker by itself"),
+    "detect_anomaly": HONOURED,
+    "barebones": HONOURED,
+    "plugins": refused(
+        "divides work among equal processes: leave it out (a CheckpointIO and a precision of the "
+        "table are kept)",
+        lambda environment: environment is None,
+    ),
+    "sync_batchnorm": taken_over("by `hetero_hvd.SyncBatchNorm`, which weighs unequal parts"),
+    "reload_dataloaders_every_n_epochs": refused(
+        "an epoch's samples must be known to a worker that joins: give the sampler a set_epoch"
+    ),
+    "default_root_dir": honoured("the same on all nodes; the leader writes there"),
+    "enable_autolog_hparams": honoured("by the leader"),
+    "model_registry": HONOURED,
+}
+
+_FOUND: dict[str, Callable[[Any], Any]] = {
+    "devices": lambda trainer: _connector(trainer)._devices_flag,
+    "num_nodes": lambda trainer: _connector(trainer)._num_nodes_flag,
+    "precision": lambda trainer: str(trainer.precision),
+    "val_check_interval": lambda trainer: trainer._val_check_time_interval,
+    "plugins": lambda trainer: _connector(trainer)._cluster_environment_flag,
+    "reload_dataloaders_every_n_epochs": lambda t: t.reload_dataloaders_every_n_epochs,
+}
+"""Where Lightning keeps what the script has given for an argument that may be refused."""
+
+ONE_OPTIMIZER = "must give one optimizer, with groups of parameters where they differ"
+
+REFUSED_CALLBACKS = {
+    "BatchSizeFinder": "the loader's batch_size is that of all workers: choose it yourself",
+    "LearningRateFinder": "its trials would end the job: find the learning rate in a run alone",
+    "GradientAccumulationScheduler": "a step has the same batches in each epoch: leave it out",
+    "StochasticWeightAveraging": "its second model is not copied to workers that join: average in "
+    "a loop with hetero_hvd.Trainer and extra_state",
+    "WeightAveraging": "its second model is not copied to workers that join: average in a loop "
+    "with hetero_hvd.Trainer and extra_state",
+}
+"""Name of a class of callbacks, of which subclasses are refused as well, to what to do."""
+
+REFUSED_HOOKS = {
+    "optimizer_step": "a worker without a part of the step would not call it: change learning "
+    "rates by a scheduler, gradients in on_before_optimizer_step",
+    "backward": "gradients are reduced while backward runs: change the loss in training_step",
+    "optimizer_zero_grad": "gradients are cleared by the reduction",
+    "configure_sharded_model": "each worker holds the whole model",
+}
+"""Method of a module that may not be overridden, to what to do."""
+
+
+def names() -> list[str]:
+    """The arguments of the installed version, in its order."""
+    return [name for name in inspect.signature(Trainer.__init__).parameters if name != "self"]
+
+
+def check_trainer(trainer: Trainer, module: Any, device: torch.device) -> None:  # noqa: ANN401
+    """Refuse what cannot be honoured, all of it at once.
+
+    Args:
+        trainer: Lightning's.
+        module: The LightningModule.
+        device: Of this worker.
+
+    Raises:
+        ConfigError: Names each with its value, why, and what to do.
+    """
+    unknown = [name for name in names() if name not in RULES]
+    if unknown:
+        logger.warning("Trainer(%s): hetero_hvd does not know it", ", ".join(unknown))
+    defaults = inspect.signature(Trainer.__init__).parameters
+    values = {name: Given(found(trainer), defaults[name].default) for name, found in _FOUND.items()}
+    values["accelerator"] = Given((_accelerator(trainer), device.type), None)
+    problems = refusals("Trainer", RULES, values)
+    problems += [
+        f"Trainer.callbacks: {type(callback).__name__}: {REFUSED_CALLBACKS[cls.__name__]}"
+        for callback in trainer.callbacks  # type: ignore[attr-defined]  # a connector sets it
+        for cls in type(callback).__mro__
+        if cls.__module__.startswith("lightning.") and cls.__name__ in REFUSED_CALLBACKS
+    ]
+    if problems:
+        raise ConfigError(problems)
+    _check_module(module)
+
+
+def _check_module(module: Any) -> None:  # noqa: ANN401
+    """Refuse a module that takes its steps in a way of its own.
+
+    Raises:
+        ConfigError: It does.
+    """
+    name, problems = type(module).__name__, []
+    if not module.automatic_optimization:
+        problems.append(
+            f"{name}.automatic_optimization=False: all workers take a step together: leave it "
+            "True, or write the loop with hetero_hvd.Trainer"
+        )
+    from_lightning = next(c for c in type(module).__mro__ if c.__name__ == "LightningModule")
+    for hook, why in REFUSED_HOOKS.items():
+        if getattr(type(module), hook, None) is not getattr(from_lightning, hook, None):
+            problems.append(f"{name}.{hook} is overridden: {why}")
+    problems += [
+        f"{name}.{step}(dataloader_iter): take a batch: {step}(batch, batch_idx)"
+        for step in ("training_step", "validation_step", "test_step", "predict_step")
+        if "dataloader_iter" in inspect.signature(getattr(module, step)).parameters
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def check_training(trainer: Trainer, module: Any) -> None:  # noqa: ANN401
+    """Refuse a training whose steps would not be those that are asked for.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    problems = []
+    optimizers = trainer.optimizers
+    if len(optimizers) != 1 or type(optimizers[0]).__name__ == "_MockOptimizer":
+        problems.append(f"{type(module).__name__}.configure_optimizers: {ONE_OPTIMIZER}")
+    num_loaders = len(trainer.fit_loop._combined_loader.flattened)  # type: ignore[union-attr]
+    if num_loaders != 1:
+        problems.append(
+            f"train_dataloaders: {num_loaders} loaders: must be one torch DataLoader; a dataset of "
+            "several, such as torch.utils.data.StackDataset, reads them side by side"
+        )
+    problems += _misaligned(trainer)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _misaligned(trainer: Trainer) -> list[str]:
+    """What would happen in the midst of a step."""
+    per_step, per_epoch = trainer.accumulate_grad_batches, trainer.num_training_batches
+    training_set = trainer.fit_loop._combined_loader.flattened[0]  # type: ignore[union-attr]
+    is_limited = not hasattr(training_set, "__len__") or _length(training_set) != per_epoch
+    found = []
+    if per_epoch != float("inf") and is_limited and per_epoch % per_step:
+        found.append(
+            f"Trainer.limit_train_batches gives {per_epoch} batches: must be a multiple of "
+            f"accumulate_grad_batches={per_step}, as all workers take whole steps"
+        )
+    interval = trainer.val_check_batch
+    is_at_end = interval in (per_epoch, float("inf"), None)
+    if trainer.check_val_every_n_epoch is None:
+        is_at_end = is_at_end and not per_epoch % per_step
+    if trainer.enable_validation and not is_at_end and interval % per_step:  # type: ignore[operator]
+        found.append(
+            f"Trainer.val_check_interval gives {interval} batches: must be a multiple of "
+            f"accumulate_grad_batches={per_step}, as it is between two steps"
+        )
+    return found
+
+
+def _length(training_set: Any) -> float:  # noqa: ANN401 - see `TrainingSet`
+    try:
+        return len(training_set)
+    except TypeError:
+        return float("inf")
+
+
+def _connector(trainer: Trainer) -> Any:  # noqa: ANN401 - Lightning's own
+    return trainer._accelerator_connector
+
+
+def _accelerator(trainer: Trainer) -> str:
+    return type(trainer.accelerator).__name__.removesuffix("Accelerator").lower()

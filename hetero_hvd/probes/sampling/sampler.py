@@ -1,0 +1,58 @@
+"""The sampler of a node: `python -m hetero_hvd.probes.sampling.sampler FOLDER LOCK PARENT`.
+
+Writes a sample each second, until its input ends or its folder is no longer the one that is used.
+Dies with the process that has started it, even where it hangs in a call of a GPU's driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from hetero_hvd.messages import event_to_json
+from hetero_hvd.probes.kernel.machine_identity import machine_identity
+from hetero_hvd.probes.sampling.equipment import take_equipment
+from hetero_hvd.probes.sampling.follower import EQUIPMENT, SAMPLE
+from hetero_hvd.probes.sampling.node_sampler import NodeSampler
+from hetero_hvd.probes.sampling.shared_folder import SharedFolder
+
+SECONDS = 1.0
+NICE = 5
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Sample until told to end."""
+    path, lock, parent = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return 0
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for who has started it
+    os.nice(NICE)
+    folder = SharedFolder(path)
+    sampler = NodeSampler()
+    sampler.take()  # rates need a sample before
+    equipment = take_equipment()
+    folder.write(EQUIPMENT, event_to_json(msgspec.structs.replace(equipment, machine_id=_ID)))
+    due_seconds = time.monotonic()
+    while folder.is_locked_by(lock):
+        sample = msgspec.structs.replace(sampler.take(), machine_id=_ID)
+        folder.write(SAMPLE, event_to_json(sample))
+        due_seconds = max(due_seconds + SECONDS, time.monotonic())
+        readable, _, _ = select.select([sys.stdin], [], [], due_seconds - time.monotonic())
+        if readable:
+            return 0
+    return 0
+
+
+_ID = machine_identity()
+
+if __name__ == "__main__":
+    sys.exit(main())

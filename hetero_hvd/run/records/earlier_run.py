@@ -1,0 +1,62 @@
+"""The run to go on from: where its checkpoints are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import RunStarted
+from hetero_hvd.run.records.reader import read_record
+
+CHECKPOINTS = "checkpoints"
+"""Folder in a run's folder where they are kept unless the job has a `checkpoint_url`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierRun:
+    """A run to go on from.
+
+    Attributes:
+        folder: Its output folder; None: only its checkpoints are known.
+        checkpoints: Path or URL of its checkpoints.
+    """
+
+    folder: Path | None
+    checkpoints: str
+
+
+def is_url(text: str) -> bool:
+    """Whether that names checkpoints by their address, not a run by its folder."""
+    return "://" in text
+
+
+def earlier_run(place: Path | str) -> EarlierRun:
+    """Find the checkpoints of a run.
+
+    Args:
+        place: Its folder, or the URL of its checkpoints.
+
+    Raises:
+        JobError: It has none, as far as can be seen without asking a server.
+    """
+    if isinstance(place, str):
+        return EarlierRun(folder=None, checkpoints=place)
+    own = place / CHECKPOINTS
+    if own.is_dir():
+        return EarlierRun(folder=place, checkpoints=str(own.absolute()))
+    url = _recorded_url(place)
+    if not url:
+        raise JobError(f"--resume {place}: there is no folder {CHECKPOINTS!r} in it")
+    return EarlierRun(folder=place, checkpoints=url)
+
+
+def _recorded_url(folder: Path) -> str:
+    """The `checkpoint_url` of a run's last start; empty: it had none, or was not recorded."""
+    try:
+        events = read_record(folder).events
+    except JobError:
+        return ""
+    starts = [event for _, event in events if isinstance(event, RunStarted)]
+    url = starts[-1].settings.get("checkpoint_url", "") if starts else ""
+    return url if is_url(url) else ""

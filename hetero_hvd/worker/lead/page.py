@@ -1,0 +1,78 @@
+"""The live page and /metrics of a run without our driver, from rank 0. It takes no orders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hetero_hvd.config import JobConfig
+from hetero_hvd.core.view.live import LiveView
+from hetero_hvd.errors import UserError
+from hetero_hvd.run.event_bus import EventBus
+from hetero_hvd.run.tracking.run_tracker import RunTracker
+from hetero_hvd.run.web import Web
+from hetero_hvd.run.web.app import Sources
+from hetero_hvd.run.web.metrics import Metrics, service_discovery
+
+
+class LeadPage:
+    """Shows the run; used in the lead's loop.
+
+    Args:
+        job: Its settings.
+        run_id: Of the run.
+        folder: Of the run; None: it has none.
+        tracker: Keeps its books.
+        bus: All that happens.
+
+    Raises:
+        ConfigError: A token file or certificate cannot be used.
+    """
+
+    def __init__(
+        self, job: JobConfig, run_id: str, folder: Path | None, tracker: RunTracker, bus: EventBus
+    ) -> None:
+        self._tracker = tracker
+        self._view = LiveView(tracker.diagnosis.findings)
+        self._metrics = Metrics(run_id)
+        self._web = Web(job, folder)
+        bus.subscribe(self._view.observe, "the page")
+        bus.subscribe(self._metrics.observe, "the metrics")
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self._web.url
+
+    async def listen(self) -> None:
+        """Answer requests from now on; see `Web.listen`."""
+        await self._web.listen(
+            Sources(
+                state=self._view.state,
+                num_events=lambda: self._view.num_events,
+                status=self._status,
+                targets=lambda: service_discovery(self._status(), target=self._web.target),
+                drain=lambda _: _refuse(),
+                stop=_refuse,
+                metrics=lambda: self._metrics.render()[0],
+            )
+        )
+
+    async def close(self) -> None:
+        """Answer no more."""
+        await self._web.close()
+
+    def _status(self) -> dict[str, Any]:
+        tracker, plan = self._tracker, self._tracker.balancing.plan
+        shares = zip(plan.workers, plan.local_batch_sizes, strict=True) if plan else ()
+        return {
+            "state": "training" if tracker.workers else "starting",
+            "step": tracker.summary.last_step,
+            "workers": {str(worker): {"member": True} for worker in tracker.workers},
+            "plan": {str(worker): share for worker, share in shares} or None,
+            "refused": {"http": self._web.refused},
+        }
+
+
+def _refuse() -> NoReturn:
+    raise UserError("no driver leads this run: start it with hetero-hvd run to have one")

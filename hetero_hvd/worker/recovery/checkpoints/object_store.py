@@ -1,0 +1,178 @@
+"""Checkpoints in an object store such as S3, through fsspec."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import BinaryIO
+
+import msgspec
+
+from hetero_hvd.data.file_system import as_os_errors, open_file_system
+from hetero_hvd.errors import JobError, MissingPackageError, first_line
+from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, Manifest, decoded, encoded
+from hetero_hvd.worker.recovery.replica import Unreadable
+
+logger = logging.getLogger(__name__)
+
+PAYLOAD, MANIFEST = ".pt", "manifest.json"
+
+
+class ObjectStore:
+    """See `CheckpointStore`; every node that reaches the address can read it.
+
+    A checkpoint is two objects below its name: the payload, whose key holds its writer's series and
+    its SHA-256, and the manifest. An object store has no rename, so the manifest, which is put last
+    and only where there is none, makes the checkpoint one.
+
+    Args:
+        location: URL, such as s3://bucket/path.
+
+    Raises:
+        JobError: What reads such addresses is not installed here, or the URL is none for it.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._location = location.rstrip("/")
+        try:
+            self._files, self._root = open_file_system(self._location)
+        except MissingPackageError as error:
+            raise JobError(f"checkpoints at {first_line(error)}") from error
+        except OSError as error:
+            raise JobError(f"checkpoints at {location}: {first_line(error)}") from error
+
+    def place(self, name: str) -> str:
+        """See `CheckpointStore`."""
+        return f"{self._location}/{name}"
+
+    def listed(self) -> list[tuple[str, Manifest]]:
+        """See `CheckpointStore`; a bucket that is not there is no empty one."""
+        names = [name for name, keys in self._objects().items() if MANIFEST in keys]
+        keys = {self._key(name, MANIFEST): name for name in names}
+        with as_os_errors():
+            contents = self._files.cat(list(keys), on_error="return") if keys else {}
+        found = []
+        for key, content in contents.items():
+            problem = content
+            if isinstance(content, bytes):
+                try:
+                    found.append((keys[key], decoded(content)))
+                    continue
+                except msgspec.DecodeError as error:
+                    problem = error
+            logger.warning("%s is not taken: %s", self.place(keys[key]), first_line(problem))
+        return found
+
+    def read(self, name: str) -> bytes:
+        """See `CheckpointStore`."""
+        try:
+            digest = self._manifest(name).sha256
+            for key in self._objects(name).get(name, ()):
+                if key.endswith(f"{digest}{PAYLOAD}"):
+                    return self._get(name, key)
+        except (OSError, msgspec.DecodeError) as error:
+            raise Unreadable(first_line(error)) from error
+        raise Unreadable("its payload is gone")
+
+    def put(self, name: str, write: Callable[[BinaryIO], Manifest], *, series: str) -> bool:
+        """See `CheckpointStore`; it is written into a nameless file on this machine first."""
+        with tempfile.TemporaryFile() as file:
+            manifest = write(file)
+            content = encoded(manifest)
+            file.flush()
+            if self._has_manifest(name):
+                return False
+            payload = f"{series}.{manifest.sha256}{PAYLOAD}"
+            try:
+                with as_os_errors():
+                    own = f"/proc/self/fd/{file.fileno()}"
+                    self._files.put_file(own, self._key(name, payload))
+                is_new = self._create(self._key(name, MANIFEST), content)
+            except BaseException:
+                self._delete(name, payload)
+                raise
+        if not is_new:
+            self._delete(name, payload)
+        self._clear(series)
+        return is_new
+
+    def add_metrics(self, name: str, metrics: Mapping[str, float | None]) -> None:
+        """See `CheckpointStore`."""
+        manifest = self._manifest(name)
+        added = msgspec.structs.replace(manifest, metrics={**manifest.metrics, **metrics})
+        content = encoded(added)
+        with as_os_errors():
+            self._files.pipe_file(self._key(name, MANIFEST), content)
+
+    def remove(self, name: str) -> None:
+        """See `CheckpointStore`; the manifest goes first, so that half a checkpoint is none."""
+        self._delete(name, MANIFEST)
+        with suppress(OSError):
+            for key in self._objects(name).get(name, ()):
+                self._delete(name, key)
+
+    def _key(self, name: str, key: str) -> str:
+        return f"{self._root}/{name}/{key}"
+
+    def _objects(self, name: str = "") -> dict[str, list[str]]:
+        """The keys below each name, or below one."""
+        below = f"{self._root}/{name}".rstrip("/")
+        with as_os_errors():
+            paths = self._files.find(below)
+        found: dict[str, list[str]] = {}
+        for path in paths:
+            parts = path.removeprefix(self._root).strip("/").split("/")
+            if len(parts) == 2 and parts[0].startswith(PREFIX):  # noqa: PLR2004 - name and key
+                found.setdefault(parts[0], []).append(parts[1])
+        return found
+
+    def _get(self, name: str, key: str) -> bytes:
+        with as_os_errors():
+            content: bytes = self._files.cat_file(self._key(name, key))
+        return content
+
+    def _manifest(self, name: str) -> Manifest:
+        return decoded(self._get(name, MANIFEST))
+
+    def _has_manifest(self, name: str) -> bool:
+        with as_os_errors():
+            return bool(self._files.exists(self._key(name, MANIFEST)))
+
+    def _create(self, key: str, content: bytes) -> bool:
+        """Put an object where there is none; whether there was none.
+
+        Some servers do not know that condition; there a moment remains in which two writers of one
+        checkpoint could both find that it is theirs: the payload of each is kept until then.
+        """
+        try:
+            with as_os_errors():
+                self._files.pipe_file(key, content, mode="create")
+        except FileExistsError:
+            return self._is_ours(key, content)
+        except (OSError, NotImplementedError):
+            with as_os_errors():
+                if self._files.exists(key):
+                    return self._is_ours(key, content)
+                self._files.pipe_file(key, content)
+        return True
+
+    def _is_ours(self, key: str, content: bytes) -> bool:
+        """Whether the object that is there is what was put: the answer to that may be lost."""
+        with as_os_errors():
+            return bool(self._files.cat_file(key) == content)
+
+    def _delete(self, name: str, key: str) -> None:
+        """As far as possible."""
+        with suppress(OSError), as_os_errors():
+            self._files.rm_file(self._key(name, key))
+
+    def _clear(self, series: str) -> None:
+        """Remove what killed writers of a series have left: payloads without a manifest."""
+        with suppress(OSError):
+            for name, keys in self._objects().items():
+                if MANIFEST not in keys:
+                    for key in keys:
+                        if key.startswith(f"{series}."):
+                            self._delete(name, key)

@@ -1,0 +1,295 @@
+"""What each option of training is worth on the examples' models, and what the division of a batch.
+
+Options are tried one at a time around a plain training, and in those pairs that touch each other;
+all in the same processes, over the same samples in the same order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean, median
+from typing import Any
+
+from benchmarks.comparisons.example_runs import (
+    BATCH,
+    EXAMPLES,
+    PRICES,
+    Example,
+    Place,
+    emulated,
+    hosts_with_quotas,
+)
+from benchmarks.numbers import Number
+from benchmarks.peers import EVEN, Run
+from benchmarks.tables import (
+    EPOCH_STEPS,
+    Effort,
+    Say,
+    Table,
+    load_variance,
+    median_of,
+    second_half_seconds,
+)
+from hetero_hvd.errors import JobError
+from tests.kit.virtual_cluster import missing_for_a_cluster
+
+WARM_UP, BASE = "warm-up", "plain: fp32, each batch a step"
+BF16 = {"flags": ["--precision", "bf16"]}
+ACCUMULATED = {"flags": ["--accumulate", "4"]}
+FP16: dict[str, Any] = {"options": {"compression": "fp16"}}
+FEEDBACK: dict[str, Any] = {"options": {"compression": "fp16-feedback"}}
+STALE: dict[str, Any] = {"job": {"staleness_bound": 1, "staleness_warmup_steps": 1}}
+SMALL: dict[str, Any] = {"options": {"micro_batch_size": 7}}
+SINGLE: dict[str, dict[str, Any]] = {
+    WARM_UP: {},  # what processes do for the first time is not compared
+    BASE: {},
+    "bf16": BF16,
+    "accumulation over 4 batches": ACCUMULATED,
+    "fp16 on the wire": FP16,
+    "fp16 with error feedback": FEEDBACK,
+    "staleness 1": STALE,
+    "micro-batches of 7": SMALL,
+}
+PAIRS: dict[str, dict[str, Any]] = {
+    "bf16, fp16 with error feedback": BF16 | FEEDBACK,
+    "accumulation, fp16 with error feedback": ACCUMULATED | FEEDBACK,
+    "accumulation, staleness 1": ACCUMULATED | STALE,
+    "staleness 1, fp16 with error feedback": STALE | FEEDBACK,
+    "accumulation, micro-batches of 7": ACCUMULATED | SMALL,
+}
+AT_LAST: dict[str, dict[str, Any]] = {
+    "plain, once more": {},
+    "wait-free": {"job": {"mode": "wait_free"}},
+}
+"""What chance does to a speed; and a way in which a script that counts its steps may break."""
+
+WHY = (
+    "Pairs are those that touch each other: bf16 and fp16 both round a gradient; accumulation and "
+    "fp16 both save traffic; accumulation makes a stale gradient older by samples, feedback adds "
+    "to it what an older one lost; micro-batches cut what accumulation has put together."
+)
+WAY_COLUMNS = (
+    "way",
+    "samples/s",
+    "speed",
+    "loss after equal samples",
+    "bytes in a step",
+    "bytes for a sample",
+    "cost of a million samples",
+)
+FEWEST_STEPS = 4
+LAST_PART = 6
+"""The loss is that of the last of so many parts of the steps."""
+
+PEERS = {"uniform": "uniform", "static": "static", "ours": "adaptive"}
+"""Ways to divide a batch, as rules of the launcher and as they are called here."""
+
+SHARE_COLUMNS = (
+    "model",
+    "shares",
+    "samples/s",
+    "of static",
+    "seconds per epoch",
+    "load variance",
+    "cost per epoch",
+)
+GOAL = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a way to train has come to.
+
+    Attributes:
+        samples_per_second: Of all workers, after the first third of the steps.
+        loss: Mean of the last steps.
+        bytes_per_step: That each worker gives to reductions.
+        bytes_per_sample: The same for a sample of the step.
+    """
+
+    samples_per_second: float
+    loss: float
+    bytes_per_step: float
+    bytes_per_sample: float
+
+    @classmethod
+    def of(cls, seen: Mapping[str, Any], num_samples: int) -> Found:
+        """From what a worker saw of an epoch.
+
+        Args:
+            seen: Fields of `workloads.examples.Seen`.
+            num_samples: Of the epoch.
+
+        Raises:
+            JobError: There are too few steps.
+        """
+        ends, sizes, losses = seen["ended_at_seconds"], seen["num_bytes"], seen["losses"]
+        num_steps = len(ends)
+        if num_steps < FEWEST_STEPS:
+            raise JobError(f"{num_steps} steps are too few to tell anything")
+        # With staleness, the first is late, and at the end what is under way comes at once.
+        settled = ends[max(1, num_steps // 3) : -1]
+        seconds = median(after - before for before, after in pairwise(settled))
+        per_step = (sizes[-1] - sizes[0]) / (num_steps - 1)
+        samples = num_samples / num_steps
+        return cls(
+            samples_per_second=samples / seconds,
+            loss=mean(losses[-max(1, num_steps // LAST_PART) :]),
+            bytes_per_step=per_step,
+            bytes_per_sample=per_step / samples,
+        )
+
+
+def ablations(effort: Effort, say: Say) -> Iterator[Table]:
+    """Options and shares on each example: on emulated workers, and on unequal CPUs."""
+    with ExitStack() as stack:
+        places: list[tuple[Place, tuple[Example, ...]]] = [(emulated(), EXAMPLES)]
+        if missing := missing_for_a_cluster():
+            say(f"no virtual hosts, so emulated workers only: {missing}")
+        else:
+            is_quick = effort.repeats == 1
+            chosen = [each for each in EXAMPLES if not is_quick or each.script == "gpt2"]
+            places.append((stack.enter_context(hosts_with_quotas()), tuple(chosen)))
+        for place, examples in places:
+            for example in examples:
+                yield _options(place, example, effort, say)
+            yield _shares(place, examples, effort, say)
+
+
+def _options(place: Place, example: Example, effort: Effort, say: Say) -> Table:
+    """Every way once."""
+    num_samples = BATCH * num_batches(effort)
+    title = f"{example.title} on {place.title}"
+    ways = ways_of(effort)
+    say(f"{title}: {len(ways)} ways")
+    seen, _ = place.run(example, ways, num_samples, "static")
+    del seen[WARM_UP]
+    table = options_table(title, place.about, seen, num_samples)
+    for row in table.rows:
+        say(f"{title}: {', '.join(row[:4])}")
+    return table
+
+
+def ways_of(effort: Effort) -> dict[str, dict[str, Any]]:
+    """Name to fields of `workloads.examples.Way`; in a quick run without the pairs."""
+    return SINGLE | (PAIRS if effort.repeats > 1 else {}) | AT_LAST
+
+
+def num_batches(effort: Effort) -> int:
+    """Of each way; a multiple of those that are accumulated."""
+    return 48 if effort.repeats > 1 else 20
+
+
+def options_table(
+    title: str, about: str, seen: Mapping[str, Mapping[str, Any]], num_samples: int
+) -> Table:
+    """What the ways come to beside the plain one.
+
+    Args:
+        title: Of model and place.
+        about: The place.
+        seen: Name of a way to fields of `workloads.examples.Seen`.
+        num_samples: Of the epoch that each trains.
+
+    Raises:
+        JobError: The plain way has no steps.
+    """
+    table = Table(
+        title=f"Options: {title}",
+        text=f"{about}; the true speeds divide it. {num_samples} samples in each way, in the same "
+        f"order, at the same learning rate; {WAY_COLUMNS[1]} after the first third, the training "
+        "loss of the last sixth. Bytes are those that a worker gives to reductions, gradients and "
+        f"the rest. Prices {', '.join(f'{price:g}' for price in PRICES)} an hour. What Hugging "
+        "Face's adapter has no argument for (compression, micro-batches) is given to the trainer "
+        "beneath it." + (f" {WHY}" if PAIRS.keys() & seen.keys() else ""),
+        columns=WAY_COLUMNS,
+    )
+    plain = Found.of(seen[BASE], num_samples)
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for way, each in seen.items():
+        if each["refused"]:
+            word = "refused" if each["refused"].startswith("UserError") else "breaks"
+            table.rows.append((way, *[word] * (len(WAY_COLUMNS) - 1)))
+            reasons[each["refused"].splitlines()[0]].append(way)
+            continue
+        found = Found.of(each, num_samples)
+        hours = 1e6 / found.samples_per_second / 3600
+        table.rows.append(
+            (
+                way,
+                f"{found.samples_per_second:.0f}",
+                f"{found.samples_per_second / plain.samples_per_second:.2f} x",
+                f"{found.loss:.4f} ({found.loss / plain.loss - 1:+.1%})",
+                f"{found.bytes_per_step:.0f}",
+                f"{found.bytes_per_sample:.0f}",
+                f"{hours * sum(PRICES):.3f}",
+            )
+        )
+        table.measured[way] = [found.samples_per_second / plain.samples_per_second]
+        table.raw.append({"way": way, "losses": each["losses"]})
+    table.text += "".join(f" {'; '.join(ways)}: {reason}." for reason, ways in reasons.items())
+    return table
+
+
+def _shares(place: Place, examples: Sequence[Example], effort: Effort, say: Say) -> Table:
+    """Every division of the batch on every model, in turns."""
+    runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    num_turns = max(1, effort.repeats // 2)  # each is a run for every model and division
+    for turn in range(num_turns):
+        for example in examples:
+            for peer, shares in PEERS.items():
+                whole = effort.num_even_steps if peer in EVEN else effort.num_steps
+                _, run = place.run(example, {BASE: {}}, BATCH * max(12, whole // 2), peer)
+                runs[example.title, peer].append(run)
+                rate = BATCH / second_half_seconds(run)
+                where = f"{place.title}, {turn + 1} of {num_turns}"
+                say(f"{example.title}, {shares} shares, {where}: {rate:.0f} samples/s")
+    return shares_table(place.title, place.about, runs)
+
+
+def shares_table(title: str, about: str, runs: Mapping[tuple[str, str], Sequence[Run]]) -> Table:
+    """Uniform, static and adaptive shares beside each other.
+
+    Args:
+        title: Of the place.
+        about: The place.
+        runs: Model and rule to a run for each turn.
+    """
+    table = Table(
+        title=f"Shares: {title}",
+        text=f"{about}. `static` has the true speeds, `adaptive` starts without knowledge. Second "
+        f"half of each run; an epoch has {EPOCH_STEPS * BATCH} samples. The load variance is the "
+        "variation of the workers' own times in a step. Ratios are taken within a turn.",
+        columns=SHARE_COLUMNS,
+    )
+    for (model, peer), found in runs.items():
+        seconds = [second_half_seconds(run) for run in found]
+        known = [second_half_seconds(run) for run in runs[model, "static"]]
+        ratios = [true / own for own, true in zip(seconds, known, strict=True)]
+        epoch_seconds = EPOCH_STEPS * median(seconds)
+        table.rows.append(
+            (
+                model,
+                PEERS[peer],
+                f"{BATCH / median(seconds):.0f}",
+                median_of(ratios),
+                f"{epoch_seconds:.2f}",
+                load_variance(found),
+                f"{epoch_seconds / 3600 * sum(PRICES):.5f}",
+            )
+        )
+        table.measured[f"{model}, {PEERS[peer]} / static"] = ratios
+        if peer == "ours":
+            table.numbers.append(
+                Number(
+                    quantity=f"adaptive / static shares, second half: {model} on {title}",
+                    goal=f">= {GOAL}",
+                    found=median_of(ratios),
+                    is_reached=median(ratios) >= GOAL,
+                )
+            )
+    return table

@@ -1,0 +1,111 @@
+"""Folders of images: the same samples from any place, and one line for what is wrong."""
+
+import shutil
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from hetero_hvd.data import ImageFolder
+from hetero_hvd.data.opened import opened_files
+from hetero_hvd.errors import MalformedDataError, UserError
+from tests.data.source_rigs import RIGS
+from tests.kit.data.images import SIDE, write_images
+
+CLASSES = ("dog", "cat", "ant")
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """A folder of images."""
+    folder = tmp_path_factory.mktemp("images")
+    write_images(folder, CLASSES, each=3)
+    return folder
+
+
+@pytest.mark.parametrize("name", RIGS)
+def test_it_gives_the_same_samples_from_any_place(rigs, images, name):
+    """Classes in the order of their names, samples in that of theirs; also from the cache."""
+    rig = rigs(name)
+    contents = {f"{p.parent.name}/{p.name}": p.read_bytes() for p in images.rglob("*.png")}
+    rig.fill({f"images/{name}": content for name, content in contents.items()})
+    arguments = rig.arguments()
+    found = ImageFolder(f"{arguments.pop('url')}/images", **arguments)
+    near = ImageFolder(images)
+    assert found.classes == ["ant", "cat", "dog"]
+    assert found.class_to_idx == {"ant": 0, "cat": 1, "dog": 2}
+    assert [label for _, label in found] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    for _ in range(2):
+        loader = DataLoader(found, batch_size=9, num_workers=1, multiprocessing_context="fork")
+        ((pixels, labels),) = loader
+        assert pixels.shape == (9, 3, SIDE, SIDE)
+        assert pixels.dtype == torch.float32
+        assert torch.equal(pixels, torch.stack([near[index][0] for index in range(9)]))
+        assert labels.tolist() == [label for _, label in near]
+    one, other = opened_files()[-2:]
+    assert one.digest == other.digest
+
+
+def test_what_is_kept_on_the_node_is_not_read_again(rigs, images):
+    """The second time no content is asked for; without the cache each is."""
+    rig = rigs("http")
+    rig.fill({f"kept/cat/{n}.png": (images / "cat" / f"{n}.png").read_bytes() for n in range(3)})
+    for cache_bytes, expected in ((2**20, 3), (2**20, 0), (0, 3)):
+        found = ImageFolder(f"{rig.url}/kept", cache_bytes=cache_bytes)
+        rig.proxy.seen.clear()
+        assert len([label for _, label in found]) == 3
+        assert len(rig.proxy.seen) == expected
+
+
+def test_a_transform_gets_the_picture(images):
+    """In RGB, whatever its file has."""
+    found = ImageFolder(images, transform=lambda image: (image.mode, image.size))
+    assert found[0] == (("RGB", (SIDE, SIDE)), 0)
+
+
+SPOILS = {
+    "no class": (
+        lambda folder: shutil.copy(folder / "cat/0.png", folder / "0.png"),
+        "images at {folder}/0.png: must be in a folder of their class",
+    ),
+    "a class without images": (
+        lambda folder: (folder / "bee").mkdir(),
+        "images at {folder}: folder bee has no image",
+    ),
+    "a class with other files": (
+        lambda folder: [p.rename(p.with_suffix(".txt")) for p in (folder / "cat").iterdir()],
+        "images at {folder}: folder cat has no image",
+    ),
+    "nothing": (
+        lambda folder: [shutil.rmtree(path) for path in folder.iterdir()],
+        "data at {folder}: no .bmp, .gif",
+    ),
+    "no folder": (shutil.rmtree, "data at {folder}: not found: "),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), SPOILS.values(), ids=SPOILS.keys())
+def test_what_is_wrong_is_one_line(tmp_path, spoil, words):
+    """When the folder is opened."""
+    write_images(tmp_path / "images", CLASSES, each=1)
+    spoil(tmp_path / "images")
+    with pytest.raises(UserError) as found:
+        ImageFolder(tmp_path / "images")
+    assert str(found.value).startswith(words.format(folder=tmp_path / "images"))
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_broken_image_is_named(tmp_path, processes):
+    """Also out of a loader process: one line without a traceback."""
+    write_images(tmp_path, ("cat",), each=1)
+    (tmp_path / "cat" / "1.png").write_bytes((tmp_path / "cat" / "0.png").read_bytes()[:60])
+    loader = DataLoader(
+        ImageFolder(tmp_path),
+        num_workers=processes,
+        multiprocessing_context="fork" if processes else None,
+    )
+    with pytest.raises(MalformedDataError) as found:
+        list(loader)
+    assert str(found.value).startswith(f"{tmp_path}/cat/1.png: cannot be decoded as an image: ")
+    assert "\n" not in str(found.value)

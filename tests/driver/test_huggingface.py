@@ -1,0 +1,203 @@
+"""Hugging Face's Trainer: the same script with us and without, whatever happens to the workers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.messages import BatchPlan, Recovered
+from hetero_hvd.run.records.reader import read_record
+from tests.kit.fault_job import FaultJob
+
+pytest.importorskip("transformers")
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+
+SCRIPT = Path(__file__).with_name("huggingface.py")
+SPEEDS = {"alpha": 1.0, "beta": 0.5, "gamma": 0.5}
+TOKENS = {
+    "model": "gpt2",
+    "arguments": {
+        "output_dir": "gpt2",
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "max_steps": 30,
+        "learning_rate": 5e-3,
+        "eval_strategy": "steps",
+        "eval_steps": 6,
+        "save_strategy": "steps",
+        "save_steps": 6,
+        "load_best_model_at_end": True,
+    },
+}
+SAMPLES = {
+    "model": "bert",
+    "patience": 1,
+    "arguments": {
+        "output_dir": "bert",
+        "per_device_train_batch_size": 2,
+        "num_train_epochs": 1,
+        "learning_rate": 3e-3,
+        "lr_scheduler_type": "reduce_lr_on_plateau",
+        "eval_strategy": "steps",
+        "eval_steps": 3,
+        "save_strategy": "best",
+        "metric_for_best_model": "loss",
+        "load_best_model_at_end": True,
+    },
+}
+ADAPTER = {
+    "model": "lora",
+    "arguments": {
+        "output_dir": "lora",
+        "per_device_train_batch_size": 8,
+        "max_steps": 4,
+        "eval_strategy": "epoch",
+        "save_strategy": "no",
+        "learning_rate": 1e-2,
+    },
+}
+MIXED_PRECISION = {
+    "model": "gpt2",
+    "rel": 1e-3,
+    "arguments": {
+        "output_dir": "bf16",
+        "per_device_train_batch_size": 6,
+        "max_steps": 4,
+        "bf16": True,
+        "eval_strategy": "epoch",
+        "save_strategy": "no",
+        "report_to": "tensorboard",
+    },
+}
+TRAININGS = [TOKENS, SAMPLES, ADAPTER, MIXED_PRECISION]
+TIMES = ("runtime", "per_second", "flos", "preparation_time")
+"""What a log tells that is another number each time."""
+
+
+def run_alone(folder, *trainings, is_plain=False):
+    """What a process finds that no launcher has started."""
+    folder.mkdir(parents=True, exist_ok=True)
+    case = {"is_plain": is_plain, "trainings": trainings}
+    command = [sys.executable, SCRIPT, json.dumps(case)]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "result-alone.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The folder in which transformers by itself has trained, and what it has found."""
+    folder = tmp_path_factory.mktemp("plain")
+    return folder, run_alone(folder, *TRAININGS, is_plain=True)
+
+
+def run_job(folder, names, *trainings, **faults):
+    """What each worker of a job finds that has come to the script's end; and the job's record."""
+    folder.mkdir(parents=True, exist_ok=True)
+    nodes = [
+        {"name": name, "slots": 1, "devices": [], "relative_speed": SPEEDS[name]} for name in names
+    ]
+    case = {"trainings": trainings, **faults}
+    command = [str(SCRIPT), json.dumps(case)]
+    settings = {"rule": "static", "checkpoint_seconds": 0, "hang_timeout_seconds": 200}
+    job = FaultJob(folder, nodes, settings=settings, command=command)
+    code = job.wait(300)
+    assert code == 0, job.console
+    assert all((folder / f"fired-{worker}").exists() for worker in faults.get("kill", ()))
+    assert job.summary()["replicas_equal"] is not False
+    results = {file.stem: json.loads(file.read_text()) for file in folder.glob("result-*.json")}
+    return results, read_record(folder / "out")
+
+
+def events_of(record, kind):
+    """The events of a class, in order."""
+    return [event for _, event in record.events if isinstance(event, kind)]
+
+
+def losses(result):
+    """Loss, norm of the gradient and learning rate of each step."""
+    names = ("loss", "grad_norm", "learning_rate", "epoch", "num_input_tokens_seen")
+    return {each["step"]: [each[n] for n in names] for each in result["log"] if "loss" in each}
+
+
+def evaluations(result):
+    """What each evaluation has found, but for how long it took."""
+    return [
+        {name: value for name, value in each.items() if not any(t in name for t in TIMES)}
+        for each in [*result["log"], result["evaluation"]]
+        if "eval_loss" in each
+    ]
+
+
+def check_equal(found, expected, *, from_step=0, rel=1e-6):
+    """Both trained the same; `rel` is for the first 20 steps."""
+    mine = {step: values for step, values in losses(found).items() if step > from_step}
+    theirs = {step: values for step, values in losses(expected).items() if step > from_step}
+    assert mine.keys() == theirs.keys()
+    for step, values in mine.items():
+        assert values == pytest.approx(theirs[step], rel=rel if step <= 20 else 1e-5), step
+    later = [each for each in evaluations(expected) if each.get("step", 99) > from_step]
+    assert len(later) > 1
+    for mine, theirs in zip(evaluations(found)[-len(later) :], later, strict=True):
+        assert mine == pytest.approx(theirs, rel=10 * rel)
+    for name in ("steps", "best", "predictions"):
+        assert found[name] == expected[name], name
+
+
+def test_a_process_alone_is_as_without_us(plain, tmp_path):
+    """Losses over tokens and samples, an adapter, evaluations, an early end, the best model."""
+    folder, expected = plain
+    found = run_alone(tmp_path, *TRAININGS)
+    for mine, theirs, training in zip(found, expected, TRAININGS, strict=True):
+        check_equal(mine, theirs, rel=training.get("rel", 1e-6))
+    assert expected[1]["steps"] < 35, "nothing ended early"
+    assert {each.name for each in tmp_path.glob("*/checkpoint-*")} == {
+        each.name for each in folder.glob("*/checkpoint-*")
+    }
+
+
+def test_unequal_workers_train_the_same(plain, tmp_path):
+    """Two, with what is logged in the record; one goes on from a checkpoint of the other."""
+    folder, expected = plain
+    again = TOKENS | {"resume": str(folder / "gpt2" / "checkpoint-6")}
+    results, record = run_job(tmp_path, ("alpha", "beta"), *TRAININGS, again)
+    assert (5, 3) in {plan.local_batch_sizes for plan in events_of(record, BatchPlan)}
+    assert results.keys() == {"result-alpha-0", "result-beta-0"}
+    for result in results.values():
+        for mine, theirs, training in zip(result[:-1], expected, TRAININGS, strict=True):
+            check_equal(mine, theirs, rel=training.get("rel", 1e-6))
+        check_equal(result[-1], expected[0], from_step=6)
+        assert len({each["own_samples"] for each in result[0]["log"] if "own_samples" in each}) > 1
+    mine, theirs = (list(each.glob("bf16/runs/*/events*")) for each in (tmp_path, folder))
+    assert len(mine) == len(theirs) > 0, "not the leader alone has reported"
+    assert [result[0]["is_leader"] for result in results.values()].count(True) == 1
+    logged = {name for _, event in record.logged for name in event.values}
+    assert {"loss", "grad_norm", "learning_rate", "own_samples", "eval_accuracy"} <= logged
+    mine = TOKENS | {"resume": str(tmp_path / "gpt2" / "checkpoint-12")}
+    (back,) = run_alone(tmp_path / "back", mine, is_plain=True)
+    check_equal(back, expected[0], from_step=12)
+
+
+def test_workers_are_lost_and_come_back(plain, tmp_path):
+    """One in a step, the leader while it writes a checkpoint: no sample is lost, nor is that.
+
+    They come back into the same training. In the next one somebody has no part of any step, not
+    even of the last one, at which all end.
+    """
+    _, expected = plain
+    kill = {"gamma:0": "loss 7", "alpha:0": "save 12"}
+    names, trainings = ("alpha", "beta", "gamma"), (TOKENS, SAMPLES)
+    results, record = run_job(tmp_path, names, *trainings, kill=kill, join_step=14)
+    assert {"fault", "membership"} <= {event.cause for event in events_of(record, Recovered)}
+    plans = events_of(record, BatchPlan)
+    assert [0, 1, 1] in [sorted(plan.local_batch_sizes) for plan in plans]
+    assert results.keys() == {f"result-{name}-0" for name in names}
+    for name, result in results.items():
+        check_equal(result[0], expected[0], from_step=0 if name == "result-beta-0" else 24)
+        check_equal(result[1], expected[1])
+    for step in (6, 12, 18, 24, 30):
+        assert (tmp_path / "gpt2" / f"checkpoint-{step}" / "trainer_state.json").exists()

@@ -1,0 +1,172 @@
+"""Lightning: the same script with our strategy and without, whatever happens to the workers."""
+
+import csv
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.messages import BatchPlan, Recovered
+from hetero_hvd.run.records.reader import read_record
+from tests.kit.fault_job import FaultJob
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed"),
+]
+
+SCRIPT = Path(__file__).with_name("lightning_training.py")
+SPEEDS = {"alpha": 1.0, "beta": 0.5, "gamma": 0.5}
+BY_STEPS = {
+    "name": "steps",
+    "batch_size": 4,
+    "every": 6,
+    "arguments": {
+        "max_steps": 30,
+        "accumulate_grad_batches": 2,
+        "gradient_clip_val": 0.8,
+        "val_check_interval": 6,
+    },
+}
+BY_EPOCHS = {
+    "name": "epochs",
+    "batch_size": 2,
+    "scheduling": "plateau",
+    "patience": 2,
+    "arguments": {
+        "max_epochs": 20,
+        "limit_train_batches": 6,
+        "limit_val_batches": 4,
+        "num_sanity_val_steps": 0,
+    },
+}
+MIXED_PRECISION = {
+    "name": "bf16",
+    "batch_size": 8,
+    "scheduling": "epoch",
+    "rel": 1e-2,
+    "arguments": {"max_epochs": 2, "precision": "bf16-mixed", "limit_train_batches": 4},
+}
+TRAININGS = [BY_STEPS, BY_EPOCHS, MIXED_PRECISION]
+
+
+def plainly(training, name):
+    """The same without us, in another folder."""
+    return training | {"is_plain": True, "name": name}
+
+
+def run_alone(folder, *trainings):
+    """What a process finds that no launcher has started."""
+    command = [sys.executable, SCRIPT, json.dumps({"trainings": trainings})]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "result-alone.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The folder in which one process has trained, and what it has found: without us, with us."""
+    folder = tmp_path_factory.mktemp("alone")
+    plain = [plainly(training, f"plain-{training['name']}") for training in TRAININGS]
+    found = run_alone(folder, *plain, *TRAININGS)
+    return folder, found[: len(plain)], found[len(plain) :]
+
+
+def run_job(folder, names, *trainings, **faults):
+    """What each worker of a job finds that has come to the script's end; and the job's record."""
+    nodes = [
+        {"name": name, "slots": 1, "devices": [], "relative_speed": SPEEDS[name]} for name in names
+    ]
+    case = {"trainings": trainings, **faults}
+    command = [str(SCRIPT), json.dumps(case)]
+    settings = {"rule": "static", "checkpoint_seconds": 0, "hang_timeout_seconds": 200}
+    job = FaultJob(folder, nodes, settings=settings, command=command)
+    code = job.wait(300)
+    assert code == 0, job.console
+    assert all((folder / f"fired-{worker}").exists() for worker in faults.get("kill", ()))
+    assert job.summary()["replicas_equal"] is not False
+    results = {file.stem: json.loads(file.read_text()) for file in folder.glob("result-*.json")}
+    return results, read_record(folder / "out")
+
+
+def events_of(record, kind):
+    """The events of a class, in order."""
+    return [event for _, event in record.events if isinstance(event, kind)]
+
+
+def check_equal(found, expected, *, from_step=0, rel=1e-6):
+    """Both trained the same; `rel` is for the first 20 steps."""
+    for what in ("steps", "validations"):
+        mine = {step: each for step, each in found[what].items() if int(step) > from_step}
+        theirs = {step: each for step, each in expected[what].items() if int(step) > from_step}
+        assert mine.keys() == theirs.keys()
+        for step, values in mine.items():
+            near = rel if int(step) <= 20 else 10 * rel
+            assert values == pytest.approx(theirs[step], rel=near, abs=near), (what, step)
+    for mine, theirs in zip(found["test"], expected["test"], strict=True):
+        assert mine == pytest.approx(theirs, rel=10 * rel)
+    assert found["predicted"] == pytest.approx(expected["predicted"], rel=10 * rel, abs=10 * rel)
+    for name in ("global_step", "epoch", "best"):
+        assert found[name] == expected[name], name
+    for name in ("train_loss_epoch", "val_loss", "train_error", "own_error_epoch"):
+        wanted = expected["logged"].get(name)
+        if name in found["logged"]:
+            assert found["logged"][name] == pytest.approx(wanted, rel=10 * rel), name
+
+
+def test_a_process_alone_is_as_without_us(alone):
+    """Accumulation, clipping, schedules, validation, an early end, checkpoints, bf16."""
+    folder, expected, found = alone
+    for mine, theirs, training in zip(found, expected, TRAININGS, strict=True):
+        check_equal(mine, theirs, rel=training.get("rel", 1e-6))
+        ours = {each.name for each in (folder / training["name"]).glob("*.ckpt")}
+        assert ours == {each.name for each in (folder / f"plain-{training['name']}").glob("*.ckpt")}
+    assert expected[1]["epoch"] < 20, "nothing ended early"
+
+
+def test_unequal_workers_train_the_same(alone, tmp_path):
+    """Two, with what is logged in the record; one goes on from a checkpoint of the other."""
+    folder, expected, _ = alone
+    again = BY_STEPS | {"name": "again", "resume": str(folder / "plain-steps" / "step=18.ckpt")}
+    results, record = run_job(tmp_path, ("alpha", "beta"), *TRAININGS, again)
+    assert (5, 3) in {plan.local_batch_sizes for plan in events_of(record, BatchPlan)}
+    assert results.keys() == {"result-alpha-0", "result-beta-0"}
+    for result in results.values():
+        for mine, theirs, training in zip(result[:-1], expected, TRAININGS, strict=True):
+            check_equal(mine, theirs, rel=training.get("rel", 1e-6))
+        check_equal(result[-1], expected[0], from_step=18)
+    assert [result[0]["is_leader"] for result in results.values()].count(True) == 1
+    (file,) = tmp_path.glob("logs/epochs/*/metrics.csv")
+    with file.open() as lines:
+        rows = list(csv.DictReader(lines))
+    assert {"train_loss_step", "train_loss_epoch", "val_error"} <= rows[0].keys()
+    logged = {name for _, event in record.logged for name in event.values}
+    assert {"loss", "learning_rate", "own_samples", "train_loss_step", "val_error"} <= logged
+    mine = plainly(BY_STEPS, "back") | {"resume": str(tmp_path / "steps" / "step=18.ckpt")}
+    (back,) = run_alone(tmp_path, mine)
+    check_equal(back, expected[0], from_step=18)
+
+
+def test_workers_are_lost_and_come_back(alone, tmp_path):
+    """One in a step, the leader while it writes a checkpoint: no sample is lost, nor is that.
+
+    They come back into the same training. In the next one somebody has no part of any step, not
+    even of the last one, at which all end.
+    """
+    _, expected, _ = alone
+    kill = {"gamma:0": "loss 7", "alpha:0": "save 12"}
+    names, trainings = ("alpha", "beta", "gamma"), (BY_STEPS, BY_EPOCHS)
+    results, record = run_job(tmp_path, names, *trainings, kill=kill, join_step=14)
+    assert {"fault", "membership"} <= {event.cause for event in events_of(record, Recovered)}
+    assert results.keys() == {f"result-{name}-0" for name in names}
+    for name, result in results.items():
+        check_equal(result[0], expected[0], from_step=0 if name == "result-beta-0" else 24)
+        check_equal(result[1], expected[1])
+    for step in (6, 12, 18, 24, 30):
+        assert (tmp_path / "steps" / f"step={step}.ckpt").exists()

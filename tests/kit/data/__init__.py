@@ -1,0 +1,1 @@
+"""Small data sets, and servers of data that fail when a test wants it."""

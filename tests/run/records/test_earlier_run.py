@@ -1,0 +1,65 @@
+"""Where the checkpoints of the run to go on from are."""
+
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import RunStarted
+from hetero_hvd.run.records.earlier_run import EarlierRun, earlier_run
+
+from .test_records import write
+
+URL = "s3://bucket/one"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Of a run."""
+    found = tmp_path / "run"
+    found.mkdir()
+    return found
+
+
+def started(url):
+    """A run with that setting."""
+    return RunStarted(run_id="r", command=("x",), nodes=(), settings={"checkpoint_url": url})
+
+
+def test_a_url_is_taken_as_it_stands():
+    """Whether anything is there is for the workers to say."""
+    assert earlier_run(URL) == EarlierRun(folder=None, checkpoints=URL)
+
+
+@pytest.mark.parametrize("urls", [(), ("None",), (URL,)])
+def test_those_in_the_folder_are_taken(folder, urls):
+    """Also where a later try in it had another place."""
+    if urls:
+        write(folder, *map(started, urls))
+    (folder / "checkpoints").mkdir()
+    found = earlier_run(folder)
+    assert found == EarlierRun(folder=folder, checkpoints=str(folder / "checkpoints"))
+    assert Path(found.checkpoints).is_absolute()
+
+
+@pytest.mark.parametrize("urls", [(URL,), ("None", URL), ("s3://bucket/other", URL)])
+def test_the_address_of_the_newest_start_is_in_the_record(folder, urls):
+    """Where there are none in the folder."""
+    write(folder, *map(started, urls))
+    assert earlier_run(folder) == EarlierRun(folder=folder, checkpoints=URL)
+
+
+@pytest.mark.parametrize("kind", ["no folder", "no record", "no start", "none", "damaged"])
+def test_a_run_without_checkpoints_is_one_line(folder, kind):
+    """With what is missing."""
+    if kind == "no folder":
+        folder.rmdir()
+    elif kind == "none":
+        write(folder, started("None"))
+    elif kind == "no start":
+        write(folder)
+    elif kind == "damaged":
+        (folder / "run.sqlite").write_bytes(b"no database")
+    with pytest.raises(JobError) as error:
+        earlier_run(folder)
+    assert str(error.value) == f"--resume {folder}: there is no folder 'checkpoints' in it"
