@@ -37,10 +37,11 @@ _NO_SECRET = re.compile(r"[-_.](?:file|path|dir)$", re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ARGUMENT = re.compile(r"(?P<name>[-+\w.]+)(?P<mark>[=:])(?P<value>.+)", re.DOTALL)
 _ASSIGNED = re.compile(
-    r"(?<![-\w.])(?P<name>[A-Za-z_][-\w.]*)(?P<mark>=[\"']?|[\"']\s*:\s*[\"']?)(?P<value>[^\s\"',;&}\])]+)"
+    r"(?<![-\w.])(?P<name>[A-Za-z_][-\w.]*)(?P<mark>=[\"']?|[\"']\s*:\s*[\"']?)(?=[^\s\"',;&}\])])"
 )
-"""Within a text: `NAME=value`, `?name=value&`, `"name": "value"`."""
+"""Within a text, up to the value: `NAME=value`, `?name=value&`, `"name": "value"`."""
 
+_VALUE = re.compile(r"[^\s\"',;&}\])]+")
 _OPTION = re.compile(r"(?<!\S)(?P<name>--?[A-Za-z][-\w.]*)(?P<mark>\s+)(?P<value>(?!--)\S+)")
 _HEADER = re.compile(
     r"(?P<name>(?:proxy-)?authorization|(?:set-)?cookie|x-[-\w]{0,40}(?:key|token|secret))(?P<mark>:\s*)"
@@ -48,7 +49,13 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(?P<name>bearer)(?P<mark>\s+)(?P<value>[-\w.~+/=]{8,})", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"(?<=://)(?P<user>[^\s/:@]*):[^\s/]+@")
+_URL_PASSWORD = re.compile(
+    r"(?P<scheme>://|\b(?:https?|s?ftps?|ssh|s3a?|gcs?|gs|abfss?|rediss?|postgres(?:ql)?|mysql):/?)"
+    r"(?P<user>[^\s/:@\"']{0,200}):[^\s\"']{1,300}@",
+    re.IGNORECASE,
+)
+"""Also where a slash is missing after a known scheme, and where the password has a slash in it."""
+
 _URL_TOKEN = re.compile(r"(?<=://)(?=[^\s/:@]*\d)[^\s/:@]{16,}@")
 _KNOWN_FORMS = re.compile(
     r"\b(?:hf_\w{20,}|gh[opsu]_\w{20,}|github_pat_\w{20,}|glpat-[-\w]{16,}|npm_\w{20,}"
@@ -84,14 +91,25 @@ def redacted(text: str) -> str:
     found = _ARGUMENT.fullmatch(text)
     if found and is_secret_name(found["name"].strip("-+")):
         return f"{found['name']}{found['mark']}{HIDDEN}"
-    text = _URL_PASSWORD.sub(rf"\g<user>:{HIDDEN}@", text)
+    text = _URL_PASSWORD.sub(rf"\g<scheme>\g<user>:{HIDDEN}@", text)
     text = _URL_TOKEN.sub(f"{HIDDEN}@", text)
     text = _KNOWN_FORMS.sub(HIDDEN, text)
     text = _HEADER.sub(_hidden, text)
     text = _BEARER.sub(_hidden, text)
-    for form in (_ASSIGNED, _OPTION):
-        text = form.sub(_hidden_by_name, text)
-    return text
+    return _OPTION.sub(_hidden_by_name, _without_assigned(text))
+
+
+def _without_assigned(text: str) -> str:
+    """Values after names of secrets are hidden; other values are searched in turn, as URLs are."""
+    kept: list[str] = []
+    at = 0
+    while (found := _ASSIGNED.search(text, at)) is not None:
+        kept.append(text[at : found.end()])
+        at = found.end()
+        if is_secret_name(found["name"]) and (value := _VALUE.match(text, at)):
+            kept.append(HIDDEN)
+            at = value.end()
+    return "".join((*kept, text[at:]))
 
 
 def _hidden(found: re.Match[str]) -> str:
