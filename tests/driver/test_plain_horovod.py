@@ -229,6 +229,11 @@ WRONG = {
     "best": ("hvd.init()", {"checkpoint_best": "loss"}, "checkpoint_best: not for a script"),
     "mode": ("hvd.init()", {"mode": "reproducible"}, "mode: reproducible: not for a script"),
     "join": ("hvd.init(); hvd.join()", {}, "hvd.join() is not possible under hetero-hvd run"),
+    "start again": (
+        "hvd.init(); hvd.init(); hvd.shutdown(); hvd.init()",
+        {},
+        "hvd.init() after hvd.shutdown() is not possible under hetero-hvd run",
+    ),
     "arguments": ("hvd.init(comm=[0])", {}, "script.py gives hvd.init() arguments"),
     "trainer": (
         "from hetero_hvd import Trainer; hvd.init()",
@@ -239,7 +244,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "join" else [pytest.mark.matrix]) for n in WRONG]
+    "name",
+    [pytest.param(n, marks=[] if n == "start again" else [pytest.mark.matrix]) for n in WRONG],
 )
 def test_what_cannot_be_done_for_such_a_script_is_one_line(start_job, tmp_path, name):
     """Exit code 2: what, and what to do."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NoReturn
 
 import torch
@@ -46,6 +46,7 @@ def begin(hvd: Any) -> None:  # noqa: ANN401 - has no types
     _follow_operations(session)
     _follow_torch(session)
     hvd.join = _refuse_join
+    hvd.init = partial(_refuse_start, hvd)
 
 
 def _refuse_join(*_: object, **__: object) -> NoReturn:
@@ -53,6 +54,15 @@ def _refuse_join(*_: object, **__: object) -> NoReturn:
         "hvd.join() is not possible under hetero-hvd run: give all workers the same number of "
         f"batches, as hvd.elastic.ElasticSampler does: see {MIGRATE}"
     )
+
+
+def _refuse_start(hvd: Any, *_: object, **__: object) -> None:  # noqa: ANN401 - as above
+    """Further calls do nothing, as in Horovod; it cannot be started again by the script."""
+    if not hvd.is_initialized():
+        raise UserError(
+            "hvd.init() after hvd.shutdown() is not possible under hetero-hvd run: call each once, "
+            f"and let @hvd.elastic.run start Horovod again where workers change: see {MIGRATE}"
+        )
 
 
 def _follow_elastic(hvd: Any, session: PlainSession) -> None:  # noqa: ANN401 - as above

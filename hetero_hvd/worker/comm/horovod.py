@@ -149,6 +149,9 @@ class HorovodCollective:
     ) -> None:
         # Horovod is needed only by those who train together.
         self._hvd = hvd = hvd or importlib.import_module("horovod.torch")
+        # As they are now: those that the script finds in the module may refuse it later.
+        self._init = hvd.init
+        self._shutdown = hvd.shutdown
         self._elastic = elastic
         self._is_unwanted = is_unwanted
         self._spins = "waits-are-woken" not in corrections()
@@ -173,7 +176,7 @@ class HorovodCollective:
             self._own = None
         while True:
             try:
-                self._hvd.init()
+                self._init()
                 self.rank = self._hvd.rank()
                 self.size = self._hvd.size()
                 self._reserve()
@@ -181,7 +184,7 @@ class HorovodCollective:
                 break
             # ValueError is raised by the corrected Horovod; the stock one aborts.
             except (ValueError, Interrupted) as error:
-                self._hvd.shutdown()
+                self._shutdown()
                 if self._is_unwanted():
                     raise WorkerLostError("no longer a member of the job") from error
                 if not self._elastic or time.monotonic() > deadline:
@@ -222,13 +225,13 @@ class HorovodCollective:
             self.generation += 1
         self.operations.forget()
         self._staging.forget()
-        self._hvd.shutdown()
+        self._shutdown()
         self.cut()  # the stock Horovod leaves most of them open: others would wait for this worker
         self.start()
 
     def stop(self) -> None:
         """Shut Horovod down."""
-        self._hvd.shutdown()
+        self._shutdown()
 
     def cut(self, generation: int | None = None) -> None:
         """End Horovod's connections; while a rendezvous forms, all that were opened since."""
