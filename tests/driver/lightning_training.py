@@ -22,6 +22,9 @@ CASE = json.loads(sys.argv[1])
 """`trainings`: of each its arguments and checkpoint, and `is_plain`: without us; `kill`: which
 workers are lost, and where; `join_step`: from when on all give these time to come back."""
 
+SYNCED = ("mean", "sum", "max", "min")
+"""How values of all workers become one with `sync_dist=True`."""
+
 WORKER = os.environ.get("HETERO_HVD_WORKER", "alone")
 warnings.filterwarnings("ignore", module="lightning")
 
@@ -125,10 +128,14 @@ class Module(pl.LightningModule):
         self.log("val_loss", loss)
         self.log("val_error", self.error)
         self.log("val_worst", (found - batch[1]).abs().max(), reduce_fx="max")
+        for kind in SYNCED:
+            on_step = kind == "mean"  # so that its name is val_mean_epoch
+            self.log(f"val_{kind}", loss, reduce_fx=kind, sync_dist=True, on_step=on_step)
 
     def test_step(self, batch, batch_idx, dataloader_idx=0):  # noqa: ARG002
         """For two loaders."""
         self.log("test_loss", self.loss(batch)[0])
+        self.log("test_sum", self.loss(batch)[0], reduce_fx="sum", sync_dist=True)
 
     def predict_step(self, batch, batch_idx):
         """In order."""
@@ -179,7 +186,8 @@ class Tell(pl.Callback):
     def on_validation_end(self, trainer, module):  # noqa: ARG002
         """After the sanity check, too."""
         if not trainer.sanity_checking:
-            names = ("val_loss", "val_error", "val_worst")
+            names = ["val_loss", "val_error", "val_worst", "val_mean_epoch"]
+            names += [f"val_{kind}" for kind in SYNCED[1:]]
             found = [float(trainer.callback_metrics[name]) for name in names]
             self.validations[trainer.global_step] = found
 

@@ -51,7 +51,14 @@ MIXED_PRECISION = {
     "rel": 1e-2,
     "arguments": {"max_epochs": 2, "precision": "bf16-mixed", "limit_train_batches": 4},
 }
-TRAININGS = [BY_STEPS, BY_EPOCHS, MIXED_PRECISION]
+ONE_HELD_BATCH = {
+    "name": "one-held-batch",
+    "batch_size": 4,
+    "arguments": {"max_epochs": 2, "limit_train_batches": 3, "limit_val_batches": 1},
+}
+"""All workers but one have no part of a validation."""
+
+TRAININGS = [BY_STEPS, BY_EPOCHS, MIXED_PRECISION, ONE_HELD_BATCH]
 
 
 def plainly(training, name):

@@ -250,6 +250,8 @@ def put_entries(
         if metric is None:
             metric = results[key] = _made(entries[0], find_metric)
             metric.to(device)
+        # It is everybody's already, and who had no batch does not know of a `sync_dist`.
+        metric.meta.sync = _Sync(fn=_Sync.no_op)
         metric.has_reset = False
         metric._computed = None
         metric._update_count = max(1, metric._update_count)
@@ -266,7 +268,6 @@ def _added(entries: Sequence[dict[str, Any]], name: str, reduction: str) -> torc
 
 def _made(entry: dict[str, Any], find_metric: Callable[[str], Any]) -> _ResultMetric:
     meta = _Metadata(**entry["facts"], reduce_fx=REDUCTIONS[entry["reduction"]])
-    meta.sync = _Sync(fn=_Sync.no_op)  # as after a `log` that asks for nobody
     metric = _ResultMetric(meta, is_tensor="value" in entry)
     if not metric.is_tensor:
         metric.value = find_metric(entry["facts"]["metric_attribute"])
