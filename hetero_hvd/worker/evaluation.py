@@ -25,7 +25,7 @@ from hetero_hvd.worker.data.share_loader import contiguous_batches, try_reading
 from hetero_hvd.worker.micro_batch.split import is_scalar, kind_of, to_device
 from hetero_hvd.worker.model.registered import Registered
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
-from hetero_hvd.worker.reduction.buffer_average import Kept
+from hetero_hvd.worker.reduction.buffer_average import kept_buffers
 from hetero_hvd.worker.session.worker_context import device
 from hetero_hvd.worker.step.training_mode import TrainingMode
 
@@ -113,20 +113,16 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
     What a forward pass writes into them here would be something else on each worker.
     """
-    registered = Registered(model)
-    registered.look()
-    kept = [Kept.of(place) for place in registered.places if place.is_persistent]
     modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():  # outer ones first: they set the mode of what is inside
-            if module.training != mode:
-                module.train(mode)
-                module.training = mode
-        for each in kept:
-            each.restore()
+    with kept_buffers(Registered(model)):
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes.items():  # outer ones first: they set that of what is inside
+                if module.training != mode:
+                    module.train(mode)
+                    module.training = mode
 
 
 RULE = "must return a dict of name to mean (a number or a scalar tensor), or (that, weight)"

@@ -8,14 +8,15 @@ has changed stays as it is, whatever it holds: masks are full of infinities.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.comm.horovod import Collective, Handle
-from hetero_hvd.worker.model.registered import ModelSlot
+from hetero_hvd.worker.model.registered import ModelSlot, Registered
 
 
 class Kept(NamedTuple):
@@ -70,6 +71,22 @@ class Kept(NamedTuple):
         if self.tensor is None or self.before is None or _same_values(self.tensor, self.before):
             return  # a constant may be one that cannot be written to, such as an expanded one
         self.tensor.copy_(self.before)
+
+
+@contextmanager
+def kept_buffers(registered: Registered) -> Iterator[None]:
+    """Afterwards the buffers of a model's state are as they were, whatever forward passes wrote.
+
+    Args:
+        registered: Of the model; buffers with `persistent=False` are left to the passes.
+    """
+    registered.look()
+    kept = [Kept.of(place) for place in registered.places if place.is_persistent]
+    try:
+        yield
+    finally:
+        for each in kept:
+            each.restore()
 
 
 def _version_of(tensor: torch.Tensor) -> int:

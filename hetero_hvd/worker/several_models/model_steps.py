@@ -15,7 +15,7 @@ from hetero_hvd.worker import arguments
 from hetero_hvd.worker.model.registered import Registered
 from hetero_hvd.worker.model.sync_batch_norm import SyncBatchNorm
 from hetero_hvd.worker.options import check_functions
-from hetero_hvd.worker.reduction.buffer_average import Kept
+from hetero_hvd.worker.reduction.buffer_average import kept_buffers
 from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.step.schedule import Schedule
 from hetero_hvd.worker.step.training_mode import Script, TrainingMode
@@ -55,17 +55,14 @@ class ModelSteps:
     def left_alone(self) -> Iterator[None]:
         """Around a step of another model: this one gets no gradients, and keeps its buffers."""
         trained = [each for each in self.model.parameters() if each.requires_grad]
-        self._registered.look()
-        kept = [Kept.of(place) for place in self._registered.places if place.is_persistent]
-        for parameter in trained:
-            parameter.requires_grad_(False)
-        try:
-            yield
-        finally:
+        with kept_buffers(self._registered):
             for parameter in trained:
-                parameter.requires_grad_(True)
-            for each in kept:
-                each.restore()
+                parameter.requires_grad_(False)
+            try:
+                yield
+            finally:
+                for parameter in trained:
+                    parameter.requires_grad_(True)
 
 
 def beside(
