@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from hetero_hvd.errors import HeteroHvdError, UserError
-from hetero_hvd.probes.training_packages import require_training
+from hetero_hvd.probes.training_packages import imported_when_asked
 
 if TYPE_CHECKING:
     from hetero_hvd.worker.model.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
@@ -36,14 +35,4 @@ _HOMES = {
     "phase": "hetero_hvd.worker.timing.named_phases",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Import what trains only when it is asked for: the rest works without torch and Horovod."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'hetero_hvd' has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        found = error
-    require_training(f"hetero_hvd.{name}")
-    raise found
+__getattr__ = imported_when_asked(__name__, _HOMES)

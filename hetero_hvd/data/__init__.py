@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from hetero_hvd.probes.training_packages import require_training
+from hetero_hvd.probes.training_packages import imported_when_asked
 
 if TYPE_CHECKING:
     from hetero_hvd.data.image_folder import ImageFolder
@@ -37,14 +36,4 @@ __all__ = [
     "write_index",
 ]
 
-
-def __getattr__(name: str) -> object:
-    """Import what needs torch only when it is asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'hetero_hvd.data' has no attribute {name!r}")
-    try:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        found = error
-    require_training(f"hetero_hvd.data.{name}")
-    raise found
+__getattr__ = imported_when_asked(__name__, _HOMES)

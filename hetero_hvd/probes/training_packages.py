@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -46,3 +48,28 @@ def require_training(what: str) -> None:
             f"{what} needs {' and '.join(missing)}, not installed in {sys.prefix}: "
             f"{how_to_get(missing[0])}"
         )
+
+
+def imported_when_asked(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """The `__getattr__` of a package whose names need torch and Horovod: the rest works without.
+
+    Args:
+        package: Its name.
+        homes: Name to the module that defines it.
+
+    Returns:
+        A function that gives what has a name. It raises AttributeError for an unknown one,
+        MissingPackageError where torch or Horovod is not installed.
+    """
+
+    def found(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            return getattr(importlib.import_module(homes[name]), name)
+        except ModuleNotFoundError as error:
+            missing = error
+        require_training(f"{package}.{name}")
+        raise missing
+
+    return found
