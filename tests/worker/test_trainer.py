@@ -348,6 +348,25 @@ def test_a_scheduler_is_advanced_by_the_trainer_alone(interval, place):
         train()
 
 
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_a_schedule_that_is_shorter_than_the_training_is_named(interval):
+    """OneCycleLR raises behind its last step."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = sgd(model)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=2)
+    loader = DataLoader(TensorDataset(torch.ones(8, 2)), 4)
+    schedule = {"scheduler": scheduler, "scheduler_interval": interval}
+    trainer = Trainer(model, optimizer, loader, **schedule)
+
+    def train():
+        for _ in trainer.epochs(4):
+            for (x,) in trainer.batches():
+                trainer.step(lambda x: model(x).mean(), x)
+
+    with pytest.raises(UserError, match=rf"scheduler OneCycleLR: Tried .* is in {interval}s"):
+        train()
+
+
 def test_a_second_step_of_one_batch_is_refused():
     """It would reduce gradients that nobody else has."""
     model = torch.nn.Linear(2, 1)

@@ -26,9 +26,21 @@ class Schedule:
         self._left_at: object = None
 
     def advance(self, interval: Literal["epoch", "step"]) -> None:
-        """A step is applied, or an epoch is over."""
-        if self.scheduler is not None and self._interval == interval:
+        """A step is applied, or an epoch is over.
+
+        Raises:
+            UserError: The schedule has come to its end before the training.
+        """
+        if self.scheduler is None or self._interval != interval:
+            return
+        try:
             self.scheduler.step()
+        except ValueError as error:
+            raise UserError(
+                f"scheduler {type(self.scheduler).__name__}: {error}: make it as long as the "
+                f"training is in {interval}s; where workers do not wait for each other nobody "
+                "knows their number beforehand: take one without an end"
+            ) from error
 
     def leave(self) -> None:
         """The script goes on."""
