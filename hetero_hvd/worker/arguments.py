@@ -22,22 +22,37 @@ def check_parts(model: Any, optimizer: Any, loader: Any, after_step: Any) -> Non
     Raises:
         UserError: One of them is something else.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise UserError(
-            f"the model is {kind_of(model)}: must be a torch.nn.Module, as in "
-            "Trainer(model, optimizer, loader)"
-        )
-    if isinstance(model, WRAPPERS):
-        raise UserError(f"the model is {kind_of(model)}: give what it wraps, model.module")
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise UserError(
-            f"the optimizer is {kind_of(optimizer)}: must be a torch.optim.Optimizer, as in "
-            "Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)"
-        )
+    check_model(model, optimizer)
     check_loader(loader)
     if after_step is not None and not callable(after_step):
         raise UserError(
             f"after_step is {kind_of(after_step)}: must be a function without arguments"
+        )
+
+
+def check_model(model: Any, optimizer: Any, call: str = "") -> None:  # noqa: ANN401
+    """Refuse what is no model, or no optimizer.
+
+    Args:
+        model: What should be one.
+        optimizer: What should be one.
+        call: In which both are given, for the message; empty: to the trainer.
+
+    Raises:
+        UserError: One of them is something else.
+    """
+    where = f"{call}: " if call else ""
+    if not isinstance(model, torch.nn.Module):
+        raise UserError(
+            f"{where}the model is {kind_of(model)}: must be a torch.nn.Module, as in "
+            "Trainer(model, optimizer, loader)"
+        )
+    if isinstance(model, WRAPPERS):
+        raise UserError(f"{where}the model is {kind_of(model)}: give what it wraps, model.module")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UserError(
+            f"{where}the optimizer is {kind_of(optimizer)}: must be a torch.optim.Optimizer, as in "
+            "Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)"
         )
 
 

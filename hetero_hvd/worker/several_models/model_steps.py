@@ -84,7 +84,7 @@ def beside(
     Raises:
         UserError: No such model, optimizer or option is possible beside the trainer's.
     """
-    arguments.check_parts(model, optimizer, script.loader, None)
+    arguments.check_model(model, optimizer, what)
     others = [key for key in options if key not in OWN_OPTIONS]
     if others:
         raise UserError(
