@@ -198,7 +198,8 @@ class SyncRounds:
 
     def _start(self, own: torch.Tensor, name: str, number: int, way: Way) -> Handle:
         assert self._collective is not None  # noqa: S101 - only called in between
-        return self._collective.sum_async(own.double(), f"sync.{name}.{number}.{way}")
+        numbers = own.to(torch.float64, copy=True)  # the sum takes their place
+        return self._collective.sum_async(numbers, f"sync.{name}.{number}.{way}")
 
     def _wait(self, handle: Handle) -> torch.Tensor:
         assert self._collective is not None  # noqa: S101

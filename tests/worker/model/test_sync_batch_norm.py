@@ -48,12 +48,12 @@ class Planner:
         """No other."""
 
 
-def train(context, shares, micro_batch_size, *, loss=None, num_steps=1):
+def train(context, shares, micro_batch_size, *, loss=None, num_steps=1, dtype=torch.float32):
     """Steps of SGD; the model."""
     context.planner = Planner(shares)
-    model = copy.deepcopy(INITIAL)
+    model = copy.deepcopy(INITIAL).to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    loader = DataLoader(TensorDataset(DATA), BATCH)
+    loader = DataLoader(TensorDataset(DATA.to(dtype)), BATCH)
     trainer = Trainer(model, optimizer, loader, micro_batch_size=micro_batch_size)
     trainer._state._context = context
     for _ in trainer.epochs(num_steps):
@@ -67,12 +67,12 @@ def default_loss(model, x):
     return model(x).pow(3).mean()
 
 
-def expected(shares, micro_batch_size):
+def expected(shares, micro_batch_size, dtype):
     """One step in one process: round by round over what all workers hold at the same time."""
     model = nn.Sequential(
         copy.deepcopy(INITIAL[0]), nn.BatchNorm1d(5), nn.Tanh(), nn.BatchNorm1d(5, momentum=None)
-    )
-    pieces = [part.split(micro_batch_size) for part in DATA.split(shares) if len(part)]
+    ).to(dtype)
+    pieces = [part.split(micro_batch_size) for part in DATA.to(dtype).split(shares) if len(part)]
     for number in range(max(map(len, pieces))):
         joint = torch.cat([own[number] for own in pieces if number < len(own)])
         (default_loss(model, joint) * len(joint) / BATCH).backward()
@@ -80,16 +80,20 @@ def expected(shares, micro_batch_size):
     return model
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("shares", "size"), [((5, 11), 4), ((0, 16), 6), ((1, 15), 16), ((3, 13), 2), ((1, 3, 12), 5)]
 )
-def test_workers_with_fewer_micro_batches_help_the_others(shares, size):
+def test_workers_with_fewer_micro_batches_help_the_others(shares, size, dtype):
     """Parameters and running statistics are those of one process that joins the rounds."""
-    models = run_together(Hub(len(shares)), lambda context: train(context, shares, size))
-    alone = expected(shares, size).state_dict()
+    models = run_together(
+        Hub(len(shares)), lambda context: train(context, shares, size, dtype=dtype)
+    )
+    alone = expected(shares, size, dtype).state_dict()
+    near = 1e-5 if dtype == torch.float32 else 1e-12
     for model in models:
         for name, value in model.state_dict().items():
-            torch.testing.assert_close(value, alone[name], rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(value, alone[name], rtol=near, atol=0.1 * near)
 
 
 def test_a_micro_batch_without_weight_is_no_reason_to_wait():
