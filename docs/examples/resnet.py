@@ -65,7 +65,7 @@ def resnet(num_classes):
 def scaled(image):
     """A square tensor, whatever the picture's shape."""
     x = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    x = x.view(1, image.height, image.width, 3).permute(0, 3, 1, 2).float() / 255
+    x = x.view(1, image.height, image.width, 3).permute(0, 3, 1, 2) / 255
     return interpolate(x, (options.pixels, options.pixels), mode="bilinear")[0] * 2 - 1
 
 

@@ -17,6 +17,7 @@ Image = pytest.importorskip("PIL.Image")
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+IN_FLOAT64 = Path(__file__).with_name("scripts") / "in_float64.py"
 SPEEDS = {"alpha": 1.0, "beta": 0.5, "gamma": 0.5}
 WORDS = [
     "good",
@@ -76,6 +77,7 @@ class Case(NamedTuple):
         write: Makes its data.
         flags: That make it small.
         rel: Relative difference of losses that is allowed; transformers rounds what it prints.
+        in_float64: Whether the script takes PyTorch's default for its numbers.
         weights: Whether the script takes those of a checkpoint by `--weights`.
     """
 
@@ -83,7 +85,13 @@ class Case(NamedTuple):
     write: object
     flags: str
     rel: float = 1e-6
+    in_float64: bool = True
     weights: bool = True
+
+    def command(self, name):
+        """What runs an example, with us or without, before its arguments."""
+        script = str(EXAMPLES / f"{name}.py")
+        return [str(IN_FLOAT64), script] if self.in_float64 else [script]
 
 
 CASES = [
@@ -102,6 +110,7 @@ CASES = [
         sentences,
         "--layers 1 --heads 2 --width 16 --batch-size 8 --epochs 2 --lr 1e-3",
         rel=2e-4,
+        in_float64=False,
         weights=False,
     ),
 ]
@@ -120,7 +129,7 @@ def told(output):
 def run_alone(folder, case, name, *more):
     """What an example prints that no launcher has started."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, EXAMPLES / f"{name}.py", folder.parent / "data", *case.flags.split()]
+    command = [sys.executable, *case.command(name), folder.parent / "data", *case.flags.split()]
     done = subprocess.run(
         [*command, *more], cwd=folder, capture_output=True, text=True, check=False, timeout=200
     )
@@ -134,7 +143,7 @@ def run_job(folder, case, names, *more):
     nodes = [
         {"name": name, "slots": 1, "devices": [], "relative_speed": SPEEDS[name]} for name in names
     ]
-    command = [str(EXAMPLES / f"{case.name}.py"), str(folder.parent / "data")]
+    command = [*case.command(case.name), str(folder.parent / "data")]
     settings = {"rule": "static", "checkpoint_seconds": 300}
     job = FaultJob(folder, nodes, settings=settings, command=[*command, *case.flags.split(), *more])
     code = job.wait(250)
