@@ -1,8 +1,9 @@
-"""Steps of one length in three ways, in turns in the same processes: `… FOLDER` with its job.json.
+"""Steps of one length in four ways, in turns in the same processes: `… FOLDER` with its job.json.
 
 Each worker holds the passes of a step to the same time: by the emulated device where hetero_hvd
-takes the steps, by sleeping where transformers does. What a step takes longer is overhead. The
-leader leaves result.json: name of the way to seconds of its steps.
+takes the steps, by sleeping where transformers does, alone or with Horovod's sum of the gradients.
+What a step takes longer is overhead. The leader leaves result.json: name of the way to seconds of
+its steps.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import transformers
 from torch.utils.data import DataLoader
 
 import hetero_hvd
+from benchmarks.workloads.horovod_sums import average_gradients
 from hetero_hvd.integrations.huggingface import Trainer
 
 NUM_WARMUP_STEPS = 5
@@ -55,6 +58,14 @@ class StepEnds(transformers.TrainerCallback):
         self.at_seconds.append(time.perf_counter())
 
 
+class HorovodSums(transformers.TrainerCallback):
+    """Averages the gradients of all workers, as a script for Horovod alone does."""
+
+    def on_pre_optimizer_step(self, *_: object, **named: Any) -> None:  # noqa: ANN401 - as there
+        """The passes are over."""
+        average_gradients(named["model"])
+
+
 class HeldTrainer(transformers.Trainer):
     """transformers by itself, whose passes take a given time.
 
@@ -79,12 +90,17 @@ def main() -> None:
     HeldTrainer.held_seconds = job["step_seconds"]
     found: dict[str, list[float]] = defaultdict(list)
     trainer: Any = None
+    batch, num_steps = job["batch"], job["num_steps"]
+    part = batch // job["num_workers"]
     for _ in range(job["num_rounds"]):
-        for base in (HeldTrainer, Trainer):
-            batch = job["batch"] // (job["num_workers"] if base is HeldTrainer else 1)
-            trainer, ends = _by_transformers(base, folder, batch, job["num_steps"])
-            found["transformers" if base is HeldTrainer else "ours"] += _seconds(ends)
-        found["own loop"] += _seconds(_by_own_loop(job["batch"], job["num_steps"]))
+        found["own loop"] += _seconds(_by_own_loop(batch, num_steps))  # first: it starts Horovod
+        for way, base, size, sums in (
+            ("transformers", HeldTrainer, part, ()),
+            ("Horovod", HeldTrainer, part, (HorovodSums(),)),
+            ("ours", Trainer, batch, ()),
+        ):
+            trainer, ends = _by_transformers(base, folder, size, num_steps, sums)
+            found[way] += _seconds(ends)
     if trainer.is_world_process_zero():
         (folder / "result.json").write_text(json.dumps(found))
 
@@ -100,7 +116,11 @@ def _rows(count: int) -> list[dict[str, torch.Tensor]]:
 
 
 def _by_transformers(
-    base: type[transformers.Trainer], folder: Path, batch: int, num_steps: int
+    base: type[transformers.Trainer],
+    folder: Path,
+    batch: int,
+    num_steps: int,
+    sums: Sequence[transformers.TrainerCallback],
 ) -> tuple[transformers.Trainer, list[float]]:
     torch.manual_seed(0)
     args = transformers.TrainingArguments(
@@ -115,7 +135,9 @@ def _by_transformers(
         remove_unused_columns=False,
     )
     ends = StepEnds()
-    trainer = base(TokenNet(), args, train_dataset=_rows(batch * num_steps), callbacks=[ends])
+    trainer = base(
+        TokenNet(), args, train_dataset=_rows(batch * num_steps), callbacks=[ends, *sums]
+    )
     trainer.train()
     return trainer, ends.at_seconds
 

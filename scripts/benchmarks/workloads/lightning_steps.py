@@ -1,8 +1,9 @@
-"""Steps of one length in three ways, in turns in the same processes: `… FOLDER` with its job.json.
+"""Steps of one length in four ways, in turns in the same processes: `… FOLDER` with its job.json.
 
 Each worker holds the passes of a step to the same time: by the emulated device where hetero_hvd
-takes the steps, by sleeping where Lightning does. What a step takes longer is overhead. The leader
-leaves result.json: name of the way to seconds of its steps.
+takes the steps, by sleeping where Lightning does, alone or with a sum by Horovod itself. What
+a step takes longer is overhead. The leader leaves result.json: name of the way to seconds of its
+steps.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import hetero_hvd
+from benchmarks.workloads.horovod_sums import average_gradients
 from hetero_hvd.integrations.lightning import HeteroStrategy
 
 NUM_WARMUP_STEPS = 5
@@ -33,10 +35,12 @@ class TokenModule(pl.LightningModule):
 
     Args:
         held_seconds: What a step's passes take at least.
+        sums: Whether the gradients of all workers are averaged by Horovod itself.
     """
 
-    def __init__(self, held_seconds: float) -> None:
+    def __init__(self, held_seconds: float, *, sums: bool = False) -> None:
         super().__init__()
+        self._sums = sums
         self.embedding = torch.nn.Embedding(NUM_TOKENS, 128)
         self.head = torch.nn.Linear(128, NUM_TOKENS)
         self._held_seconds = held_seconds
@@ -57,6 +61,8 @@ class TokenModule(pl.LightningModule):
     def on_after_backward(self) -> None:
         """The passes are over: the rest of their time."""
         time.sleep(max(0.0, self._began_seconds + self._held_seconds - time.perf_counter()))
+        if self._sums:
+            average_gradients(self)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """As in the own loop."""
@@ -82,14 +88,16 @@ def main() -> None:
     job = json.loads((folder / "job.json").read_text())
     batch, num_steps = job["batch"], job["num_steps"]
     found: dict[str, list[float]] = defaultdict(list)
+    part, held = batch // job["num_workers"], job["step_seconds"]
     for _ in range(job["num_rounds"]):
-        alone = batch // job["num_workers"]
-        plain = _by_lightning(alone, num_steps, TokenModule(job["step_seconds"]))
+        found["own loop"] += _seconds(_by_own_loop(batch, num_steps))  # first: it starts Horovod
+        plain = _by_lightning(part, num_steps, TokenModule(held))
         found["Lightning"] += _seconds(plain)
+        summed = _by_lightning(part, num_steps, TokenModule(held, sums=True))
+        found["Horovod"] += _seconds(summed)
         strategy = HeteroStrategy()
         ours = _by_lightning(batch, num_steps, TokenModule(0.0), strategy=strategy)
         found["ours"] += _seconds(ours)
-        found["own loop"] += _seconds(_by_own_loop(batch, num_steps))
     if strategy.is_global_zero:
         (folder / "result.json").write_text(json.dumps(found))
 
