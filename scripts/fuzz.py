@@ -86,7 +86,7 @@ def fuzz_link(content: bytes) -> None:
 def fuzz_nodes(content: bytes) -> None:
     """A nodes.yaml."""
     with suppress(ConfigError):
-        parse_cluster(content, Path("F"), environment={}, flags={})
+        parse_cluster([(Path("F"), content)], environment={}, flags={})
 
 
 TARGETS = {

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hetero_hvd.config import JOB_SETTINGS, NodesFile
 
+NODES_FILE = Path("nodes.yaml")
+
 
 def add_nodes_file(command: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
     """The flag for nodes.yaml.
@@ -16,14 +18,16 @@ def add_nodes_file(command: argparse.ArgumentParser, *, is_optional: bool = Fals
         command: Gets it.
         is_optional: Whether the command does something else without it.
     """
-    default = None if is_optional else Path("nodes.yaml")
+    default = "this machine alone" if is_optional else NODES_FILE
     command.add_argument(
         "-f",
         "--nodes-file",
         type=Path,
-        default=default,
+        action="append",
+        dest="nodes_files",
         metavar="FILE",
-        help=f"the nodes and settings of the job (default: {default or 'this machine alone'})",
+        help=f"the nodes and settings of the job (default: {default}); given again, a further file "
+        "changes and adds to those before it",
     )
 
 
@@ -42,7 +46,12 @@ def add_settings(command: argparse.ArgumentParser) -> None:
             group.add_argument(setting.flag, default=None, metavar=metavar, help=text)
 
 
+def nodes_files(arguments: argparse.Namespace) -> tuple[Path, ...]:
+    """The files that are named, or nodes.yaml."""
+    return tuple(arguments.nodes_files or (NODES_FILE,))
+
+
 def load(arguments: argparse.Namespace) -> NodesFile:
     """Read nodes.yaml, the environment and the flags together."""
     flags = {setting.name: getattr(arguments, setting.name, None) for setting in JOB_SETTINGS}
-    return NodesFile(arguments.nodes_file, os.environ, flags)
+    return NodesFile(nodes_files(arguments), os.environ, flags)

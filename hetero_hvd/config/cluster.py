@@ -110,7 +110,7 @@ class ClusterConfig:
     """Everything that nodes.yaml, the environment and the flags say together.
 
     Attributes:
-        path: The file.
+        files: That were read, the strongest last.
         sources: Setting, such as `nodes[0].slots`, to where its value came from: `FILE:LINE`,
             `environment`, `flag` or `default`.
     """
@@ -130,12 +130,17 @@ class ClusterConfig:
         default=None,
         default_text="no guard",
     )
-    path: Path = Path("nodes.yaml")
+    files: tuple[Path, ...] = field(default=(Path("nodes.yaml"),), compare=False)
     sources: dict[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         """Check."""
         check(self, self._relations())
+
+    @property
+    def where(self) -> str:
+        """The files, for a sentence."""
+        return " and ".join(map(str, self.files))
 
     def _relations(self) -> Iterator[tuple[str, str]]:
         if not self.nodes and not self.job.discover:

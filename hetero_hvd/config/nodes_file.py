@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from hetero_hvd.config.cluster import ClusterConfig
 from hetero_hvd.config.resolve import parse_cluster
 from hetero_hvd.config.yaml_document import read_content
 from hetero_hvd.errors import ConfigError
@@ -18,7 +19,7 @@ class NodesFile:
     assignment.
 
     Args:
-        path: The file.
+        paths: The file, or several of which each changes those before it.
         environment: As for `load_cluster`.
         flags: As for `load_cluster`.
 
@@ -30,15 +31,19 @@ class NodesFile:
     """
 
     def __init__(
-        self, path: Path, environment: Mapping[str, str], flags: Mapping[str, object]
+        self, paths: Sequence[Path], environment: Mapping[str, str], flags: Mapping[str, object]
     ) -> None:
-        self._path = path
+        self._paths = tuple(paths)
         self._environment = dict(environment)
         self._flags = dict(flags)
-        self._seen: bytes | str = read_content(path)
-        self.current = parse_cluster(
-            self._seen, path, environment=self._environment, flags=self._flags
-        )
+        self._seen: list[tuple[Path, bytes]] | str = self._read()
+        self.current = self._parsed(self._seen)
+
+    def _read(self) -> list[tuple[Path, bytes]]:
+        return [(path, read_content(path)) for path in self._paths]
+
+    def _parsed(self, files: Sequence[tuple[Path, bytes]]) -> ClusterConfig:
+        return parse_cluster(files, environment=self._environment, flags=self._flags)
 
     def refresh(self) -> Literal["unchanged", "changed"] | ConfigError:
         """Read the file again. The driver calls it about once a second.
@@ -51,18 +56,16 @@ class NodesFile:
             error, once for each broken content, if the file is wrong now: `current` stays.
         """
         try:
-            content = read_content(self._path)
+            files = self._read()
         except ConfigError as error:
             is_new = self._seen != str(error)
             self._seen = str(error)
             return error if is_new else "unchanged"
-        if content == self._seen:
+        if files == self._seen:
             return "unchanged"
-        self._seen = content
+        self._seen = files
         try:
-            cluster = parse_cluster(
-                content, self._path, environment=self._environment, flags=self._flags
-            )
+            cluster = self._parsed(files)
         except ConfigError as error:
             return error
         is_same = cluster == self.current

@@ -41,6 +41,9 @@ nodes:
 - A running job reads the file again when its content changes. A broken edit is refused with the
   reason and the job goes on with the old settings. Replace the file by `mv`, so that no half of it
   is read.
+- `-f base.yaml -f prod.yaml`: each further file changes and adds to those before it: settings key
+  by key, nodes by their name; any other list takes the place of the one before, and a key without
+  a value is the default again.
 - `hetero-hvd config` prints every setting, its value and where that came from.
 """
 

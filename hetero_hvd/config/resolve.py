@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
@@ -17,7 +17,7 @@ from hetero_hvd.config.cluster import ClusterConfig
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
 from hetero_hvd.config.setting import Setting, displayed, settings_of
 from hetero_hvd.config.value_types import Kind, ListOf, Scalar, Section, TextMap
-from hetero_hvd.config.yaml_document import compose, read_content
+from hetero_hvd.config.yaml_document import compose, layered, read_content
 from hetero_hvd.core.redaction import redacted
 from hetero_hvd.errors import ConfigError
 
@@ -31,74 +31,103 @@ class _BadSettingError(Exception):
 
 
 def load_cluster(
-    path: Path, *, environment: Mapping[str, str], flags: Mapping[str, object]
+    *paths: Path, environment: Mapping[str, str], flags: Mapping[str, object]
 ) -> ClusterConfig:
     """Read nodes.yaml; for the job's settings a flag beats the environment, which beats the file.
 
     Args:
-        path: The file.
+        paths: The file, or several: each adds to, and changes, those before it; see `layered`.
         environment: Variables; one that looks like ours and is not known is a problem, an empty one
             is not given.
         flags: Job setting to value or text; None is not given.
 
     Raises:
-        ConfigError: With all problems of all three, those of the file first and in its order.
+        ConfigError: With all problems of all three, those of the files first and in their order.
     """
-    return parse_cluster(read_content(path), path, environment=environment, flags=flags)
+    files = [(path, read_content(path)) for path in paths]
+    return parse_cluster(files, environment=environment, flags=flags)
 
 
 def parse_cluster(
-    content: bytes, path: Path, *, environment: Mapping[str, str], flags: Mapping[str, object]
+    files: Sequence[tuple[Path, bytes]],
+    *,
+    environment: Mapping[str, str],
+    flags: Mapping[str, object],
 ) -> ClusterConfig:
     """As `load_cluster`, for content that was read already.
 
     Raises:
         ConfigError: With all problems.
     """
-    return _Reader(path, environment, flags).cluster(compose(content, path))
+    trees = [compose(content, path) for path, content in files]
+    return _Reader([path for path, _ in files], environment, flags).cluster(layered(trees))
+
+
+class _Place(NamedTuple):
+    """Where something stands; the order of places is that of problems.
+
+    Attributes:
+        number: Of the file, 0-based; beyond them: the environment, then the flags.
+        line: In it, from 1.
+    """
+
+    number: float
+    line: float
+
+
+_ELSEWHERE = _Place(math.inf, 0)
+"""Of what no file says: behind them all."""
 
 
 class _Reader:
     """Walks the tree along the declarations; notes problems instead of stopping at the first."""
 
     def __init__(
-        self, path: Path, environment: Mapping[str, str], flags: Mapping[str, object]
+        self, paths: Sequence[Path], environment: Mapping[str, str], flags: Mapping[str, object]
     ) -> None:
-        self._path = path
+        self._paths = tuple(paths)
+        self._numbers = {str(path): number for number, path in enumerate(paths)}
         self._environment = environment
         self._flags = flags
-        self._problems: list[tuple[float, str]] = []
-        self._lines: dict[str, int] = {}
+        self._problems: list[tuple[_Place, str]] = []
+        self._places: dict[str, _Place] = {}
         self._sources: dict[str, str] = {}
 
     def cluster(self, root: yaml.Node | None) -> ClusterConfig:
         if root is None:
-            raise ConfigError([f"{self._path}: is empty; key 'nodes' is missing"])
+            raise ConfigError([f"{self._paths[-1]}: is empty; key 'nodes' is missing"])
+        self._places[""] = self._place_of(root)._replace(line=1)
         with suppress(_BadSettingError):
             found: ClusterConfig = self._section(ClusterConfig, root, "")
-        self._problems += [(math.inf, text) for text in variables.problems(self._environment)]
+        self._problems += [(_ELSEWHERE, text) for text in variables.problems(self._environment)]
         if self._problems:
             ordered = sorted(self._problems, key=lambda problem: problem[0])
             raise ConfigError([text for _, text in ordered])
-        return dataclasses.replace(found, path=self._path, sources=self._sources)
+        return dataclasses.replace(found, files=self._paths, sources=self._sources)
+
+    def _place_of(self, node: yaml.Node) -> _Place:
+        return _Place(self._numbers.get(node.start_mark.name, 0), node.start_mark.line + 1)
+
+    def _in_words(self, place: _Place) -> str:
+        return f"{self._paths[int(place.number)]}:{place.line:.0f}"
 
     def _note(self, at: str, complaint: str) -> None:
         """Note a problem of the setting `at`, with the place that its value came from."""
-        source = self._sources.get(at)
+        source, order = self._sources.get(at), _ELSEWHERE
         if source == "environment":
-            place, line = f"environment: {_JOB[at].variable}", math.inf
+            place = f"environment: {_JOB[at].variable}"
         elif source == "flag":
-            place, line = f"flag: {_JOB[at].flag}", math.inf
+            place = f"flag: {_JOB[at].flag}"
         else:
-            line = self._line(at)
-            place = f"{self._path}:{line}" + (f": {at}" if at else "")
-        self._problems.append((line, f"{place}: {complaint}"))
+            order = self._place(at)
+            place = self._in_words(order) + (f": {at}" if at else "")
+        self._problems.append((order, f"{place}: {complaint}"))
 
-    def _line(self, at: str) -> int:
-        """Where a setting stands in the file; if it does not, where it would belong."""
-        while at and at not in self._lines:
+    def _place(self, at: str) -> _Place:
+        """Where a setting stands in the files; if it does not, where it would belong."""
+        while at and at not in self._places:
             at = at[: max(at.rfind("."), at.rfind("["), 0)]
-        return self._lines.get(at, 1)
+        return self._places[at]
 
     def _fail(self, at: str, complaint: str) -> NoReturn:
         self._note(at, complaint)
@@ -135,7 +164,7 @@ class _Reader:
         if node is None or node.tag == _NULL:
             yield None, "default"
         else:
-            yield node, f"{self._path}:{node.start_mark.line + 1}"
+            yield node, self._in_words(self._place_of(node))
         if section is JobConfig:
             if text := self._environment.get(setting.variable):
                 yield text, "environment"
@@ -150,7 +179,7 @@ class _Reader:
             assert isinstance(kind, Scalar)  # noqa: S101 - of job settings, which are such or lists
             return self._scalar(kind, given, at)
         if given is not None:
-            self._lines[at] = given.start_mark.line + 1
+            self._places[at] = self._place_of(given)
             return self._node(kind, given, at)
         if setting.is_required:
             self._fail(at, f"is missing, must be {kind.allowed}")
@@ -187,7 +216,7 @@ class _Reader:
         firsts: dict[str, str] = {}
         for index, item in enumerate(node.value):
             inner = f"{at}[{index}]"
-            self._lines[inner] = item.start_mark.line + 1
+            self._places[inner] = self._place_of(item)
             if kind.unique:
                 self._note_duplicate(item, f"{inner}.{kind.unique}", firsts)
             try:
@@ -201,7 +230,7 @@ class _Reader:
         name = at.rpartition(".")[2]
         for key, value in item.value if isinstance(item, yaml.MappingNode) else ():
             if key.value == name and isinstance(value, yaml.ScalarNode):
-                self._lines[at] = value.start_mark.line + 1
+                self._places[at] = self._place_of(value)
                 if (first := firsts.setdefault(value.value, at)) != at:
                     complaint = (
                         f"found {displayed(value.value)}, which is also {first}; must be unique"
@@ -239,14 +268,14 @@ class _Reader:
             label = name if name.isprintable() else displayed(name)  # a problem is one line
             inner = f"{at}.{label}" if at else label
             if name in entries:
-                first = self._lines[inner]
-                self._lines[inner] = key.start_mark.line + 1
-                self._note(inner, f"given twice, first in line {first}")
+                first = self._places[inner].line
+                self._places[inner] = self._place_of(key)
+                self._note(inner, f"given twice, first in line {first:.0f}")
             elif known is not None and name not in known:
-                self._lines[inner] = key.start_mark.line + 1
+                self._places[inner] = self._place_of(key)
                 self._note(inner, _unknown(name, known))
             else:
-                self._lines[inner] = key.start_mark.line + 1
+                self._places[inner] = self._place_of(key)
                 entries[name] = value
         return entries
 

@@ -1,9 +1,10 @@
-"""The file as a tree of YAML nodes that remember their lines: safe to read whatever it holds."""
+"""Files as a tree of YAML nodes that remember their lines: safe to read whatever they hold."""
 
 from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ MAX_FILE_BYTES = 2**20
 """Ten thousand nodes fit; a file by mistake (a data set, a log) is refused before it is parsed."""
 
 MAX_DEPTH = 16
+
+NAMED = "nodes"
+"""The key of the list whose items are told apart by their `name`."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -84,6 +88,7 @@ def _tree(text: str, path: Path) -> yaml.Node | None:
     line = 1
     try:
         loader = _Loader(text)
+        loader.name = str(path)  # which each part of the tree remembers beside its line
         try:
             return loader.get_single_node()
         finally:
@@ -99,3 +104,70 @@ def _tree(text: str, path: Path) -> yaml.Node | None:
         raise ConfigError([f"{path}:{line}: {error.problem}{hint}"]) from error
     except (ValueError, OverflowError) as error:  # numbers in escapes and directives
         raise ConfigError([f"{path}:{line}: not YAML: {error}"]) from error
+
+
+# Several files as one.
+
+
+def layered(trees: Iterable[yaml.Node | None]) -> yaml.Node | None:
+    """One tree of several, the strongest last.
+
+    Mappings are merged key by key, and nodes by their name; whatever else a later file has takes
+    the place of what an earlier one has. Each part remembers the file and the line it came from. A
+    key that stands twice in one file stays so, for the reader to find.
+
+    Args:
+        trees: Of the files; None for an empty one.
+
+    Returns:
+        The tree; None if all files are empty.
+    """
+    found: yaml.Node | None = None
+    for tree in trees:
+        found = tree if found is None else _over(found, tree)
+    return found
+
+
+def _over(base: yaml.Node, tree: yaml.Node | None, *, key: str = "") -> yaml.Node:
+    if tree is None:
+        return base
+    if isinstance(base, yaml.MappingNode) and isinstance(tree, yaml.MappingNode):
+        return _mapping(base, tree)
+    is_list = isinstance(base, yaml.SequenceNode) and isinstance(tree, yaml.SequenceNode)
+    return _named_items(base, tree) if is_list and key == NAMED else tree
+
+
+def _mapping(base: yaml.MappingNode, tree: yaml.MappingNode) -> yaml.MappingNode:
+    pairs = list(base.value)
+    places = {key.value: number for number, (key, _) in enumerate(base.value) if _is_text(key)}
+    for key, value in tree.value:
+        place = places.pop(key.value, None) if _is_text(key) else None
+        if place is None:
+            pairs.append((key, value))
+        else:
+            pairs[place] = (key, _over(pairs[place][1], value, key=key.value))
+    return yaml.MappingNode(tree.tag, pairs, tree.start_mark, tree.end_mark)
+
+
+def _named_items(base: yaml.Node, tree: yaml.Node) -> yaml.SequenceNode:
+    items = list(base.value)
+    places = {_name(item): number for number, item in enumerate(items)}
+    for item in tree.value:
+        place = places.pop(_name(item), None) if _name(item) else None
+        if place is None:
+            items.append(item)
+        else:
+            items[place] = _over(items[place], item)
+    return yaml.SequenceNode(tree.tag, items, tree.start_mark, tree.end_mark)
+
+
+def _name(item: yaml.Node) -> str:
+    """Of a node of the cluster; empty if it has none."""
+    pairs = item.value if isinstance(item, yaml.MappingNode) else ()
+    return next(
+        (value.value for key, value in pairs if key.value == "name" and _is_text(value)), ""
+    )
+
+
+def _is_text(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +69,7 @@ class Network:
 
 
 def measure(
-    nodes_file: Path,
+    nodes_files: Sequence[Path],
     environment: dict[str, str],
     *,
     cluster: ClusterConfig,
@@ -82,7 +82,7 @@ def measure(
     The job tells of its progress on standard error and leaves no folder.
 
     Args:
-        nodes_file: The nodes and settings.
+        nodes_files: The nodes and settings; see `NodesFile`.
         environment: As for `NodesFile`.
         cluster: The nodes that take part, announced ones too.
         num_workers: All their slots, >= 2; it is not begun with fewer.
@@ -104,7 +104,7 @@ def measure(
         output = Path(folder, "network")
         with redirect_stdout(sys.stderr):
             flags = {"output": str(output), "min_np": num_workers, "max_np": num_workers}
-            settings = NodesFile(nodes_file, environment, flags | SETTINGS)
+            settings = NodesFile(nodes_files, environment, flags | SETTINGS)
             found = comm.measure(settings, plan, output)
     ratios = [ratio for _, _, ratio in (*_operations(found), *_links(found))]
     benchmark_cache.save(key, found, is_valid=all(map(is_valid, ratios)))

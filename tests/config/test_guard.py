@@ -14,7 +14,7 @@ PRIVATE_URL = "https://hooks.example.org/services/T0/s3cret?key=s3cret"
 def load(tmp_path, guard, job=""):
     """Settings with this guard."""
     content = f"{NODES}{job}{guard}\n".encode()
-    return parse_cluster(content, tmp_path / "nodes.yaml", environment={}, flags={})
+    return parse_cluster([(tmp_path / "nodes.yaml", content)], environment={}, flags={})
 
 
 def test_without_the_key_there_is_none(tmp_path):

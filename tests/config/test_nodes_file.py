@@ -26,7 +26,7 @@ def names(file: NodesFile) -> list[str]:
 
 def test_a_change_is_taken_over_once(path: Path):
     """New content is one change; reading it again is none."""
-    file = NodesFile(path, {}, {})
+    file = NodesFile([path], {}, {})
     assert file.refresh() == "unchanged"
     path.write_text(TWO)
     assert file.refresh() == "changed"
@@ -36,7 +36,7 @@ def test_a_change_is_taken_over_once(path: Path):
 
 def test_a_change_of_the_same_size_within_one_clock_tick_is_seen(path: Path):
     """The content decides, not the time stamp."""
-    file = NodesFile(path, {}, {})
+    file = NodesFile([path], {}, {})
     path.write_text(ONE.replace("a", "z", 1).replace("z", "a").replace("name: a", "name: c"))
     assert file.refresh() == "changed"
     assert names(file) == ["c"]
@@ -44,7 +44,7 @@ def test_a_change_of_the_same_size_within_one_clock_tick_is_seen(path: Path):
 
 def test_a_new_comment_is_no_change_but_lines_are_up_to_date(path: Path):
     """Workers are not disturbed by a comment."""
-    file = NodesFile(path, {}, {})
+    file = NodesFile([path], {}, {})
     path.write_text("# one machine\n" + ONE)
     assert file.refresh() == "unchanged"
     assert file.current.sources["nodes[0].name"] == f"{path}:2"
@@ -53,7 +53,7 @@ def test_a_new_comment_is_no_change_but_lines_are_up_to_date(path: Path):
 @pytest.mark.parametrize("broken", ["", "nodes: [", "nodes: [{name: a, slots: x}]", None])
 def test_a_broken_edit_is_refused_once_and_the_old_settings_stay(path: Path, broken):
     """The reason is given once, not at each tick; the next good content is taken over."""
-    file = NodesFile(path, {}, {})
+    file = NodesFile([path], {}, {})
     before = file.current
     path.unlink()
     if broken is not None:
@@ -71,7 +71,7 @@ def test_a_broken_edit_is_refused_once_and_the_old_settings_stay(path: Path, bro
 
 def test_flags_stay_in_force(path: Path):
     """What the job was started with beats the file after a change, too."""
-    file = NodesFile(path, {"HETERO_HVD_MAX_NP": "5"}, {"min_np": "1"})
+    file = NodesFile([path], {"HETERO_HVD_MAX_NP": "5"}, {"min_np": "1"})
     path.write_text(TWO + "job: {max_np: 9, min_np: 2}\n")
     assert file.refresh() == "changed"
     assert (file.current.job.min_np, file.current.job.max_np) == (1, 5)
@@ -80,16 +80,16 @@ def test_flags_stay_in_force(path: Path):
 def test_a_typo_in_the_environment_counts_at_the_start_only(path: Path):
     """A job that runs is not told of what its process's environment has become since."""
     environment = {"HETERO_HVD_MIN_NP": "1"}
-    file = NodesFile(path, environment, {})
+    file = NodesFile([path], environment, {})
     environment["HETERO_HVD_MIN_PN"] = "2"
     path.write_text(TWO)
     assert file.refresh() == "changed"
     with pytest.raises(ConfigError, match="did you mean HETERO_HVD_MIN_NP"):
-        NodesFile(path, environment, {})
+        NodesFile([path], environment, {})
 
 
 def test_a_first_file_that_is_wrong_raises(path: Path):
     """There is no job without settings."""
     path.write_text("nodes: 3\n")
     with pytest.raises(ConfigError):
-        NodesFile(path, {}, {})
+        NodesFile([path], {}, {})

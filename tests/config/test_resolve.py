@@ -135,7 +135,7 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path):
         "min_np": "flag",
         "max_np": "environment",
         "balance": "flag",
-        "max_restarts": f"{cluster.path}:4",
+        "max_restarts": f"{cluster.where}:4",
     }
 
 
@@ -237,7 +237,7 @@ def test_whatever_the_file_holds_it_is_loaded_or_each_problem_names_it(prefix, n
     content = (FULL[:prefix] + noise + FULL[suffix:]).encode("utf-8", "surrogatepass")
     problems: tuple[str, ...] = ()
     try:
-        parse_cluster(content, Path("F"), environment={}, flags={})
+        parse_cluster([(Path("F"), content)], environment={}, flags={})
     except ConfigError as error:
         problems = error.problems or ("an error without problems",)
     assert all(p.startswith("F:") and p.isprintable() for p in problems)

@@ -62,7 +62,7 @@ def test_requests_of_the_rendezvous(content):
 def test_bytes_as_nodes_yaml(content):
     """Settings that can be written to disk, or problems that name the file."""
     try:
-        cluster = parse_cluster(content, Path("F"), environment={}, flags={})
+        cluster = parse_cluster([(Path("F"), content)], environment={}, flags={})
     except ConfigError as error:
         assert all(p.startswith("F:") and p.isprintable() for p in error.problems)  # noqa: PT017
     else:

@@ -78,13 +78,13 @@ def _chosen(cluster: ClusterConfig, names: Sequence[str]) -> list[NodeConfig]:
     for name in names:
         if name not in known:
             question = did_you_mean(name, known) or f"; there are {', '.join(known)}"
-            raise UserError(f"{name} is no node of {cluster.path}{question}")
+            raise UserError(f"{name} is no node of {cluster.where}{question}")
         if known[name].kind != SSH:
             raise UserError(f"{name}: {_why_left_out(known[name])}")
     nodes = [node for node in cluster.nodes if node.name in names or not names]
     chosen = [node for node in nodes if node.kind == SSH]
     if not chosen:
-        raise UserError(f"{cluster.path} has no node with launcher {SSH.name}: nothing to install")
+        raise UserError(f"{cluster.where} has no node with launcher {SSH.name}: nothing to install")
     return chosen
 
 

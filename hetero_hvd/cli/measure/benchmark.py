@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hetero_hvd.cli.lines import show
-from hetero_hvd.cli.settings import add_nodes_file, load
+from hetero_hvd.cli.settings import add_nodes_file, load, nodes_files
 from hetero_hvd.cli.train.run import check_script
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
 from hetero_hvd.core.benchmark import verdict
@@ -97,10 +97,14 @@ def act(arguments: argparse.Namespace) -> int:
     return 1 if is_missing or not all(_is_complete(one, arguments.command) for one in found) else 0
 
 
+def _are_there(arguments: argparse.Namespace) -> bool:
+    return all(path.exists() for path in nodes_files(arguments))
+
+
 def _may_have_links(arguments: argparse.Namespace, cluster: ClusterConfig) -> bool:
     """Whether there is a file to start a job with, and more than one slot as far as it says."""
     slots = [node.declared_slots or 2 for node in cluster.nodes]
-    return arguments.nodes_file.exists() and sum(slots) > 1
+    return _are_there(arguments) and sum(slots) > 1
 
 
 def _network(
@@ -113,7 +117,7 @@ def _network(
     try:
         require_training("the network's part of hetero-hvd benchmark")
         return measure(
-            arguments.nodes_file,
+            nodes_files(arguments),
             dict(os.environ),
             cluster=cluster,
             num_workers=num_workers,
@@ -127,15 +131,13 @@ def _network(
 
 def _cluster(arguments: argparse.Namespace) -> ClusterConfig:
     """The nodes of the file; without one, this machine."""
-    if arguments.nodes_file.exists():
+    if arguments.nodes_files or _are_there(arguments):
         cluster = load(arguments).current
         if not cluster.job.discover:
             return cluster
         from hetero_hvd.driver.nodes.node_discovery import scan  # noqa: PLC0415 - for this alone
 
         return asyncio.run(scan(cluster))[0]
-    if str(arguments.nodes_file) != "nodes.yaml":
-        raise UserError(f"{arguments.nodes_file}: no such file")
     name = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node()).strip("-.") or "localhost"
     return ClusterConfig(job=JobConfig(), nodes=(NodeConfig(name=name),))
 

@@ -51,7 +51,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Diagnose; 1 if it cannot train."""
-    if arguments.nodes_file is not None:
+    if arguments.nodes_files:
         return _act_on_nodes(arguments)
     if arguments.command:
         raise UserError("a script is looked for on nodes: hetero-hvd doctor -f nodes.yaml -- ...")
@@ -73,7 +73,7 @@ def _act_on_nodes(arguments: argparse.Namespace) -> int:
     cluster = load(arguments).current
     left_out = [node for node in cluster.nodes if not (node.is_local or node.kind == SSH)]
     if len(left_out) == len(cluster.nodes):
-        raise UserError(f"{cluster.path} has no node that is this machine or that ssh reaches")
+        raise UserError(f"{cluster.where} has no node that is this machine or that ssh reaches")
     if arguments.command:
         check_script(arguments.command, cluster)
     require_training("the driver of a job")

@@ -59,7 +59,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Print the inventory; 1 if a node cannot be asked."""
-    if arguments.nodes_file is not None:
+    if arguments.nodes_files:
         return _act_on_nodes(arguments)
     from hetero_hvd.probes.machine.inventory import take_inventory  # noqa: PLC0415 - asks the GPU driver
     from hetero_hvd.probes.sampling.node_sampler import NodeSampler  # noqa: PLC0415 - as above
@@ -90,7 +90,7 @@ def _act_on_nodes(arguments: argparse.Namespace) -> int:
     asked = [node for node in cluster.nodes if can_be_asked(node)]
     left_out = [node for node in cluster.nodes if not can_be_asked(node)]
     if not asked:
-        raise UserError(f"{cluster.path} has no node that is this machine or that ssh reaches")
+        raise UserError(f"{cluster.where} has no node that is this machine or that ssh reaches")
     found = survey_nodes(asked, timeout_seconds=arguments.timeout)
     has_failed = any(node.failure for node in found)
     if arguments.json:
