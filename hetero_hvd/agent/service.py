@@ -25,7 +25,8 @@ from hetero_hvd.discovery.machine import (
     own_addresses,
     own_interfaces,
 )
-from hetero_hvd.discovery.multicast import AdvertPublisher
+from hetero_hvd.discovery.multicast import AdvertPublisher, packet_of
+from hetero_hvd.discovery.unicast import Target, UnicastSender
 from hetero_hvd.errors import DiscoveryError, UserError
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.probes.machine.hardware import allowed_cores, gpus
@@ -58,6 +59,7 @@ class AgentOptions:
         token: For its pages; None: it has none.
         tls: For its port; None: without.
         version: Of hetero_hvd.
+        announce_to: Whom multicast does not reach.
     """
 
     key: bytes
@@ -68,6 +70,7 @@ class AgentOptions:
     token: bytes | None
     tls: ssl.SSLContext | None
     version: str
+    announce_to: tuple[Target, ...] = ()
 
 
 async def serve_node(options: AgentOptions) -> None:
@@ -139,6 +142,7 @@ class Announcer:
         self._port = port
         self._instance = secrets.token_bytes(8)
         self._voice = AdvertPublisher(options.name, port)
+        self._senders = [UnicastSender(target) for target in options.announce_to]
         self._said: tuple[str, ...] = ()
         self._network: Hashable = None
         self._said_at_seconds = 0.0
@@ -152,18 +156,29 @@ class Announcer:
         if addresses and (is_due or (addresses, interfaces) != self._network):
             self._network = addresses, interfaces
             await self._say(addresses, leaves=False)
+        if addresses:  # at each look: nobody asks there
+            await self._send(addresses, leaves=False)
 
     async def close(self) -> None:
         """Say good-bye, signed and as zeroconf has it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_SECONDS):
+                addresses = self._addresses() or self._said
+                if addresses:
+                    await self._send(addresses, leaves=True)
                 if self._said:
-                    await self._say(self._addresses() or self._said, leaves=True)
+                    await self._say(addresses, leaves=True)
                 await self._voice.close()
 
     def _addresses(self) -> tuple[str, ...]:
         fixed = self._options.address
         return (fixed,) if fixed else own_addresses()
+
+    async def _send(self, addresses: tuple[str, ...], *, leaves: bool) -> None:
+        if self._senders:
+            advert = self._signed(addresses, leaves=leaves)
+            packet = packet_of(self._options.name, self._port, advert)
+            await asyncio.gather(*(sender.send(packet) for sender in self._senders))
 
     async def _say(self, addresses: tuple[str, ...], *, leaves: bool) -> None:
         try:

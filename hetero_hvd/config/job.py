@@ -216,6 +216,12 @@ class JobConfig:
         "also use nodes that announce themselves in the local network, see docs/guide/discovery.md",
         default=False,
     )
+    listen: int = setting(
+        integer(0, 65535),
+        "UDP port at which agents announce themselves to this machine from beyond a router, by "
+        "hetero-hvd agent --announce-to; 0 = none",
+        default=0,
+    )
     cluster_key_file: str | None = setting(
         PATH, "file made by hetero-hvd key; agents hold the same", default=None, default_text="none"
     )
@@ -276,11 +282,16 @@ class JobConfig:
         named = None if self.mode == SYNCHRONOUS else self.mode
         return asked_mode(named, {name: getattr(self, name) or None for name in SWITCHES})
 
+    def _relations_of_discovery(self) -> Iterator[tuple[str, str]]:
+        if self.discover and self.cluster_key_file is None:
+            yield "cluster_key_file", "found none, must be given with discover"
+        if self.listen and not self.discover:
+            yield "listen", f"found {self.listen}, must be 0 without discover"
+
     def _relations(self) -> Iterator[tuple[str, str]]:
         if self.max_np is not None and self.max_np < self.min_np:
             yield "max_np", f"found {self.max_np}, must be at least min_np, which is {self.min_np}"
-        if self.discover and self.cluster_key_file is None:
-            yield "cluster_key_file", "found none, must be given with discover"
+        yield from self._relations_of_discovery()
         try:
             mode = self.training_mode
         except ValueError as error:

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from hetero_hvd.discovery.multicast import GROUP, GROUP6, PORT, adverts_in, question
 from hetero_hvd.probes.machine.hardware import interfaces
+from hetero_hvd.security.connection_limiter import plain_address
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +39,17 @@ class AdvertListener:
     Nothing is ever resolved: all that matters is inside, signed, so that a forged advert makes us
     send nothing. Zeroconf's own good-bye is not signed, hence not listened to.
 
+    Args:
+        port: UDP port for those who announce themselves to an address of this machine; 0: none.
+
     Attributes:
         dropped: Packets that were too large, or too many.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.dropped = 0
+        self._port = port
+        self._doors: list[socket.socket] = []
         self._waiting: list[tuple[str, bytes]] = []
         self._num_from: Counter[str] = Counter()
         self._sockets: dict[socket.AddressFamily, socket.socket] = {}
@@ -60,8 +66,13 @@ class AdvertListener:
             with suppress(OSError):  # a machine may have one of the two only
                 self._sockets[family] = end = _bound(family)
                 loop.add_reader(end, self._read, end)
+        try:
+            self._open_doors()
+        except OSError:
+            await self.close()
+            raise
         self.ask()
-        if not self._joined:
+        if not self._joined and not self._doors:
             await self.close()
             raise OSError("no interface can do multicast")
 
@@ -75,10 +86,11 @@ class AdvertListener:
 
     async def close(self) -> None:
         """Listen no more."""
-        for end in self._sockets.values():
+        for end in (*self._sockets.values(), *self._doors):
             asyncio.get_running_loop().remove_reader(end)
             end.close()
         self._sockets.clear()
+        self._doors.clear()
 
     def heard(self, sender: str, packet: bytes) -> None:
         """A packet came.
@@ -100,12 +112,33 @@ class AdvertListener:
         self._num_from.clear()
         return [(sender, text) for sender, packet in waiting for text in adverts_in(packet)]
 
+    def _open_doors(self) -> None:
+        """Where packets for this machine alone come.
+
+        Raises:
+            OSError: Another program has the port.
+        """
+        if not self._port:
+            return
+        is_dual = socket.has_dualstack_ipv6()
+        end = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_DGRAM)
+        self._doors.append(end)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        if is_dual:
+            end.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        try:
+            end.bind(("::" if is_dual else "", self._port))
+        except OSError as error:
+            raise OSError(f"UDP port {self._port}: {error.strerror}") from error
+        end.setblocking(False)
+        asyncio.get_running_loop().add_reader(end, self._read, end)
+
     def _read(self, end: socket.socket) -> None:
         """Called by the loop: take packets from the kernel, then let others have their turn."""
         with suppress(OSError):  # BlockingIOError: no more are there
             for _ in range(READS_PER_TURN):
                 packet, address = end.recvfrom(MAX_PACKET_BYTES + 1)
-                self.heard(str(address[0]), packet)
+                self.heard(plain_address(str(address[0])), packet)
 
     def _ask_on(self, family: socket.AddressFamily, end: socket.socket, index: int) -> None:
         """Join the group on an interface, once, and ask there."""

@@ -18,7 +18,9 @@ GROUP, GROUP6, PORT = "224.0.0.251", "ff02::fb", 5353
 MAX_ADVERTS = 4
 """Of one packet; an agent sends one."""
 
-_FLAGS_QUERY, _TYPE_PTR, _CLASS_IN = 0, 12, 1
+_FLAGS_QUERY, _FLAGS_ANSWER = 0, 0x8400
+_TYPE_PTR, _TYPE_TXT, _CLASS_IN = 12, 16, 1
+_LIFETIME = 120  # seconds that zeroconf may keep a record; what counts is signed, inside
 _LABEL = b"\x0b_hetero-hvd"
 
 
@@ -43,6 +45,25 @@ def adverts_in(packet: bytes) -> list[bytes]:
     return texts[:MAX_ADVERTS]
 
 
+def packet_of(name: str, port: int, properties: dict[str, bytes]) -> bytes:
+    """An announcement as a packet, for those whom multicast does not reach.
+
+    Args:
+        name: Of the node.
+        port: Where its agent listens.
+        properties: The signed advert.
+    """
+    instance = _instance_of(name)
+    text = ServiceInfo(SERVICE, instance, port=port, properties=dict(properties)).text or b""
+    packet = DNSOutgoing(_FLAGS_ANSWER)
+    packet.add_answer_at_time(DNSText(instance, _TYPE_TXT, _CLASS_IN, _LIFETIME, text), 0)
+    return packet.packets()[0]
+
+
+def _instance_of(name: str) -> str:
+    return f"{name.replace('.', '-')}.{SERVICE}"
+
+
 class AdvertPublisher:
     """Announces one node, as often as told.
 
@@ -52,7 +73,7 @@ class AdvertPublisher:
     """
 
     def __init__(self, name: str, port: int) -> None:
-        self._instance = f"{name.replace('.', '-')}.{SERVICE}"
+        self._instance = _instance_of(name)
         self._host = f"{name}.local."
         self._port = port
         self._zeroconf: AsyncZeroconf | None = None

@@ -70,8 +70,8 @@ class Scene:
         content = {"job": self._job, "nodes": nodes}
         (self.folder / "nodes.yaml").write_text(json.dumps(content))
 
-    def drive(self, *nodes, output="out", **job):
-        """Start a job that discovers nodes."""
+    def drive(self, *nodes, output="out", on=None, **job):
+        """Start a job that discovers nodes, here or on a host."""
         self._job = {"discover": True, "cluster_key_file": str(self.key), "max_restarts": 100}
         self._job |= {"driver_address": self._cluster.gateway, "checkpoint_seconds": 0}
         self._job |= {"channel_tls": True, "tls_file": "driver.pem"}
@@ -79,7 +79,7 @@ class Scene:
         self.list_nodes(*nodes)
         vector = [sys.executable, "-c", self._program, "run", "--output", output]
         log = self.log if output == "out" else self.folder / f"{output}.txt"
-        return self._start([*vector, "--", str(SCRIPT)], log)
+        return self._start([*(on.enter() if on else ()), *vector, "--", str(SCRIPT)], log)
 
     @property
     def _program(self):

@@ -44,8 +44,7 @@ async def scan(config: ClusterConfig) -> tuple[ClusterConfig, dict[str, Advert]]
     Raises:
         UserError: The key cannot be read, or there is no network.
     """
-    found = NodeDiscovery(replace(config.job, discover=True))
-    await found.open()
+    found = await _listening(replace(config.job, discover=True))
     try:
         found.merge(config)  # begins to look up host names
         for _ in range(LOOKS):
@@ -58,6 +57,20 @@ async def scan(config: ClusterConfig) -> tuple[ClusterConfig, dict[str, Advert]]
         return cluster, {a.name: a for a in found.present() if a.name in names}
     finally:
         await found.close()
+
+
+async def _listening(job: JobConfig) -> NodeDiscovery:
+    """For a look at the nodes; where a job that runs here has the port, without it."""
+    found = NodeDiscovery(job)
+    try:
+        await found.open()
+    except JobError as error:
+        if not job.listen:
+            raise
+        logger.warning("%s: nodes that announce themselves there are not shown", error)
+        found = NodeDiscovery(replace(job, listen=0))
+        await found.open()
+    return found
 
 
 class NodeDiscovery:
@@ -76,7 +89,7 @@ class NodeDiscovery:
         self._key_file = job.cluster_key_file or ""
         self._tls_file = job.tls_file
         self._allowed = set(job.allow.split(",")) if job.allow else None
-        self._ear = AdvertListener() if job.discover else None
+        self._ear = AdvertListener(job.listen) if job.discover else None
         key = read_key(own_path(self._key_file, "job.cluster_key_file")) if job.discover else b""
         self._verifier = Verifier(key)
         self._roster = NodeRegistry()

@@ -1,0 +1,132 @@
+"""Agents behind a router, where multicast ends, announce themselves to the driver's address."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hetero_hvd.discovery.advert import sign
+from hetero_hvd.discovery.multicast import packet_of
+from hetero_hvd.security.cluster_key import make_key, read_key
+from tests.cluster.test_agents import Scene
+from tests.discovery.test_advert import make
+from tests.kit.virtual_cluster import running_cluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(180)]
+PORT = 9389
+FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
+SEND = """
+import socket, sys
+end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for word in sys.argv[3:]:
+    end.sendto(bytes.fromhex(word), (sys.argv[1], int(sys.argv[2])))
+"""
+LOOK = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10).read().decode())"
+
+
+@pytest.fixture
+def router():
+    """This machine passes packets on between its networks; never those of multicast."""
+    before = FORWARD.read_text()
+    FORWARD.write_text("1")
+    yield
+    FORWARD.write_text(before)
+
+
+@pytest.fixture
+def driver_host(virtual_cluster, router, tmp_path):  # noqa: ARG001 - it is on
+    """A host on a network of its own."""
+    virtual_cluster({"alpha": 100, "beta": 50})  # or the reason why there is none
+    folder = tmp_path / "gamma"
+    folder.mkdir()
+    with running_cluster({"gamma": 100}, folder=folder) as cluster:
+        yield cluster["gamma"]
+
+
+def status_of(scene, host):
+    """What the job's page tells, asked on the driver's host."""
+    url = re.search(r"status: (http://\S+)", scene.log.read_text())[1]
+    command = [*host.enter(), sys.executable, "-c", LOOK, url]
+    return json.loads(subprocess.check_output(command, text=True))
+
+
+def send(host, target, *packets):
+    """Packets from a host."""
+    words = [packet.hex() for packet in packets]
+    command = [*host.enter(), sys.executable, "-c", SEND, target, str(PORT), *words]
+    subprocess.run(command, check=True)
+
+
+def hostile(key_file, other_key_file):
+    """Packets of each kind that nobody must believe, by the reason."""
+    key, other = read_key(key_file), read_key(other_key_file)
+
+    def packet(signing_key, seconds, machine):
+        at_seconds = time.time() + seconds
+        advert = make(name="evil", machine=machine * 32, issued_at_seconds=at_seconds, slots=0)
+        return packet_of("evil", 9388, sign(signing_key, advert))
+
+    genuine = packet(key, 0.0, "a")
+    return {
+        "forged": [
+            packet(other, 0.0, "b"),
+            genuine[:-5] + b"\0" * 5,
+            packet_of("evil", 9388, {"0": b"x" * 40}),
+        ],
+        "stale": [packet(key, -100.0, "c"), packet(key, 100.0, "d")],
+        "replayed": [genuine, genuine, packet(key, -1.0, "a")],  # the first of them is believed
+    }
+
+
+def test_agents_beyond_a_router_train(virtual_cluster, driver_host, tmp_path):
+    """Both join by the address alone; what is forged, old or repeated there is counted.
+
+    One leaves in order by a good-bye that comes the same way.
+    """
+    cluster = virtual_cluster({"alpha": 100, "beta": 50})
+    with Scene(tmp_path, cluster) as scene:
+        driver = scene.drive(on=driver_host, driver_address=driver_host.address, listen=PORT)
+        scene.wait_for("waiting for agents: 0 workers of 1")
+        unheard = scene.agent("alpha")
+        time.sleep(4)  # its multicast has ended at the router
+        assert "announces itself" not in scene.log.read_text()
+        unheard.send_signal(signal.SIGTERM)
+        assert unheard.wait(30) == 0
+
+        target = f"{driver_host.address}:{PORT}"
+        agents = {n: scene.agent(n, "--announce-to", target) for n in ("alpha", "beta")}
+        for name in agents:
+            scene.wait_for(f"[{name}:0] takes part")
+
+        make_key(tmp_path / "other.key")
+        before = status_of(scene, driver_host)["ignored_adverts"]
+        attacks = hostile(scene.key, tmp_path / "other.key")
+        for packets in attacks.values():
+            send(cluster["beta"], driver_host.address, *packets)
+        deadline = time.monotonic() + 20
+        expected = {"forged": 3, "stale": 2, "replayed": 2}
+        while True:
+            status = status_of(scene, driver_host)
+            counts = {n: c - before.get(n, 0) for n, c in status["ignored_adverts"].items()}
+            if all(counts.get(name, 0) >= number for name, number in expected.items()):
+                break
+            assert time.monotonic() < deadline, counts
+            time.sleep(0.2)
+
+        agents["alpha"].send_signal(signal.SIGTERM)
+        assert agents["alpha"].wait(30) == 0
+        scene.wait_for("alpha:0 is no longer announced and leaves")
+        step = status_of(scene, driver_host)["step"]
+        deadline = time.monotonic() + 30
+        while status_of(scene, driver_host)["step"] < step + 20:
+            assert time.monotonic() < deadline, scene.log.read_text()
+            time.sleep(0.2)
+        driver.send_signal(signal.SIGTERM)
+        assert driver.wait(40) == 143
