@@ -26,7 +26,7 @@ from hetero_hvd.discovery.machine import (
     own_interfaces,
 )
 from hetero_hvd.discovery.multicast import AdvertPublisher, packet_of
-from hetero_hvd.discovery.unicast import Target, UnicastSender
+from hetero_hvd.discovery.unicast import AnnounceTarget, UnicastSender
 from hetero_hvd.errors import DiscoveryError, UserError
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.probes.machine.hardware import allowed_cores, gpus
@@ -70,7 +70,7 @@ class AgentOptions:
     token: bytes | None
     tls: ssl.SSLContext | None
     version: str
-    announce_to: tuple[Target, ...] = ()
+    announce_to: tuple[AnnounceTarget, ...] = ()
 
 
 async def serve_node(options: AgentOptions) -> None:

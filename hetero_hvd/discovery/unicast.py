@@ -24,7 +24,7 @@ _TARGET = re.compile(
 MAX_PORT = 65535
 
 
-class Target(NamedTuple):
+class AnnounceTarget(NamedTuple):
     """Whom to tell.
 
     Attributes:
@@ -36,7 +36,7 @@ class Target(NamedTuple):
     port: int
 
     @classmethod
-    def read(cls, text: str, flag: str) -> Target:
+    def read(cls, text: str, flag: str) -> AnnounceTarget:
         """From `HOST:PORT` or `[IPv6]:PORT`.
 
         Raises:
@@ -62,7 +62,7 @@ class UnicastSender:
         target: Whom to tell; its name is looked up each time, as addresses change.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: AnnounceTarget) -> None:
         self._target = target
         self._trouble: str | None = "not tried"
 

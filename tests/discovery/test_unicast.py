@@ -12,7 +12,7 @@ import pytest
 from hetero_hvd.discovery.advert import Advert, Verifier, sign
 from hetero_hvd.discovery.listener import MAX_FROM_ONE, AdvertListener
 from hetero_hvd.discovery.multicast import packet_of
-from hetero_hvd.discovery.unicast import Target, UnicastSender
+from hetero_hvd.discovery.unicast import AnnounceTarget, UnicastSender
 from hetero_hvd.errors import UserError
 from tests.discovery.test_advert import KEY, make
 
@@ -20,15 +20,15 @@ from tests.discovery.test_advert import KEY, make
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("driver.lab:9389", Target("driver.lab", 9389)),
-        ("10.0.0.1:1", Target("10.0.0.1", 1)),
-        ("[fd00::1]:65535", Target("fd00::1", 65535)),
-        ("[::ffff:10.0.0.1]:9389", Target("::ffff:10.0.0.1", 9389)),
+        ("driver.lab:9389", AnnounceTarget("driver.lab", 9389)),
+        ("10.0.0.1:1", AnnounceTarget("10.0.0.1", 1)),
+        ("[fd00::1]:65535", AnnounceTarget("fd00::1", 65535)),
+        ("[::ffff:10.0.0.1]:9389", AnnounceTarget("::ffff:10.0.0.1", 9389)),
     ],
 )
 def test_whom_to_tell(text, target):
     """A name or an address, and a port."""
-    assert Target.read(text, "--announce-to") == target
+    assert AnnounceTarget.read(text, "--announce-to") == target
     assert str(target) == text
 
 
@@ -40,7 +40,7 @@ WRONG += ["[fd00::1]", "[host]:1", "a b:1", "a;b:1", "http://host:1", "host:1/x"
 def test_what_names_nobody_is_refused_in_one_line(text):
     """Nothing of it reaches a resolver."""
     with pytest.raises(UserError, match="must be HOST:PORT") as found:
-        Target.read(text, "--announce-to")
+        AnnounceTarget.read(text, "--announce-to")
     assert "\n" not in str(found.value)
 
 
@@ -86,7 +86,7 @@ def test_an_advert_comes_through_whole(host):
         try:
             devices = tuple(f"GPU-{n:036}" for n in range(12))
             packet = signed(devices=devices, addresses=("10.0.0.1", "fd00::1"))
-            await UnicastSender(Target(host, port)).send(packet)
+            await UnicastSender(AnnounceTarget(host, port)).send(packet)
             (sender, text), *_ = await heard(ear)
             return sender, Verifier(KEY).check(text, now_seconds=time.time()), devices
         finally:
@@ -142,7 +142,7 @@ def test_a_target_that_cannot_be_told_is_named_once(caplog, monkeypatch):
     async def act():
         loop, port = asyncio.get_running_loop(), free_port()
         ear = await listening(port)
-        sender = UnicastSender(Target("nowhere.invalid", port))
+        sender = UnicastSender(AnnounceTarget("nowhere.invalid", port))
 
         async def unknown(*_, **__):
             raise socket.gaierror(-2, "Name or service not known")

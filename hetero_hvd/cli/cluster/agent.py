@@ -54,7 +54,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     from hetero_hvd.agent.service import AgentOptions, serve_node  # noqa: PLC0415 - not for all
-    from hetero_hvd.discovery.unicast import Target  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.unicast import AnnounceTarget  # noqa: PLC0415 - not for all
     from hetero_hvd.security.cluster_key import read_key  # noqa: PLC0415 - not for all
     from hetero_hvd.security.tls import read_bundle, server_context  # noqa: PLC0415 - not for all
     from hetero_hvd.security.token import read_token  # noqa: PLC0415 - not for all
@@ -72,7 +72,9 @@ def act(arguments: argparse.Namespace) -> int:
         token=read_token(arguments.token_file, "--token-file"),
         tls=None if tls_file is None else server_context(read_bundle(tls_file)),
         version=__version__,
-        announce_to=tuple(Target.read(text, "--announce-to") for text in arguments.announce_to),
+        announce_to=tuple(
+            AnnounceTarget.read(text, "--announce-to") for text in arguments.announce_to
+        ),
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("zeroconf").setLevel(logging.ERROR)  # has a traceback for each cable pulled
