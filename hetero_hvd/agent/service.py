@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from hetero_hvd.agent.figures import own_figures
+from hetero_hvd.agent.interruptions import Interruptions, MetadataService
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_TEXT, Advert, sign
@@ -60,6 +61,7 @@ class AgentOptions:
         tls: For its port; None: without.
         version: Of hetero_hvd.
         announce_to: Whom multicast does not reach.
+        cloud: Tells when it takes this machine away; None: nobody is asked.
     """
 
     key: bytes
@@ -71,10 +73,13 @@ class AgentOptions:
     tls: ssl.SSLContext | None
     version: str
     announce_to: tuple[AnnounceTarget, ...] = ()
+    cloud: MetadataService | None = None
 
 
 async def serve_node(options: AgentOptions) -> None:
     """Serve until SIGTERM or SIGINT; then say good-bye, and end the workers that do not leave.
+
+    The same while the cloud says that it takes this machine away.
 
     Raises:
         UserError: The port cannot be had.
@@ -83,6 +88,21 @@ async def serve_node(options: AgentOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
+    if options.cloud is None:
+        await _offer(options, ending)
+        return
+    interruptions = Interruptions(options.cloud)
+    watch = asyncio.create_task(interruptions.watch())
+    try:
+        while not ending.is_set():
+            await _offer(options, ending, interruptions.expected)
+            await _first_of(ending, interruptions.withdrawn)
+    finally:
+        watch.cancel()
+
+
+async def _offer(options: AgentOptions, *ends: asyncio.Event) -> None:
+    """Be a node until one of these is set."""
     found = gpus()
     num_slots = max(len(found), 1) if options.slots is None else options.slots
     newest = NewestSamples()
@@ -98,15 +118,24 @@ async def serve_node(options: AgentOptions) -> None:
         options, port, num_slots, summary_of([gpu.name for gpu in found], allowed_cores())
     )
     try:
-        while not ending.is_set():
+        while not any(end.is_set() for end in ends):
             await announcer.look()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(ending.wait(), LOOK_SECONDS)
+            await _first_of(*ends, timeout_seconds=LOOK_SECONDS)
     finally:
         await announcer.close()
         await server.wait_until_idle(LEAVE_SECONDS)
         await server.close()
         samples.close()
+
+
+async def _first_of(*events: asyncio.Event, timeout_seconds: float | None = None) -> None:
+    """Until one is set, or the time is over."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 def summary_of(gpu_names: list[str], cores: float) -> str:

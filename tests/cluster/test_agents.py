@@ -65,6 +65,10 @@ class Scene:
         vector += ["--tls-file", f"{name}.pem", "--name", name, "--slots", "1", *more]
         return self._start([*self._cluster[name].enter(), *vector], self.folder / f"{name}.txt")
 
+    def start_on(self, name, vector):
+        """Start a program on a host."""
+        return self._start([*self._cluster[name].enter(), *vector], self.folder / "more.txt")
+
     def list_nodes(self, *nodes):
         """Write nodes.yaml; a job that runs follows it."""
         content = {"job": self._job, "nodes": nodes}

@@ -28,6 +28,15 @@ end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for word in sys.argv[3:]:
     end.sendto(bytes.fromhex(word), (sys.argv[1], int(sys.argv[2])))
 """
+METADATA = """
+import http.server, pathlib
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(pathlib.Path("preempted").read_bytes())
+http.server.HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
+"""
 LOOK = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10).read().decode())"
 
 
@@ -88,7 +97,7 @@ def hostile(key_file, other_key_file):
 def test_agents_beyond_a_router_train(virtual_cluster, driver_host, tmp_path):
     """Both join by the address alone; what is forged, old or repeated there is counted.
 
-    One leaves in order by a good-bye that comes the same way.
+    One leaves in order, as the cloud is about to take its machine: its good-bye comes the same way.
     """
     cluster = virtual_cluster({"alpha": 100, "beta": 50})
     with Scene(tmp_path, cluster) as scene:
@@ -101,8 +110,11 @@ def test_agents_beyond_a_router_train(virtual_cluster, driver_host, tmp_path):
         assert unheard.wait(30) == 0
 
         target = f"{driver_host.address}:{PORT}"
-        agents = {n: scene.agent(n, "--announce-to", target) for n in ("alpha", "beta")}
-        for name in agents:
+        (tmp_path / "preempted").write_text("FALSE")
+        scene.start_on("alpha", [sys.executable, "-c", METADATA])
+        cloud = ("--cloud", "gcp", "--metadata-url", "http://127.0.0.1:8000")
+        for name in ("alpha", "beta"):
+            scene.agent(name, "--announce-to", target, *(cloud if name == "alpha" else ()))
             scene.wait_for(f"[{name}:0] takes part")
 
         make_key(tmp_path / "other.key")
@@ -120,9 +132,10 @@ def test_agents_beyond_a_router_train(virtual_cluster, driver_host, tmp_path):
             assert time.monotonic() < deadline, counts
             time.sleep(0.2)
 
-        agents["alpha"].send_signal(signal.SIGTERM)
-        assert agents["alpha"].wait(30) == 0
+        (tmp_path / "preempted").write_text("TRUE")
         scene.wait_for("alpha:0 is no longer announced and leaves")
+        scene.wait_for("alpha:0 has left")
+        assert "alpha:0 exited" not in scene.log.read_text()
         step = status_of(scene, driver_host)["step"]
         deadline = time.monotonic() + 30
         while status_of(scene, driver_host)["step"] < step + 20:

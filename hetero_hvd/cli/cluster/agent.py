@@ -7,13 +7,20 @@ import asyncio
 import ipaddress
 import logging
 import platform
+import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hetero_hvd import __version__
 from hetero_hvd.config.launchers import AGENT_PORT
+from hetero_hvd.core.redaction import redacted
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import NODE_NAME
 
+if TYPE_CHECKING:
+    from hetero_hvd.agent.interruptions import MetadataService
+
+CLOUDS = ("aws", "azure", "gcp")
 SUMMARY = "announce this machine as a node and start its workers for drivers with the same key"
 
 
@@ -48,6 +55,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         default=None,
         help="made by hetero-hvd certificates for this node (default: no TLS)",
     )
+    command.add_argument(
+        "--cloud",
+        choices=CLOUDS,
+        default=None,
+        help="ask its metadata service whether it takes this machine away (spot, preemptible), and "
+        "then leave in order (default: nobody is asked)",
+    )
+    command.add_argument(
+        "--metadata-url", default=None, help="of that service, where it is not at its usual place"
+    )
     command.add_argument("--port", default=str(AGENT_PORT), help=f"default: {AGENT_PORT}; 0 = any")
 
 
@@ -75,11 +92,24 @@ def act(arguments: argparse.Namespace) -> int:
         announce_to=tuple(
             AnnounceTarget.read(text, "--announce-to") for text in arguments.announce_to
         ),
+        cloud=_cloud(arguments.cloud, arguments.metadata_url),
     )
+    if options.cloud is None and arguments.metadata_url is not None:
+        raise UserError("--metadata-url needs --cloud: say whose service it is")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("zeroconf").setLevel(logging.ERROR)  # has a traceback for each cable pulled
     asyncio.run(serve_node(options))
     return 0
+
+
+def _cloud(name: str | None, url: str | None) -> MetadataService | None:
+    if name is None:
+        return None
+    from hetero_hvd.agent.interruptions import PROVIDERS  # noqa: PLC0415 - not for all
+
+    if url is not None and not re.fullmatch(r"http://[A-Za-z0-9.:\[\]-]+/?", url):
+        raise UserError(f"--metadata-url: found {redacted(url)!r}, must be http://HOST[:PORT]")
+    return PROVIDERS[name](url)
 
 
 def _number(flag: str, text: str, minimum: int, maximum: int) -> int:

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from hetero_hvd.driver.guard.notifier import Notice
 from hetero_hvd.errors import JobError, TransientError
+from hetero_hvd.security.redirects import NoRedirects
 
 TIMEOUT_SECONDS = 10.0
 _BUSY = frozenset({408, 425, 429})
@@ -19,13 +20,6 @@ _BUSY = frozenset({408, 425, 429})
 
 class NoAnswerError(TransientError):
     """Whoever should take a notice does not."""
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A notice goes where the user said, and nowhere else."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Called by urllib; None: the answer is an error."""
 
 
 class Webhook:
@@ -49,7 +43,7 @@ class Webhook:
             self._headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
         self.shown = f"webhook at {parts.hostname}"
         self._timeout_seconds = timeout_seconds
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._opener = urllib.request.build_opener(NoRedirects)
 
     def deliver(self, notice: Notice) -> None:
         """Tell it.

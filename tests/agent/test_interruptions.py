@@ -1,0 +1,289 @@
+"""The cloud takes a machine away: its agent hears of it, leaves, and comes back if it may stay."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from hetero_hvd.agent.interruptions import ERRORS, PROVIDERS, Interruptions
+from hetero_hvd.cli import main
+from hetero_hvd.discovery.advert import Advert, Verifier
+from hetero_hvd.discovery.listener import AdvertListener
+from hetero_hvd.security.cluster_key import make_key, read_key
+
+TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path
+ACTION = "/latest/meta-data/spot/instance-action"
+PREEMPTED = "/computeMetadata/v1/instance/preempted"
+NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+HEADERS = {
+    TOKEN_PATH: ("X-aws-ec2-metadata-token-ttl-seconds", "21600"),
+    ACTION: ("X-aws-ec2-metadata-token", "a token"),
+    PREEMPTED: ("Metadata-Flavor", "Google"),
+    NAME: ("Metadata", "true"),
+    EVENTS: ("Metadata", "true"),
+}
+
+
+@pytest.fixture
+def service():
+    """A metadata service: path to answer in `answers`; what is not there is 404."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self):
+            self.asked.append((self.command, self.path))
+            name, value = HEADERS.get(self.path, ("Host", None))
+            found = self.answers.get(self.path)
+            is_shown = value is None or self.headers.get(name) == value
+            if found is None or not is_shown:
+                self.send_error(404 if is_shown else 401)
+            elif isinstance(found, int):
+                self.send_response(found)
+                self.send_header("Location", "http://example.invalid/")
+                self.end_headers()
+            elif isinstance(found, bytes):
+                self.wfile.write(found)
+            else:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(found.encode())
+
+        do_GET = do_PUT = answer  # noqa: N815 - as http.server calls them
+
+        def log_message(self, *_):
+            """Nothing."""
+
+    Handler.answers = {TOKEN_PATH: "a token", NAME: "this-machine"}
+    Handler.asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Handler.url = f"http://127.0.0.1:{server.server_port}"
+    yield Handler
+    server.shutdown()
+    server.server_close()
+
+
+def events(*found):
+    """Azure's answer."""
+    return json.dumps({"DocumentIncarnation": 1, "Events": found})
+
+
+def event(kind, *names):
+    """One of Azure's events."""
+    at = "Mon, 23 Nov 2026 18:29:47 GMT"
+    return {"EventId": "1", "EventType": kind, "Resources": names, "NotBefore": at}
+
+
+TOLD = {
+    "nothing at Amazon": ("aws", {}, None),
+    "a spot machine of Amazon's": (
+        "aws",
+        {ACTION: '{"action": "terminate", "time": "2026-11-23T08:22:00Z"}'},
+        "terminate at 2026-11-23T08:22:00Z",
+    ),
+    "one that will hibernate": ("aws", {ACTION: '{"action": "hibernate"}'}, "hibernate at a time"),
+    "nothing at Google": ("gcp", {PREEMPTED: "FALSE"}, None),
+    "a spot machine of Google's": ("gcp", {PREEMPTED: "TRUE\n"}, "preempted"),
+    "nothing at Azure": ("azure", {EVENTS: events()}, None),
+    "a spot machine of Azure's": (
+        "azure",
+        {EVENTS: events(event("Preempt", "other", "this-machine"))},
+        "Preempt at Mon, 23 Nov 2026 18:29:47 GMT",
+    ),
+    "another machine of its set": ("azure", {EVENTS: events(event("Preempt", "other"))}, None),
+    "a pause of seconds": ("azure", {EVENTS: events(event("Freeze", "this-machine"))}, None),
+    "a reboot behind a pause": (
+        "azure",
+        {EVENTS: events(event("Freeze", "this-machine"), event("Reboot", "this-machine"))},
+        "Reboot at",
+    ),
+    "Azure without a name": (
+        "azure",
+        {NAME: None, EVENTS: events(event("Terminate", "other"))},
+        "Terminate at",
+    ),
+    "Azure without events": ("azure", {}, None),
+    "lines in an answer": ("aws", {ACTION: '{"action": "a\\nb", "time": "x"}'}, "a time that is"),
+}
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_what_each_provider_tells(case, service):
+    """Asked as its documentation says."""
+    name, answers, expected = TOLD[case]
+    service.answers |= answers
+    found = PROVIDERS[name](service.url + "/").notice()
+    assert (found or "").startswith(expected or "")
+    assert (found is None) == (expected is None)
+
+
+BROKEN = {
+    "not JSON": ("aws", {ACTION: "<html>"}),
+    "a list": ("aws", {ACTION: "[]"}),
+    "deep": ("aws", {ACTION: "[" * 60_000}),
+    "not UTF-8": ("gcp", {PREEMPTED: b"HTTP/1.0 200 OK\r\n\r\n\xff\xfe"}),
+    "an error": ("gcp", {PREEMPTED: 500}),
+    "another place": ("gcp", {PREEMPTED: 302}),
+    "nothing there": ("gcp", {}),
+    "a web page": ("gcp", {PREEMPTED: "<html>"}),
+    "no HTTP": ("gcp", {PREEMPTED: b"\0\1\2"}),
+    "cut off": ("gcp", {PREEMPTED: b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\nTR"}),
+    "events of another kind": ("azure", {EVENTS: '{"Events": [1]}'}),
+    "no right to ask": ("aws", {TOKEN_PATH: ""}),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_service_that_is_none_is_an_error(case, service):
+    """Of the kinds that a watch outlives."""
+    name, answers = BROKEN[case]
+    service.answers |= answers
+    with pytest.raises(ERRORS):
+        PROVIDERS[name](service.url).notice()
+
+
+def test_a_new_token_is_asked_for_when_the_old_one_is_refused(service):
+    """As after a machine has slept."""
+    amazon = PROVIDERS["aws"](service.url)
+    amazon._token = "old"  # noqa: S105 - none
+    amazon._token_at_seconds = time.monotonic()
+    with pytest.raises(ERRORS):
+        amazon.notice()
+    assert amazon.notice() is None
+    assert service.asked.count(("PUT", TOKEN_PATH)) == 1
+
+
+def test_no_proxy_of_the_environment_is_asked(service, monkeypatch):
+    """It would tell of itself."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    service.answers[PREEMPTED] = "TRUE"
+    assert PROVIDERS["gcp"](service.url).notice() == "preempted"
+
+
+def test_trouble_is_told_once_and_changes_nothing(monkeypatch, caplog):
+    """A notice stands until the service says otherwise."""
+    answers = [OSError("down"), OSError("down"), "gone", "gone", OSError("down"), None, None]
+    monkeypatch.setattr("hetero_hvd.agent.interruptions.LOOK_SECONDS", 0.0)
+    states = []
+
+    class Service:
+        def notice(self):
+            states.append(self.found.expected.is_set())
+            if not answers:
+                raise KeyError("the test is over")
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    async def act():
+        service = Service()
+        service.found = Interruptions(service)
+        with pytest.raises(KeyError):
+            await service.found.watch()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(act())
+    assert states == [False, False, False, True, True, True, False, False]
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split(":")[0] for line in lines] == [
+        "the cloud's metadata service does not tell of interruptions",
+        "the cloud takes this machine away (gone)",
+        "the cloud leaves this machine where it is",
+    ]
+
+
+WRONG = {
+    "an unknown cloud": ["--cloud", "moon"],
+    "an address alone": ["--metadata-url", "http://127.0.0.1"],
+    "no http": ["--cloud", "aws", "--metadata-url", "file:///etc/passwd"],
+    "a path": ["--cloud", "aws", "--metadata-url", "http://h/x"],
+    "a password": ["--cloud", "aws", "--metadata-url", "http://u:secret@h"],
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_flags_are_one_line(case, tmp_path, capsys):
+    """Exit code 2."""
+    make_key(tmp_path / "key")
+    command = ["agent", "--key-file", str(tmp_path / "key"), *WRONG[case]]
+    try:
+        code = main(command)
+    except SystemExit as ended:  # argparse's
+        code = ended.code
+    assert code == 2
+    (*_, line) = capsys.readouterr().err.splitlines()
+    assert "--cloud" in line or "--metadata-url: found" in line
+    assert "secret" not in line
+
+
+class Ear:
+    """Hears one agent, as a driver does."""
+
+    def __init__(self, key):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+            end.bind(("127.0.0.1", 0))
+            self.port = end.getsockname()[1]
+        self._ear = AdvertListener(self.port)
+        self._ear.ask = lambda: None
+        self._verifier = Verifier(key)
+
+    async def until(self, *, leaves):
+        """Until it is here, or leaves; how long that took."""
+        began = time.monotonic()
+        while time.monotonic() - began < 30:
+            for _, text in self._ear.take():
+                advert = self._verifier.check(text, now_seconds=time.time())
+                if isinstance(advert, Advert) and advert.leaves == leaves:
+                    return time.monotonic() - began
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"no advert with leaves={leaves}: {self._verifier.ignored}")
+
+
+@pytest.mark.process
+def test_an_agent_leaves_before_its_machine_and_comes_back_with_it(service, tmp_path):
+    """It says good-bye when a notice comes, and announces itself when that is withdrawn."""
+    make_key(tmp_path / "key")
+    service.answers[PREEMPTED] = "FALSE"
+
+    async def act():
+        ear = Ear(read_key(tmp_path / "key"))
+        await ear._ear.open()
+        command = [sys.executable, "-m", "hetero_hvd", "agent", "--key-file", tmp_path / "key"]
+        command += ["--announce-to", f"127.0.0.1:{ear.port}", "--address", "127.0.0.1"]
+        command += ["--port", "0", "--cloud", "gcp", "--metadata-url", service.url]
+        with (tmp_path / "log").open("wb") as log:
+            agent = subprocess.Popen([*command, "--name", "spot"], stderr=log)  # noqa: ASYNC220 - at once
+        try:
+            await ear.until(leaves=False)
+            service.answers[PREEMPTED] = "TRUE"
+            seconds = await ear.until(leaves=True)
+            await asyncio.sleep(3)
+            ear._ear.take()
+            service.answers[PREEMPTED] = "FALSE"
+            await ear.until(leaves=False)
+            agent.send_signal(signal.SIGTERM)
+            await ear.until(leaves=True)
+            return seconds, await asyncio.to_thread(agent.wait, 20)
+        finally:
+            agent.kill()
+            agent.wait()
+            await ear._ear.close()
+
+    seconds, code = asyncio.run(act())
+    assert code == 0
+    assert seconds < 15
+    log = (tmp_path / "log").read_text()
+    assert log.count("the cloud takes this machine away (preempted): leaving") == 1
+    assert log.count("the cloud leaves this machine where it is: coming back") == 1
+    assert "Traceback" not in log
