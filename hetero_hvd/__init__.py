@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hetero_hvd.errors import HeteroHvdError, UserError
 from hetero_hvd.probes.training_packages import imported_when_asked
+from hetero_hvd.refusal import refuse_in_one_line
 
 if TYPE_CHECKING:
     from hetero_hvd.worker.model.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
@@ -36,3 +37,5 @@ _HOMES = {
 }
 
 __getattr__ = imported_when_asked(__name__, _HOMES)
+
+refuse_in_one_line()  # from here on, as a script may give anything

@@ -25,8 +25,8 @@ EXIT_CUT_OFF = 75
 """A worker could not reach the driver any more, and may be started again (EX_TEMPFAIL)."""
 
 EXIT_UNFIT = 78
-"""A worker's machine is not what the job needs, which others may be (EX_CONFIG); its output has the
-line."""
+"""A worker's machine is not what the job needs, which others may be (EX_CONFIG), or cannot read its
+data; its output has the line."""
 
 EXIT_HUNG = 124
 """A worker's own watchdog has ended it, as `timeout` of coreutils does."""

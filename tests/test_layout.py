@@ -293,6 +293,7 @@ ENVIRONMENT = {
     "hetero_hvd/driver/job.py": "which of its values are secret, to hide them",
     "hetero_hvd/driver/membership/horovod_driver.py": "how much Horovod logs",
     "hetero_hvd/driver/guard/told_command.py": "what the user's program inherits",
+    "hetero_hvd/refusal.py": "whether our driver has started this process",
     "hetero_hvd/probes/benchmark_cache.py": "XDG_CACHE_HOME, as in every program",
     "hetero_hvd/probes/sampling/shared_folder.py": "the folder that programs on a node share",
     "hetero_hvd/probes/sampling/follower.py": "what the sampler that it starts inherits",

@@ -15,13 +15,10 @@ from hetero_hvd.worker import arguments
 from hetero_hvd.worker.evaluation import Metrics
 from hetero_hvd.worker.micro_batch.split import Loss, is_unpacked
 from hetero_hvd.worker.out_of_memory import contribute
-from hetero_hvd.worker.session.farewell import refuse_in_one_line
 from hetero_hvd.worker.session.turns import check_turn, turn_of
 from hetero_hvd.worker.several_models.batch_steps import AddedModel
 from hetero_hvd.worker.step.schedule import Schedule
 from hetero_hvd.worker.training_loop import TrainingLoop
-
-refuse_in_one_line()  # from here on, as a script may give anything
 
 
 class Trainer(TrainingLoop):

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from hetero_hvd.core.data.grains import Stream
 from hetero_hvd.messages import StalenessEnded
+from hetero_hvd.refusal import refuse_in_one_line
 from hetero_hvd.worker import arguments
 from hetero_hvd.worker.after_step import AfterStep
 from hetero_hvd.worker.benchmark.model_benchmark import open_state
@@ -27,7 +28,6 @@ from hetero_hvd.worker.recovery.membership import WorkerMembership
 from hetero_hvd.worker.recovery.replica import Trainable, all_parts
 from hetero_hvd.worker.recovery.workload import describe_workload
 from hetero_hvd.worker.reproducible.fingerprints import Fingerprints
-from hetero_hvd.worker.session.farewell import refuse_in_one_line
 from hetero_hvd.worker.session.launch_settings import read_launch_settings
 from hetero_hvd.worker.session.worker_context import device
 from hetero_hvd.worker.several_models.batch_steps import SeveralModels
@@ -39,7 +39,7 @@ from hetero_hvd.worker.step.training_mode import Script
 from hetero_hvd.worker.step.training_step import StepResult
 from hetero_hvd.worker.training_modes import open_mode
 
-refuse_in_one_line()  # from here on, as a script may give anything
+refuse_in_one_line()  # again, as another package may have put its own hook in the place of ours
 
 
 class TrainingLoop:

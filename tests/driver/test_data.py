@@ -149,3 +149,23 @@ def test_a_node_that_cannot_read_its_data_is_refused_in_one_line(start_job, tmp_
     assert not any("Traceback" in line for line in job.output)
     assert job.summary()["steps"] == 40
     assert job.summary()["replicas_equal"] is True
+
+
+BAD_DATA = {
+    "no folder": (lambda _: None, "data at {folder}: not found: "),
+    "no images": (lambda folder: folder.mkdir(), "data at {folder}: no .bmp, "),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATA)
+def test_data_that_cannot_be_opened_end_the_job_in_one_line(start_job, tmp_path, case):
+    """Before there is a trainer: no worker is started again, and nothing has a traceback."""
+    spoil, words = BAD_DATA[case]
+    spoil(tmp_path / "images")
+    job = start_job(names=NAMES[:2], command=(SCRIPT, str(tmp_path / "images"), "3"))
+    assert job.wait() == 2, job.output
+    said = [line for line in job.output if words.format(folder=tmp_path / "images") in line]
+    assert said
+    assert all("(data_folder.py:" in line for line in said)
+    assert not any("Traceback" in line or "again" in line for line in job.output)
+    assert "images" in job.summary()["reason"]

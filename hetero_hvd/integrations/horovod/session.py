@@ -23,6 +23,7 @@ from hetero_hvd.integrations.horovod.waiting import Waiting
 from hetero_hvd.messages import Finished, Leaving, Recovered, StepsTimed, StepTiming
 from hetero_hvd.messages.launch import SYNCHRONOUS, WorkerLaunch
 from hetero_hvd.probes.phase_clock import NO_PHASE
+from hetero_hvd.refusal import raised_in
 from hetero_hvd.worker.comm.horovod import Interrupted, disagreement
 from hetero_hvd.worker.micro_batch.memory_meter import MemoryMeter, device_memory_bytes
 from hetero_hvd.worker.recovery.membership import (
@@ -37,7 +38,6 @@ from hetero_hvd.worker.recovery.membership import (
 from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.driver_client import Training
 from hetero_hvd.worker.session.self_description import describe_device
-from hetero_hvd.worker.session.whereabouts import raised_in
 from hetero_hvd.worker.session.worker_context import device, init
 from hetero_hvd.worker.step.emulation import Emulation
 from hetero_hvd.worker.timing.step_measurements import StepProfile

@@ -24,7 +24,7 @@ from torch.utils.data import dataloader
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.integrations.horovod.session import MIGRATE, PlainSession, check_launch
-from hetero_hvd.worker.session.farewell import refuse_in_one_line
+from hetero_hvd.refusal import refuse_in_one_line
 from hetero_hvd.worker.session.launch_settings import read_launch_settings
 
 WAITING = ("mpi_ops", "functions", "sync_batch_norm")

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from hetero_hvd.worker.session.whereabouts import DOOR, LIBRARIES, PACKAGE, place_of
+from hetero_hvd.refusal import LIBRARIES, PACKAGE
+from hetero_hvd.worker.session.whereabouts import DOOR, place_of
 
 CALLS = {
     "State.check_host_updates": "state.check_host_updates()",

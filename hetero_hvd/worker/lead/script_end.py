@@ -10,8 +10,9 @@ from types import TracebackType
 
 from hetero_hvd.core.redaction import encodable
 from hetero_hvd.errors import UserError
-from hetero_hvd.exit_codes import EXIT_FAILED, SIGNALLED
+from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_USER_ERROR, SIGNALLED
 from hetero_hvd.messages import Crashed, WorkerId
+from hetero_hvd.refusal import in_one_line
 
 INTERRUPTED = SIGNALLED + 2
 """By SIGINT."""
@@ -48,13 +49,15 @@ class ScriptEnd:
 
     def _crashed(self, lines: list[str], error: BaseException) -> None:
         lines = list(map(encodable, lines))
-        last = lines[-1].strip()
-        self.ending = EXIT_FAILED, f"{self._worker}: {last}"
+        is_input = isinstance(error, UserError)
+        said = in_one_line(error, error.__traceback__) if is_input else lines[-1].strip()
+        code = EXIT_USER_ERROR if is_input else EXIT_FAILED
+        self.ending = code, f"{self._worker}: {said}"
         self._tell(
             Crashed(
                 worker=self._worker,
-                error=last,
+                error=said,
                 traceback="".join(lines),
-                user_error=isinstance(error, UserError),
+                user_error=is_input,
             )
         )

@@ -6,7 +6,6 @@ teardown of torch take their time. What it does together with the others ends wi
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -16,50 +15,12 @@ from types import TracebackType
 
 from hetero_hvd.core.redaction import encodable
 from hetero_hvd.errors import UnreadableError, UserError
-from hetero_hvd.exit_codes import EXIT_REFUSED
 from hetero_hvd.messages import Crashed, Entered, FromWorker, ScriptEnded, WorkerId
+from hetero_hvd.refusal import Hook, RefusalHook, in_one_line
 from hetero_hvd.worker.session.driver_client import DriverClient
-from hetero_hvd.worker.session.launch_settings import is_under_driver
-from hetero_hvd.worker.session.whereabouts import raised_in
 
 SEND_SECONDS, RETRY_SECONDS = 5.0, 0.1
 """For the last word to reach the driver, should the channel be broken just now."""
-
-
-Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
-
-"""EX_USAGE of sysexits.h; see `driver.controller`."""
-
-
-def refuse_in_one_line() -> None:
-    """Under our driver: what is wrong with the input before training is one line, for all workers.
-
-    Nobody can tell the driver more than the exit code before this worker is admitted.
-    """
-    if is_under_driver() and not isinstance(sys.excepthook, _RefusalHook):
-        sys.excepthook = _RefusalHook(sys.excepthook)
-
-
-class _RefusalHook:
-    """An exception hook for the time before training.
-
-    Args:
-        previous: For what is no wrong input.
-    """
-
-    def __init__(self, previous: Hook) -> None:
-        self.previous = previous
-
-    def __call__(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        if not issubclass(kind, UserError):
-            self.previous(kind, error, trace)
-            return
-        sys.stdout.flush()
-        sys.stderr.write(f"{in_one_line(error, trace)}\n")
-        sys.stderr.flush()
-        os._exit(EXIT_REFUSED)
 
 
 class Farewell:
@@ -93,7 +54,7 @@ class Farewell:
         self._progress = progress
         self._part = part
         hook = sys.excepthook
-        self._previous_hook: Hook = hook.previous if isinstance(hook, _RefusalHook) else hook
+        self._previous_hook: Hook = hook.previous if isinstance(hook, RefusalHook) else hook
         self.is_said = self.has_finished = False
         self.on_end: Callable[[], str] = lambda: ""
 
@@ -151,9 +112,3 @@ class Farewell:
         deadline = time.monotonic() + SEND_SECONDS
         while not self._client.send(message) and time.monotonic() < deadline:
             time.sleep(RETRY_SECONDS)
-
-
-def in_one_line(error: BaseException, trace: TracebackType | None) -> str:
-    """What is wrong, and where the script has called it."""
-    place = raised_in(trace)
-    return encodable(f"{error} ({place})" if place else str(error))

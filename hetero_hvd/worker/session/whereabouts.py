@@ -1,20 +1,17 @@
-"""Where the script is: which operation with the others it waits in, what it has called in vain.
+"""Where the script is: which operation with the others it waits in.
 
-For the first only the heartbeat asks, once a second: the training itself pays nothing for it.
+Only the heartbeat asks, once a second: the training itself pays nothing for it.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import sysconfig
-import traceback
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
-PACKAGE = str(Path(__file__).parents[2]) + os.sep
+from hetero_hvd.refusal import LIBRARIES, PACKAGE
+
 DOOR = str(Path(PACKAGE, "worker", "comm", "horovod.py"))
-LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platlib", "purelib"))
 
 OPERATIONS = {
     "ElasticState.recover": "a new rendezvous",
@@ -50,15 +47,6 @@ def waits_in(thread: int) -> tuple[str, str]:
             return operation, place_of(frame)
         frame = frame.f_back
     return (operation, "") if is_waiting else ("", "")
-
-
-def raised_in(trace: TracebackType | None) -> str:
-    """Where the script has called what an error comes from: `script.py:41`, or empty."""
-    place = ""
-    for frame, line in traceback.walk_tb(trace):
-        if not frame.f_code.co_filename.startswith((PACKAGE, "<", *LIBRARIES)):
-            place = f"{Path(frame.f_code.co_filename).name}:{line}"
-    return place
 
 
 def place_of(frame: FrameType) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.worker.session.whereabouts import OPERATIONS, PACKAGE, waits_in
+from hetero_hvd.refusal import PACKAGE
+from hetero_hvd.worker.session.whereabouts import OPERATIONS, waits_in
 
 DOOR = "comm/horovod.py HorovodCollective.wait"
 COPY = (
