@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import threading
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import IO
 
 from hetero_hvd.errors import first_line
 from hetero_hvd.probes.benchmark_cache import cache_folder
@@ -23,6 +26,9 @@ FREE_RATIO = 0.5
 ROOM_RATIO = 0.9
 """When it is full, what was used longest ago goes until so much is left."""
 
+LOCK_SECONDS = 10.0
+"""So long a process waits for others, of which each mostly has the lock for milliseconds."""
+
 LOCK, TOTAL, PENDING, SUFFIX = "lock", "total", "pending", ".part"
 CHECK_BYTES = 4
 
@@ -31,7 +37,8 @@ class Cache:
     """Parts of files by a key; used by any number of processes on a node at once.
 
     What is read is checked by a checksum; what is put is there as a whole or not at all. Where it
-    cannot be written (no room, no right), one line says so, and this process keeps nothing more.
+    cannot be written (no room, no right, a process that has its lock and does not go on), one line
+    says so, and this process keeps nothing more; what is there already it goes on using.
 
     Args:
         folder: Where it is; made if it is not there. None: in the user's cache folder.
@@ -42,6 +49,7 @@ class Cache:
         self._folder = folder or cache_folder().with_name("data")
         self._max_bytes = max_bytes
         self._is_off = max_bytes <= 0
+        self._keeps = not self._is_off
 
     def get(self, key: str) -> bytes | None:
         """What was put under a key; None if it is not there, or damaged."""
@@ -64,14 +72,14 @@ class Cache:
 
     def put(self, key: str, body: bytes) -> None:
         """Keep something, as far as there is room for it."""
-        if self._is_off or len(body) + CHECK_BYTES > ROOM_RATIO * self._max_bytes:
+        if not self._keeps or len(body) + CHECK_BYTES > ROOM_RATIO * self._max_bytes:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with self._locked():
                 self._put(self._path(key), body)
         except OSError as error:
-            self._is_off = True
+            self._keeps = False
             words = "%s: %s: this process keeps no data there any more"
             logger.warning(words, self._folder, first_line(error))
 
@@ -127,10 +135,52 @@ class Cache:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Alone on this node; the lock goes with a process that dies."""
-        with (self._folder / LOCK).open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        """Alone on this node; the lock goes with a process that dies.
+
+        Raises:
+            TimeoutError: Another process has had it all the time.
+        """
+        file = (self._folder / LOCK).open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _await_lock(file)
+        try:
             yield
+        finally:
+            _release(file)
+
+
+def _await_lock(file: IO[str]) -> None:
+    """Wait in the kernel's queue, which is fair, and not for ever: a thread does it.
+
+    Raises:
+        TimeoutError: It is not our turn yet; the thread gives back what it gets later.
+    """
+    taken: Future[None] = Future()
+
+    def wait() -> None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if taken.set_running_or_notify_cancel():
+            taken.set_result(None)
+        else:
+            _release(file)
+
+    threading.Thread(target=wait, name="cache lock", daemon=True).start()
+    try:
+        taken.result(LOCK_SECONDS)
+    except TimeoutError:
+        if taken.cancel():
+            raise TimeoutError(
+                f"another process has had its lock for {LOCK_SECONDS:g} s and does not go on"
+            ) from None
+        taken.result()
+
+
+def _release(file: IO[str]) -> None:
+    """Also where a forked child has the file open as well."""
+    fcntl.flock(file, fcntl.LOCK_UN)
+    file.close()
 
 
 def _check(body: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -106,6 +107,40 @@ def test_where_it_cannot_be_written_it_steps_aside(tmp_path, monkeypatch, caplog
         assert cache.get(str(number)) is None
     assert len(caplog.records) == 1
     assert "this process keeps no data there any more" in caplog.text
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from hetero_hvd.data.cache import Cache
+with Cache(Path(sys.argv[1]))._locked():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_who_holds_its_lock_and_does_not_go_on_stops_nobody(tmp_path, monkeypatch, caplog):
+    """Within a bound, in one line; what is there is used, and who waited keeps no lock behind."""
+    cache, other = Cache(tmp_path), Cache(tmp_path)
+    cache.put("a", content(1))
+    words = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout.readline() == b"held\n"
+    holder.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(cache_module, "LOCK_SECONDS", 0.2)
+    began_at = time.monotonic()
+    for name in "bc":
+        cache.put(name, content(2))
+        assert cache.get(name) is None
+    assert time.monotonic() - began_at < 5
+    assert cache.get("a") == content(1)
+    (record,) = caplog.records
+    assert "another process has had its lock for 0.2 s and does not go on" in record.getMessage()
+    holder.send_signal(signal.SIGCONT)
+    monkeypatch.setattr(cache_module, "LOCK_SECONDS", 10.0)
+    holder.communicate(timeout=20)
+    other.put("b", content(2))
+    assert other.get("b") == content(2)
 
 
 def test_it_leaves_room_on_the_disk(tmp_path, monkeypatch):
