@@ -2,47 +2,57 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import io
+import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from hetero_hvd.core.data.file_sets import FileFacts, file_set
-from hetero_hvd.core.redaction import encodable, redacted
+from hetero_hvd.core.redaction import encodable
+from hetero_hvd.data import arguments
 from hetero_hvd.data.cache import DEFAULT_BYTES, Cache
 from hetero_hvd.data.file_system import (
     FINAL,
     TIMEOUT_SECONDS,
+    WEB,
     FileSystem,
     as_os_errors,
     check_url,
+    counted,
     scheme_of,
     shown_url,
     within,
+    without_secrets,
 )
+from hetero_hvd.data.identity import identity_of
 from hetero_hvd.data.listing import Listing
 from hetero_hvd.data.opened import announce
 from hetero_hvd.data.read_meter import ReadMeter
+from hetero_hvd.data.walk import FoundFiles, facts_of, found_below
 from hetero_hvd.errors import UnreadableError, UserError, first_line
 
 Result = TypeVar("Result")
 
-ATTEMPTS = 4
-PAUSE_SECONDS = 0.5
-"""Before the second attempt; twice as long before each further one."""
+ATTEMPTS, MOST_ATTEMPTS = 4, 100
+PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.5, 60.0
+"""Before the second attempt, and before any; twice as long before each further one."""
+
+SHORTEST_SECONDS, LONGEST_SECONDS = 0.001, 86400.0
+"""Of an attempt."""
 
 STREAM_BYTES, NEAR_BYTES = 2**20, 2**12
 """Asked for at once by who reads a file piece by piece, of a server and of this machine."""
 
+MOST_CACHE_BYTES = 1e18
+
 LISTING_RATIO = 20
-"""A listing of a million files is many requests: it has so many times the time of one."""
+"""A listing of a million files is many requests: with all its attempts it has so many times the
+time of one, as long as one after the other is answered."""
 
 PIECE_BYTES = 16 * 2**20
 """Longer reads are made in requests of this size, each of which has its own time and attempts."""
@@ -76,8 +86,8 @@ class Source:
             to the environment.
         cache_bytes: What this node keeps of all sources together in that folder; 0: nothing.
         cache_folder: None: in the user's cache folder.
-        attempts: Of each request, >= 1.
-        timeout_seconds: Of each attempt, > 0.
+        attempts: Of each request, 1 to 100.
+        timeout_seconds: Of each attempt, > 0, at most a day.
 
     Attributes:
         shown: The URL without what may be secret.
@@ -100,46 +110,77 @@ class Source:
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         given = check_url(url)
-        if attempts < 1 or timeout_seconds <= 0 or cache_bytes < 0:
-            raise UserError(
-                f"data at {shown_url(given)}: must be attempts >= 1, timeout_seconds > 0 and "
-                f"cache_bytes >= 0: {attempts}, {timeout_seconds:g} and {cache_bytes}"
-            )
         self.shown = shown_url(given).rstrip("/") or "/"
+        where = f"data at {self.shown}"
+        options = arguments.options(storage_options, where, "storage_options")
+        most_bytes = arguments.number(
+            cache_bytes, where, "cache_bytes", least=0, most=MOST_CACHE_BYTES
+        )
+        folder = arguments.folder(cache_folder, where, "cache_folder")
+        self._attempts = arguments.whole_number(
+            attempts, where, "attempts", least=1, most=MOST_ATTEMPTS
+        )
+        self._timeout_seconds = arguments.number(
+            timeout_seconds,
+            where,
+            "timeout_seconds",
+            least=SHORTEST_SECONDS,
+            most=LONGEST_SECONDS,
+        )
         self._scheme = scheme_of(given)
-        self._is_web = self._scheme in ("http", "https")
-        self._files = FileSystem(given, storage_options)
-        self._attempts = attempts
-        self._timeout_seconds = timeout_seconds
-        folder = None if cache_folder is None else Path(cache_folder)
-        self._cache = Cache(folder, 0 if self._files.is_near else cache_bytes)
+        self._files = FileSystem(given, options)
+        self._identity = identity_of(given, options)
+        self._own_name = ""
+        self._cache = Cache(folder, 0 if self._files.is_near else int(most_bytes))
         self.is_near = self._files.is_near
         self.is_file = False
         self.meter = ReadMeter(self.shown)
 
-    def find(self, suffixes: tuple[str, ...] = ()) -> Contents:
+    def find(self, suffixes: Sequence[str] = ()) -> Contents:
         """All files below it; hidden ones, whose names begin with a dot, are left out.
 
         Args:
-            suffixes: Of the names, in lower case; empty: all.
+            suffixes: Of the names, whatever their case; empty: all.
 
         Raises:
             UserError: It cannot be listed, or there is no such file; says why.
         """
+        wanted = "a list of texts that differ, such as ['.txt']"
+        given = arguments.texts(suffixes, f"data at {self.shown}", "suffixes", wanted)
+        endings = tuple(suffix.lower() for suffix in given)
         try:
-            seconds = LISTING_RATIO * self._timeout_seconds
-            found, folders = self._tried(self._list, seconds, "listing")
+            found = self._listed(endings)
         except FINAL as error:
             kind = "no access" if isinstance(error, PermissionError) else "not found"
             raise UserError(f"data at {self.shown}: {kind}: {_said(error)}") from error
         except OSError as error:
             raise UserError(f"data at {self.shown}: cannot be listed: {_said(error)}") from error
-        files = Listing(file for file in found if _is_wanted(file.name, suffixes))
-        if not files:
-            what = f"no {', '.join(suffixes)} file" if suffixes else "no file"
-            others = f" among {len(found)} files" if found else ""
+        if not found.files:
+            what = f"no {', '.join(endings)} file" if endings else "no file"
+            others = f" among {found.num_others} files" if found.num_others else ""
             raise UserError(f"data at {self.shown}: {what} there{others}")
-        return Contents(files, tuple(sorted(folders)))
+        self.is_file = found.is_file
+        self._own_name = found.files[0].name if found.is_file else ""
+        return Contents(Listing(found.files), tuple(sorted(found.folders)))
+
+    def beside(self, suffix: str) -> FileFacts | None:
+        """Of a source that is one file: the file whose address has this behind it, if there is one.
+
+        Raises:
+            UserError: It cannot be asked for.
+        """
+        files, root = self._files()
+
+        def look() -> FileFacts:
+            with as_os_errors():
+                return facts_of(f"{self._own_name}{suffix}", files.info(f"{root}{suffix}"))
+
+        try:
+            return self._requested(look, "reading")
+        except FINAL:
+            return None
+        except OSError as error:
+            raise UserError(f"data at {self.shown}{suffix}: {_said(error)}") from error
 
     def announce(self, what: str, files: Iterable[FileFacts]) -> None:
         """All workers must have these files: they are compared when a worker is admitted.
@@ -179,7 +220,9 @@ class Source:
 
     def place(self, name: str) -> str:
         """A file's name for people."""
-        return self.shown if self.is_file else f"{self.shown}/{name}"
+        if self.is_file:
+            return self.shown + name.removeprefix(self._own_name)
+        return f"{self.shown}/{name}"
 
     def stream(self, file: FileFacts) -> io.BufferedReader:
         """A file to be read piece by piece; see `read`."""
@@ -195,7 +238,7 @@ class Source:
         """
         try:
             call = partial(self._given, file, 0, 1)
-            content = self._tried(call, self._timeout_seconds, "reading")
+            content = self._requested(call, "reading")
         except OSError as error:
             raise UserError(f"{self.place(file.name)}: {_said(error)}") from error
         if len(content) != 1:
@@ -213,21 +256,25 @@ class Source:
 
         def put() -> None:
             with as_os_errors():
-                files.pipe_file(f"{root.rstrip('/')}/{name}", content)
+                files.pipe_file(self._path(root, name), content)
 
         try:
-            self._tried(put, self._timeout_seconds, "writing")
+            self._requested(put, "writing")
         except OSError as error:
-            raise UserError(f"{self.shown}/{name}: {_said(error)}") from error
+            raise UserError(f"{self.place(name)}: {_said(error)}") from error
+
+    def _path(self, root: str, name: str) -> str:
+        """Of a file in its file system; a source that is a file has others beside it."""
+        below = name.removeprefix(self._own_name) if self.is_file else f"/{name}"
+        below = quote(below) if self._scheme in WEB else below
+        return f"{root if self.is_file else root.rstrip('/')}{below}"
 
     def _piece(self, file: FileFacts, start: int, stop: int) -> bytes:
-        key = "\0".join([self.place(file.name), str(file.size), file.tag, f"{start}-{stop}"])
+        key = "\0".join([self._identity, file.name, str(file.size), file.tag, f"{start}-{stop}"])
         is_kept = file.size >= 0
         content = self._cache.get(key) if is_kept else None
         if content is None:
-            content = self._tried(
-                lambda: self._fetched(file, start, stop), self._timeout_seconds, "reading"
-            )
+            content = self._requested(lambda: self._fetched(file, start, stop), "reading")
             if is_kept:
                 self._cache.put(key, content)
         return content
@@ -258,60 +305,66 @@ class Source:
             OSError: It has failed.
         """
         files, root = self._files()
-        name = quote(file.name) if self._is_web else file.name
-        path = root if self.is_file else f"{root.rstrip('/')}/{name}"
         with as_os_errors():
             limits = {} if stop is None else {"start": start, "end": stop}
-            content: bytes = files.cat_file(path, **limits)
+            content: bytes = files.cat_file(self._path(root, file.name), **limits)
         return content
 
-    def _tried(self, call: Callable[[], Result], seconds: float, doing: str) -> Result:
+    def _listed(self, suffixes: tuple[str, ...]) -> FoundFiles:
+        """What is there.
+
+        Raises:
+            OSError: It cannot be listed.
+            UserError: See `found_below`.
+        """
+        files, root = self._requested(self._files, "opening")
+        call = partial(found_below, files, root, self._scheme, suffixes)
+        if self._files.is_near:
+            return call()
+        answers = counted(files)
+        until_seconds = time.monotonic() + LISTING_RATIO * self._timeout_seconds
+
+        def listed() -> FoundFiles:
+            left_seconds = max(SHORTEST_SECONDS, until_seconds - time.monotonic())
+            seconds = left_seconds if answers is None else self._timeout_seconds
+            return within(
+                min(seconds, left_seconds), call, answers=answers, most_seconds=left_seconds
+            )
+
+        return self._tried(listed, "listing", until_seconds=until_seconds)
+
+    def _requested(self, call: Callable[[], Result], doing: str) -> Result:
+        """What a request gives, each of whose attempts has its time; see `_tried`."""
+        if self._files.is_near:
+            return self._tried(call, doing)
+        return self._tried(partial(within, self._timeout_seconds, call), doing)
+
+    def _tried(
+        self, call: Callable[[], Result], doing: str, *, until_seconds: float = math.inf
+    ) -> Result:
         """What a call gives, in one of some attempts.
+
+        Args:
+            call: Has its own limit of time.
+            doing: Begins what is said if all fail.
+            until_seconds: No attempt begins later, by the monotonic clock.
 
         Raises:
             OSError: Of the last attempt.
         """
         for attempt in range(1, self._attempts + 1):
             try:
-                return call() if self._files.is_near else within(seconds, call)
+                return call()
             except FINAL:
                 raise
             except OSError as error:
-                if attempt == self._attempts or self._files.is_near:
+                pause_seconds = min(PAUSE_SECONDS * 2 ** (attempt - 1), MOST_PAUSE_SECONDS)
+                is_late = time.monotonic() + pause_seconds >= until_seconds
+                if attempt == self._attempts or self._files.is_near or is_late:
                     times = f" (after {attempt} attempts)" if attempt > 1 else ""
                     raise type(error)(f"{doing} has failed: {first_line(error)}{times}") from error
-                time.sleep(PAUSE_SECONDS * 2 ** (attempt - 1))
+                time.sleep(pause_seconds)
         raise AssertionError
-
-    def _list(self) -> tuple[list[FileFacts], set[str]]:
-        """All files and the folders at the top.
-
-        Raises:
-            OSError: It cannot be listed.
-        """
-        files, root = self._files()
-        if self._scheme in ("", "file"):
-            found, folders, self.is_file = _walked(Path(root))
-            return found, folders
-        with as_os_errors():
-            infos = files.find(root, withdirs=True, detail=True)
-            own = {root.rstrip("/"), f"{root.rstrip('/')}/"}  # a file; the folder's page or marker
-            self.is_file = root in infos and infos.keys() <= own
-            if self.is_file:
-                infos = {root: files.info(root)}
-            infos = infos if self.is_file else {p: i for p, i in infos.items() if p not in own}
-            if self._is_web:
-                infos = _with_sizes(files, infos)
-        found, folders = [], set()
-        for path, info in infos.items():
-            name = path.removeprefix(root).strip("/") or path.rpartition("/")[2]
-            name = unquote(name) if self._is_web else name
-            if info.get("type") == "directory":
-                folders |= {name} if "/" not in name else set()
-            elif not self._is_web or "?" not in path:
-                found.append(FileFacts(name, _size(info), _tag(info)))
-                folders |= {name.partition("/")[0]} if "/" in name else set()
-        return found, folders
 
 
 class _FileStream(io.RawIOBase):
@@ -352,12 +405,7 @@ class _FileStream(io.RawIOBase):
 
 
 def _said(error: BaseException) -> str:
-    return redacted(first_line(error))
-
-
-def _is_wanted(name: str, suffixes: tuple[str, ...]) -> bool:
-    is_hidden = any(part.startswith(".") for part in name.split("/"))
-    return not is_hidden and (not suffixes or name.lower().endswith(suffixes))
+    return without_secrets(first_line(error))
 
 
 def _pieces(start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -367,57 +415,6 @@ def _pieces(start: int, stop: int) -> Iterator[tuple[int, int]]:
         return
     for first in range(start, stop, PIECE_BYTES):
         yield first, min(stop, first + PIECE_BYTES)
-
-
-def _walked(root: Path) -> tuple[list[FileFacts], set[str], bool]:
-    """Files below a folder of this machine, its folders, and whether it is a file itself."""
-    if root.is_file():
-        return [FileFacts(root.name, root.stat().st_size)], set(), True
-    if not root.is_dir():
-        raise FileNotFoundError(f"no such file or folder on {os.uname().nodename}: {root}")
-    found, folders = [], set()
-    top = len(root.parts)
-
-    def refuse(error: OSError) -> None:
-        raise error
-
-    for folder, below, names in os.walk(root, followlinks=True, onerror=refuse):
-        parts = Path(folder).parts[top:]
-        folders |= set() if parts else set(below)
-        for name in names:
-            size = os.stat(os.path.join(folder, name)).st_size  # noqa: PTH116, PTH118 - fast
-            found.append(FileFacts("/".join([*parts, name]), size))
-    return found, folders, False
-
-
-def _with_sizes(files: Any, infos: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
-    """An index page does not tell the sizes: each file is asked for its own."""
-    unknown = [p for p, info in infos.items() if info["type"] == "file" and not info.get("size")]
-    found = files.sizes(unknown) if unknown else []
-    sizes = dict(zip(unknown, found, strict=True))
-    return {p: {**info, "size": sizes.get(p, info.get("size"))} for p, info in infos.items()}
-
-
-def _size(info: Mapping[str, Any]) -> int:
-    size = info.get("size")
-    return -1 if size is None else int(size)
-
-
-def _tag(info: Mapping[str, Any]) -> str:
-    """What a store says of a content, as `kind:value`."""
-    if md5 := info.get("md5Hash"):
-        try:
-            return f"md5:{base64.b64decode(md5, validate=True).hex()}"
-        except (binascii.Error, ValueError):
-            return f"opaque:{md5}"
-    lfs = info.get("lfs")
-    digest = getattr(lfs, "sha256", None) or (lfs.get("sha256") if isinstance(lfs, dict) else None)
-    if digest:
-        return f"sha256:{digest}"
-    for name in ("ETag", "etag", "blob_id", "crc32c"):
-        if value := info.get(name):
-            return f"{name.lower()}:{str(value).strip(chr(34))}"
-    return ""
 
 
 def _check(file: FileFacts, content: bytes) -> None:

@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 
 import pytest
 from torch.utils.data import DataLoader
@@ -130,6 +131,58 @@ def test_what_fails_stalls_or_lies_is_tried_again(filled, name, fault):
     assert "\n" not in line
 
 
+STALLED = {"http": "all/", "s3": "bucket", "gs": "b/bucket/o"}
+"""End of the path that a listing asks for."""
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("name", STALLED)
+def test_a_listing_that_stalls_is_given_up_soon(filled, monkeypatch, name, is_told):
+    """After the attempts of a request, where the library tells of requests; else after a bound."""
+    rig = filled(name)
+    if not is_told:
+        monkeypatch.setattr("hetero_hvd.data.source.counted", lambda _: None)
+        monkeypatch.setattr("hetero_hvd.data.source.LISTING_RATIO", 3)
+    source = rig.open("all", attempts=2, timeout_seconds=1)
+    rig.proxy.spoil(STALLED[name], "stall", 1000)
+    began_at = time.monotonic()
+    try:
+        with pytest.raises(UserError, match="listing has failed: no answer in") as found:
+            source.find()
+        assert rig.proxy.left(STALLED[name]) < 1000
+    finally:
+        rig.proxy.spoil(STALLED[name], "stall", 0)
+    assert time.monotonic() - began_at < 10
+    assert "\n" not in str(found.value)
+
+
+def test_a_listing_of_many_requests_has_the_time_it_needs(filled, monkeypatch):
+    """As long as one after the other is answered, and within a bound."""
+    rig = filled("http")
+    source = rig.open("all", attempts=1, timeout_seconds=1)
+    answer = rig.proxy.fault
+    monkeypatch.setattr(rig.proxy, "fault", lambda target: time.sleep(0.3) or answer(target))
+    began_at = time.monotonic()
+    assert [file.name for file in source.find().files] == NAMES
+    assert time.monotonic() - began_at > 1
+    monkeypatch.setattr("hetero_hvd.data.source.LISTING_RATIO", 1)
+    with pytest.raises(UserError, match="listing has failed: no"):
+        source.find()
+
+
+@pytest.mark.parametrize("name", ["file", "memory", "s3", "http"])
+def test_a_scheme_may_be_in_capitals(filled, name):
+    """As that of any URL."""
+    rig = filled(name)
+    scheme, _, rest = rig.url.partition("://")
+    source = Source(f"{scheme.upper()}://{rest}/all", cache_bytes=0)
+    files = source.find().files
+    assert [file.name for file in files] == NAMES
+    assert source.shown == f"{rig.url}/all"
+    assert source.is_near is (name in ("file", "memory"))
+    assert source.read(files[0]) == CONTENTS[NAMES[0]]
+
+
 @pytest.mark.parametrize("name", RIGS)
 def test_what_is_not_there_is_one_line(filled, name):
     """A folder, and a file that the listing had; it is not asked for again and again."""
@@ -163,9 +216,20 @@ def source_of(url):
     [
         ("", {}, "data at '': must be a path or a URL such as s3://"),
         (7, {}, "data at 7: must be a path or a URL"),
-        ("/x", {"attempts": 0}, "data at /x: must be attempts >= 1"),
-        ("/x", {"timeout_seconds": 0.0}, "timeout_seconds > 0"),
-        ("/x", {"cache_bytes": -1}, "cache_bytes >= 0"),
+        ("/x", {"attempts": 0}, "data at /x: attempts: 0: must be a whole number from 1 to 100"),
+        (
+            "/x",
+            {"timeout_seconds": 0.0},
+            "data at /x: timeout_seconds: 0.0: must be a number from 0.001 to 86400",
+        ),
+        (
+            "/x",
+            {"cache_bytes": -1},
+            "data at /x: cache_bytes: -1: must be a number from 0 to 1e+18",
+        ),
+        ("http://[x", {}, "data at http://…: is no URL: must be such as http://host/path"),
+        ("http://me:pass/word@host/x", {}, "data at http://…: is no URL"),
+        (["s3://me:pass-word@x"], {}, "data at ['s3://me:(hidden)@x']: must be a path or a URL"),
         ("no-such-scheme://x", {}, "no-such-scheme://x: nothing reads no-such-scheme://: must be"),
     ],
 )
