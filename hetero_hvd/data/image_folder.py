@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,14 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from hetero_hvd.data import arguments
 from hetero_hvd.data.source import Source
 from hetero_hvd.errors import MalformedDataError, MissingPackageError, UserError, first_line
 
 SUFFIXES = (*(".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),)
+
+_OBJECT = re.compile(r"\s*<[\w.]+ object at 0x[0-9a-fA-F]+>")
+"""What Pillow reads from: the line names the file instead."""
 
 
 class ImageFolder(Dataset[Any]):
@@ -46,6 +51,8 @@ class ImageFolder(Dataset[Any]):
         _require_pillow()
         self.source = Source(url, **source)
         self._transform = transform
+        wanted = "a function that makes a sample of a picture"
+        arguments.function(transform, f"images at {self.source.shown}", "transform", wanted)
         files, folders = self.source.find(SUFFIXES)
         loose = next((file.name for file in files if "/" not in file.name), None)
         if loose is not None:
@@ -55,8 +62,8 @@ class ImageFolder(Dataset[Any]):
             )
         names = [file.name.partition("/")[0] for file in files]
         self.classes = sorted(set(names))
-        wanted = {folder for folder in folders if not folder.startswith(".")}
-        if empty := sorted(wanted - set(self.classes)):
+        visible = {folder for folder in folders if not folder.startswith(".")}
+        if empty := sorted(visible - set(self.classes)):
             more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
             raise UserError(
                 f"images at {self.source.shown}: folder {empty[0]}{more} has no image "
@@ -99,9 +106,10 @@ def _decoded(content: bytes, place: str) -> Any:  # noqa: ANN401 - a PIL.Image
         with Image.open(io.BytesIO(content)) as image:
             return image.convert("RGB")
     except Exception as error:  # a decoder raises anything for what is broken
+        said = _OBJECT.sub("", first_line(error))
         raise MalformedDataError(
-            f"{place}: cannot be decoded as an image: {first_line(error)}: replace it, or take it "
-            "out on all nodes"
+            f"{place}: cannot be decoded as an image: {said}: replace it, or take it out on all "
+            "nodes"
         ) from error
 
 

@@ -109,3 +109,17 @@ def test_a_broken_image_is_named(tmp_path, processes):
         list(loader)
     assert str(found.value).startswith(f"{tmp_path}/cat/1.png: cannot be decoded as an image: ")
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM"])
+def test_the_line_about_a_broken_image_is_about_the_file(tmp_path, content):
+    """Of whatever kind: the same each time, without objects and addresses of this process."""
+    write_images(tmp_path, ("cat",), each=1)
+    (tmp_path / "cat" / "1.png").write_bytes(content)
+    said = set()
+    for _ in range(2):
+        with pytest.raises(MalformedDataError, match="cannot be decoded as an image: ") as found:
+            ImageFolder(tmp_path)[1]
+        said.add(str(found.value))
+    assert len(said) == 1
+    assert " object at " not in said.pop()
