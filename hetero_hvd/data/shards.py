@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -18,11 +19,14 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Sampler
 
 from hetero_hvd.core.data.file_sets import FileFacts
+from hetero_hvd.data import arguments
 from hetero_hvd.data.listing import Listing
 from hetero_hvd.data.source import Source
 from hetero_hvd.errors import MalformedDataError, UserError, first_line
 
 SUFFIX, INDEX_SUFFIX = ".tar", ".tar.index"
+KEY = "__key__"
+END_BYTES = 2**20
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -42,8 +46,9 @@ class TarShards(Dataset[Any]):
     """Samples of all shards, in the order of the shards' names and of their files.
 
     Files that follow each other and whose names are the same up to the first dot behind the last
-    slash are a sample. Where the shards are on this machine, they are looked through when the data
-    set is made; elsewhere each needs an index beside it, which `write_index` makes once.
+    slash are a sample; no two of them have the same name. Where the shards are on this machine,
+    they are looked through when the data set is made; elsewhere each needs an index beside it,
+    which `write_index` makes once.
 
     Args:
         url: Of a folder with `.tar` files, or of one; see `Source`.
@@ -64,6 +69,8 @@ class TarShards(Dataset[Any]):
     ) -> None:
         self.source = Source(url, **source)
         self._decode = decode
+        wanted = "a function that makes what is given of a sample's dict"
+        arguments.function(decode, f"shards at {self.source.shown}", "decode", wanted)
         self._shards, indices = _shards_and_indices(self.source)
         if not self.source.is_near:
             self.source.require_ranges(self._shards[0])
@@ -104,16 +111,17 @@ class TarShards(Dataset[Any]):
 
     def _sample(self, part: bytes, shard: FileFacts) -> Any:  # noqa: ANN401 - as above
         sample: dict[str, Any] = {}
-        place = self.source.place(shard.name)
+        place, key = self.source.place(shard.name), ""
         try:
             with tarfile.open(fileobj=io.BytesIO(part + bytes(2 * tarfile.BLOCKSIZE))) as files:
                 for member in files:
                     if (file := files.extractfile(member)) is not None:
                         key, extension = _key(member.name)
+                        _check_field(extension, sample, f"{place}: {member.name}")
                         sample[extension] = file.read()
-                        sample["__key__"] = key
         except (tarfile.TarError, EOFError) as error:
             raise MalformedDataError(f"{place}: is damaged: {first_line(error)}") from error
+        sample[KEY] = key
         return sample if self._decode is None else self._decode(sample)
 
     def _ends(self, shard: FileFacts, indices: dict[str, FileFacts]) -> NDArray[np.int64]:
@@ -124,12 +132,19 @@ class TarShards(Dataset[Any]):
                 index = msgspec.json.decode(self.source.read(file), type=ShardIndex)
             except msgspec.DecodeError as error:
                 raise MalformedDataError(f"{place}.index: {first_line(error)}") from error
+            again = "write it again (hetero_hvd.data.write_index)"
             if index.num_bytes != shard.size:
                 raise MalformedDataError(
                     f"{place}.index: is of a shard of {index.num_bytes} bytes, and this one has "
-                    f"{shard.size}: write it again (hetero_hvd.data.write_index)"
+                    f"{shard.size}: {again}"
                 )
-            return np.array(index.ends, np.int64)
+            ends = index.ends
+            is_rising = all(one < other for one, other in pairwise(ends))
+            if not ends or not is_rising or ends[0] < 0 or ends[-1] > shard.size:
+                raise MalformedDataError(
+                    f"{place}.index: ends: must rise from >= 0 to at most {shard.size}: {again}"
+                )
+            return np.array(ends, np.int64)
         if not self.source.is_near:
             raise UserError(
                 f"{place}: cannot be positioned: there is no {shard.name}.index beside it; "
@@ -149,12 +164,10 @@ class BlockShuffle(Sampler[int]):
     """
 
     def __init__(self, dataset: Any, block_size: int = 32) -> None:  # noqa: ANN401 - any with a length
-        if type(block_size) is not int or block_size < 1:
-            raise UserError(
-                f"BlockShuffle: block_size: {block_size!r}: must be a whole number >= 1"
-            )
+        if isinstance(dataset, str | bytes) or not hasattr(dataset, "__len__"):
+            raise arguments.refused("BlockShuffle", "dataset", dataset, "a data set with a length")
         self._length = len(dataset)
-        self._block_size = block_size
+        self._block_size = arguments.whole_number(block_size, "BlockShuffle", "block_size", least=1)
 
     def __len__(self) -> int:
         return self._length
@@ -169,7 +182,7 @@ def write_index(url: str | os.PathLike[str], **source: Any) -> int:  # noqa: ANN
     """Look through all shards of a place once, and write an index beside each that has none.
 
     Args:
-        url: Of the folder; it must be possible to write there.
+        url: Of the folder, or of one shard; it must be possible to write there.
         source: Further arguments of `Source`.
 
     Returns:
@@ -200,7 +213,10 @@ def _shards_and_indices(source: Source) -> tuple[Listing, dict[str, FileFacts]]:
             f"shards at {source.shown}: {found[0].name}: cannot be positioned: must be a .tar that "
             "is not compressed"
         )
-    return shards, {file.name: file for file in found if file.name.endswith(INDEX_SUFFIX)}
+    indices = {file.name: file for file in found if file.name.endswith(INDEX_SUFFIX)}
+    if source.is_file and (index := source.beside(".index")) is not None:
+        indices[index.name] = index
+    return shards, indices
 
 
 def _looked_through(source: Source, shard: FileFacts) -> list[int]:
@@ -210,24 +226,66 @@ def _looked_through(source: Source, shard: FileFacts) -> list[int]:
         MalformedDataError: It is no tar file.
     """
     ends, key_before = [0], None
+    keys: set[str] = set()
+    fields: set[str] = set()
     place = source.place(shard.name)
     try:
         with tarfile.open(fileobj=source.stream(shard)) as files:
             for member in files:
-                key = _key(member.name)[0]
+                key, extension = _key(member.name)
                 if not member.isfile():
                     raise MalformedDataError(f"{place}: {member.name}: must be a file")
-                if key_before not in (None, key):
-                    ends.append(member.offset)
+                if key != key_before:
+                    if key in keys:
+                        raise MalformedDataError(
+                            f"{place}: {member.name}: does not follow the other files of its "
+                            "sample: sort them by name"
+                        )
+                    if key_before is not None:
+                        ends.append(member.offset)
+                    keys.add(key)
+                    fields.clear()
+                _check_field(extension, fields, f"{place}: {member.name}")
+                fields.add(extension)
                 key_before = key
             if key_before is not None:
                 ends.append(files.offset)
-        rest = source.read(shard, files.offset, min(shard.size, files.offset + tarfile.BLOCKSIZE))
-        if files.offset > shard.size or rest not in (b"", bytes(tarfile.BLOCKSIZE)):
-            raise MalformedDataError(f"{place}: is no tar file: its end is missing")
+        _check_end(source, shard, files.offset)
     except (tarfile.TarError, EOFError) as error:
         raise MalformedDataError(f"{place}: is no tar file: {first_line(error)}") from error
     return ends
+
+
+def _check_field(extension: str, fields: Container[str], where: str) -> None:
+    """See that a file of a sample does not take the place of another one.
+
+    Raises:
+        MalformedDataError: It does.
+    """
+    if extension in fields or extension == KEY:
+        raise MalformedDataError(
+            f"{where}: its sample has {extension or 'a file without an extension'} already: must "
+            "be there once, in upper or lower case"
+        )
+
+
+def _check_end(source: Source, shard: FileFacts, offset: int) -> None:
+    """See that a shard ends as tar files do, so that none of its samples is cut off or unread.
+
+    Raises:
+        MalformedDataError: It does not.
+    """
+    place = source.place(shard.name)
+    first = source.read(shard, offset, min(shard.size, offset + tarfile.BLOCKSIZE))
+    if offset > shard.size or first != bytes(tarfile.BLOCKSIZE):
+        raise MalformedDataError(
+            f"{place}: is no tar file: its end is missing: it was cut off, or is not yet complete"
+        )
+    for start in range(offset, shard.size, END_BYTES):
+        if any(source.read(shard, start, min(shard.size, start + END_BYTES))):
+            raise MalformedDataError(
+                f"{place}: has more behind its end, as joined tar files have: make it anew"
+            )
 
 
 def _key(name: str) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Samples of shards have places: each is read once, by whoever needs it, and nothing else is."""
 
 import io
+import json
 import tarfile
 
 import numpy as np
@@ -84,6 +85,30 @@ def test_elsewhere_an_index_tells_the_places(rigs, shards, name):
         TarShards(url)
 
 
+@pytest.mark.parametrize("name", ["s3", "memory", "path", "http link"])
+def test_one_shard_has_its_index_beside_it(rigs, shards, name):
+    """Wherever it is: `write_index` puts it there, also for the link that a store has signed."""
+    folder = f"one {name}".replace(" ", "-")
+    rig = rigs(name if name != "http link" else "s3")
+    rig.fill({f"{folder}/{path.name}": path.read_bytes() for path in shards.glob("shard-0.*")})
+    url = f"{rig.url}/{folder}/shard-0.tar"
+    if name in ("s3", "http link"):
+        with pytest.raises(UserError, match=r"0\.tar: cannot be positioned: there is no .*index"):
+            TarShards(url, cache_bytes=0)
+    assert write_index(url) == 1
+    assert write_index(url) == 0
+    assert write_index(f"{rig.url}/{folder}") == 0
+    if name == "http link":
+        url = f"{rig.proxy.url}/{url.removeprefix('s3://')}?X-Amz-Signature=abc&X-Amz-Date=1"
+    found = TarShards(url, cache_bytes=0)
+    assert numbers(found) == list(range(5))
+    assert found.source.shown == url.partition("?")[0]
+    rig.fill({f"{folder}/shard-0.tar.index": b'{"num_bytes": 1, "ends": [0, 1]}'})
+    if name in ("s3", "http link"):
+        with pytest.raises(MalformedDataError, match=r"0\.tar\.index: is of a shard of 1 bytes"):
+            TarShards(url, cache_bytes=0)
+
+
 def test_a_server_without_ranges_is_refused(rigs, shards):
     """Each worker would read each shard as a whole."""
     rig = rigs("http")
@@ -107,6 +132,78 @@ def test_names_of_any_length_and_kind(tmp_path):
         ["__key__", "x"],
     ]
     assert found[0]["cls"].strip().decode() == f"{LONG}ä.b/one.cls"
+
+
+def tar_of(*names):
+    """A tar file with these files, in this order."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as files:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            files.addfile(member, io.BytesIO(b"abc"))
+    return content.getvalue()
+
+
+WHOLE = tar_of("a.jpg", "a.cls", "b.jpg", "b.cls")
+END = 4 * 2 * tarfile.BLOCKSIZE
+"""Of its last file."""
+
+UNWHOLE = {
+    "cut off behind a sample": (WHOLE[: END // 2], "is no tar file: its end is missing"),
+    "cut off behind a file": (WHOLE[: END // 4], "is no tar file: its end is missing"),
+    "cut off behind the last sample": (WHOLE[:END], "is no tar file: its end is missing"),
+    "cut off in its end": (WHOLE[: END + 100], "is no tar file: its end is missing"),
+    "joined to another one": (WHOLE + tar_of("c.jpg"), "has more behind its end, as joined tar"),
+    "a header that is none": (
+        WHOLE[: END // 2] + b"x" * tarfile.BLOCKSIZE + WHOLE[END // 2 + tarfile.BLOCKSIZE :],
+        "is no tar file: its end is missing",
+    ),
+    "a file twice": (tar_of("a.jpg", "a.jpg"), "a.jpg: its sample has jpg already"),
+    "twice but for the case": (tar_of("a.jpg", "a.JPG"), "a.JPG: its sample has jpg already"),
+    "two samples of one name": (tar_of(*("a.jpg", "a.cls") * 2), "a.jpg: its sample has jpg"),
+    "files without an extension": (tar_of("a", "a"), "a: its sample has a file without an"),
+    "a file of the name of the key": (tar_of("a.__key__"), "a.__key__: its sample has __key__"),
+    "a sample in two places": (
+        tar_of("a.jpg", "b.jpg", "a.cls"),
+        "a.cls: does not follow the other files of its sample: sort them by name",
+    ),
+}
+
+
+@pytest.mark.parametrize("is_indexed", [False, True])
+@pytest.mark.parametrize("case", UNWHOLE)
+def test_no_sample_is_lost_without_a_word(tmp_path, case, is_indexed):
+    """Neither where shards are looked through, nor where an index is made of them."""
+    content, words = UNWHOLE[case]
+    (tmp_path / "x.tar").write_bytes(content)
+    with pytest.raises(MalformedDataError) as found:
+        (write_index if is_indexed else TarShards)(tmp_path)
+    assert str(found.value).startswith(f"{tmp_path}/x.tar: {words}")
+    assert "\n" not in str(found.value)
+    assert not list(tmp_path.glob("*.index"))
+
+
+def test_a_file_that_is_there_twice_is_told_where_an_index_hides_it(tmp_path):
+    """As one of another program may."""
+    content = tar_of("a.jpg", "a.jpg")
+    (tmp_path / "x.tar").write_bytes(content)
+    ends = json.dumps({"num_bytes": len(content), "ends": [0, 4 * tarfile.BLOCKSIZE]})
+    (tmp_path / "x.tar.index").write_text(ends)
+    with pytest.raises(MalformedDataError, match=r"x\.tar: a\.jpg: its sample has jpg already"):
+        TarShards(tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    "ends", ["[]", "[0, 0]", "[5, 2]", "[-1, 4]", "[0, 99999999]", f"[0, {2**70}]", "[0.5]", "7"]
+)
+def test_an_index_that_is_none_is_told(tmp_path, ends):
+    """Whatever it holds."""
+    (tmp_path / "x.tar").write_bytes(WHOLE)
+    (tmp_path / "x.tar.index").write_text(f'{{"num_bytes": {len(WHOLE)}, "ends": {ends}}}')
+    with pytest.raises(MalformedDataError, match=r"x\.tar\.index: ") as found:
+        TarShards(tmp_path)
+    assert "\n" not in str(found.value)
 
 
 SPOILS = {
