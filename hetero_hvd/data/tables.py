@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,10 +12,14 @@ from typing import Any, NamedTuple
 from torch.utils.data import Dataset
 
 from hetero_hvd.core.data.file_sets import FileFacts
+from hetero_hvd.data import arguments
+from hetero_hvd.data.file_system import below, check_url, shown_url
 from hetero_hvd.data.source import Source
 from hetero_hvd.errors import MalformedDataError, UserError
 
 SUFFIXES = (".tsv", ".csv")
+COLUMN = "the name of a column, or its place, 0 or more"
+LABEL_LIMIT = 2**63
 Row = dict[str, Any]
 
 
@@ -68,8 +73,8 @@ class TextTable(Dataset[Any]):
 
     Args:
         url: Of a file, or of a folder of files; see `Source`.
-        texts: Name in a sample to column of a text: a name of the header, or a place, 0-based,
-            where there is none.
+        texts: Name in a sample to column of a text, such as `{"text": "sentence"}`: a name of the
+            header, or a place, 0-based. `label` is the label's name, where a sample has one.
         label: Column of the label; None: a sample has none.
         labels: Words of the classes in order, which become 0, 1, ...; empty: a label is a whole
             number.
@@ -97,16 +102,23 @@ class TextTable(Dataset[Any]):
         **source: Any,  # noqa: ANN401 - each has its type there
     ) -> None:
         self.source = Source(url, **source)
-        self._texts = dict(texts)
-        self._label = label
-        self._classes = {word: number for number, word in enumerate(labels)}
-        self._is_score = is_score
-        self._has_header = has_header
+        where = f"table at {self.source.shown}"
+        self._texts = _texts(texts, where)
+        self._label = _column(label, where, "label")
+        self._classes = _classes(labels, where)
+        self._is_score = arguments.switch(is_score, where, "is_score")
+        self._has_header = arguments.switch(has_header, where, "has_header")
         self._transform = transform
+        arguments.function(transform, where, "transform", "a function of a sample")
+        if self._label is not None and "label" in self._texts:
+            raise UserError(
+                f"{where}: texts: 'label' is the name of the label in a sample: give the text "
+                "another name, or label=None"
+            )
         files = self.source.find(SUFFIXES).files
         self._rows = [row for file in files for row in self._read(file)]
         if not self._rows:
-            raise UserError(f"table at {self.source.shown}: it has no rows")
+            raise UserError(f"{where}: it has no rows")
         self.source.announce("table at", files)
 
     def __len__(self) -> int:
@@ -152,10 +164,13 @@ class TextTable(Dataset[Any]):
                 f"{where}: label {word!r}: must be one of {', '.join(self._classes)}"
             )
         try:
-            return float(word) if self._is_score else int(word)
+            label = float(word) if self._is_score else int(word)
         except ValueError:
+            label = math.nan
+        if not abs(label) < LABEL_LIMIT:  # nor is NaN
             kind = "a number" if self._is_score else "a whole number; for words give labels="
-            raise MalformedDataError(f"{where}: label {word!r}: must be {kind}") from None
+            raise MalformedDataError(f"{where}: label {word!r}: must be {kind}")
+        return label
 
 
 def glue(
@@ -179,16 +194,17 @@ def glue(
     Raises:
         UserError: See `TextTable`; or there is no such task.
     """
-    if task not in GLUE:
-        raise UserError(f"GLUE task {task!r}: must be one of {', '.join(GLUE)}")
-    known = GLUE[task]
+    place = check_url(url)
+    known = arguments.one_of(task, "GLUE task", GLUE)
+    wanted = "'train', 'dev' or 'test'"
+    arguments.text(split, f"GLUE at {shown_url(place)}", "split", wanted)
     name = known.splits.get(split, split)
     texts: Mapping[str, str | int] = known.texts
     is_test = split.startswith("test")
     if task == "cola" and is_test:
         texts = {"sentence": "sentence"}
     return TextTable(
-        f"{os.fspath(url).rstrip('/')}/{name}.tsv",
+        below(place, f"{name}.tsv"),
         texts,
         None if is_test else known.label,
         labels=known.labels,
@@ -197,6 +213,50 @@ def glue(
         transform=transform,
         **source,
     )
+
+
+def _texts(texts: Any, where: str) -> dict[str, str | int]:  # noqa: ANN401 - as given
+    """Names in a sample, and their columns.
+
+    Raises:
+        UserError: They are something else.
+    """
+    if not isinstance(texts, Mapping) or not texts:
+        wanted = "a dict of a name in a sample to its column, such as {'text': 'sentence'}"
+        raise arguments.refused(where, "texts", texts, wanted)
+    found = {}
+    for name, column in texts.items():
+        arguments.text(name, where, "a name in texts", "a text that is not empty")
+        place = _column(column, where, f"texts[{name!r}]")
+        if place is None:
+            raise arguments.refused(where, f"texts[{name!r}]", column, COLUMN)
+        found[name] = place
+    return found
+
+
+def _column(column: object, where: str, name: str) -> str | int | None:
+    """A column's name or place, or None.
+
+    Raises:
+        UserError: It is something else.
+    """
+    if column is None or (isinstance(column, str) and column):
+        return column
+    try:
+        return arguments.whole_number(column, where, name, least=0)
+    except UserError:
+        raise arguments.refused(where, name, column, COLUMN) from None
+
+
+def _classes(labels: object, where: str) -> dict[str, int]:
+    """Words of the classes, and their numbers.
+
+    Raises:
+        UserError: They are something else.
+    """
+    wanted = "a list of the classes' words, each once, such as ['no', 'yes']"
+    words = arguments.texts(labels, where, "labels", wanted)
+    return {word: number for number, word in enumerate(words)}
 
 
 def _rows(text: str, place: str, *, is_tsv: bool) -> Iterator[tuple[int, Sequence[str]]]:

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from hetero_hvd.core.data.file_sets import FileFacts
+from hetero_hvd.data import arguments
 from hetero_hvd.data.source import Source
 from hetero_hvd.errors import MalformedDataError, UserError
 
 SUFFIXES = (".txt", ".text", ".md")
 TOKEN_TYPE = np.int32
+MOST_TOKEN = int(np.iinfo(TOKEN_TYPE).max)
 
 
 class ByteTokenizer:
@@ -49,8 +51,8 @@ class TextBlocks(Dataset[torch.Tensor]):
             than it sees.
         tokenizer: Gives a text's tokens, whole numbers >= 0; or has a method `encode` that does.
             None: `ByteTokenizer`.
-        separator: Token between two files; None: none.
-        suffixes: Of the files in a folder.
+        separator: Token between two files, >= 0; None: none.
+        suffixes: Of the names of the files in a folder, whatever their case; empty: all files.
         source: Further arguments of `Source`.
 
     Raises:
@@ -69,14 +71,14 @@ class TextBlocks(Dataset[torch.Tensor]):
         **source: Any,  # noqa: ANN401 - each has its type there
     ) -> None:
         self.source = Source(url, **source)
-        if type(block_size) is not int or block_size < 1:
-            raise UserError(
-                f"text at {self.source.shown}: block_size: {block_size!r}: must be a whole number "
-                ">= 1"
+        where = f"text at {self.source.shown}"
+        self.block_size = arguments.whole_number(block_size, where, "block_size", least=1)
+        if separator is not None:
+            separator = arguments.whole_number(
+                separator, where, "separator", least=0, most=MOST_TOKEN
             )
-        self.block_size = block_size
-        files = self.source.find(tuple(suffixes)).files
-        encode = _encoding(tokenizer)
+        encode = _encoding(tokenizer, where)
+        files = self.source.find(suffixes).files
         parts = []
         for number, file in enumerate(files):
             if number and separator is not None:
@@ -85,8 +87,7 @@ class TextBlocks(Dataset[torch.Tensor]):
         self._all = np.concatenate(parts)
         if len(self) == 0:
             raise UserError(
-                f"text at {self.source.shown}: {len(self._all)} tokens are less than one "
-                f"block of {block_size}"
+                f"{where}: {len(self._all)} tokens are less than one block of {self.block_size}"
             )
         self.source.announce("text at", files)
         checksum = FileFacts(f"checksum {zlib.crc32(self._all.tobytes()):08x}", self._all.nbytes)
@@ -125,14 +126,14 @@ def _as_tokens(found: Any, place: str) -> NDArray[np.int32]:  # noqa: ANN401 - a
     except (TypeError, ValueError):
         tokens = np.array("none")
     is_whole = tokens.dtype.kind in "iu" and tokens.ndim == 1
-    if not is_whole or (tokens < 0).any() or (tokens > np.iinfo(TOKEN_TYPE).max).any():
+    if not is_whole or (tokens < 0).any() or (tokens > MOST_TOKEN).any():
         raise MalformedDataError(
             f"{place}: the tokenizer must give a list of whole numbers from 0 to 2**31 - 1"
         )
     return tokens.astype(TOKEN_TYPE)
 
 
-def _encoding(tokenizer: Any) -> Callable[[str], Sequence[int]]:  # noqa: ANN401 - see there
+def _encoding(tokenizer: Any, where: str) -> Callable[[str], Sequence[int]]:  # noqa: ANN401 - see there
     """What gives tokens.
 
     Raises:
@@ -140,12 +141,11 @@ def _encoding(tokenizer: Any) -> Callable[[str], Sequence[int]]:  # noqa: ANN401
     """
     if tokenizer is None:
         return ByteTokenizer()
-    if hasattr(tokenizer, "encode"):
+    is_one = not isinstance(tokenizer, type | str)  # such as the name of one, or its class
+    if is_one and hasattr(tokenizer, "encode"):
         encode = tokenizer.encode
         return lambda text: (found := encode(text)) and getattr(found, "ids", found)
-    if callable(tokenizer):
+    if is_one and callable(tokenizer):
         return tokenizer  # type: ignore[no-any-return]
-    raise UserError(
-        f"tokenizer: {type(tokenizer).__name__}: must be a function that gives a text's tokens, or "
-        "have a method encode that does"
-    )
+    wanted = "a function that gives a text's tokens, or have a method encode that does"
+    raise arguments.refused(where, "tokenizer", tokenizer, wanted)

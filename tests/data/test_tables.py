@@ -113,11 +113,42 @@ def words(path, text, **more):
         ("", {}, "PATH: no column 'text'; it has none"),
         (b"text\tlabel\n\xff\t1\n", {}, "PATH: is no text in UTF-8: byte 11"),
         ("a\t1\n", {"has_header": False}, "PATH: column 'text': give its place"),
+        *(
+            ("text\tlabel\na\t" + word, {"is_score": True}, f"PATH, line 2: label {word!r}: must")
+            for word in ("nan", "inf", "1e999")
+        ),
+        ("text\tlabel\na\t" + "9" * 30, {}, "PATH, line 2: label '999"),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path, text, more, said):
     """With the file, and where it has such, the line."""
     assert words(tmp_path / "x.tsv", text, **more).startswith(said)
+
+
+NAMES = {
+    "a list of columns": (
+        ["text"],
+        "label",
+        "texts: ['text']: must be a dict of a name in a sample",
+    ),
+    "a column": ("text", "label", "texts: 'text': must be a dict of a name in a sample to its"),
+    "none": ({}, "label", "texts: {}: must be a dict"),
+    "no column": ({"text": None}, "label", "texts['text']: None: must be the name of a column, or"),
+    "a place before the first": ({"text": -1}, "label", "texts['text']: -1: must be the name of a"),
+    "that of the label": ({"label": "text"}, "label", "texts: 'label' is the name of the label"),
+    "a label before the first": ({"text": 0}, -1, "label: -1: must be the name of a column, or"),
+}
+
+
+@pytest.mark.parametrize(("texts", "label", "said"), NAMES.values(), ids=NAMES.keys())
+def test_the_names_of_a_sample_are_checked(tmp_path, texts, label, said):
+    """No text takes the place of the label, nor the other way round."""
+    (tmp_path / "x.tsv").write_text("text\tlabel\na\t1\n")
+    with pytest.raises(UserError) as found:
+        TextTable(tmp_path / "x.tsv", texts, label)
+    assert str(found.value).startswith(f"table at {tmp_path / 'x.tsv'}: {said}")
+    without = TextTable(tmp_path / "x.tsv", {"label": "text"}, None)
+    assert without[0] == {"label": "a"}
 
 
 def test_what_is_wrong_with_a_csv_or_a_place_is_one_line(tmp_path):

@@ -67,6 +67,14 @@ def test_any_tokenizer_will_do(tmp_path, tokenizer):
     assert one.digest != other.digest
 
 
+@pytest.mark.parametrize("separator", [-1, 2**31, 0.5, True, "x"])
+def test_a_separator_that_is_no_token_is_refused(tmp_path, separator):
+    """As one that a tokenizer gives would be."""
+    (tmp_path / "x.txt").write_text("text")
+    with pytest.raises(UserError, match=r"separator: .*: must be a whole number from 0 to 2147483"):
+        TextBlocks(tmp_path, 1, separator=separator)
+
+
 @pytest.mark.parametrize(
     ("content", "arguments", "said"),
     [
@@ -75,7 +83,9 @@ def test_any_tokenizer_will_do(tmp_path, tokenizer):
         (b"abc", (0,), "text at PATH: block_size: 0: must be a whole number >= 1"),
         (b"abc", (True,), "text at PATH: block_size: True: must be"),
         (b"ab\xff", (2,), "PATH/x.txt: is no text in UTF-8: byte 2"),
-        (b"abc", (2, 7), "tokenizer: int: must be a function"),
+        (b"abc", (2, 7), "text at PATH: tokenizer: 7: must be a function"),
+        (b"abc", (2, "gpt2"), "text at PATH: tokenizer: 'gpt2': must be a function"),
+        (b"abc", (2, ByteTokenizer), "text at PATH: tokenizer: the class ByteTokenizer: must be a"),
         (b"abc", (2, lambda _: [1.5]), "PATH/x.txt: the tokenizer must give a list of whole"),
         (b"abc", (2, lambda _: [-1]), "PATH/x.txt: the tokenizer must give"),
         (b"abc", (2, lambda _: [2**31]), "PATH/x.txt: the tokenizer must give"),
