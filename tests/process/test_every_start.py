@@ -220,6 +220,12 @@ def test_who_records_is_killed_at_many_moments(start, way):
 ENDINGS = {
     "an error": ("raise ValueError('boom')", 1, 1, "localhost:0: ValueError: boom"),
     "no UTF-8": ("raise OSError('\\udcff')", 1, 1, "localhost:0: OSError: \\udcff"),
+    "wrong input": (
+        "raise hetero_hvd.UserError('wrong')",
+        2,
+        2,
+        "localhost:0: wrong (wrong_input.py:13)",
+    ),
     "Ctrl-C": ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, 130, "ended by SIGINT"),
     "an early end": ("sys.exit()", 0, 0, "the script has ended after 2 steps"),
 }
@@ -254,9 +260,12 @@ def test_the_end_of_a_script_is_recorded_as_it_was(start, tmp_path):
         events = runs[name].events()
         assert events[-1] == RunEnded(exit_code=code, reason=reason)
         crashes = [event for event in events if isinstance(event, Crashed)]
-        assert len(crashes) == (process_code == 1)
+        assert len(crashes) == (process_code > 0)
         assert all(reason.endswith(crash.error) for crash in crashes)
-        assert all(crash.error in crash.traceback for crash in crashes)
+        assert all(crash.error.partition(" (")[0] in crash.traceback for crash in crashes)
+        assert all(crash.user_error is (code == 2) for crash in crashes)
+        output = runs[name].output.read_text()
+        assert output.count("Traceback") == (process_code == 1 or name == "Ctrl-C")
         assert (runs[name].folder / "report.html").exists()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from hetero_hvd.core.redaction import encodable
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import UnreadableError, UserError
 from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_USER_ERROR, SIGNALLED
 from hetero_hvd.messages import Crashed, WorkerId
 from hetero_hvd.refusal import in_one_line
@@ -50,7 +50,8 @@ class ScriptEnd:
     def _crashed(self, lines: list[str], error: BaseException) -> None:
         lines = list(map(encodable, lines))
         is_input = isinstance(error, UserError)
-        said = in_one_line(error, error.__traceback__) if is_input else lines[-1].strip()
+        is_known = isinstance(error, UserError | UnreadableError)
+        said = in_one_line(error, error.__traceback__) if is_known else lines[-1].strip()
         code = EXIT_USER_ERROR if is_input else EXIT_FAILED
         self.ending = code, f"{self._worker}: {said}"
         self._tell(
