@@ -169,3 +169,47 @@ def test_data_that_cannot_be_opened_end_the_job_in_one_line(start_job, tmp_path,
     assert all("(data_folder.py:" in line for line in said)
     assert not any("Traceback" in line or "again" in line for line in job.output)
     assert "images" in job.summary()["reason"]
+
+
+READS_EARLY = """
+import os
+import torch
+import hetero_hvd
+from hetero_hvd.data import TextBlocks
+
+texts = TextBlocks(os.environ["DATA_URL"], 4, cache_bytes=0, attempts=1)
+model = torch.nn.Linear(4, 1)
+loader = torch.utils.data.DataLoader(texts, batch_size=8)
+trainer = hetero_hvd.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+for _ in trainer.epochs(2):
+    for x in trainer.batches():
+        trainer.step(lambda x: model(x.float()).mean(), x)
+"""
+
+
+@pytest.mark.parametrize("num_failing", [1, 2])
+def test_a_node_that_cannot_read_its_data_before_it_trains_is_refused(
+    start_job, tmp_path, num_failing
+):
+    """It is not started again, and the others train; where no node can, the job ends."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "x.txt").write_text("a text of some length, " * 8)
+    script = tmp_path / "train.py"
+    script.write_text(READS_EARLY)
+    with served(tmp_path) as proxies:
+        names = [
+            f"{name}, env: {json.dumps({'DATA_URL': f'{proxy.url}/texts'})}"
+            for name, proxy in zip(NAMES, proxies, strict=False)
+        ]
+        for proxy in proxies[-num_failing:]:
+            proxy.spoil("x.txt", "fail", 10**6)
+        job = start_job(names=names, command=(str(script),))
+        assert job.wait() == (0 if num_failing == 1 else 2), job.output
+        assert [10**6 - proxy.left("x.txt") for proxy in proxies[-num_failing:]] == [
+            1
+        ] * num_failing
+    words = r"beta:0 is refused \(.*x\.txt: reading has failed: .* \(train\.py:7\)"
+    assert any(re.search(words, line) for line in job.output) or num_failing == 2
+    assert not any("Traceback" in line for line in job.output)
+    if num_failing == 2:
+        assert "x.txt: reading has failed: " in job.summary()["reason"]
