@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -49,9 +50,11 @@ class RefusalHook:
         if not issubclass(kind, UserError | UnreadableError):
             self.previous(kind, error, trace)
             return
-        sys.stdout.flush()
-        sys.stderr.write(f"{in_one_line(error, trace)}\n")
-        sys.stderr.flush()
+        with suppress(AttributeError, OSError, ValueError):  # nobody may read it any more
+            sys.stdout.flush()
+        with suppress(AttributeError, OSError, ValueError):
+            sys.stderr.write(f"{in_one_line(error, trace)}\n")
+            sys.stderr.flush()
         if hasattr(sys, "ps1") or sys.flags.inspect:
             return  # somebody types at this interpreter
         is_input = issubclass(kind, UserError)

@@ -100,6 +100,20 @@ def test_the_exit_code_says_whose_fault_it_is(tmp_path, case, is_worker):
     assert (errors == "x (train.py:5)\n") is is_told
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_the_code_is_the_same_where_nobody_reads_what_is_said(tmp_path, closed):
+    """A hook that failed would have a traceback of its own."""
+    text = "import hetero_hvd\nprint('begins')\nraise hetero_hvd.UserError('wrong')\n"
+    (tmp_path / "train.py").write_text(text)
+    words = ["sh", "-c", f"{sys.executable} train.py {closed}"]
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == EXIT_USER_ERROR
+    assert "Traceback" not in done.stderr
+    assert ("wrong" in done.stderr) is ("2>&-" not in closed)
+
+
 def test_who_types_is_told_and_not_thrown_out():
     """At Python's prompt the next line is read."""
     done = subprocess.run(
