@@ -46,10 +46,19 @@ def main() -> int:
         sample = msgspec.structs.replace(sampler.take(), machine_id=_ID)
         folder.write(SAMPLE, event_to_json(sample))
         due_seconds = max(due_seconds + SECONDS, time.monotonic())
-        readable, _, _ = select.select([sys.stdin], [], [], due_seconds - time.monotonic())
-        if readable:
+        if is_ended_by(due_seconds):
             return 0
     return 0
+
+
+def is_ended_by(due_seconds: float) -> bool:
+    """Wait until a time, monotonic, or until the input ends; whether it has.
+
+    A sample that took longer than there is time between two is due already.
+    """
+    wait_seconds = max(0.0, due_seconds - time.monotonic())
+    readable, _, _ = select.select([sys.stdin], [], [], wait_seconds)
+    return bool(readable)
 
 
 _ID = machine_identity()

@@ -17,6 +17,7 @@ from hetero_hvd.messages import NodeEquipped, NodeSampled, event_to_json
 from hetero_hvd.probes.sampling.follower import SAMPLE, SampleFollower
 from hetero_hvd.probes.sampling.local_samples import follow_samples, read_sample
 from hetero_hvd.probes.sampling.node_sampler import NodeSampler
+from hetero_hvd.probes.sampling.sampler import is_ended_by
 from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE, SharedFolder
 from tests.fake_nvml.library import environment
 from tests.leftovers import wait_until
@@ -209,6 +210,22 @@ def test_a_sample_of_long_ago_is_not_handed_on(folder):
         time.sleep(0.8)
     os.close(lock)
     assert told == []
+
+
+@pytest.mark.parametrize("due", [-1e9, -1.0, -1e-9, 0.0, 0.05], ids=str)
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_sampler_whose_sample_took_too_long_takes_the_next_one_at_once(
+    monkeypatch, due, is_closed
+):
+    """It neither fails nor waits; the end of its input ends it all the same."""
+    receiver, sender = os.pipe()
+    with os.fdopen(receiver) as stdin, os.fdopen(sender, "wb") as other:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        if is_closed:
+            other.close()
+        began = time.monotonic()
+        assert is_ended_by(began + due) == is_closed
+        assert time.monotonic() - began < 5
 
 
 JUMPS = {
