@@ -77,7 +77,8 @@ def _look_up(pid: int, folder: Path) -> DeviceUser:
         with suppress(KeyError):
             user = pwd.getpwuid(number).pw_name
     with suppress(OSError):
-        command = _command((folder / "cmdline").read_bytes()) or (folder / "comm").read_text()
+        command = _command((folder / "cmdline").read_bytes())
+        command = command or (folder / "comm").read_text(errors="replace")
     with suppress(OSError):
         job = _job_of_control_group((folder / "cgroup").read_text(errors="replace"))
     with suppress(OSError), (folder / "environ").open("rb") as file:  # others' are not shown to us

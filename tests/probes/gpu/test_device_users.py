@@ -78,6 +78,23 @@ def test_a_process_is_known_by_owner_program_and_job(tmp_path, name):
     assert "secret" not in str(user)
 
 
+NAMES = {
+    "plain": (b"comm name\n", "comm name"),
+    "another encoding": ("größe".encode("latin-1"), "gr\ufffd\ufffde"),
+    "no text": (b"\xff\xfe\n", "\ufffd\ufffd"),
+    "nothing": (b"", ""),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_process_without_a_command_line_goes_by_its_name(tmp_path, name):
+    """Which may be any bytes: else one process would hide all GPUs."""
+    given, shown = NAMES[name]
+    write(tmp_path / "7", "", "", "")
+    (tmp_path / "7" / "comm").write_bytes(given)
+    assert DeviceUsers(tmp_path).who({7: None})[0].command == shown
+
+
 def test_who_is_gone_or_another_one_under_the_same_number(tmp_path):
     """Of a process that cannot be seen the number is told; a new one is looked up."""
     users = DeviceUsers(tmp_path)
