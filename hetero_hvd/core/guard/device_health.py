@@ -74,6 +74,7 @@ class _ReasonState:
         condition: By the newest sample that tells.
         episode: That is under way; None: there is none.
         num_episodes: So many so far.
+        num_drains: Those of them because of which workers should have gone.
         ill_seconds: Without a break.
         well_seconds: Without a break.
     """
@@ -81,7 +82,7 @@ class _ReasonState:
     def __init__(self) -> None:
         self.condition: Condition = "unknown"
         self.episode: DeviceEpisode | None = None
-        self.num_episodes = 0
+        self.num_episodes = self.num_drains = 0
         self.ill_seconds = self.well_seconds = 0.0
 
     def pass_time(self, seconds: float) -> None:
@@ -103,6 +104,7 @@ class _ReasonState:
         """An episode begins."""
         self.episode = episode
         self.num_episodes += 1
+        self.num_drains += episode.reply == "drain"
         self.well_seconds = 0.0
         return EpisodeChange(episode, has_begun=True)
 
@@ -264,12 +266,13 @@ class DeviceHealth:
     ) -> Iterator[EpisodeChange]:
         """An error begins an episode, one that is worse than the one under way a new one.
 
-        If it happens again after its episode has ended, that was no passing error.
+        If it happens again after its episode has ended, that was no passing error. What was worth
+        an alert only is not counted for that.
         """
         state = self._states[reason]
         state.well_seconds = 0.0
         now = state.episode
-        has_returned = now is None and state.num_episodes > 0
+        has_returned = now is None and state.num_drains > 0
         is_lasting = reply == "drain" and (is_lasting or has_returned)
         new = DeviceEpisode(reason=reason, reply=reply, words=words, is_lasting=is_lasting)
         if now is None or _severity(new) > _severity(now):

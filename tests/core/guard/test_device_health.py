@@ -168,6 +168,31 @@ def test_errors_of_memory():
     assert course.health.episodes[0].is_lasting, "the second time it stays away"
 
 
+ERRORS_IN_A_ROW = {
+    "the same again": ([94, 94], [False, True]),
+    "another one": ([63, 92], [False, True]),
+    "after one of a program": ([31, 94], [None, False]),
+    "after one that nobody knows": ([9999, 94], [False, False]),
+    "after two that nobody knows": ([9999, 9998, 94], [False, False, False]),
+    "one that nobody knows, between": ([94, 9999, 94], [False, False, True]),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS_IN_A_ROW)
+def test_who_was_drained_once_stays_away_the_second_time(case):
+    """By an error of the hardware; an alert was no such time."""
+    numbers, lasting = ERRORS_IN_A_ROW[case]
+    course, counts, found = Course(), {}, []
+    course.take(well())
+    for number in numbers:
+        counts = {**counts, number: counts.get(number, 0) + 1}
+        course.take(well(xids=counts))
+        found.append(next((e.is_lasting for e in course.health.episodes), None))
+        for _ in range(40):
+            course.take(well(xids=counts))
+    assert found == lasting
+
+
 def test_an_error_that_is_worse_is_an_episode_of_its_own():
     """A passing one during a lasting one is not; more of the same only takes longer."""
     course = Course()
