@@ -152,7 +152,7 @@ class DeviceHealth:
         self._limits = limits
         for reason, state in self._states.items():
             reply = limits.reply_to(reason)
-            if reply == "off":
+            if reply == "off" or (reason == "temperature" and not self._limit_celsius):
                 state.episode = None
             elif reply == "alert" and state.episode is not None:
                 state.episode.reply = reply

@@ -233,6 +233,18 @@ def test_limits_may_change_meanwhile(reply):
     assert episodes == {"drain": [("drain", True)], "alert": [("alert", False)], "off": []}[reply]
 
 
+@pytest.mark.parametrize("kind", ["GPU", "processors"])
+@pytest.mark.parametrize("limit", ["temperature", "cpu_temperature"])
+def test_a_limit_of_0_ends_what_its_temperature_has_begun(kind, limit):
+    """At once, also where nobody tells a temperature any more; the limit of others does not."""
+    course = Course(kind)
+    course.heats(99.0, 6)
+    assert len(course.health.episodes) == 1
+    course.health.follow(GuardLimits(**{"cpu_temperature": 95, limit: 0}))
+    is_own = (kind == "GPU") == (limit == "temperature")
+    assert len(course.health.episodes) == (not is_own)
+
+
 def test_who_is_said_to_be_well_begins_anew():
     """Nothing is left of an error that would last."""
     course = Course()
