@@ -66,8 +66,9 @@ COLUMNS = (
     *_WORDS,
     *(f"{name}_{kind}" for name in _FIGURES for kind in ("mean", "max")),
 )
-"""`at_unix_seconds` is that of the first sample, or the beginning of a merged one; `seconds` its
-length at most; counters are those at its end; words all that was so."""
+"""`at_unix_seconds` is that of the first sample, or the beginning of a merged one; `seconds` the
+time to the last sample, or to the end of a merged one; counters are those at its end; words all
+that was so."""
 
 SCHEMA = (
     f"CREATE TABLE IF NOT EXISTS samples ({', '.join(COLUMNS)}, PRIMARY KEY ({', '.join(_KEY)}))"
@@ -93,10 +94,11 @@ class SampleTable:
         self._connection = connection
         self._max_rows = max_rows
         (longest,) = connection.execute("SELECT MAX(seconds) FROM samples").fetchone()
-        self._interval_seconds: float = longest or INTERVAL_SECONDS
+        self._interval_seconds: float = max(longest or 0.0, INTERVAL_SECONDS)
         (self._num_rows,) = connection.execute("SELECT COUNT(*) FROM samples").fetchone()
         self._open: dict[str, dict[tuple[int, str], _SampleRow]] = {}
         self._begins: dict[str, tuple[float, float]] = {}
+        self._newest: dict[str, float] = {}
 
     def add(self, at_unix_seconds: float, sample: NodeSampled) -> None:
         """Take a sample in.
@@ -109,6 +111,7 @@ class SampleTable:
         if sample.node in self._begins and self._begins[sample.node][0] != interval:
             self._write(sample.node)
         self._begins.setdefault(sample.node, (interval, at_unix_seconds))
+        self._newest[sample.node] = at_unix_seconds
         rows = self._open.setdefault(sample.node, {})
         rows.setdefault((THE_NODE, ""), _SampleRow(_NODE_FIGURES)).add(
             sample,
@@ -137,8 +140,9 @@ class SampleTable:
 
     def _write(self, node: str) -> None:
         _, at_unix_seconds = self._begins.pop(node)
+        seconds = max(0.0, self._newest[node] - at_unix_seconds)
         rows = [
-            (at_unix_seconds, node, *device, self._interval_seconds, *row.values())
+            (at_unix_seconds, node, *device, seconds, *row.values())
             for device, row in self._open.pop(node).items()
         ]
         self._connection.executemany(_INSERT, rows)

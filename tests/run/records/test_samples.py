@@ -1,10 +1,14 @@
 """What nodes did, in a bounded number of rows."""
 
+import math
 import sqlite3
 from contextlib import closing
 
 import pytest
 
+from hetero_hvd.core.cost.energy import EnergyMeters
+from hetero_hvd.core.cost.meters import interval_samples
+from hetero_hvd.core.cost.presence import Stay
 from hetero_hvd.messages import DeviceSample, DeviceUser, NodeEquipped, NodeSampled
 from hetero_hvd.run.records.reader import read_record
 from hetero_hvd.run.records.samples import COLUMNS, SCHEMA, THE_NODE, SampleTable
@@ -51,6 +55,33 @@ def test_an_interval_is_a_row_for_the_node_and_each_gpu(tmp_path):
     assert (node["energy_joules"], gpu["use_ratio_mean"], node["load_max"]) == (None, None, None)
 
 
+@pytest.mark.parametrize("offset", [0.0, 3.0, 9.9])
+@pytest.mark.parametrize("num_seconds", [1, 7, 14, 29, 61])
+@pytest.mark.parametrize("meter", ["counter and power", "counter", "power"])
+def test_the_energy_of_a_run_is_that_of_its_meter_to_the_last_sample(
+    tmp_path, offset, num_seconds, meter
+):
+    """However long the last interval was, and whenever it began."""
+    recorder = Recorder(tmp_path)
+    for number in range(num_seconds + 1):
+        told = NodeSampled(
+            node="a",
+            package_power_watts=math.nan if meter == "counter" else 100.0,
+            package_energy_joules=math.nan if meter == "power" else 100.0 * number,
+        )
+        recorder.observe(1000.0 + offset + number, told)
+    recorder.close()
+    begin = 1000.0 + offset
+    stay = Stay(
+        node="a", from_seconds=begin, until_seconds=begin + num_seconds, price_per_hour=None
+    )
+    meters = EnergyMeters(interval_samples(read_record(tmp_path).samples))
+    (used,) = meters.used([stay])
+    unknown = 10 if meter == "counter" else 0  # what a counter showed when it began is not told
+    assert 100.0 * (num_seconds - unknown) <= used.joules <= 100.0 * num_seconds + 1e-6
+    assert used.joules == pytest.approx(100.0 * used.measured_seconds)
+
+
 @pytest.fixture
 def connection():
     """A catalogue in memory, in a transaction."""
@@ -88,11 +119,13 @@ def test_a_run_that_goes_on_keeps_its_intervals(connection):
     first.close()
     (before,) = connection.execute("SELECT MAX(seconds) FROM samples").fetchone()
     second = SampleTable(connection, max_rows=20)
-    second.add(5000.0, sample(0))
+    assert before > 20
+    begin = 100 * before
+    for part in range(10):
+        second.add(begin + before * part / 10, sample(0))
     second.close()
-    newest = "SELECT seconds FROM samples WHERE at_unix_seconds >= 4000"
-    assert {seconds for (seconds,) in connection.execute(newest)} <= {before, 2 * before}
-    assert before > 10
+    newest = "SELECT num_samples, seconds FROM samples WHERE at_unix_seconds >= ? AND device = 0"
+    assert connection.execute(newest, (begin,)).fetchall() == [(10, pytest.approx(0.9 * before))]
 
 
 def test_a_clock_that_is_set_back_loses_no_interval(connection):
