@@ -33,12 +33,16 @@ COLUMNS = (
 class Rollups:
     """Sums of the newest interval; the first exchange of a membership contains its start: left out.
 
+    Intervals are counted from the first exchange: whoever goes on in a folder, some seconds later
+    or by another clock, replaces no row of who has written there before.
+
     A phase that was not measured in one of the rows is NaN, that is NULL, for the whole interval:
     a part would be taken for the whole.
     """
 
     def __init__(self) -> None:
-        self._start_seconds = 0.0
+        self._first_seconds = math.nan
+        self._start_seconds = -math.inf
         self._rows: dict[WorkerId, dict[str, Any]] = {}
 
     def timed(self, at_unix_seconds: float, table: StepTable) -> Iterator[tuple[Any, ...]]:
@@ -50,7 +54,10 @@ class Rollups:
         """
         if table.is_first:
             return
-        start_seconds = at_unix_seconds - at_unix_seconds % INTERVAL_SECONDS
+        if math.isnan(self._first_seconds):
+            self._first_seconds = at_unix_seconds
+        number = (at_unix_seconds - self._first_seconds) // INTERVAL_SECONDS
+        start_seconds = self._first_seconds + number * INTERVAL_SECONDS
         start_seconds = max(start_seconds, self._start_seconds)  # a clock that was set back
         if start_seconds != self._start_seconds:
             self._start_seconds = start_seconds

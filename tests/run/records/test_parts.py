@@ -130,6 +130,18 @@ def parts(tmp_path):
     return tmp_path
 
 
+@pytest.mark.parametrize("pause", [0.0, 1.0, 7.0, 10.0, 3600.0, -0.5, -10.0, -3600.0], ids=str)
+def test_who_goes_on_in_a_folder_replaces_nothing_there(tmp_path, pause):
+    """However soon that is, and whatever its clock says: no step that was recorded is lost."""
+    steps = [(100.1 + step / 10, timed(1, step)) for step in range(120)]
+    write(tmp_path / "run", (100.0, STARTED), (100.0, met(1)), *steps)
+    at = 112.1 + pause
+    more = [(at + step / 10, timed(2, 120 + step)) for step in range(150)]
+    write(tmp_path / "run", (at, STARTED), (at, met(2, 120)), *more)
+    rows = read_record(tmp_path / "run").rollups
+    assert sum(row["num_steps"] for row in rows) == 119 + 149
+
+
 @pytest.mark.parametrize("name", ["run", "run.b"])
 def test_from_each_of_its_folders_the_whole_run_is_read(parts, name):
     """Steps, intervals and timings; another run with a similar name is none of its parts."""
