@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,12 @@ class Merging(NamedTuple):
 
 def _newest(events: Sequence[Any]) -> Any:  # noqa: ANN401 - of any kind
     return events[-1]
+
+
+def _use(events: Sequence[DeviceUsed]) -> DeviceUsed:
+    told = [event.utilization_ratio for event in events if math.isfinite(event.utilization_ratio)]
+    mean = math.fsum(told) / len(told) if told else math.nan
+    return msgspec.structs.replace(events[-1], utilization_ratio=mean)
 
 
 def _phases(events: Sequence[PhasesTimed]) -> PhasesTimed:
@@ -77,7 +84,7 @@ MERGED: dict[str, Merging] = {
         (PhasesTimed, lambda event: event.worker, _phases),
         (SourcesRead, lambda event: event.worker, _sources),
         (CollectivesTimed, lambda event: (event.rendezvous_id, event.num_workers), _collectives),
-        (DeviceUsed, lambda event: event.worker, _newest),
+        (DeviceUsed, lambda event: event.worker, _use),
         (ClockMeasured, lambda event: event.worker, _newest),
         (Judged, lambda _: None, _newest),
         (Decided, lambda event: event.action, _newest),

@@ -159,6 +159,9 @@ def test_recurring_events_become_fewer_and_sum_up_to_the_same(tmp_path):
     assert min(op.min_seconds for op in collectives) == 0.1 / 4
     crops = [e for e in found if isinstance(e, PhasesTimed) and e.worker == ALPHA]
     assert sum(e.counts["crop"] for e in crops) == 3 * number
+    uses = [e.utilization_ratio for e in found if isinstance(e, DeviceUsed)]
+    assert len(uses) == len(crops)
+    assert uses[0] == pytest.approx(sum(range(30)) / 30 / 1e5), "the mean of a minute"
     waits = [e.sources["/data"].wait_seconds for e in found if isinstance(e, SourcesRead)]
     assert len(waits) == len(crops)
     assert sum(waits) == 0.25 * number
