@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from itertools import chain, takewhile
@@ -30,6 +31,7 @@ MAX_SEGMENTS = 4
 
 Timing = WorkersJoined | StepsTimed
 _TIME = b'{"at_unix_seconds":'
+_CLOSED = re.compile(r"timings-\d{6,}\.jsonl")
 
 
 class TimingLog:
@@ -129,7 +131,8 @@ def size_bytes(run: Path) -> int:
 
 
 def _closed(folder: Path) -> list[Path]:
-    return sorted(folder.glob("timings-*.jsonl"))
+    """What has another name is somebody else's, such as a copy that a user has made."""
+    return sorted(path for path in folder.glob("timings-*.jsonl") if _CLOSED.fullmatch(path.name))
 
 
 def _line(at_unix_seconds: float, event: Timing) -> bytes:

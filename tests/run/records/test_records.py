@@ -37,7 +37,7 @@ from hetero_hvd.messages import (
     WorkersJoined,
 )
 from hetero_hvd.run.records.reader import read_record
-from hetero_hvd.run.records.timings import TimingLog, read_timings
+from hetero_hvd.run.records.timings import MAX_SEGMENTS, TimingLog, read_timings
 from hetero_hvd.run.records.writer import FILE, MAX_WAITING, Recorder
 from hetero_hvd.run.reports.facts import facts_of
 
@@ -149,6 +149,24 @@ def test_a_killed_writer_loses_nothing_that_it_called_safe(tmp_path):
         assert timings == list(range(timings[0], timings[-1] + 1))
         assert timings[-1] >= int(lines[-1])
     assert num_killed == NUM_KILLS
+
+
+OTHERS = ["timings-backup.jsonl", "timings-.jsonl", "timings-1.jsonl", "timings-000001 (1).jsonl"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_of_somebody_else_is_no_segment(tmp_path, name):
+    """Such as a copy that was made there: it is neither read, nor counted, nor removed."""
+    (tmp_path / name).write_text("of somebody else\n")
+    log = TimingLog(tmp_path, segment_bytes=1000)
+    log.write(0.0, JOINED)
+    for step in range(30):
+        log.write(float(step), timed(step, timing(8), timing(4)))
+    log.close()
+    found = [event.step for _, event in read_timings(tmp_path) if isinstance(event, StepsTimed)]
+    assert found == list(range(found[0], 30))
+    assert len(list(tmp_path.glob("timings*.jsonl"))) == MAX_SEGMENTS + 1
+    assert (tmp_path / name).read_text() == "of somebody else\n"
 
 
 def test_what_the_disk_cannot_take_is_counted(tmp_path):
