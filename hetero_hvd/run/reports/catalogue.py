@@ -117,23 +117,24 @@ def choose(runs: Sequence[RecordedRun], *, where: str, sort: str) -> list[Record
         facts = [run.facts for run in runs]
         tags = [dict(found.tags) if found else {} for found in facts]
         metrics = [dict(found.metrics) if found else {} for found in facts]
+        key = _key([*(name for row in tags for name in row), *(n for row in metrics for n in row)])
         names = {
-            "run": _fill(connection, "run", [run.row for run in runs], COLUMNS),
-            "tag": _fill(connection, "tag", tags),
-            "metric": _fill(connection, "metric", metrics),
+            "run": _fill(connection, "run", key, [run.row for run in runs], COLUMNS),
+            "tag": _fill(connection, "tag", key, tags),
+            "metric": _fill(connection, "metric", key, metrics),
         }
         order = f" ORDER BY {sort}" if sort else ""
         question = (
-            "SELECT run.rowid FROM run JOIN tag ON tag.rowid = run.rowid "  # noqa: S608 - see below
-            f"JOIN metric ON metric.rowid = run.rowid WHERE ({where or 'TRUE'}){order}"
+            f"SELECT run.{key} FROM run JOIN tag USING ({key}) "  # noqa: S608 - see below
+            f"JOIN metric USING ({key}) WHERE ({where or 'TRUE'}){order}"
         )
         # Whatever the question is: it reads these tables, for so long, and nothing else.
         connection.set_authorizer(_may_read)
         deadline = time.monotonic() + MAX_QUESTION_SECONDS
         connection.set_progress_handler(lambda: time.monotonic() > deadline, STEPS_PER_LOOK)
         try:
-            return [runs[number - 1] for (number,) in connection.execute(question)]
-        except (sqlite3.Error, sqlite3.Warning) as error:
+            return [runs[_checked(number, runs)] for (number,) in connection.execute(question)]
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:  # ValueError: no text
             columns = [*names["run"], *(f"tag.{name}" for name in names["tag"])]
             columns += [f"metric.{name}" for name in names["metric"]]
             raise UserError(
@@ -142,25 +143,51 @@ def choose(runs: Sequence[RecordedRun], *, where: str, sort: str) -> list[Record
             ) from error
 
 
+def _key(names: Iterable[str]) -> str:
+    """A column that none of these names is, quoted: `rowid` may be a tag."""
+    return f'"{"#" * (1 + max(map(len, names), default=0))}"'
+
+
+def _checked(number: object, runs: Sequence[RecordedRun]) -> int:
+    """Index of a run; a question may select anything else.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(number, int) or not 0 <= number < len(runs):
+        raise ValueError("this selects what is no run")
+    return number
+
+
 def _fill(
     connection: sqlite3.Connection,
     table: str,
+    key: str,
     rows: Sequence[Mapping[str, Any]],
     columns: Iterable[str] = (),
 ) -> list[str]:
-    """Make a table; gives the names of its columns. Text that is a number counts as one."""
-    names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
-    quoted = [f'"{name.replace(chr(34), chr(34) * 2)}"' for name in names]
-    declared = (
-        ", ".join(f"{name} NUMERIC" for name in quoted) or '"nothing"'
-    )  # a word of SQLite's language, quoted
+    """Make a table; gives the names of its columns. Text that is a number counts as one.
+
+    To SQLite names that differ in their capitals alone are one: they have a column together.
+    """
+    found: dict[str, str] = {}
+    for name in (*columns, *(name for row in rows for name in row)):
+        found.setdefault(_folded(name), name)
+    quoted = [f'"{name.replace(chr(34), chr(34) * 2)}"' for name in found.values()]
+    declared = ", ".join([key, *(f"{name} NUMERIC" for name in quoted)])
     connection.execute(f"CREATE TABLE {table} ({declared})")
-    marks = ", ".join("?" * len(names)) or "NULL"
+    marks = ", ".join("?" * (1 + len(found)))
+    values = ({_folded(name): value for name, value in row.items()} for row in rows)
     connection.executemany(
         f"INSERT INTO {table} VALUES ({marks})",  # noqa: S608 - a name of ours, and marks
-        (tuple(row.get(name) for name in names) for row in rows),
+        ((number, *map(row.get, found)) for number, row in enumerate(values)),
     )
-    return names
+    return list(found.values())
+
+
+def _folded(name: str) -> str:
+    """As SQLite compares names: it knows the capitals of ASCII."""
+    return "".join(letter.lower() if letter.isascii() else letter for letter in name)
 
 
 def _may_read(action: int, *about: str | None) -> int:

@@ -86,6 +86,31 @@ def test_runs_are_put_in_an_order(folder):
     assert "".join(run.folder.name for run in found) == "cba"
 
 
+ODD_NAMES = {
+    "capitals": ([{"LR": "1"}, {"lr": "2"}, {"Lr": "3"}], "tag.lr > 1", "bc"),
+    "capitals of one run": ([{"LR": "1", "lr": "2"}, {"lr": "2"}], "tag.LR = 2", "ab"),
+    "capitals beyond ASCII": ([{"Ü": "1"}, {"ü": "2"}], '"ü" = 2', "b"),
+    "rowid": ([{"rowid": "7"}, {"rowid": "8"}], "tag.rowid > 7", "b"),
+    "its other names": ([{"oid": "7", "_rowid_": "1"}, {}], "folder > ''", "ab"),
+    "one of SQLite's words": ([{"select": "1"}, {"order": "2"}], '"select" = 1', "a"),
+    "only marks": ([{"#": "1"}, {"##": "2"}], '"##" = 2', "b"),
+    "a name of ours": ([{"steps": "1"}, {"folder": "2"}], "tag.steps = 1", "a"),
+    "none": ([{}, {}], "folder = 'b'", "b"),
+}
+
+
+@pytest.mark.parametrize("case", ODD_NAMES)
+def test_a_tag_may_have_any_name(tmp_path, case):
+    """Whatever it means to SQLite, and in whichever capitals it is written."""
+    tags, where, chosen = ODD_NAMES[case]
+    for name, own in zip("abc", tags, strict=False):
+        (tmp_path / name).mkdir()
+        start = RunStarted(run_id=name, command=(), nodes=(), settings={}, tags=own)
+        write(tmp_path / name, start, Evaluated(epoch=0, step=1, metrics={"RowID": 0.5}))
+    found = choose(recorded_runs(tmp_path), where=where, sort="")
+    assert "".join(run.folder.name for run in found) == chosen
+
+
 @pytest.mark.parametrize(
     "where",
     [
@@ -93,6 +118,11 @@ def test_runs_are_put_in_an_order(folder):
         "accuracy >",
         "1); DELETE FROM run; --",
         "(SELECT load_extension('x'))",
+        "1) UNION SELECT (99",
+        "1) UNION SELECT (-1",
+        "1) UNION SELECT (NULL",
+        "1) UNION SELECT ('x'",
+        "name = '\udcff'",
         "(SELECT count(*) FROM pragma_database_list) > 0",
         "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n)",
     ],
