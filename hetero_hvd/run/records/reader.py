@@ -175,7 +175,8 @@ def _event(row: dict[str, Any]) -> tuple[float, Event]:
 
 
 def _rollups(connection: sqlite3.Connection, since: float) -> Iterator[dict[str, Any]]:
-    rollups = Figures("rollups", COLUMNS, key=("worker",), texts=("worker",))
+    told = ("last_step", "num_steps", "samples")
+    rollups = Figures("rollups", COLUMNS, key=("worker",), texts=("worker",), told=told)
     return _figures(connection, rollups, since)
 
 
@@ -186,7 +187,7 @@ def _samples(
         return  # it is of an earlier version
     _check_plain(connection, "samples")
     key = ("node", "device", "uuid")
-    figures = Figures("samples", columns, key=key, texts=samples.TEXTS)
+    figures = Figures("samples", columns, key=key, texts=samples.TEXTS, told=("seconds",))
     yield from _figures(connection, figures, since)
 
 
@@ -197,13 +198,15 @@ class Figures(NamedTuple):
         table: Its name.
         columns: Those that are read; a run of an earlier version has fewer.
         key: Columns of its key, beside the time.
-        texts: Columns with a text, or None; all others have a number, or None.
+        texts: Columns with a text; all others have a number.
+        told: Columns that are never None, beside the time and the key.
     """
 
     table: str
     columns: Sequence[str]
     key: Sequence[str]
     texts: Collection[str]
+    told: Collection[str]
 
 
 def _figures(
@@ -217,7 +220,11 @@ def _figures(
     there = {row["name"] for row in _rows(connection, f"PRAGMA table_info({figures.table})")}
     names, texts = figures.columns, figures.texts
     asked = ", ".join(name if name in there else f"NULL AS {name}" for name in names)
-    kinds = [(str, NoneType) if name in texts else (float, int, NoneType) for name in names]
+    always = {"at_unix_seconds", *figures.key, *figures.told}
+    kinds = [
+        ((str,) if name in texts else (float, int)) + (() if name in always else (NoneType,))
+        for name in names
+    ]
     order = ", ".join(["at_unix_seconds", *figures.key])
     query = f"SELECT {asked} FROM {figures.table} WHERE at_unix_seconds >= ? ORDER BY {order}"  # noqa: S608 - no data
     for row in _rows(connection, query, since):

@@ -57,13 +57,13 @@ class RecordedRun(NamedTuple):
         if self.facts is None:
             return {"folder": self.folder.name, "state": self.problem}
         facts = self.facts
-        started = datetime.fromtimestamp(facts.started_at, UTC) if facts.started_at > 0 else None
+        started = _started(facts.started_at)
         speed = facts.samples_per_second
         return {
             "folder": self.folder.name,
             "name": facts.name or None,
             "state": facts.state,
-            "started": started and f"{started:%Y-%m-%d %H:%M:%S}",
+            "started": started,
             "steps": facts.steps,
             "samples_per_second": None if math.isnan(speed) else speed,
         } | self._spent()
@@ -82,6 +82,14 @@ class RecordedRun(NamedTuple):
             found |= {"tags": self.facts.tags, "metrics": self.facts.metrics}
             found["verdict"] = [str(finding) for finding in self.facts.findings]
         return found
+
+
+def _started(at_unix_seconds: float) -> str | None:
+    """A time as text; None where it is none."""
+    try:
+        return f"{datetime.fromtimestamp(at_unix_seconds, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def recorded_runs(folder: Path) -> list[RecordedRun]:

@@ -80,12 +80,40 @@ HOSTILE = {
     "a rollup is text": changed_by(
         "INSERT INTO rollups (at_unix_seconds, worker, samples) VALUES (1.0, 'a:0', 'many')"
     ),
+    "a rollup is null": changed_by(
+        "INSERT INTO rollups (at_unix_seconds, worker) VALUES (1.0, 'a:0')"
+    ),
+    "a rollup is nobody's": changed_by(
+        "INSERT INTO rollups (at_unix_seconds, last_step, num_steps, samples) VALUES (1.0, 1, 1, 1)"
+    ),
+    "a sample has no length": changed_by(
+        "INSERT INTO samples (at_unix_seconds, node, device, uuid, power_watts_mean) "
+        "VALUES (1.0, 'a', -1, '', 3.0)"
+    ),
     "an event is deep": deep_json,
     "the record is a pipe": pipe(FILE),
     "the record is endless": endless_file(FILE),
     "timings are a pipe": pipe("timings.jsonl"),
     "timings are endless": endless_file("timings.jsonl"),
 }
+HARMLESS = {
+    "a time is far off": changed_by("UPDATE events SET at_unix_seconds = 1e300"),
+    "a time is endless": changed_by("UPDATE events SET at_unix_seconds = 9e999"),
+    "a time is long ago": changed_by("UPDATE events SET at_unix_seconds = -1e300"),
+    "a rollup is of no time": changed_by(
+        "INSERT INTO rollups (worker, last_step, num_steps, samples) VALUES ('a:0', 1, 1, 1)"
+    ),
+    "a rollup has no step": changed_by(
+        "INSERT INTO rollups (at_unix_seconds, worker, last_step, num_steps, samples) "
+        "VALUES (1.0, 'a:0', 1, 0, 1)"
+    ),
+    "a value was never logged": changed_by(
+        "INSERT INTO logged (at_unix_seconds, name, step, count, told_step, epoch) "
+        "VALUES (9e999, 'x', 1, 0, 1, 0)"
+    ),
+}
+"""Strange, and yet what a record may hold."""
+
 READERS = {
     "report": ("report", "RUN"),
     "html": ("report", "RUN", "--html", "PAGE"),
@@ -93,9 +121,11 @@ READERS = {
     "openmetrics": ("export", "RUN", "--to", "OUT"),
     "compare": ("compare", "RUN", "GOOD"),
     "runs": ("runs", "RUNS"),
+    "runs as JSON": ("runs", "RUNS", "--json"),
+    "cost": ("cost", "RUN"),
     "top": ("top", "RUN", "--once"),
 }
-READS_THE_RECORD_ALONE = {"report", "csv", "openmetrics", "runs"}
+READS_THE_RECORD_ALONE = {"report", "csv", "openmetrics", "cost"}
 READS_TIMINGS_ALONE_IF_THERE_IS_NO_RECORD = {"top"}
 
 
@@ -121,10 +151,10 @@ def test_every_reader_ends_with_one_line(runs, capsys, kind, name):
     places["OUT"] = f"openmetrics:{runs / 'out'}"
     code = main([str(places.get(word, word)) for word in READERS[name]])
     printed = capsys.readouterr()
-    if name == "runs":
+    if name.startswith("runs"):
         assert "good" in printed.out
     if (
-        name == "runs"
+        name.startswith("runs")
         or (kind.startswith("timings") and name in READS_THE_RECORD_ALONE)
         or (kind.startswith("the record") and name in READS_TIMINGS_ALONE_IF_THERE_IS_NO_RECORD)
     ):
@@ -133,6 +163,17 @@ def test_every_reader_ends_with_one_line(runs, capsys, kind, name):
         assert code == 2
         assert str(runs / "bad") in printed.err
         assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_every_reader_takes_what_is_strange(runs, capsys, kind, name):
+    """Whatever it makes of it."""
+    HARMLESS[kind](runs / "bad")
+    places = {"RUN": runs / "bad", "GOOD": runs / "good", "RUNS": runs, "PAGE": runs / "page"}
+    places["OUT"] = f"openmetrics:{runs / 'out'}"
+    assert main([str(places.get(word, word)) for word in READERS[name]]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_row_has_its_time(runs, monkeypatch):
