@@ -88,7 +88,7 @@ def read_record(
     if not path.is_file():
         raise JobError(f"{folder}: no run is recorded there ({FILE} is missing)")
     try:
-        with closing(sqlite3.connect(path)) as connection:
+        with closing(_opened(path)) as connection:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
             connection.execute("PRAGMA query_only=ON")
             connection.execute("PRAGMA trusted_schema=OFF")
@@ -123,7 +123,7 @@ def run_id_of(folder: Path) -> str:
     if not path.is_file():
         return ""
     try:
-        with closing(sqlite3.connect(path)) as connection:
+        with closing(_opened(path)) as connection:
             connection.execute("PRAGMA query_only=ON")
             connection.execute("PRAGMA trusted_schema=OFF")
             _check_plain(connection, "events")
@@ -132,6 +132,24 @@ def run_id_of(folder: Path) -> str:
     except (sqlite3.Error, msgspec.DecodeError, ValueError, TypeError, RecursionError):
         return ""
     return next((event.run_id for event in told if isinstance(event, RunStarted)), "")
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """A connection; also to a whole file where nobody can write, such as an archive.
+
+    Raises:
+        sqlite3.Error: It cannot be opened, or is no database.
+    """
+    connection = sqlite3.connect(path)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.Error as error:
+        connection.close()
+        is_whole = not path.with_name(f"{path.name}-wal").exists()
+        if error.sqlite_errorcode != sqlite3.SQLITE_CANTOPEN or not is_whole:
+            raise
+        return sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)
+    return connection
 
 
 def _logged(connection: sqlite3.Connection, since: int) -> Iterator[dict[str, Any]]:
