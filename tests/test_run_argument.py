@@ -14,15 +14,20 @@ from hetero_hvd.run.records.writer import Recorder
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Two recorded runs in runs/, the first one the newest; one elsewhere."""
+    """Two recorded runs in runs/, the first one the newest, though not its file; one elsewhere."""
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("elsewhere", "runs/b", "runs/a")):
         (tmp_path / name).mkdir(parents=True)
         recorder = Recorder(tmp_path / name)
-        recorder.observe(1.0, RunStarted(run_id=name, command=("x",), nodes=(), settings={}))
+        recorder.observe(
+            float(number), RunStarted(run_id=name, command=("x",), nodes=(), settings={})
+        )
         recorder.close()
-        os.utime(tmp_path / name / "run.sqlite", (number, number))
+    os.utime(tmp_path / "runs" / "b" / "run.sqlite")
+    os.utime(tmp_path / "runs" / "a" / "run.sqlite", (1, 1))
     (tmp_path / "runs" / "no run").mkdir()
+    (tmp_path / "runs" / "no record").mkdir()
+    (tmp_path / "runs" / "no record" / "run.sqlite").write_bytes(b"nothing of the kind")
 
 
 @pytest.mark.usefixtures("runs")
@@ -57,6 +62,14 @@ def test_top_shows_the_latest_whatever_was_looked_at(capsys):
     os.utime("runs/b")
     assert main(["top", "--once"]) == 0
     assert capsys.readouterr().out.startswith("runs/a  ended")
+
+
+@pytest.mark.parametrize("command", ["report", "top", "cost", "export"])
+def test_what_no_folder_can_be_called_is_one_line(capsys, command):
+    """Such as a name that is too long."""
+    more = ["--once"] if command == "top" else []
+    assert main([command, "a" * 300, *more]) == 2
+    assert "File name too long; name the output folder" in capsys.readouterr().err
 
 
 def test_there_may_be_no_run_at_all(tmp_path, monkeypatch, capsys):

@@ -24,6 +24,9 @@ from hetero_hvd.run.records.writer import FILE
 MAX_ROW_SECONDS = 10.0
 """For the next row of a file that SQLite reads; a plain table gives thousands in that time."""
 
+_NEWEST_START = """SELECT at_unix_seconds, body FROM events
+  WHERE kind = 'RunStarted' ORDER BY id DESC LIMIT 1"""
+
 STEPS_PER_LOOK = 100_000
 MAX_VALUE_BYTES = 256 * 2**20
 
@@ -119,19 +122,24 @@ def read_record(
 
 def run_id_of(folder: Path) -> str:
     """Id of the newest run that is recorded in a folder; empty where there is none."""
+    newest = newest_start(folder)
+    return "" if newest is None else newest[1].run_id
+
+
+def newest_start(folder: Path) -> tuple[float, RunStarted] | None:
+    """The newest run that is recorded in a folder, and when it began, seconds since 1970."""
     path = folder / FILE
     if not path.is_file():
-        return ""
+        return None
     try:
         with closing(_opened(path)) as connection:
             connection.execute("PRAGMA query_only=ON")
             connection.execute("PRAGMA trusted_schema=OFF")
             _check_plain(connection, "events")
-            asked = "SELECT body FROM events WHERE kind = 'RunStarted' ORDER BY id DESC LIMIT 1"
-            told = [event_from_json(row["body"]) for row in _rows(connection, asked)]
-    except (sqlite3.Error, msgspec.DecodeError, ValueError, TypeError, RecursionError):
-        return ""
-    return next((event.run_id for event in told if isinstance(event, RunStarted)), "")
+            told = [_event(row) for row in _rows(connection, _NEWEST_START)]
+    except (sqlite3.Error, msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return next(((at, event) for at, event in told if isinstance(event, RunStarted)), None)
 
 
 def _opened(path: Path) -> sqlite3.Connection:
