@@ -7,7 +7,8 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.cli.watch.run_argument import run_of
-from hetero_hvd.messages import RunStarted
+from hetero_hvd.messages import RunEnded, RunStarted
+from hetero_hvd.run.records.run_folder import run_folder
 from hetero_hvd.run.records.timings import TimingLog
 from hetero_hvd.run.records.writer import Recorder
 
@@ -61,7 +62,7 @@ def test_top_shows_the_latest_whatever_was_looked_at(capsys):
         (Path("runs") / run / "timings.jsonl").touch()
     os.utime("runs/b")
     assert main(["top", "--once"]) == 0
-    assert capsys.readouterr().out.startswith("runs/a  ended")
+    assert capsys.readouterr().out.startswith("runs/a  no end recorded")
 
 
 @pytest.mark.parametrize("command", ["report", "top", "cost", "export"])
@@ -70,6 +71,32 @@ def test_what_no_folder_can_be_called_is_one_line(capsys, command):
     more = ["--once"] if command == "top" else []
     assert main([command, "a" * 300, *more]) == 2
     assert "File name too long; name the output folder" in capsys.readouterr().err
+
+
+STATES = {
+    "runs": ((), True, "starting"),
+    "was killed": ((), False, "no end recorded"),
+    "has ended": ((RunEnded(exit_code=0, reason="done"),), False, "ended"),
+    "has ended, and is gone on with": ((RunEnded(exit_code=0, reason="done"),), True, "ended"),
+}
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_top_tells_whether_a_run_without_a_page_goes_on(tmp_path, capsys, case):
+    """It looks again and again at one that does."""
+    events, is_held, state = STATES[case]
+    with run_folder(str(tmp_path / "x"), None) as folder:
+        recorder = Recorder(folder.path)
+        started = RunStarted(run_id=folder.run_id, command=(), nodes=(), settings={})
+        for event in (started, *events):
+            recorder.observe(1.0, event)
+        recorder.close()
+        TimingLog(folder.path).close()
+        if is_held:
+            assert main(["top", "--once", str(folder.path)]) == 0
+    if not is_held:
+        assert main(["top", str(folder.path)]) == 0
+    assert capsys.readouterr().out.startswith(f"{folder.run_id}  {state}  ")
 
 
 def test_there_may_be_no_run_at_all(tmp_path, monkeypatch, capsys):

@@ -34,7 +34,8 @@ def act(arguments: argparse.Namespace) -> int:
     """Show the run until it ends or the user leaves."""
     if not 0.1 <= arguments.interval <= 3600:  # noqa: PLR2004 - NaN is refused as well
         raise JobError(f"--interval: found {arguments.interval:g}, must be from 0.1 to 3600")
-    from hetero_hvd.run.web.source import source_of  # noqa: PLC0415 - only this command needs it
+    from hetero_hvd.run.reports.facts import NO_END  # noqa: PLC0415 - only this command needs these
+    from hetero_hvd.run.web.source import source_of  # noqa: PLC0415
 
     run = arguments.run
     if "://" not in run:
@@ -48,6 +49,6 @@ def act(arguments: argparse.Namespace) -> int:
     while True:
         state = source()
         print("\n".join(table_of(state)), flush=True)
-        if arguments.once or state.state == "ended":
+        if arguments.once or state.state in ("ended", NO_END):
             return 0
         time.sleep(arguments.interval)

@@ -104,7 +104,7 @@ class LiveState(msgspec.Struct, kw_only=True):
 
     Attributes:
         run_id: See `RunStarted`.
-        state: `starting`, `training` or `ended`.
+        state: `starting`, `training` or `ended`; of a record also `no end recorded`.
         step: Last step heard of; -1 before the first.
         epoch: Of that step.
         loss: Of that step.

@@ -112,6 +112,23 @@ def _hold_part(path: Path, run_id: str, held: ExitStack) -> None:
     _prepare(path, goes_on=run_id_of(path) == run_id)
 
 
+def is_held(path: Path) -> bool:
+    """Whether a run is under way in a folder, as far as this machine knows."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class _TakenError(JobError):
     """A folder that another run has, or another process."""
 

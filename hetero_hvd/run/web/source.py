@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import urllib.error
 import urllib.request
@@ -19,9 +18,11 @@ from hetero_hvd.core.diagnosis.judge import Diagnoser
 from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.live import LiveState, LiveView
 from hetero_hvd.errors import JobError
-from hetero_hvd.run.records.parts import history
+from hetero_hvd.run.records.parts import history, parts_of
 from hetero_hvd.run.records.run_files import regular
+from hetero_hvd.run.records.run_folder import is_held
 from hetero_hvd.run.records.timings import FILE
+from hetero_hvd.run.reports.facts import NO_END
 from hetero_hvd.run.web.server import NAME
 from hetero_hvd.security.token import read_token
 
@@ -47,22 +48,40 @@ def source_of(run: str, *, token_file: str | None, ca: str | None) -> Source:
     if run.startswith(("http://", "https://")):
         return _driver(run, token_file, ca)
     folder = Path(run)
-    try:
-        with open(folder / NAME, "rb", opener=regular) as file:
-            facts = json.loads(file.read())
-        live = _driver(facts["url"], token_file or facts["token_file"], ca)
-        live()
-    except FileNotFoundError:
+    announced = _announced(folder)
+    if announced is None:
         return lambda: recorded(folder)
-    except (JobError, ValueError):
+    try:
+        live = _driver(announced.url, token_file or announced.token_file, ca)
+        live()
+    except (JobError, ValueError) as error:  # ValueError: that is no URL
         if (folder / FILE).is_file():  # the driver was killed and left its address behind
             return lambda: recorded(folder)
-        raise
+        raise JobError(f"{folder / NAME}: {error}") from error
     return live
 
 
+class _Announced(msgspec.Struct):
+    """What a driver has written into its folder."""
+
+    url: str
+    token_file: str | None = None
+
+
+def _announced(folder: Path) -> _Announced | None:
+    """Where the page of a run is; None: it has none, or what is there tells none."""
+    try:
+        with open(folder / NAME, "rb", opener=regular) as file:
+            return msgspec.json.decode(file.read(), type=_Announced)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
 def recorded(folder: Path) -> LiveState:
-    """The last state of a run that has ended, from its records.
+    """The last state of a run, from its records.
+
+    Where no end is recorded it goes on, as long as somebody holds one of its folders on this
+    machine.
 
     Raises:
         JobError: There are no records.
@@ -73,7 +92,9 @@ def recorded(folder: Path) -> LiveState:
         diagnoser.observe(event)
         view.observe(at_seconds, event)
     state = view.state()
-    state.run_id, state.state = state.run_id or folder.absolute().name, "ended"
+    state.run_id = state.run_id or folder.absolute().name
+    if state.state != "ended" and not any(map(is_held, parts_of(folder))):
+        state.state = NO_END
     return state
 
 

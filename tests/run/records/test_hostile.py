@@ -176,6 +176,28 @@ def test_every_reader_takes_what_is_strange(runs, capsys, kind, name):
     assert capsys.readouterr().err == ""
 
 
+ANNOUNCED = [
+    b"",
+    b"{}",
+    b"[]",
+    b"\xff",
+    b'{"url": 7}',
+    b'{"url": "x"}',
+    b'{"url": "http://\\u0000"}',
+]
+
+
+@pytest.mark.parametrize("content", ANNOUNCED, ids=repr)
+def test_what_tells_no_address_is_no_page(runs, capsys, content):
+    """Then the record is shown."""
+    (runs / "bad" / "live.json").write_bytes(content)
+    assert main(["top", str(runs / "bad"), "--once"]) == 0
+    assert capsys.readouterr().out.startswith("bad  no end recorded")
+    (runs / "bad" / "timings.jsonl").unlink()
+    assert main(["top", str(runs / "bad"), "--once"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_a_row_has_its_time(runs, monkeypatch):
     """Whatever makes SQLite compute without giving a row is ended."""
     HOSTILE["events is a view"](runs / "bad")
