@@ -10,6 +10,7 @@ Exit codes: 0 done, 1 it did not work, 2 the input is wrong (one line per proble
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -72,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     _open_closed_streams()
+    _take_any_text()
     try:
         arguments = _parse(sys.argv[1:] if argv is None else argv)
         return int(arguments.act(arguments))
@@ -100,6 +102,13 @@ def _open_closed_streams() -> None:
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open("w" if number else "r")  # noqa: SIM115 - for good
             setattr(sys, name, stream)
+
+
+def _take_any_text() -> None:
+    """Print in escapes what the locale has no letters for, such as the name of a run."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

@@ -145,9 +145,9 @@ def _read(path: Path) -> dict[tuple[int, bool], Fingerprint]:
     """By step; what a run wrote twice, because a fault came between, must be the same."""
     file = path / FILE if path.is_dir() else path
     try:
-        lines = file.read_text().splitlines()
+        lines = file.read_bytes().splitlines()
         if (before := older(file)).is_file():
-            lines = before.read_text().splitlines() + lines
+            lines = before.read_bytes().splitlines() + lines
     except OSError as error:
         raise JobError(
             f"{file}: {error.strerror}; fingerprints are kept by hetero-hvd run --reproducible"

@@ -34,7 +34,7 @@ def write_page(series: Series, path: Path) -> None:
         JobError: The file cannot be written.
     """
     try:
-        path.write_text(page_of(series))
+        path.write_text(page_of(series), encoding="utf-8")
     except OSError as error:
         raise JobError(f"{path}: {error.strerror}") from error
 
@@ -42,10 +42,10 @@ def write_page(series: Series, path: Path) -> None:
 def page_of(series: Series) -> str:
     """The page. All text of the run reaches it as data, never as markup."""
     data = msgspec.json.encode(series).decode().replace("<", "\\u003c")  # ends no script element
-    page = (PAGE / "report.html").read_text()
+    page = (PAGE / "report.html").read_text(encoding="utf-8")
     for mark, content in (
-        ("/*STYLE*/", (PAGE / "report.css").read_text()),
-        ("/*SCRIPT*/", (PAGE / "report.js").read_text()),
+        ("/*STYLE*/", (PAGE / "report.css").read_text(encoding="utf-8")),
+        ("/*SCRIPT*/", (PAGE / "report.js").read_text(encoding="utf-8")),
         ("/*DATA*/", data),
     ):
         page = page.replace(mark, content)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -81,6 +84,33 @@ def test_the_page_is_whole_and_holds_no_markup_of_the_run(run, tmp_path):
     assert EVIL not in page
     assert re.findall(r"(?:src|href)=|@import|https?://(?!www\.w3\.org/2000/svg)", page) == []
     assert main(["report", str(run), "--html", str(tmp_path / "no" / "page.html")]) == 2
+
+
+LOCALES = [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"LC_ALL": "C.UTF-8"}]
+
+
+@pytest.mark.parametrize("locale", LOCALES, ids=["ASCII", "UTF-8"])
+@pytest.mark.parametrize("more", [(), ("--json",), ("--html", "page.html")], ids=str)
+def test_what_a_run_is_called_is_told_in_every_locale(tmp_path, locale, more):
+    """What its letters do not suffice for is told in escapes; a page is always UTF-8."""
+    run = tmp_path / "run"
+    run.mkdir()
+    TimingLog(run).close()
+    tags = {"größe": "大"}
+    write(run, RunStarted(run_id="größe-0", command=(), nodes=(), settings={}, tags=tags))
+    done = subprocess.run(
+        [sys.executable, "-m", "hetero_hvd", "report", str(run), *more],
+        env={**os.environ, **locale},
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    if "--html" in more:
+        assert "größe" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    else:
+        assert (b"\\xf6" in done.stdout) == ("PYTHONUTF8" in locale)
 
 
 @pytest.mark.skipif(chromium.find() is None, reason="needs chromium")
