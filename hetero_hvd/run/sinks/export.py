@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from hetero_hvd.messages import RunEnded, RunStarted
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.reader import Record, read_record
-from hetero_hvd.run.records.samples import COLUMNS
 from hetero_hvd.run.reports.facts import NO_END, NOT_RECORDED, facts_of
 from hetero_hvd.run.sinks.sample import samples_of_record
 from hetero_hvd.run.sinks.sink import open_sink, told
@@ -30,7 +29,7 @@ def export_run(folder: Path, url: str) -> None:
     Raises:
         JobError: The run cannot be read, or the destination does not take it.
     """
-    record = read_run(folder, sampled=COLUMNS)
+    record = read_run(folder)
     sink = open_sink(url)
     with told(url):
         sink.begin(_started(record, folder))
@@ -50,7 +49,7 @@ def follow_run(folder: Path, url: str, *, wait: Callable[[float], object] = time
         JobError: The run cannot be read, or the destination does not take it.
     """
     sink = open_sink(url)
-    record = read_record(folder, sampled=COLUMNS)
+    record = read_record(folder)
     state = NO_END
     with told(url):
         sink.begin(_started(record, folder))
@@ -64,7 +63,7 @@ def follow_run(folder: Path, url: str, *, wait: Callable[[float], object] = time
                 if is_whole:
                     break
                 wait(POLL_SECONDS)
-                record = read_record(folder, record.mark, sampled=COLUMNS)
+                record = read_record(folder, record.mark)
         except BaseException:
             with suppress(Exception):  # what has gone wrong first is told
                 sink.end(state)

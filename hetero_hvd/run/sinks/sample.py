@@ -59,7 +59,8 @@ def samples_of_interval(rows: Sequence[Row]) -> Iterator[Sample]:
     """What the rollups of one interval tell, those of all workers together."""
     at = rows[0]["at_unix_seconds"]
     step = int(max(row["last_step"] for row in rows)) + 1
-    seconds = max((row["step_seconds"] or 0.0 for row in rows), default=0.0)
+    told = (row["step_seconds"] for row in rows)
+    seconds = max((each for each in told if each is not None and each > 0), default=0.0)
     if seconds > 0:
         samples = sum(row["samples"] for row in rows)
         yield _of_run(at, step, "samples_per_second", samples / seconds)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.step_table import with_tables
@@ -19,10 +21,11 @@ from hetero_hvd.run.sinks import sink as sinks
 from hetero_hvd.run.sinks.export import export_run, follow_run
 from hetero_hvd.run.sinks.observer import SinkObserver, close_all
 from hetero_hvd.run.tracking.begin_and_end import recorded_settings
-from tests.run.records.test_records import write
+from tests.run.records.test_records import JOINED, write
+from tests.run.records.test_records import timed as timed_rows
 
 from . import readers, servers
-from .recorded import ACCURACY, EVALUATED, EVENTS, STARTED
+from .recorded import ACCURACY, EVALUATED, EVENTS, ROWS, STARTED
 
 ENDED = EVENTS[-1]
 
@@ -92,6 +95,35 @@ def test_along_with_a_run_the_same_is_written_as_afterwards(tmp_path):
     found = [(tmp_path / name).read_text().splitlines() for name in ("after.csv", "along.csv")]
     assert sorted(found[0]) == sorted(found[1])
     assert observer.num_lost == 0
+
+
+UNMEASURED = {
+    "all are measured": (0.1, 0.2),
+    "the first is not": (math.nan, 0.2),
+    "the last is not": (0.1, math.nan),
+    "none is": (math.nan, math.nan),
+    "no time": (0.0, 0.2),
+}
+
+
+@pytest.mark.parametrize("case", UNMEASURED)
+def test_what_was_not_measured_is_the_same_along_and_afterwards(tmp_path, case):
+    """Whosever step it was."""
+    run = tmp_path / "run"
+    run.mkdir()
+    rows = [
+        replace(row, step_seconds=seconds)
+        for row, seconds in zip(ROWS, UNMEASURED[case], strict=True)
+    ]
+    events = [STARTED, JOINED, *(timed_rows(step, *rows) for step in (9, 19, 29)), ENDED]
+    write(run, *events)
+    export_run(run, f"csv:{tmp_path / 'after.csv'}")
+    observer = SinkObserver(f"csv:{tmp_path / 'along.csv'}")
+    observe_all(observer, events)
+    observer.close()
+    found = [(tmp_path / name).read_text().splitlines() for name in ("after.csv", "along.csv")]
+    assert sorted(found[0]) == sorted(found[1])
+    assert any("run/samples_per_second" in line for line in found[0]) == (case != "none is")
 
 
 def test_a_sink_that_hangs_delays_nothing(make):
