@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from prometheus_client import (
@@ -115,6 +115,7 @@ class Metrics:
         self._counted_reset = 0
         self._slow: dict[WorkerId, str] = {}
         self._quality = Quality()
+        self._num_rates = 0
 
     def render(self) -> tuple[bytes, str]:
         """The page for Prometheus, and its content type."""
@@ -191,8 +192,7 @@ class Metrics:
                 self._set("loss", event.event.loss)
                 self._set("epoch", event.event.epoch)
             case Logged():
-                for group, rate in enumerate(view.learning_rates):
-                    self._set_known("learning_rate", rate, group=str(group))
+                self._show_rates(view.learning_rates)
                 for name, value in view.logged.items():
                     self._set_known("logged", value, name=name)
                 self._set_known("remaining_seconds", view.remaining_seconds)
@@ -204,6 +204,14 @@ class Metrics:
                 self._set_known("best_checkpoint_step", view.best_checkpoint_step)
             case RunEnded():
                 self._set("remaining_seconds", 0.0)
+
+    def _show_rates(self, rates: Sequence[float | None]) -> None:
+        """Of the groups that there are now: those that have become alike are one."""
+        for group in range(len(rates), self._num_rates):
+            self._forget("learning_rate", group=str(group))
+        self._num_rates = len(rates)
+        for group, rate in enumerate(rates):
+            self._set_known("learning_rate", rate, group=str(group))
 
     def _set_state(self, state: str) -> None:
         for one in STATES:

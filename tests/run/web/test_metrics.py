@@ -215,6 +215,43 @@ def test_how_good_a_run_is_is_exported_with_all_digits():
     assert ("logged", "loss") not in found
 
 
+def rates(**found):
+    """Learning rates, as they are told."""
+    told = {
+        name.replace("_of_", "."): LoggedValue(
+            step=3, count=1, mean=v, minimum=v, maximum=v, last=v
+        )
+        for name, v in found.items()
+    }
+    return Logged(step=3, epoch=0, values=told, remaining_steps=-1)
+
+
+RATES = {
+    "one": ([rates(learning_rate=0.1)], {"0": 0.1}),
+    "two": ([rates(learning_rate_of_0=0.1, learning_rate_of_1=0.2)], {"0": 0.1, "1": 0.2}),
+    "two that become alike": (
+        [rates(learning_rate_of_0=0.1, learning_rate_of_1=0.2), rates(learning_rate=0.3)],
+        {"0": 0.3},
+    ),
+    "one that becomes two": (
+        [rates(learning_rate=0.3), rates(learning_rate_of_0=0.1, learning_rate_of_1=0.2)],
+        {"0": 0.1, "1": 0.2},
+    ),
+    "none is told meanwhile": (
+        [rates(learning_rate_of_0=0.1, learning_rate_of_1=0.2), rates(norm=1.0)],
+        {"0": 0.1, "1": 0.2},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RATES)
+def test_learning_rates_are_those_of_now(case):
+    """A group that has become like the others has no series of its own any more."""
+    told, expected = RATES[case]
+    found = values(replayed(*HISTORY[:3], *told))
+    assert {name[1]: v for name, v in found.items() if name[0] == "learning_rate"} == expected
+
+
 STATES = {
     "starting": (),
     "training": (joined(1, A, B),),
