@@ -15,7 +15,7 @@ from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.exit_codes import EXIT_TERMINATED
-from hetero_hvd.probes.sampling.local_samples import MAX_AGE_SECONDS
+from hetero_hvd.probes.sampling.local_samples import max_age_seconds
 from hetero_hvd.run.records.run_folder import RunFolder
 from hetero_hvd.run.web import Web
 from hetero_hvd.run.web.app import Sources
@@ -26,9 +26,6 @@ MAX_SCRAPE_SECONDS = 30.0
 
 PATIENCE = 1.5
 """In intervals of the scraper."""
-
-SAMPLES_MISSED = 3
-"""After as many a node's newest sample says nothing about now."""
 
 
 class HttpService:
@@ -55,8 +52,8 @@ class HttpService:
         self._tracing = tracing
         self._view = LiveView(team.tracker.diagnosis.findings)
         self._web = Web(job, folder.path)
-        max_age_seconds = max(MAX_AGE_SECONDS, SAMPLES_MISSED * job.sample_seconds)
-        self._metrics = Metrics(folder.run_id, max_age_seconds=max_age_seconds)
+        age_seconds = max_age_seconds(job.sample_seconds)
+        self._metrics = Metrics(folder.run_id, max_age_seconds=age_seconds)
         self._scraped_at: deque[float] = deque(maxlen=2)
         self._is_seen = asyncio.Event()
         team.bus.subscribe(self._view.observe, "the page")

@@ -16,6 +16,9 @@ MAX_USERS = 64
 """Of a device; what others have written may look like a sample."""
 
 MAX_AGE_SECONDS = 10.0
+SAMPLES_MISSED = 3
+"""After as many a node's newest sample says nothing about now."""
+
 Told = NodeSampled | NodeEquipped
 
 
@@ -60,6 +63,11 @@ def follow_samples(
     follower = SampleFollower(hand_on, seconds=seconds, say=say, find_folder=find_folder)
     follower.start()
     return follower
+
+
+def max_age_seconds(sample_seconds: float) -> float:
+    """Of the newest sample of a node that is sampled at this interval."""
+    return max(MAX_AGE_SECONDS, SAMPLES_MISSED * sample_seconds)
 
 
 class NewestSamples:

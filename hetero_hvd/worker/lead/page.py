@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveView
 from hetero_hvd.errors import UserError
+from hetero_hvd.probes.sampling.local_samples import max_age_seconds
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.tracking.run_tracker import RunTracker
 from hetero_hvd.run.web import Web
@@ -34,7 +35,8 @@ class LeadPage:
     ) -> None:
         self._tracker = tracker
         self._view = LiveView(tracker.diagnosis.findings)
-        self._metrics = Metrics(run_id)
+        age_seconds = max_age_seconds(job.sample_seconds)
+        self._metrics = Metrics(run_id, max_age_seconds=age_seconds)
         self._web = Web(job, folder)
         bus.subscribe(self._view.observe, "the page")
         bus.subscribe(self._metrics.observe, "the metrics")
