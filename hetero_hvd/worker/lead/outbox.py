@@ -38,12 +38,16 @@ class Copied(NamedTuple):
 class Outbox:
     """Messages of this worker, in order; may be used from any thread.
 
+    Args:
+        where: They belong, in words.
+
     Attributes:
         num_lost: Messages that were left out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, where: str = "the record of the run") -> None:
         self.num_lost = 0
+        self._where = where
         self._waiting: deque[bytes] = deque()
         self._num_bytes = 0
         self._lock = threading.Lock()
@@ -60,8 +64,9 @@ class Outbox:
             self.num_lost += 1
             if self.num_lost == 1:
                 logger.warning(
-                    "more happens here than the exchanges take along to the record of the run: "
-                    "what is missing there is counted"
+                    "more happens here than the exchanges take along to %s: what is missing there "
+                    "is counted",
+                    self._where,
                 )
 
     def take(self) -> bytes:
@@ -75,6 +80,12 @@ class Outbox:
                 entries.append(msgspec.Raw(entry))
             self._num_bytes -= num_bytes
         return msgspec.msgpack.encode(entries) if entries else b""
+
+    def close(self) -> None:
+        """Nothing more will come; tell how much was left out."""
+        if self.num_lost:
+            logger.warning("%s: %d messages of this worker are missing", self._where, self.num_lost)
+            self.num_lost = 0
 
     def clear(self) -> None:
         """Nobody wants it any more."""

@@ -53,10 +53,11 @@ class Recording:
         self._worker = worker
         self._progress = progress
         self._process = os.getpid()
-        self._outbox = Outbox()
+        self._outbox = Outbox("the record of the run")
+        self._copies = Outbox("the copy of the record")
         self._lead: Lead | None = None
         self._copy: RunCopy | None = None
-        self._ended_copy: RunCopy | None = None
+        self._ended: list[Lead | RunCopy] = []
         self._sampler: SampleFollower | None = None
         self._early: list[FromWorker] = []
         self._members: tuple[WorkerId, ...] = ()
@@ -93,13 +94,13 @@ class Recording:
             from hetero_hvd.worker.lead.lead import Lead  # noqa: PLC0415 - rank 0 alone needs it
 
             self._end_copy(None)
-            self._outbox.clear()
+            self._copies.clear()  # those of an earlier time in which this was rank 0
             self._lead = Lead(
                 self._settings,
                 self.run,
                 self._worker.node,
                 copy=self._hand_on,
-                before=self._join_copy,  # its folder is the lead's from now on
+                before=self._join_ended(),  # their folder is the lead's from now on
             )
         return self._lead.joined(event, grain, timeout_seconds=PLAN_TIMEOUT_SECONDS)
 
@@ -113,6 +114,7 @@ class Recording:
         self._members = members
         if rank and self._lead is not None:
             self._lead.end(None)
+            self._ended.append(self._lead)
             self._lead = None
         is_first_of_node = members.index(self._worker) == rank
         is_first_of_node &= all(other.node != self._worker.node for other in members[:rank])
@@ -120,17 +122,20 @@ class Recording:
         if is_keeper and self._copy is None:
             from hetero_hvd.worker.lead.run_copy import RunCopy  # noqa: PLC0415 - few need it
 
-            self._copy = RunCopy(self.run, self._worker.node)
+            self._copy = RunCopy(self.run, self._worker.node, before=self._join_ended())
         elif not is_keeper:
             self._end_copy(None)
         self._sample(is_wanted=is_first_of_node and rank > 0)
         early, self._early = self._early, []
         for message in early:
             self.tell(message)
+        if self._lead is not None:  # no exchange has taken it along before this became rank 0
+            while waiting := self._outbox.take():
+                self._lead.heard(waiting)
 
     def payload(self) -> bytes:
         """What the next exchange is to take along; empty where there is nothing."""
-        return self._outbox.take()
+        return (self._outbox if self._lead is None else self._copies).take()
 
     def heard(self, payloads: Sequence[bytes]) -> None:
         """What an exchange has brought from all members, in rank order; never waits."""
@@ -156,21 +161,30 @@ class Recording:
             return
         if self._lead is not None:
             self._lead.join()
-        self._join_copy()
+        self._join_ended()()
+        self._outbox.close()
+        self._copies.close()
 
     def _hand_on(self, at_unix_seconds: float, event: Event) -> None:
         """In the lead's thread: for who keeps a copy."""
         if self._has_keeper:
-            self._outbox.put(Copied(at_unix_seconds, event))
+            self._copies.put(Copied(at_unix_seconds, event))
 
     def _end_copy(self, ending: tuple[int, str] | None) -> None:
         if self._copy is not None:
             self._copy.end(ending)
-            self._ended_copy, self._copy = self._copy, None
+            self._ended.append(self._copy)
+            self._copy = None
 
-    def _join_copy(self) -> None:
-        if self._ended_copy is not None:
-            self._ended_copy.join()
+    def _join_ended(self) -> Callable[[], None]:
+        """Gives what waits for all that has written here until now, but not for ever."""
+        ended = tuple(self._ended)
+
+        def join() -> None:
+            for one in ended:
+                one.join()
+
+        return join
 
     def _sample(self, *, is_wanted: bool) -> None:
         """Tell what this node does, for all of its workers."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
@@ -29,11 +31,15 @@ class RunCopy:
     Args:
         run: Which run it is.
         node: Name of this process's node.
+        before: Called in another thread before a folder is opened; may take its time.
     """
 
-    def __init__(self, run: RunIdentity, node: str) -> None:
+    def __init__(
+        self, run: RunIdentity, node: str, before: Callable[[], None] = lambda: None
+    ) -> None:
         self._run = run
         self._node = node
+        self._before = before
         self._open_things = ExitStack()
         self._recorder: Recorder | None = None
         self._timings: TimingLog | None = None
@@ -61,6 +67,7 @@ class RunCopy:
         self._thread.join(CLOSE_SECONDS)
 
     async def _begin(self) -> None:
+        await asyncio.to_thread(self._before)
         try:
             folder = self._open_things.enter_context(run_part(self._run, self._node)).path
         except UserError as error:

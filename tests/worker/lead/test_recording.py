@@ -178,6 +178,53 @@ def test_when_rank_0_is_lost_the_run_goes_on_and_its_parts_are_one(tmp_path, wor
         assert sum(isinstance(event, RunEnded) for event in events) == 1
 
 
+A, A1, B = WORKERS[0], WORKERS[1], WORKERS[2]
+ROLES = {
+    "who led keeps the copy": ([(A, A1, B), (B, A, A1)], 2),
+    "and leads again": ([(A, A1, B), (B, A, A1), (A, A1, B)], 2),
+    "who kept the copy leads": ([(A, B), (B, A)], 2),
+    "to and fro": ([(A, B), (B, A), (A, B), (B, A)], 2),
+    "another one of the node leads": ([(A, A1, B), (A1, A, B)], 3),
+    "another one of the node keeps the copy": ([(A, A1, B), (B, A1, A)], 3),
+}
+"""Memberships, and the largest number of folders: a process waits for itself alone."""
+
+
+@pytest.mark.parametrize("case", ROLES)
+def test_whoever_is_rank_0_next_hears_of_all_that_nobody_has_taken_along(
+    tmp_path, workers, caplog, case
+):
+    """Each event is there once, and nothing is garbled."""
+    told = []
+    memberships, num_folders = ROLES[case]
+    for number, members in enumerate(memberships):
+        for member in members:  # before the rendezvous: no exchange takes it along any more
+            told.append(10 * number + members.index(member))
+            workers.of[member].tell(Evaluated(epoch=0, step=told[-1], metrics={}))
+        workers.meet(*members)
+        workers.exchange()
+        workers.settle()
+    workers.settle()
+    workers.settle()
+    workers.end()
+    record = read_run(tmp_path / "out")
+    steps = [event.step for _, event in record.events if isinstance(event, Evaluated)]
+    assert sorted(steps) == sorted(told)
+    assert "has failed" not in caplog.text
+    assert len(parts_of(tmp_path / "out")) <= num_folders
+
+
+def test_what_no_exchange_could_take_along_is_counted_to_the_end(workers, monkeypatch, caplog):
+    """Of who leads and of the others, in one line each."""
+    workers.meet(A, B)
+    monkeypatch.setattr("hetero_hvd.worker.lead.outbox.MAX_PAYLOAD_BYTES", 100)
+    for step in range(3):
+        metrics = {"x" * 200: 1.0}
+        workers.of[B].tell(Evaluated(epoch=0, step=step, metrics=metrics))
+    workers.end()
+    assert "the record of the run: 3 messages of this worker are missing" in caplog.text
+
+
 def test_one_that_leaves_does_not_end_the_run(tmp_path, workers):
     """It goes on elsewhere."""
     workers.meet(*WORKERS)
