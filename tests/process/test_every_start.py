@@ -227,6 +227,7 @@ ENDINGS = {
         "localhost:0: wrong (wrong_input.py:13)",
     ),
     "Ctrl-C": ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, 130, "ended by SIGINT"),
+    "an exit code": ("sys.exit(3)", 3, 3, "the script has ended with exit code 3"),
     "an early end": ("sys.exit()", 0, 0, "the script has ended after 2 steps"),
 }
 """What a script does at its third step, its exit code, and what is recorded of it."""
