@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from hetero_hvd.config import JobConfig, variables
 from hetero_hvd.config.variables import RecordConfig
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.errors import ConfigError, JobError, UserError
+from hetero_hvd.exit_codes import EXIT_USER_ERROR
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.messages.launch import (
     KEY_VARIABLE,
@@ -105,8 +107,21 @@ def read_launch_settings(environment: Mapping[str, str] | None = None) -> Launch
 
     Raises:
         UserError: A variable is malformed; the line names it.
+        SystemExit: One of this process's own is, where no driver would tell of it: it is told.
     """
-    found = _own_environment() if environment is None else environment
+    if environment is not None:
+        return _settings_of(environment)
+    if is_under_driver():
+        return _settings_of(_own_environment())
+    try:
+        return _settings_of(_own_environment())
+    except UserError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"hetero-hvd: {line}\n")
+        raise SystemExit(EXIT_USER_ERROR) from None
+
+
+def _settings_of(found: Mapping[str, str]) -> LaunchSettings:
     launch = launch_from_text(found.get(LAUNCH_VARIABLE) or "{}")
     if launch.identity.driver is None:
         return _alone(launch, found)

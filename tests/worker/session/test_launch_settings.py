@@ -166,6 +166,53 @@ def test_a_malformed_variable_is_one_line_that_names_it(case):
     assert "\n" not in str(caught.value)
 
 
+READING = """
+from hetero_hvd.worker.session.launch_settings import read_launch_settings
+try:
+    read_launch_settings()
+except Exception:
+    print("caught")
+"""
+WRONG_ALONE = {
+    "one": ({"HETERO_HVD_SAMPLE_SECONDS": "often"}, ["SAMPLE_SECONDS: found 'often', must be"]),
+    "two": (
+        {"HETERO_HVD_SAMPLE_SECONDS": "often", "HETERO_HVD_RECORD": "maybe"},
+        ["SAMPLE_SECONDS: found 'often', must be", "RECORD: found 'maybe', must be"],
+    ),
+    "two that contradict each other": (
+        {"HETERO_HVD_HTTP_CERTIFICATE": "a.pem", "HETERO_HVD_HTTP_PORT": "0"},
+        ["together"],
+    ),
+    "a balancer": ({"HETERO_HVD_BALANCE": "{"}, ["HETERO_HVD_BALANCE='{': Expecting"]),
+    "under horovodrun": (
+        {"HOROVOD_RANK": "1", "HOROVOD_HOSTNAME": "b", "HETERO_HVD_GRAIN": "0"},
+        ["GRAIN: found '0', must be"],
+    ),
+    "none": ({"HETERO_HVD_SAMPLE_SECONDS": "2"}, []),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ALONE)
+def test_a_wrong_variable_ends_a_script_that_runs_alone_with_one_line_each(case):
+    """Exit code 2, and no traceback, as of a command."""
+    variables, words = WRONG_ALONE[case]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HETERO_HVD_")}
+    done = subprocess.run(
+        [sys.executable, "-c", READING],
+        env=own | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2 if words else 0, "")
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(words)
+    for line, part in zip(sorted(lines), sorted(words), strict=True):
+        assert line.startswith("hetero-hvd: environment: ") or "BALANCE" in part
+        assert part in line
+
+
 ALONE = {
     "nothing": ({}, {}, {}),
     "empty ones": ({"HETERO_HVD_GRAIN": "", "HETERO_HVD_LAUNCH": ""}, {}, {}),
