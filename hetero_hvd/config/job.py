@@ -12,6 +12,7 @@ from hetero_hvd.config.value_types import (
     HOST,
     METRIC,
     NAMES,
+    OWN_FOLDER,
     PATH,
     STEPS,
     WORKERS,
@@ -116,7 +117,7 @@ class JobConfig:
         integer(0), "first steps with uniform shares, so that the summary can compare", default=0
     )
     output: str | None = setting(
-        PATH,
+        OWN_FOLDER,
         "folder of this run alone, for logs, records and checkpoints",
         default=None,
         default_text="runs/ and the start time in UTC",

@@ -246,6 +246,10 @@ PATH = text(
     r"[^\x00-\x1f\x7f\ud800-\udfff-][^\x00-\x1f\x7f\ud800-\udfff]*",
     "a path, on one line and not beginning with '-'",
 )
+OWN_FOLDER = text(
+    r"(?!/[/.]*$)[^\x00-\x1f\x7f\ud800-\udfff-][^\x00-\x1f\x7f\ud800-\udfff]*",
+    "a path, on one line, not beginning with '-' and not '/', which has no name",
+)
 NAMES = text(
     rf"{NODE_NAME.pattern}(,{NODE_NAME.pattern})*", "names of nodes with commas between, no blanks"
 )

@@ -51,6 +51,7 @@ def run_folder(output: str | None, resume: Path | None) -> Iterator[RunFolder]:
     """
     try:
         path = (resume or _fresh()) if output is None else Path(output)
+        _refuse_root(path)
         path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -71,6 +72,8 @@ def new_identity(output: str | None, node: str) -> RunIdentity:
         node: Name of the process's node.
     """
     path = RUNS / _name_of_now() if output is None else Path(output)
+    if path.name in ("", ".."):  # others are named after it
+        path = Path(os.path.abspath(path))  # noqa: PTH100 - of a place, whatever is linked there
     return RunIdentity(run_id=_new_id(path), folder=str(path), node=node)
 
 
@@ -88,6 +91,7 @@ def run_part(run: RunIdentity, node: str) -> Iterator[RunFolder]:
     Raises:
         JobError: The folder cannot be had.
     """
+    _refuse_root(Path(run.folder))
     first = Path(run.folder) if node == run.node else Path(f"{run.folder}.{node}")
     for number in range(1, MAX_RUNS_PER_SECOND):
         path = first if number == 1 else first.with_name(f"{first.name}-{number}")
@@ -165,6 +169,11 @@ def _prepare(path: Path, *, goes_on: bool) -> None:
         (path / "logs").mkdir(mode=FOLDER_MODE, exist_ok=True)
     except OSError as error:
         raise _cannot_be_used(error) from error
+
+
+def _refuse_root(path: Path) -> None:
+    if not os.path.basename(os.path.abspath(path)):  # noqa: PTH100, PTH119 - whatever is linked
+        raise JobError(f"job.output: {path} has no name: give a folder of this run alone")
 
 
 def _hold(descriptor: int, path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import stat
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from hetero_hvd.driver.output.json_logs import log_file
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import RunStarted
 from hetero_hvd.run.records.run_files import private
-from hetero_hvd.run.records.run_folder import run_folder
+from hetero_hvd.run.records.run_folder import new_identity, run_folder, run_part
 from hetero_hvd.run.records.timings import TimingLog
 from hetero_hvd.run.records.writer import Recorder
 
@@ -76,6 +77,54 @@ def test_a_second_run_in_a_folder_is_refused(tmp_path, kind, capsys):
     assert error.count("\n") == 1
     with run_folder("out", tmp_path / "out") as folder:
         assert folder.path.name == "out"
+
+
+PLACES = {
+    "a name": ("out", "out"),
+    "a slash behind it": ("out/", "out"),
+    "here": (".", "here"),
+    "above": ("below/..", "here"),
+    "a path": ("a/b", "a/b"),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_without_a_driver_the_next_folder_is_beside_the_one_that_is_taken(
+    tmp_path, monkeypatch, case
+):
+    """However that is written, and so is the one of another node."""
+    output, name = PLACES[case]
+    (tmp_path / "here" / "below").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    base = tmp_path if name == "here" else tmp_path / "here"
+    for number in ("", "-2", "-3"):
+        run = new_identity(output, "a")
+        with run_part(run, "a") as folder, run_part(run, "b") as other:
+            assert folder.path.resolve() == base / f"{name}{number}"
+            assert other.path.resolve() == base / f"{name}.b{number}"
+            train(folder.path)
+            train(other.path)
+
+
+@pytest.mark.parametrize("output", ["/", "//", "/.", "/..", "/usr/.."])
+def test_the_root_is_no_folder_of_a_run(output):
+    """It has no name, and is nobody's alone."""
+    run = new_identity(output, "a")
+    with pytest.raises(JobError, match="has no name"), run_part(run, "a"):
+        pass
+    with pytest.raises(JobError, match="has no name"), run_folder(output, None):
+        pass
+    assert not Path("/timings.jsonl").exists()
+
+
+@pytest.mark.parametrize("output", ["/", "//", "/./", "/.."])
+def test_the_root_is_refused_as_a_setting(tmp_path, capsys, output):
+    """In one line, before anything is done."""
+    (tmp_path / "x.py").touch()
+    (tmp_path / "nodes.yaml").write_text("nodes: [{name: alpha}]\n")
+    assert main(["run", "--output", output, "--", "x.py"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"found '{output}', must be a path" in line
 
 
 def test_resuming_another_run_is_no_leave_to_mix(tmp_path):

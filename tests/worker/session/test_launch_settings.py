@@ -184,6 +184,7 @@ WRONG_ALONE = {
         ["together"],
     ),
     "a balancer": ({"HETERO_HVD_BALANCE": "{"}, ["HETERO_HVD_BALANCE='{': Expecting"]),
+    "a folder without a name": ({"HETERO_HVD_OUTPUT": "/"}, ["OUTPUT: found '/', must be a path"]),
     "under horovodrun": (
         {"HOROVOD_RANK": "1", "HOROVOD_HOSTNAME": "b", "HETERO_HVD_GRAIN": "0"},
         ["GRAIN: found '0', must be"],
