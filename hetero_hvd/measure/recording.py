@@ -10,6 +10,7 @@ from hetero_hvd.core.balance.step_time import StepTimeEstimator
 from hetero_hvd.core.simulation.scenario import Change, Scenario
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import WorkerId, WorkersJoined
+from hetero_hvd.run.records.parts import run_timings
 from hetero_hvd.run.records.timings import read_timings
 
 
@@ -23,7 +24,7 @@ def read_recording(path: Path) -> Scenario:
     rows: list[tuple[int, dict[WorkerId, tuple[int, float]]]] = []
     members: tuple[WorkerId, ...] = ()
     batch = 0
-    for _, event in read_timings(path):
+    for _, event in run_timings(path) if path.is_dir() else read_timings(path):
         if isinstance(event, WorkersJoined):
             members, batch = event.workers, event.global_batch_size
             for worker in members:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -116,8 +116,7 @@ def joined(records: Sequence[Record]) -> Record:
     logged: list[Any] = []
     before: int | None = None
     for number in sorted({number for found in segments for number in found}):
-        those = [index for index, found in enumerate(segments) if number in found]
-        best = max(those, key=lambda index: segments[index][number].reach_seconds)
+        best = _best(segments, number)
         segment, record = segments[best][number], records[best]
         events = [told for told in events if not isinstance(told[1], RunEnded)]  # it went on
         events += segment.events
@@ -130,6 +129,17 @@ def joined(records: Sequence[Record]) -> Record:
     return Record(
         events=tuple(events), rollups=tuple(rollups), samples=tuple(samples), logged=tuple(logged)
     )
+
+
+def furthest(records: Sequence[Record]) -> tuple[int, int]:
+    """Id of the newest membership, 0 before the first, and the part that reaches furthest in it.
+
+    Args:
+        records: Of the parts.
+    """
+    segments = [_segments(record.events) for record in records]
+    number = max(max(found) for found in segments)
+    return number, _best(segments, number)
 
 
 def run_timings(folder: Path) -> Iterator[tuple[float, Timing]]:
@@ -198,6 +208,12 @@ def _segments(events: Sequence[Timed]) -> dict[int, _Segment]:
             newest.events.append(told)
     newest.events += waiting
     return found or {0: newest}
+
+
+def _best(segments: Sequence[Mapping[int, _Segment]], number: int) -> int:
+    """Index of the part that reaches furthest in a membership; of two the first one."""
+    those = [index for index, found in enumerate(segments) if number in found]
+    return max(those, key=lambda index: segments[index][number].reach_seconds)
 
 
 def _times(rows: Sequence[dict[str, Any]]) -> Iterator[float]:

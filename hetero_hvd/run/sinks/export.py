@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from hetero_hvd.messages import RunEnded, RunStarted
 from hetero_hvd.run.records.parts import read_run
-from hetero_hvd.run.records.reader import Record, read_record
+from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.reports.facts import NO_END, NOT_RECORDED, facts_of
+from hetero_hvd.run.sinks.following import FollowedRun
 from hetero_hvd.run.sinks.sample import samples_of_record
 from hetero_hvd.run.sinks.sink import open_sink, told
 
@@ -49,7 +50,8 @@ def follow_run(folder: Path, url: str, *, wait: Callable[[float], object] = time
         JobError: The run cannot be read, or the destination does not take it.
     """
     sink = open_sink(url)
-    record = read_record(folder)
+    run = FollowedRun(folder)
+    record = run.read()
     state = NO_END
     with told(url):
         sink.begin(_started(record, folder))
@@ -63,7 +65,7 @@ def follow_run(folder: Path, url: str, *, wait: Callable[[float], object] = time
                 if is_whole:
                     break
                 wait(POLL_SECONDS)
-                record = read_record(folder, record.mark)
+                record = run.read()
         except BaseException:
             with suppress(Exception):  # what has gone wrong first is told
                 sink.end(state)
