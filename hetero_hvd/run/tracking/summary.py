@@ -117,6 +117,8 @@ class Summary:
         self.balanced = RunSegment()
         self._baseline_steps = baseline_steps
         self._loop = self._first_step = 0
+        self._earlier_steps = self._loop_steps = 0
+        self._is_through = False
         self._follows_plan = True
         self._balanced_since: tuple[int, int] = (0, 0)
 
@@ -145,6 +147,10 @@ class Summary:
         if not self.num_memberships:
             self._first_step = event.applied_steps
         self.num_memberships += 1
+        if self._is_through and event.applied_steps < self._loop_steps:  # another loop over epochs
+            self._earlier_steps += self._loop_steps
+            self._loop_steps = 0
+        self._is_through = False
         self.global_batch_size = event.global_batch_size
         self._follows_plan = event.follows_plan
         self.reached(event.applied_steps)
@@ -154,6 +160,7 @@ class Summary:
     def reached(self, applied_steps: int) -> None:
         """A worker has applied so many steps."""
         self.last_step = max(self.last_step, applied_steps - 1)
+        self._loop_steps = max(self._loop_steps, applied_steps)
 
     def entered(self, worker: WorkerId, loop: int) -> None:
         """A worker begins a loop over epochs: what anybody has finished before was not the last."""
@@ -167,6 +174,8 @@ class Summary:
         record = self.workers[event.worker]
         if record.loop == self._loop:
             record.finished = event
+            self.reached(event.applied_steps)
+            self._is_through = True
 
     def script_ended(self, worker: WorkerId, event: ScriptEnded) -> None:
         """A worker's script has ended before its loop over the epochs was through."""
@@ -184,7 +193,7 @@ class Summary:
 
     def timed(self, table: StepTable) -> None:
         """An exchange took place. The first of a membership is left out: it contains the start."""
-        self.last_step = max(self.last_step, table.step)
+        self.reached(table.step + 1)
         if table.is_first or math.isnan(table.step_seconds):
             return
         if table.joined.shares_fixed:
@@ -221,6 +230,5 @@ class Summary:
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps applied, as far as heard."""
-        finished = [r.finished.applied_steps for r in self.workers.values() if r.finished]
-        return max([self.last_step + 1, *finished])
+        """Optimizer steps applied, in all loops over epochs, as far as heard."""
+        return self._earlier_steps + self._loop_steps

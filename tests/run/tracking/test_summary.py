@@ -102,7 +102,7 @@ def full_summary():
         record.recoveries.append(
             Recovered(worker=worker, rendezvous_id=2, cause="fault", seconds=0.5, broadcast=False)
         )
-        record.finished = Finished(worker=worker, applied_steps=20, checksum="abc")
+        summary.finished(Finished(worker=worker, applied_steps=20, checksum="abc"))
         record.exit_codes.append(0)
     return summary
 
@@ -122,6 +122,46 @@ def test_the_summary_of_a_run():
     assert facts["workers"]["alpha:0"]["shares"] == [(0, 50), (6, 80)]
     assert facts["workers"]["alpha:0"]["mean_busy_seconds"] == pytest.approx(0.08)
     assert json.loads(msgspec.json.encode(facts))["evaluation"]["metrics"]["loss"] is None
+
+
+def finished(steps, worker=ALPHA):
+    """A loop over epochs is through."""
+    return Finished(worker=worker, applied_steps=steps, checksum="")
+
+
+LOOPS = {
+    "none": ([], 0),
+    "one under way": ([joined(), timed(8, *UNIFORM)], 9),
+    "one that is through": ([joined(), timed(8, *UNIFORM), finished(12)], 12),
+    "gone on with": ([joined(applied_steps=30), timed(38, *UNIFORM), finished(40)], 40),
+    "gone back to a checkpoint": (
+        [joined(), timed(30, *UNIFORM), joined(2, 20), timed(22, *UNIFORM, rendezvous_id=2)],
+        31,
+    ),
+    "two": ([joined(), timed(8, *UNIFORM), finished(12), joined(2), finished(5)], 17),
+    "the second is longer": ([joined(), finished(12), joined(2), finished(50)], 62),
+    "the second under way": (
+        [joined(), finished(12), joined(2), timed(2, *UNIFORM, rendezvous_id=2)],
+        15,
+    ),
+    "three": ([joined(), finished(3), joined(2), finished(4), joined(3), finished(5)], 12),
+    "both workers are through": ([joined(), finished(12), finished(12, BETA)], 12),
+    "a loss while the others end": (
+        [joined(), finished(12), joined(2, 12, (ALPHA,)), finished(12)],
+        12,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOOPS)
+def test_the_steps_of_all_loops_are_counted(case):
+    """Of a script that trains one thing after the other."""
+    events, steps = LOOPS[case]
+    summary = Summary(baseline_steps=0)
+    for at_seconds, event in with_tables((0.0, event) for event in events):
+        summary.observe(at_seconds, event)
+        summary.observe_tables(at_seconds, event)
+    assert as_dict(summary, exit_code=0, reason="done")["steps"] == steps
 
 
 def test_steps_until_balanced_count_from_where_a_run_goes_on():
