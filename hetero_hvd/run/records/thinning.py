@@ -11,6 +11,7 @@ import math
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from hetero_hvd.messages import (
@@ -218,4 +219,12 @@ class _Transaction:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
+        if kind is not None:
+            self._connection.execute("ROLLBACK")
+            return
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error:  # as of a full disk: else the next one could not begin
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            raise

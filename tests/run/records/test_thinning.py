@@ -227,6 +227,38 @@ def test_a_clock_that_was_set_back_overwrites_no_interval(tmp_path):
     assert sum(row["num_steps"] for row in rows) == 90
 
 
+class Full(sqlite3.Connection):
+    """A catalogue on a disk that is full when it is to be thinned."""
+
+    is_full = False
+
+    def execute(self, order, *values):
+        """As SQLite does."""
+        if order == "COMMIT" and self.is_full:
+            raise sqlite3.OperationalError("database or disk is full")
+        return super().execute(order, *values)
+
+
+@pytest.mark.parametrize("order", ["COMMIT", "ROLLBACK"])
+def test_what_cannot_be_thinned_now_stays_and_hinders_nothing(tmp_path, order):
+    """Whatever fails of it: the next transaction begins."""
+    observe_all(tmp_path, [event for i in range(20) for event in recurring(i)])
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None, factory=Full)) as found:
+        count = "SELECT count(*) FROM events"
+        before = found.execute(count).fetchone()
+        found.is_full = True
+        thinning = module.Thinning(found)
+        if order == "ROLLBACK":
+            thinning._merge_logged = None  # raises
+        with pytest.raises(sqlite3.Error if order == "COMMIT" else TypeError):
+            thinning.thin(BEGIN + DAY)
+        assert not found.in_transaction
+        assert found.execute(count).fetchone() == before
+        found.is_full = False
+        module.Thinning(found).thin(BEGIN + DAY)
+        assert found.execute(count).fetchone() < before
+
+
 LOGGED = (
     "CREATE TABLE logged (id INTEGER PRIMARY KEY, at_unix_seconds, name, step, count, mean, "
     "minimum, maximum, last, told_step, epoch)"
