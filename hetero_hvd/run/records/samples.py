@@ -20,6 +20,9 @@ MAX_ROWS = 100_000
 MAX_INTERVAL_SECONDS = 86400.0
 """Longer ones would not tell anything any more."""
 
+MAX_WORDS = 64
+"""Of one kind in a row, such as processes that have used a GPU."""
+
 _ENOUGH_RATIO = 0.75
 """Of the rows, left by one thinning: the next one is not due at once."""
 
@@ -93,6 +96,7 @@ class SampleTable:
     def __init__(self, connection: sqlite3.Connection, *, max_rows: int = MAX_ROWS) -> None:
         self._connection = connection
         self._max_rows = max_rows
+        connection.create_aggregate("all_words", 1, _AllWords)  # type: ignore[arg-type] # of texts
         (longest,) = connection.execute("SELECT MAX(seconds) FROM samples").fetchone()
         self._interval_seconds: float = max(longest or 0.0, INTERVAL_SECONDS)
         (self._num_rows,) = connection.execute("SELECT COUNT(*) FROM samples").fetchone()
@@ -223,4 +227,20 @@ def _merged(column: str, key: str, seconds: float) -> str:
     if column.endswith("_mean"):
         weight = f"SUM(CASE WHEN {column} IS NULL THEN 0 ELSE num_samples END)"
         return f"SUM({column} * num_samples) / {weight} AS {column}"
-    return f"MAX({column}) AS {column}"  # a counter grows; of words that differ the last ones
+    merge = "all_words" if column in _WORDS else "MAX"  # a counter grows
+    return f"{merge}({column}) AS {column}"
+
+
+class _AllWords:
+    """An aggregate function of SQLite: all the words of some rows, each once."""
+
+    def __init__(self) -> None:
+        self._words: set[str] = set()
+
+    def step(self, words: str | None) -> None:
+        """Take in those of a row."""
+        self._words |= set(words.split(", ")) if words else set()
+
+    def finalize(self) -> str | None:
+        """All of them, as far as there is room."""
+        return ", ".join(sorted(self._words)[:MAX_WORDS]) or None

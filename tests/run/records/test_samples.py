@@ -11,7 +11,7 @@ from hetero_hvd.core.cost.meters import interval_samples
 from hetero_hvd.core.cost.presence import Stay
 from hetero_hvd.messages import DeviceSample, DeviceUser, NodeEquipped, NodeSampled
 from hetero_hvd.run.records.reader import read_record
-from hetero_hvd.run.records.samples import COLUMNS, SCHEMA, THE_NODE, SampleTable
+from hetero_hvd.run.records.samples import COLUMNS, MAX_WORDS, SCHEMA, THE_NODE, SampleTable
 from hetero_hvd.run.records.writer import FILE, Recorder
 
 
@@ -109,6 +109,30 @@ def test_a_week_in_few_rows(connection, nodes):
         "MAX(power_watts_max), MAX(energy_joules) FROM samples WHERE device = 0"
     ).fetchone()
     assert found == (2016 * len(nodes), pytest.approx(104.5, abs=0.01), 109.0, 201_500.0)
+
+
+def test_who_used_a_gpu_is_not_forgotten(connection):
+    """Nor why its clock was held down, however often the intervals are doubled; within limits."""
+    table = SampleTable(connection, max_rows=20)
+    for number in range(3000):
+        user = DeviceUser(pid=number // 300, user="alice", command="x")
+        reasons = (("power_cap", "thermal")[number % 2],)
+        gpu = DeviceSample(uuid="u", throttle_reasons=reasons, used_by=(user,))
+        table.add(1e6 + number, NodeSampled(node="a", machine_id="m", devices=(gpu,)))
+    table.close()
+    rows = "SELECT used_by, throttle_reasons FROM samples WHERE device = 0"
+    users, reasons = zip(*connection.execute(rows).fetchall(), strict=True)
+    assert len(users) < 20
+    found = {user for told in users for user in told.split(", ")}
+    assert found == {f"pid {pid} alice x" for pid in range(10)}
+    assert set(reasons) <= {"power_cap, thermal", "power_cap"}  # one sample alone has one
+    for number in range(3000):
+        user = DeviceUser(pid=number, user="bob", command="x")
+        gpu = DeviceSample(uuid="u", used_by=(user,))
+        table.add(2e6 + number, NodeSampled(node="a", devices=(gpu,)))
+    table.close()
+    merged = [told.count("pid") for (told, _) in connection.execute(rows) if "bob" in told]
+    assert max(merged[:-2]) <= MAX_WORDS
 
 
 def test_a_run_that_goes_on_keeps_its_intervals(connection):
