@@ -164,8 +164,7 @@ class SampleTable:
 
         What is written later of the present interval has a row of its own, as it begins later.
         """
-        self._interval_seconds *= 2
-        seconds = self._interval_seconds
+        seconds = 2 * self._interval_seconds
         key = f"CAST(at_unix_seconds / {seconds} AS INTEGER) * {seconds}"
         merged = ", ".join(_merged(column, key, seconds) for column in COLUMNS)
         self._connection.execute(
@@ -176,6 +175,7 @@ class SampleTable:
         self._connection.execute("INSERT INTO samples SELECT * FROM merged")
         (self._num_rows,) = self._connection.execute("SELECT COUNT(*) FROM samples").fetchone()
         self._connection.execute("DROP TABLE merged")
+        self._interval_seconds = seconds  # not before: a full disk takes none of it
 
 
 class _SampleRow:

@@ -2,7 +2,7 @@
 
 import math
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -133,6 +133,24 @@ def test_who_used_a_gpu_is_not_forgotten(connection):
     table.close()
     merged = [told.count("pid") for (told, _) in connection.execute(rows) if "bob" in told]
     assert max(merged[:-2]) <= MAX_WORDS
+
+
+def test_a_disk_that_takes_no_merged_rows_leaves_the_intervals_as_they_are(connection):
+    """As soon as it does, the rows become fewer; meanwhile none becomes coarser."""
+    table = SampleTable(connection, max_rows=20)
+
+    def refuse(action, *_):
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_CREATE_TEMP_TABLE else 0
+
+    connection.set_authorizer(refuse)
+    for number in range(400):
+        with suppress(sqlite3.Error):
+            table.add(1e6 + number, sample(number))
+    assert connection.execute("SELECT MAX(num_samples) FROM samples").fetchone() == (10,)
+    connection.set_authorizer(None)
+    for number in range(400, 420):
+        table.add(1e6 + number, sample(number))
+    assert connection.execute("SELECT COUNT(*) FROM samples").fetchone()[0] <= 20
 
 
 def test_a_run_that_goes_on_keeps_its_intervals(connection):
