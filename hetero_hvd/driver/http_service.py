@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 from hetero_hvd.config import JobConfig
@@ -20,12 +16,7 @@ from hetero_hvd.run.records.run_folder import RunFolder
 from hetero_hvd.run.web import Web
 from hetero_hvd.run.web.app import Sources
 from hetero_hvd.run.web.metrics import Metrics, service_discovery
-
-MAX_SCRAPE_SECONDS = 30.0
-"""For a slower scraper no run's end is delayed."""
-
-PATIENCE = 1.5
-"""In intervals of the scraper."""
+from hetero_hvd.run.web.scrapes import Scrapes
 
 
 class HttpService:
@@ -54,8 +45,7 @@ class HttpService:
         self._web = Web(job, folder.path)
         age_seconds = max_age_seconds(job.sample_seconds)
         self._metrics = Metrics(folder.run_id, max_age_seconds=age_seconds)
-        self._scraped_at: deque[float] = deque(maxlen=2)
-        self._is_seen = asyncio.Event()
+        self._scrapes = Scrapes()
         team.bus.subscribe(self._view.observe, "the page")
         team.bus.subscribe(self._metrics.observe, "the metrics")
 
@@ -81,19 +71,15 @@ class HttpService:
 
     async def close(self) -> None:
         """Let a regular scraper see how the run ended, then answer no more."""
-        seconds = _seconds_to_next(tuple(self._scraped_at), time.monotonic())
-        self._is_seen.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._is_seen.wait(), seconds)
+        await self._scrapes.next()
         await self._web.close()
 
     def hurry(self) -> None:
         """Wait for no scraper any more."""
-        self._is_seen.set()
+        self._scrapes.hurry()
 
     def _scraped(self) -> bytes:
-        self._scraped_at.append(time.monotonic())
-        self._is_seen.set()
+        self._scrapes.note()
         return self._metrics.render()[0]
 
     def _status(self) -> dict[str, Any]:
@@ -107,13 +93,3 @@ class HttpService:
     def _stop(self) -> str:
         self._team.end(JobResult(EXIT_TERMINATED, "ended by an order over HTTP"))
         return "all workers are asked to end"
-
-
-def _seconds_to_next(scraped_at: Sequence[float], now_seconds: float) -> float:
-    """How long to wait for the next of regular scrapes; 0 where there are none."""
-    if len(scraped_at) < 2:  # noqa: PLR2004 - an interval has two ends
-        return 0.0
-    interval_seconds = scraped_at[-1] - scraped_at[-2]
-    if interval_seconds > MAX_SCRAPE_SECONDS:
-        return 0.0
-    return max(0.0, scraped_at[-1] + PATIENCE * interval_seconds - now_seconds)

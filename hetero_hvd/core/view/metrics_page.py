@@ -30,8 +30,9 @@ other exporters to prometheus.yml.
 
 Each run has its own `run_id`: the name of its folder and eight random digits. The exporter puts it
 on all series of the run, so `/sd` attaches nothing. At the end of a run the driver waits for one
-more scrape, if somebody has scraped regularly: then `run_active` is 0. A series of it that stops at
-1 belongs to a driver that was killed or cannot be reached, and `HeteroHvdDriverLost` fires.
+more scrape, if somebody has scraped regularly: then `run_active` is 0. So does rank 0 without a
+driver, for 10 s at most. A series of it that stops at 1 belongs to one that was killed or cannot be
+reached, and `HeteroHvdDriverLost` fires.
 """
 
 

@@ -266,7 +266,7 @@ class Lead:
         if self._folder is not None and self._ending is not None:
             self._report(self._folder, *self._ending)
         if self._page is not None:
-            await self._page.close()
+            await self._page.close(is_over=self._ending is not None)
 
     def _report(self, folder: Path, code: int, reason: str) -> None:
         facts = write_summary(

@@ -14,6 +14,10 @@ from hetero_hvd.run.tracking.run_tracker import RunTracker
 from hetero_hvd.run.web import Web
 from hetero_hvd.run.web.app import Sources
 from hetero_hvd.run.web.metrics import Metrics, service_discovery
+from hetero_hvd.run.web.scrapes import Scrapes
+
+SCRAPE_SECONDS = 10.0
+"""So long a script that has ended stays for the next scrape at most."""
 
 
 class LeadPage:
@@ -38,6 +42,7 @@ class LeadPage:
         age_seconds = max_age_seconds(job.sample_seconds)
         self._metrics = Metrics(run_id, max_age_seconds=age_seconds)
         self._web = Web(job, folder)
+        self._scrapes = Scrapes(max_seconds=SCRAPE_SECONDS)
         bus.subscribe(self._view.observe, "the page")
         bus.subscribe(self._metrics.observe, "the metrics")
 
@@ -56,13 +61,19 @@ class LeadPage:
                 targets=lambda: service_discovery(self._status(), target=self._web.target),
                 drain=lambda _: _refuse(),
                 stop=_refuse,
-                metrics=lambda: self._metrics.render()[0],
+                metrics=self._scraped,
             )
         )
 
-    async def close(self) -> None:
-        """Answer no more."""
+    async def close(self, *, is_over: bool) -> None:
+        """Answer no more; of a run that is over a regular scraper sees before how it has ended."""
+        if is_over:
+            await self._scrapes.next()
         await self._web.close()
+
+    def _scraped(self) -> bytes:
+        self._scrapes.note()
+        return self._metrics.render()[0]
 
     def _status(self) -> dict[str, Any]:
         tracker, plan = self._tracker, self._tracker.balancing.plan
