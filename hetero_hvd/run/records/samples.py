@@ -86,7 +86,9 @@ _INSERT = (
 
 
 class SampleTable:
-    """Writes the rows of a run. An interval is written when it is over, or at the end.
+    """Writes the rows of a run, of ten seconds each; the death of its process costs no more.
+
+    When there are too many, they are merged, and later ones with them.
 
     Args:
         connection: Of the run's catalogue, inside a transaction; used by its thread only.
@@ -111,7 +113,7 @@ class SampleTable:
             at_unix_seconds: When it was heard of, by the driver's clock: nodes' clocks differ.
             sample: Of a node.
         """
-        interval = at_unix_seconds // self._interval_seconds
+        interval = at_unix_seconds // INTERVAL_SECONDS
         if sample.node in self._begins and self._begins[sample.node][0] != interval:
             self._write(sample.node)
         self._begins.setdefault(sample.node, (interval, at_unix_seconds))
@@ -152,19 +154,19 @@ class SampleTable:
         self._connection.executemany(_INSERT, rows)
         self._num_rows += len(rows)
         if self._num_rows > self._max_rows:
+            self._merge(self._interval_seconds)
             while self._num_rows > _ENOUGH_RATIO * self._max_rows and not self._is_coarsest:
-                self._thin()
+                self._merge(2 * self._interval_seconds)
 
     @property
     def _is_coarsest(self) -> bool:
         return self._interval_seconds > MAX_INTERVAL_SECONDS
 
-    def _thin(self) -> None:
-        """Double the intervals, also of what is there.
+    def _merge(self, seconds: float) -> None:
+        """Make one row of those that begin in an interval of so many seconds.
 
         What is written later of the present interval has a row of its own, as it begins later.
         """
-        seconds = 2 * self._interval_seconds
         key = f"CAST(at_unix_seconds / {seconds} AS INTEGER) * {seconds}"
         merged = ", ".join(_merged(column, key, seconds) for column in COLUMNS)
         self._connection.execute(
