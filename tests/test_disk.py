@@ -39,7 +39,7 @@ JOINED = WorkersJoined(
     prefetch_steps=0,
 )
 MUCH = "x" * 5000
-CONFIG = ClusterConfig(path=None, job=JobConfig(), nodes=(NodeConfig(name="alpha", devices=()),))
+CONFIG = ClusterConfig(job=JobConfig(), nodes=(NodeConfig(name="alpha", devices=()),))
 
 
 class Said(list):

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -89,7 +88,7 @@ def a_team(folder, *, discover):
         discover=discover, cluster_key_file=str(folder / "key"), driver_address="127.0.0.1"
     )
     console = Console(io.StringIO())
-    config = ClusterConfig(path=Path("nodes.yaml"), job=job, nodes=nodes)
+    config = ClusterConfig(job=job, nodes=nodes)
     return JobController(config, ("train.py",), folder, console), console
 
 

@@ -4,7 +4,6 @@ import asyncio
 import io
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -25,9 +24,7 @@ pytestmark = pytest.mark.process
 def cluster(*names, slots=1, max_restarts=3):
     """Settings with these local nodes."""
     nodes = tuple(NodeConfig(name=name, slots=slots, devices=()) for name in names)
-    return ClusterConfig(
-        path=Path("nodes.yaml"), job=JobConfig(max_restarts=max_restarts), nodes=nodes
-    )
+    return ClusterConfig(job=JobConfig(max_restarts=max_restarts), nodes=nodes)
 
 
 class Bench:
@@ -226,7 +223,7 @@ def test_slots_follow_the_gpus_where_the_file_says_nothing(tmp_path):
 
     async def scenario(bench):
         nodes = (NodeConfig(name="gpubox"),)
-        config = ClusterConfig(path=Path("nodes.yaml"), job=JobConfig(), nodes=nodes)
+        config = ClusterConfig(job=JobConfig(), nodes=nodes)
         bench.slots.follow(config)
         await until(lambda: bench.slots.all)
         assert [str(slot.worker) for slot in bench.slots.all] == ["gpubox:0", "gpubox:1"]
@@ -253,7 +250,7 @@ def test_a_node_that_does_not_tell_its_gpus_holds_up_nobody(tmp_path, monkeypatc
     async def scenario(bench):
         bench.answers = [refuse, refuse, hang]
         nodes = (*cluster("alpha").nodes, NodeConfig(name="gpubox"))
-        config = ClusterConfig(path=Path("nodes.yaml"), job=JobConfig(), nodes=nodes)
+        config = ClusterConfig(job=JobConfig(), nodes=nodes)
         bench.slots.follow(config)
         assert [str(slot.worker) for slot in bench.slots.all] == ["alpha:0"]
         assert bench.slots.is_counting

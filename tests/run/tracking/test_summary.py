@@ -211,7 +211,7 @@ class Books:
         self.stream = io.StringIO()
         self.console = Console(self.stream)
         nodes = (NodeConfig(name="alpha"), NodeConfig(name="beta", relative_speed=0.5))
-        config = ClusterConfig(path=folder / "nodes.yaml", job=JobConfig(**job), nodes=nodes)
+        config = ClusterConfig(job=JobConfig(**job), nodes=nodes)
         self.bus = EventBus()
         self.tracker = RunTracker(config, self.console.say, folder, self.bus)
         self.plans = []
