@@ -1,4 +1,8 @@
-"""Makes certificates: for the channel of one job, and for a cluster that has no authority yet."""
+"""Makes certificates: for one job, for who holds the cluster key, and as files.
+
+Those of a job and of a cluster key bear no date: they live in memory, and whoever could steal one
+there could take the key that makes new ones. So no clock has a say in who may talk to whom.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,23 @@ from typing import Literal
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hetero_hvd.errors import UserError
 
 LIFETIME = timedelta(days=3650)
 SKEW = timedelta(days=1)
-"""A certificate is good from a day ago: clocks differ."""
+"""A certificate in a file is good from a day ago: clocks differ."""
 
+UNDATED = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""From when until when a certificate is good that never leaves the memory of a process."""
+
+_LABEL = b"hetero_hvd authority 1"
+"""Sets this use of the cluster key apart from all others."""
+
+_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+_MAX_COMMON_NAME = 64
 AUTHORITY = "authority.pem"
 _USAGES = {
     "server": ExtendedKeyUsageOID.SERVER_AUTH,
@@ -42,11 +55,29 @@ class Authority:
 
     @classmethod
     def new(cls) -> Authority:
-        """One that nobody knows yet."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        """One that nobody knows yet, without a date."""
+        return cls._self_signed(ec.generate_private_key(ec.SECP256R1()), *UNDATED)
+
+    @classmethod
+    def of_key(cls, secret: bytes) -> Authority:
+        """The one that follows from a secret: who has it signs for this authority, nobody else.
+
+        Args:
+            secret: At least 32 bytes that cannot be guessed.
+        """
+        wide = HKDF(hashes.SHA256(), length=48, salt=None, info=_LABEL).derive(secret)
+        number = 1 + int.from_bytes(wide, "big") % (_P256_ORDER - 1)
+        return cls._self_signed(ec.derive_private_key(number, ec.SECP256R1()), *UNDATED)
+
+    @classmethod
+    def _self_signed(
+        cls, key: ec.EllipticCurvePrivateKey, begins: datetime, ends: datetime
+    ) -> Authority:
         name = _name("hetero_hvd authority")
         builder = (
             _builder(name, name, key.public_key())
+            .not_valid_before(begins)
+            .not_valid_after(ends)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs_certificates=True), critical=True)
         )
@@ -62,7 +93,9 @@ class Authority:
         path = folder / AUTHORITY
         try:
             if not path.exists():
-                made = cls.new()
+                now = datetime.now(UTC)
+                fresh = ec.generate_private_key(ec.SECP256R1())
+                made = cls._self_signed(fresh, now - SKEW, now + LIFETIME)
                 write_secret(path, made.as_pem())
                 return made
             content = path.read_bytes()
@@ -81,7 +114,7 @@ class Authority:
         return _bundle(self._key, self._certificate)
 
     def issue(self, *names: str, roles: Sequence[Role] = ("server", "client")) -> bytes:
-        """A new key and its certificate.
+        """A new key and its certificate, which is good for as long as the authority's own.
 
         Args:
             names: Names and addresses whom it is for, as the other end checks them.
@@ -93,6 +126,8 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
             _builder(_name(names[0]), self._certificate.subject, key.public_key())
+            .not_valid_before(self._certificate.not_valid_before_utc)
+            .not_valid_after(self._certificate.not_valid_after_utc)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(map(_general, names)), critical=False)
             .add_extension(x509.ExtendedKeyUsage([_USAGES[role] for role in roles]), critical=True)
@@ -123,7 +158,8 @@ def _bundle(key: ec.EllipticCurvePrivateKey, *certificates: x509.Certificate) ->
 
 
 def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+    """For people: the other end looks at the alternative names."""
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:_MAX_COMMON_NAME])])
 
 
 def _general(name: str) -> x509.GeneralName:
@@ -136,15 +172,12 @@ def _general(name: str) -> x509.GeneralName:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
 ) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - SKEW)
-        .not_valid_after(now + LIFETIME)
     )
 
 

@@ -50,6 +50,7 @@ def server_context(bundle: bytes) -> ssl.SSLContext:
     """
     context = _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), bundle)
     context.verify_mode = ssl.CERT_REQUIRED
+    context.num_tickets = 0  # each connection proves both ends anew
     return context
 
 
@@ -60,6 +61,12 @@ def client_context(bundle: bytes) -> ssl.SSLContext:
         UserError: The bundle is not complete.
     """
     return _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), bundle)
+
+
+def peer_names(connection: ssl.SSLObject | ssl.SSLSocket) -> frozenset[str]:
+    """Whom the other end's certificate is for, as the authority says; without addresses."""
+    alternatives = (connection.getpeercert() or {}).get("subjectAltName", ())
+    return frozenset(str(entry[1]) for entry in alternatives if entry[0] == "DNS")
 
 
 def server_options(context: ssl.SSLContext | None) -> dict[str, Any]:
