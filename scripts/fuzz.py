@@ -31,7 +31,7 @@ with atheris.instrument_imports(include=["hetero_hvd", "yaml"]):
         read_request,
     )
     from hetero_hvd.errors import ChannelError, ConfigError
-    from hetero_hvd.messages import Heartbeat, WorkerId
+    from hetero_hvd.messages import Heartbeat, Stop
 
 KEY = bytes(32)
 
@@ -66,12 +66,10 @@ def fuzz_request(content: bytes) -> None:
 
 
 def fuzz_channel(content: bytes) -> None:
-    """A worker's first frame, and a later one with a genuine signature."""
-    with suppress(ChannelError):
-        channel.accept(KEY, bytes(16), content)
-    session = channel.Session(KEY, sends_as=b"driver", incoming=channel.FromWorker)
-    with suppress(ChannelError):
-        session.open(channel._mac(KEY, b"worker", bytes(8), content) + content)
+    """A frame of a worker, and of the driver."""
+    for read in (channel.from_worker, channel.from_driver):
+        with suppress(ChannelError):
+            read(content)
 
 
 def fuzz_link(content: bytes) -> None:
@@ -104,12 +102,11 @@ def genuine(target: str) -> list[bytes]:
     text = b"".join(bytes([len(string)]) + string for string in strings)
     packet = DNSOutgoing(0x8400)
     packet.add_answer_at_time(DNSText("a._hetero-hvd._tcp.local.", 16, 1, 120, text), 0)
-    hello, _ = channel.answer(KEY, bytes(16), worker=WorkerId("a", 0), host="a-0")
     return {
         "packet": packet.packets(),
         "advert": [text, msgspec.msgpack.encode(node)],
         "request": [b"PUT /a/b HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"],
-        "channel": [hello, msgspec.msgpack.encode(Heartbeat(applied_steps=1))],
+        "channel": [channel.encode(Heartbeat(applied_steps=1)), channel.encode(Stop(reason="x"))],
         "link": [msgspec.msgpack.encode(link.Start(what="worker"))],
         "nodes": [b'job: {min_np: 2}\nnodes:\n  - {name: a, env: {A: "\\x41"}, devices: [0]}\n'],
     }[target]

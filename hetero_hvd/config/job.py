@@ -164,11 +164,6 @@ class JobConfig:
     max_restarts: int = setting(
         integer(0), "restarts of one slot within 10 minutes; then it is given up", default=3
     )
-    channel_tls: bool = setting(
-        boolean(),
-        "encrypt what driver and workers say to each other, with certificates made for the job",
-        default=False,
-    )
     tls_file: str | None = setting(
         PATH,
         "made by hetero-hvd certificates; agents are then reached through TLS only, with "

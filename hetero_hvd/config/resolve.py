@@ -15,7 +15,7 @@ import yaml
 from hetero_hvd.config import variables
 from hetero_hvd.config.cluster import ClusterConfig
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
-from hetero_hvd.config.setting import Setting, displayed, settings_of
+from hetero_hvd.config.setting import REMOVED, Setting, displayed, settings_of
 from hetero_hvd.config.value_types import Kind, ListOf, Scalar, Section, TextMap
 from hetero_hvd.config.yaml_document import compose, layered, read_content
 from hetero_hvd.core.redaction import redacted
@@ -281,6 +281,8 @@ class _Reader:
 
 
 def _unknown(name: str, known: list[str]) -> str:
+    if name in REMOVED:
+        return f"there is no such key any more: {REMOVED[name]}; remove it"
     nearest = difflib.get_close_matches(name, known, n=1)
     if nearest:
         return f"unknown key; nearest known key is {nearest[0]!r}"

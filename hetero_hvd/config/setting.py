@@ -14,6 +14,9 @@ from hetero_hvd.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "HETERO_HVD_"
 
+REMOVED = {"channel_tls": "driver and workers always use TLS"}
+"""Settings that there were, and why each is needed no more."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Setting:

@@ -10,6 +10,7 @@ from typing import Any
 from hetero_hvd.config.job import JOB_SETTINGS
 from hetero_hvd.config.setting import (
     ENVIRONMENT_PREFIX,
+    REMOVED,
     Setting,
     displayed,
     setting,
@@ -19,7 +20,6 @@ from hetero_hvd.config.value_types import PATH, TAGS, TITLE, Kind, ListOf, Scala
 from hetero_hvd.core.redaction import redacted
 from hetero_hvd.errors import ConfigError
 from hetero_hvd.messages.launch import (
-    KEY_VARIABLE,
     LAUNCH_VARIABLE,
     SWITCHES,
     TLS_VARIABLE,
@@ -94,8 +94,7 @@ ALONE_SETTINGS = (
 SET_FOR_WORKERS = {
     LAUNCH_VARIABLE: "what the worker is told at its start, as JSON: `messages/launch.py`",
     WORKER_VARIABLE: "the worker's name, for example `alpha:0`: for the script's own use",
-    KEY_VARIABLE: "the job's key; removed from the environment when it is read",
-    TLS_VARIABLE: "the worker's certificate; removed from the environment when it is read",
+    TLS_VARIABLE: "the worker's key and certificate; removed from the environment when it is read",
 }
 """What our driver sets in the environment of each worker."""
 
@@ -184,5 +183,7 @@ def unknown(environment: Mapping[str, str]) -> Iterator[str]:
             ending = name.removeprefix(ENVIRONMENT_PREFIX).upper()
             near = difflib.get_close_matches(ending, endings, n=1)
             advice = f"did you mean {ENVIRONMENT_PREFIX}{near[0]}?" if near else "unset it"
+            if reason := REMOVED.get(ending.lower()):
+                advice = f"{reason}; unset it"
             label = name if name.isprintable() else displayed(name)  # a problem is one line
             yield f"environment: {label}: there is no such variable; {advice}"

@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hetero_hvd import channel
 from hetero_hvd.config import ClusterConfig
 from hetero_hvd.driver.crashes import Crashes
 from hetero_hvd.driver.ending import JobResult
@@ -104,8 +103,8 @@ class JobController:
         self._job = config.job
         self._console = console
         self._last_failure = 0
-        secrets = Credentials.new(tls=config.job.channel_tls)
-        self._channels = ChannelServer(secrets.key, self, secrets.tls)
+        credentials = Credentials()
+        self._channels = ChannelServer(self, credentials.tls)
         self.send = self._channels.send
         self._rendezvous = Rendezvous(descriptors.limit())
         self.endpoints = Endpoints(DriverAddresses.of(config), self._channels)
@@ -117,7 +116,7 @@ class JobController:
             self.bus.subscribe(log_lines.observe, "the log of events")
         self.tracker = RunTracker(config, console.say, output, self.bus)
         start = WorkerLauncher(
-            config, command, secrets, self.endpoints, output=output, resume=resume
+            config, command, credentials, self.endpoints, output=output, resume=resume
         )
         self.slots = WorkerPool(
             console,
@@ -216,14 +215,13 @@ class JobController:
 
     # --- the workers' channels, see `server.Desk` ---------------------------------------------
 
-    def expects(self, hello: channel.Hello) -> bool:
-        """Whether this worker was started by us and still runs."""
-        slot = self.slots.find(hello.host)
-        return slot is not None and slot.worker == hello.worker
+    def expects(self, host: str) -> bool:
+        """Whether the worker that we have started under this name still runs."""
+        return self.slots.find(host) is not None
 
-    def connected(self, hello: channel.Hello, address: str) -> None:
+    def connected(self, host: str, address: str) -> None:
         """From now on the rendezvous answers this address."""
-        logger.info("%s is connected from %s", hello.host, address)
+        logger.info("%s is connected from %s", host, address)
         self._rendezvous.allow(address)
 
     def received(self, host: str, message: FromWorker) -> None:

@@ -1,7 +1,7 @@
 """What the driver tells a worker at its start: one record, in one environment variable, as JSON.
 
 `worker.session.launch_settings` reads it, and builds the same record where there is no driver. The
-job's secrets are no part of it: they have variables of their own, which are removed when read.
+worker's certificate is no part of it: it has a variable of its own, which is removed when read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ LAUNCH_VARIABLE = "HETERO_HVD_LAUNCH"
 WORKER_VARIABLE = "HETERO_HVD_WORKER"
 """The worker's name once more, for the script's own use."""
 
-KEY_VARIABLE = "HETERO_HVD_KEY"
 TLS_VARIABLE = "HETERO_HVD_TLS"
 
 ModeName = Literal["synchronous", "reproducible", "wait_free"]

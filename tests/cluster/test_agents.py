@@ -78,7 +78,7 @@ class Scene:
         """Start a job that discovers nodes, here or on a host."""
         self._job = {"discover": True, "cluster_key_file": str(self.key), "max_restarts": 100}
         self._job |= {"driver_address": self._cluster.gateway, "checkpoint_seconds": 0}
-        self._job |= {"channel_tls": True, "tls_file": "driver.pem"}
+        self._job |= {"tls_file": "driver.pem"}
         self._job |= {"balance": False, "remember": False} | job
         self.list_nodes(*nodes)
         vector = [sys.executable, "-c", self._program, "run", "--output", output]

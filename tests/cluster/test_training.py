@@ -51,7 +51,7 @@ def test_the_key_is_never_on_a_command_line(virtual_cluster, tmp_path):
     spy = tmp_path / "spy.py"
     spy.write_text(
         "import os, pathlib, runpy, sys\n"
-        "key = os.environ['HETERO_HVD_KEY']\n"
+        "key = os.environ['HETERO_HVD_TLS'].splitlines()[1]\n"
         "assert len(key) == 64\n"
         "lines = []\n"
         "for entry in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"

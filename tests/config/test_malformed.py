@@ -8,8 +8,10 @@ import pytest
 
 from hetero_hvd.config import load_cluster
 from hetero_hvd.config.launchers import KINDS
+from hetero_hvd.config.setting import REMOVED
 from hetero_hvd.errors import ConfigError
 
+ALWAYS_TLS = REMOVED["channel_tls"]
 NODE = "nodes: [{name: a}]\n"
 INTEGER = "must be an integer of at least 1"
 PORT = "must be an integer from 1 to 65535"
@@ -56,6 +58,10 @@ MALFORMED = {
     "unknown key": (
         one("slot: 2"),
         ["F:3: nodes[0].slot: unknown key; nearest known key is 'slots'"],
+    ),
+    "a key that there was": (
+        NODE + "job: {channel_tls: true}\n",
+        [f"F:2: job.channel_tls: there is no such key any more: {ALWAYS_TLS}; remove it"],
     ),
     "nothing near": (
         NODE + "x: 1\n",

@@ -40,6 +40,7 @@ TYPOS = {
     "HETERO_HVD_min_np": "did you mean HETERO_HVD_MIN_NP?",
     "HETERO_HVD_HANG_SECONDS": "did you mean HETERO_HVD_HANG_TIMEOUT_SECONDS?",
     "HETERO_HVD_XYZZY": "unset it",
+    "HETERO_HVD_" + "CHANNEL_TLS": "driver and workers always use TLS; unset it",
     "HETERO_HVD_": "unset it",
 }
 

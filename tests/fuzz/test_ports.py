@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 import struct
 
 import msgspec
@@ -12,18 +13,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hetero_hvd import channel
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
+from hetero_hvd.channel import DRIVER_NAME
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveState
 from hetero_hvd.discovery import encrypted_link as link
 from hetero_hvd.driver.membership import rendezvous
 from hetero_hvd.driver.membership.rendezvous import Rendezvous
 from hetero_hvd.driver.network.channel_server import ChannelServer
+from hetero_hvd.messages import Heartbeat
 from hetero_hvd.run.web import Web
 from hetero_hvd.run.web.app import Sources
 from tests.driver.membership.test_rendezvous import Gate, Place
-from tests.driver.network.test_channel_server import KEY, Desk, open_channel
+from tests.driver.network.test_channel_server import JOB, Desk, of_worker, open_channel
 from tests.fuzz.inputs import broken
 
 QUICK = settings(
@@ -33,6 +37,7 @@ UPGRADE = (
     b"GET %s HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
+KEY = bytes(range(32))
 REQUESTS = (
     b"GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\r\n\r\n",
     b"GET /state HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
@@ -67,34 +72,36 @@ def frame(payload, *, opcode=2, is_masked=True):
     return bytes([128 | opcode]) + size + mask + payload
 
 
-async def talk(port, content):
-    """Send, end our side, and read until the other ends: all that it said."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def talk(port, content, tls=None):
+    """Send, end our side, and read until the other ends: all that it said, without TLS."""
+    options = {"ssl": tls, "server_hostname": DRIVER_NAME} if tls else {}
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, **options)
     try:
         with contextlib.suppress(ConnectionError):
             writer.write(content)
-            writer.write_eof()
-            return await asyncio.wait_for(reader.read(), 10)
+            if tls is None:
+                writer.write_eof()
+                return await asyncio.wait_for(reader.read(), 10)
     finally:
         writer.close()
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
             await writer.wait_closed()
     return b""
 
 
 FRAMES = st.builds(
     frame,
-    broken(b"\x94\x92\xa5alpha\x00\xa7alpha-0\xc4\x10" + bytes(16), bytes(16), b"\x81\xa4type"),
+    broken(channel.encode(Heartbeat(applied_steps=1)), b"\x81\xa4type"),
     opcode=st.integers(0, 15),
     is_masked=st.booleans(),
 )
 
 
 def test_the_channel_and_its_frames(loop):
-    """Noise instead of a request, broken requests, and any frames after a good one."""
-    server = ChannelServer(KEY, desk := Desk())
+    """Noise instead of TLS; from a worker broken requests and any frames after a good one."""
+    server = ChannelServer(desk := Desk(), JOB.tls)
     port = loop.run_until_complete(server.listen("127.0.0.1"))
-    hello = UPGRADE % b"/channel"
+    hello, tls = UPGRADE % b"/channel", of_worker()
 
     def joined(frames):
         return hello + b"".join(frames)
@@ -103,13 +110,20 @@ def test_the_channel_and_its_frames(loop):
     @given(st.one_of(broken(hello), st.lists(FRAMES, max_size=4).map(joined)))
     def attack(content):
         loop.run_until_complete(talk(port, content))
+        assert desk.addresses == []
+
+    @QUICK
+    @given(st.one_of(broken(hello), st.lists(FRAMES, max_size=4).map(joined)))
+    def betray(content):
+        loop.run_until_complete(talk(port, content, tls))
 
     attack()
-    assert desk.heard == desk.addresses == []
-    assert server.refused > 0
+    betray()
+    assert {(host, type(message)) for host, message in desk.heard} <= {("alpha-0", Heartbeat)}
+    assert server.refused > 60
 
     async def a_worker_still_gets_in():
-        socket, _ = await open_channel(port)
+        socket = await open_channel(port)
         await asyncio.gather(server.close(), socket.wait_closed())
 
     loop.run_until_complete(a_worker_still_gets_in())

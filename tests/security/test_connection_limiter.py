@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from websockets.asyncio.client import connect
 
 from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.security import connection_limiter as doors
-from tests.driver.network.test_channel_server import KEY, Desk, open_channel
+from tests.driver.network.test_channel_server import JOB, Desk, of_worker, open_channel
 
 
 async def hold(port, number, words=b""):
@@ -28,13 +29,19 @@ async def hold(port, number, words=b""):
     return held
 
 
+def first_words():
+    """With which a client begins TLS, all of them."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        of_worker().wrap_bio(incoming, outgoing, server_hostname="driver").do_handshake()
+    return outgoing.read()
+
+
 WORDS = {
     "silence": b"",
-    "half a request": b"GET /channel HTTP/1.1\r\nHost: ",
-    "TLS": b"\x16\x03\x01\x02\x00\x01",
-    "a WebSocket without a proof": b"GET /channel HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
-    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    "plain text": b"GET /channel HTTP/1.1\r\nHost: ",
+    "half of its first words": first_words()[:50],
+    "its first words": first_words(),
 }
 
 
@@ -44,10 +51,10 @@ def test_half_open_connections_keep_nobody_out(words, monkeypatch):
     monkeypatch.setattr(doors, "MAX_STRANGERS", 8)
 
     async def scenario():
-        server = ChannelServer(KEY, desk := Desk())
+        server = ChannelServer(desk := Desk(), JOB.tls)
         port = await server.listen("127.0.0.1")
         held = await hold(port, 40, words)
-        worker, _ = await open_channel(port)
+        worker = await open_channel(port)
         held += await hold(port, 40, words)
         assert desk.addresses == [("alpha-0", "127.0.0.1")]
         assert len(server._door._strangers) <= 8
@@ -69,11 +76,11 @@ def test_a_flood_takes_no_file_descriptors(monkeypatch, caplog):
     enough = len(list(Path("/proc/self/fd").iterdir())) + num_open + 2 * doors.MAX_STRANGERS + 20
 
     async def scenario():
-        server = ChannelServer(KEY, Desk())
+        server = ChannelServer(Desk(), JOB.tls)
         port = await server.listen("127.0.0.1")
         for _ in range(rounds):
             held = await hold(port, num_open)
-            worker, _ = await open_channel(port)
+            worker = await open_channel(port)
             for end in held:
                 end.close()
         assert server.refused >= rounds * num_open - doors.MAX_STRANGERS
@@ -88,16 +95,15 @@ def test_a_flood_takes_no_file_descriptors(monkeypatch, caplog):
 
 
 def test_a_stranger_cannot_make_us_keep_much():
-    """A large frame before the proof ends its connection."""
+    """First words of TLS that announce 16 MiB end its connection."""
 
     async def scenario():
-        server = ChannelServer(KEY, Desk())
+        server = ChannelServer(Desk(), JOB.tls)
         port = await server.listen("127.0.0.1")
-        async with connect(f"ws://127.0.0.1:{port}/channel", proxy=None) as stranger:
-            await stranger.recv()
-            await stranger.send(bytes(5000))
-            await stranger.wait_closed()
-            assert stranger.close_code == 1009
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x16\x03\x01\x40\x00" + b"\x01\xff\xff\xff" + bytes(16380))
+        assert len(await reader.read()) < 20
+        writer.close()
         assert server.refused == 1
         await server.close()
 

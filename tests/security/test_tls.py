@@ -11,65 +11,13 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from hetero_hvd.agent.server import AgentServer
+from hetero_hvd.channel import DRIVER_NAME
 from hetero_hvd.cli import main
-from hetero_hvd.driver.network.channel_server import ChannelServer
-from hetero_hvd.driver.workers.credentials import DRIVER_NAME, Credentials
 from hetero_hvd.errors import UserError
-from hetero_hvd.messages import Heartbeat
 from hetero_hvd.security.certificates import Authority
 from hetero_hvd.security.cluster_key import make_key, read_key
 from hetero_hvd.security.tls import client_context, read_bundle, server_context
-from tests.driver.network.test_channel_server import Desk, shake_hands
-
-
-@pytest.fixture(scope="module")
-def credentials():
-    """Those of one job."""
-    return Credentials.new(tls=True)
-
-
-def worker_bundle(credentials):
-    """What the job's workers are given."""
-    return credentials.environment["HETERO_HVD_TLS"].encode()
-
-
-async def knock(port, context, name=DRIVER_NAME):
-    """Connect to the channel's port; the first frame."""
-    options = {"ssl": context, "server_hostname": name} if context else {}
-    url = f"{'wss' if context else 'ws'}://127.0.0.1:{port}/channel"
-    async with connect(url, proxy=None, open_timeout=5, **options) as socket:
-        return await socket.recv()
-
-
-def serve(credentials, scenario):
-    """Run a scenario against a channel server with TLS; its count of refusals."""
-
-    async def run():
-        server = ChannelServer(credentials.key, desk := Desk(), credentials.tls)
-        port = await server.listen("127.0.0.1")
-        try:
-            await asyncio.wait_for(scenario(port, desk), 20)
-        finally:
-            await server.close()
-        return server.refused
-
-    return asyncio.run(run())
-
-
-def test_a_worker_of_the_job_talks_through_tls(credentials):
-    """TLS 1.3 with both certificates, and inside it the same proof of the job's key."""
-
-    async def scenario(port, desk):
-        context = client_context(worker_bundle(credentials))
-        url = f"wss://127.0.0.1:{port}/channel"
-        async with connect(url, ssl=context, server_hostname=DRIVER_NAME, proxy=None) as socket:
-            assert socket.transport.get_extra_info("ssl_object").version() == "TLSv1.3"
-            session = await shake_hands(socket, key=credentials.key)
-            await socket.send(session.seal(Heartbeat(applied_steps=1)))
-            await desk.news.wait()
-        assert desk.heard == [("alpha-0", Heartbeat(applied_steps=1))]
-
-    assert serve(credentials, scenario) == 0
+from tests.driver.network.test_channel_server import JOB, of_worker, serve
 
 
 def bare():
@@ -80,37 +28,47 @@ def bare():
     return context
 
 
+def old():
+    """A worker of the job that speaks nothing newer than TLS 1.2."""
+    context = of_worker()
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def self_signed():
+    """Who makes an authority of his own and has the names right."""
+    context = client_context(Authority.new().issue("alpha-0"))
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 STRANGERS = {
-    "without TLS": lambda _: None,
-    "without a certificate": lambda _: bare(),
-    "of another job": lambda _: client_context(worker_bundle(Credentials.new(tls=True))),
+    "without TLS": lambda: None,
+    "without a certificate": bare,
+    "of another authority": self_signed,
+    "with the driver's certificate": lambda: client_context(
+        JOB._authority.issue("alpha-0", roles=["server"])
+    ),
+    "with an older TLS": old,
 }
 
 
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS)
-def test_a_stranger_is_refused_before_a_word_is_said(credentials, stranger):
+def test_a_stranger_is_refused_before_a_word_is_said(stranger):
     """It is counted, and gets no frame at all."""
 
-    async def scenario(port, desk):
+    async def scenario(server, desk, port):
+        tls = stranger()
+        options = {"ssl": tls, "server_hostname": DRIVER_NAME} if tls else {}
+        url = f"{'wss' if tls else 'ws'}://127.0.0.1:{port}/channel"
         with pytest.raises((WebSocketException, OSError, EOFError)):
-            await knock(port, stranger(credentials))
+            async with connect(url, proxy=None, open_timeout=5, **options) as socket:
+                await socket.recv()
         assert desk.addresses == []
+        assert server.refused == 1
 
-    assert serve(credentials, scenario) == 1
-
-
-def test_a_worker_does_not_talk_to_a_false_driver(credentials):
-    """Neither to one of another authority nor to another worker of its own job."""
-    other_job = Credentials.new(tls=True).tls
-    other_worker = server_context(worker_bundle(credentials))
-    for context in (other_job, other_worker):
-        false = Credentials(key=credentials.key, tls=context, environment={})
-
-        async def scenario(port, _desk):
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await knock(port, client_context(worker_bundle(credentials)))
-
-        serve(false, scenario)
+    serve(scenario)
 
 
 @pytest.mark.process

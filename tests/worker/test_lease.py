@@ -41,7 +41,7 @@ def test_a_driver_that_was_paused_finds_its_members_again(start, monkeypatch):  
         voided.clear()
         driver.close()
         wait_for(lambda: client.is_cut_off and voided)
-        driver = start(Driver, driver.key, driver.port)
+        driver = start(Driver, driver.job, driver.port)
         driver.next_connection()
         wait_for(lambda: not client.is_cut_off)
         assert not client.is_given_up
@@ -54,7 +54,7 @@ def test_a_worker_that_was_replaced_does_not_wait(start):  # noqa: F811
     tell(Admit(environment={}, rendezvous_id=0))
     client.wait_for_admission()
     driver.close()
-    start(Driver, driver.key, driver.port, close_code=channel.NOT_EXPECTED)
+    start(Driver, driver.job, driver.port, close_code=channel.NOT_EXPECTED)
     wait_for(lambda: client.is_given_up and voided)
     assert len(voided) == 1
 

@@ -3,7 +3,7 @@
 Same HTTP protocol as Horovod's own server (`horovod/runner/http/http_server.py`), so its C++ client
 works with it, but a GET waits until its key is there: polling clients and a thread per request make
 most of the seconds that Elastic Horovod needs for a reset. And it is closed: only addresses from
-which a worker has proved that it holds the job's key are answered, nothing is ever unpickled, and
+which a worker has shown its certificate are answered, nothing is ever unpickled, and
 only members count in the driver's barrier.
 """
 
@@ -145,7 +145,7 @@ class Rendezvous:
         self._barrier = barrier
 
     def allow(self, address: str) -> None:
-        """A worker from this address holds the job's key."""
+        """A worker from this address has shown its certificate."""
         self._allowed.add(address)
 
     def close(self) -> None:

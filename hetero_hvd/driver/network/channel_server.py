@@ -1,4 +1,4 @@
-"""The driver's end of the channels: one WebSocket for each worker, authenticated."""
+"""The driver's end of the channels: one WebSocket in TLS for each worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -18,7 +18,7 @@ from hetero_hvd import channel
 from hetero_hvd.errors import ChannelError
 from hetero_hvd.messages import FromDriver, FromWorker
 from hetero_hvd.security.connection_limiter import ConnectionLimiter, Warnings
-from hetero_hvd.security.tls import server_options
+from hetero_hvd.security.tls import peer_names, server_options
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +27,6 @@ HANDSHAKE_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
 """For a worker to answer our good-bye; one that is out of reach never does."""
 
-MAX_STRANGER_BYTES = 4096
-"""Of one frame, until the worker has proved who it is."""
-
 MAX_UNSENT_MESSAGES = 1000
 POLICY_VIOLATION = 1008
 
@@ -37,28 +34,22 @@ POLICY_VIOLATION = 1008
 class ChannelHandler(Protocol):
     """Who handles what the workers say; called in the loop's thread."""
 
-    def expects(self, hello: channel.Hello) -> bool:
-        """Whether such a worker was started and still runs."""
+    def expects(self, host: str) -> bool:
+        """Whether the worker that was started under this name still runs."""
 
-    def connected(self, hello: channel.Hello, address: str) -> None:
-        """A worker has proved who it is, from this network address."""
+    def connected(self, host: str, address: str) -> None:
+        """A worker has shown its certificate, from this network address."""
 
     def received(self, host: str, message: FromWorker) -> None:
-        """A genuine message."""
+        """What it says."""
 
 
 class Channel:
     """One worker's channel."""
 
-    def __init__(
-        self,
-        socket: ServerConnection,
-        session: channel.Session[FromDriver, FromWorker],
-        hello: channel.Hello,
-    ) -> None:
-        self.hello = hello
+    def __init__(self, socket: ServerConnection, host: str) -> None:
+        self.host = host
         self._socket = socket
-        self._session = session
         self._unsent: asyncio.Queue[FromDriver] = asyncio.Queue(MAX_UNSENT_MESSAGES)
 
     def send(self, message: FromDriver) -> None:
@@ -66,24 +57,27 @@ class Channel:
         try:
             self._unsent.put_nowait(message)
         except asyncio.QueueFull:
-            logger.warning("channel: %s does not take its messages", self.hello.host)
+            logger.warning("channel: %s does not take its messages", self.host)
             self.cut()
 
     async def write(self) -> None:
-        """Seal and send, in order, until cancelled."""
+        """Send, in order, until cancelled."""
         with suppress(ConnectionClosed):
             while True:
-                await self._socket.send(self._session.seal(await self._unsent.get()))
+                await self._socket.send(channel.encode(await self._unsent.get()))
 
     async def read(self, handle: Callable[[str, FromWorker], None]) -> None:
         """Pass on what comes until the worker leaves.
 
         Raises:
-            ChannelError: A frame is not genuine.
+            ChannelError: What comes is not what the worker has sent, or is not understood.
         """
-        with suppress(ConnectionClosed):
+        try:
             async for frame in self._socket:
-                handle(self.hello.host, self._session.open(frame))
+                handle(self.host, channel.from_worker(frame))
+        except ConnectionClosed as error:
+            if isinstance(error.__cause__, ssl.SSLError):
+                raise ChannelError(f"what comes is not genuine: {error.__cause__}") from error
 
     async def close(self) -> None:
         """Say good-bye."""
@@ -98,16 +92,14 @@ class ChannelServer:
     """All channels. Used in the loop's thread only.
 
     Args:
-        key: The job's key.
         desk: Who handles what comes.
-        tls: Both ends then show certificates; None for a channel that is signed only.
+        tls: With the driver's certificate, and the authority of the workers'.
     """
 
-    def __init__(self, key: bytes, desk: ChannelHandler, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, desk: ChannelHandler, tls: ssl.SSLContext) -> None:
         self._tls = server_options(tls)
         self._door = ConnectionLimiter("channel")
         self._num_cut = 0
-        self._key = key
         self._desk = desk
         self._connections: dict[str, Channel] = {}
         self._servers: list[Server] = []
@@ -128,7 +120,7 @@ class ChannelServer:
             sock=self._door.listen(address, 0),
             process_request=self._route,
             open_timeout=HANDSHAKE_SECONDS,
-            max_size=MAX_STRANGER_BYTES,
+            max_size=channel.MAX_FRAME_BYTES,
             compression=None,
             close_timeout=CLOSE_SECONDS,
             ping_interval=None,  # the worker's heartbeat says more: that its Python runs
@@ -167,41 +159,26 @@ class ChannelServer:
         return connection.respond(HTTPStatus.NOT_FOUND, "")
 
     async def _serve(self, socket: ServerConnection) -> None:
-        peer = socket.remote_address
-        try:
-            connection = await asyncio.wait_for(self._handshake(socket), HANDSHAKE_SECONDS)
-        except (ChannelError, ConnectionClosed, TimeoutError) as error:
-            self._door.refuse(peer, str(error) or "no answer in time")
-            await socket.close(POLICY_VIOLATION)
+        peer, host = socket.remote_address, _host_of(socket)
+        if not self._desk.expects(host):
+            self._door.refuse(peer, f"{host} is not expected")
+            await socket.close(channel.NOT_EXPECTED)
             return
         self._door.authenticated(peer)
         try:
-            await self._converse(connection, str(peer[0]))
+            await self._converse(Channel(socket, host), str(peer[0]))
         except ChannelError as error:
             self._num_cut += 1
-            logger.warning("channel: %s cut off: %s", connection.hello.host, error)
+            logger.warning("channel: %s cut off: %s", host, error)
             await socket.close(POLICY_VIOLATION)
 
-    async def _handshake(self, socket: ServerConnection) -> Channel:
-        nonce = channel.challenge()
-        await socket.send(nonce)
-        hello, proof, session = channel.accept(self._key, nonce, await socket.recv())
-        if not self._desk.expects(hello):
-            self._door.refuse(socket.remote_address, why := f"{hello.host} is not expected")
-            await socket.send(proof)  # so that it believes us
-            await socket.close(channel.NOT_EXPECTED)
-            raise ChannelError(why)
-        socket.protocol.max_message_size = channel.MAX_FRAME_BYTES
-        await socket.send(proof)
-        return Channel(socket, session, hello)
-
     async def _converse(self, connection: Channel, peer: str) -> None:
-        host = connection.hello.host
+        host = connection.host
         earlier = self._connections.get(host)
         self._connections[host] = connection
         if earlier is not None:
             await earlier.close()
-        self._desk.connected(connection.hello, peer)
+        self._desk.connected(host, peer)
         writer = asyncio.create_task(connection.write())
         try:
             await connection.read(self._desk.received)
@@ -209,3 +186,9 @@ class ChannelServer:
             writer.cancel()
             if self._connections.get(host) is connection:
                 del self._connections[host]
+
+
+def _host_of(socket: ServerConnection) -> str:
+    """The name in the worker's certificate, which the job's authority gave it alone."""
+    encrypted: Any = socket.transport.get_extra_info("ssl_object")
+    return "".join(peer_names(encrypted))

@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass, field
 
-from hetero_hvd import channel
-from hetero_hvd.messages.launch import KEY_VARIABLE, TLS_VARIABLE
-
-DRIVER_NAME = "driver"
-"""In the driver's certificate; what workers expect of it."""
+from hetero_hvd.channel import DRIVER_NAME
+from hetero_hvd.messages.launch import TLS_VARIABLE
+from hetero_hvd.security.tls import server_context
 
 
-@dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """What the two ends of a job's channels know of each other.
+    """By what the two ends of a job's channels know each other: certificates of its own authority.
+
+    The authority signs for this job only, and nobody keeps it.
 
     Attributes:
-        key: The job's key.
-        tls: For the driver's port; None: the channel is signed, but not secret.
-        environment: What a worker is given; on its standard input, never on a command line.
+        tls: For the driver's port.
     """
 
-    key: bytes
-    tls: ssl.SSLContext | None = None
-    environment: dict[str, str] = field(repr=False)
+    def __init__(self) -> None:
+        from hetero_hvd.security.certificates import Authority  # noqa: PLC0415 - heavy
 
-    @classmethod
-    def new(cls, *, tls: bool) -> Credentials:
-        """Those of a new job.
+        self._authority = Authority.new()
+        self.tls: ssl.SSLContext = server_context(
+            self._authority.issue(DRIVER_NAME, roles=["server"])
+        )
+
+    def for_worker(self, host: str) -> dict[str, str]:
+        """What one start of a worker is given; on standard input, never on a command line.
 
         Args:
-            tls: With certificates of an authority that signs nothing else, and that nobody keeps.
+            host: Its name as a Horovod host: under no other name will the driver hear it.
         """
-        key = channel.new_key()
-        environment = {KEY_VARIABLE: key.hex()}
-        if not tls:
-            return cls(key=key, environment=environment)
-        from hetero_hvd.security.certificates import Authority  # noqa: PLC0415 - heavy
-        from hetero_hvd.security.tls import server_context  # noqa: PLC0415
-
-        authority = Authority.new()
-        environment[TLS_VARIABLE] = authority.issue("worker", roles=["client"]).decode("ascii")
-        context = server_context(authority.issue(DRIVER_NAME, roles=["server"]))
-        return cls(key=key, tls=context, environment=environment)
+        bundle = self._authority.issue(host, roles=["client"])
+        return {TLS_VARIABLE: bundle.decode("ascii")}

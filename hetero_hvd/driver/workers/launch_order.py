@@ -31,7 +31,7 @@ class LaunchOrder:
     Attributes:
         command: The user's command.
         directory: Working directory.
-        environment: Added to the node's own; holds the job's key.
+        environment: Added to the node's own; holds the worker's key.
         gpu: Index of the slot's GPU among those of the node; None to leave CUDA's variable alone.
     """
 

@@ -64,7 +64,8 @@ class WorkerLauncher:
         user, machine = _user(), socket.gethostname()
         self._job = f"{output.name[:40]} (process {os.getpid()} of {user[:20]}@{machine[:30]})"
         self._endpoints = endpoints
-        self._environment = dict(credentials.environment)
+        self._credentials = credentials
+        self._environment = dict[str, str]()
         if job.training_mode == "reproducible":
             self._environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
             self._environment |= cpu_capability.variables(job.cpu_capability)
@@ -95,6 +96,7 @@ class WorkerLauncher:
             max_micro_batch=slot.memory.limit,
         )
         environment = self._environment | {WORKER_VARIABLE: str(slot.worker)}
+        environment |= self._credentials.for_worker(slot.host)
         order = launch_order(slot.node, slot.worker.slot, self._command, environment, launch)
         return await WorkerProcess.start(slot.node, order, slot.output, job=self._job)
 

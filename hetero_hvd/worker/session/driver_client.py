@@ -93,11 +93,10 @@ class DriverClient:
         self._settings = settings
         self._introduction = introduction
         self._progress = progress
-        self._tls = client_context(settings.tls) if settings.tls else None
+        self._tls = client_context(settings.tls)
         self._lock = threading.Lock()
         self._changed = threading.Condition()
         self._connection: ClientConnection | None = None
-        self._session: channel.Session[FromWorker, FromDriver] | None = None
         self._closed = threading.Event()
         self._admission: Admit | None = None
         self._plan: BatchPlan | None = None
@@ -170,10 +169,10 @@ class DriverClient:
     def send(self, message: FromWorker) -> bool:
         """Send if the driver is within reach; whether it was."""
         with self._lock:
-            if self._connection is None or self._session is None:
+            if self._connection is None:
                 return False
             try:
-                self._connection.send(self._session.seal(message))
+                self._connection.send(channel.encode(message))
             except (WebSocketException, OSError) as error:
                 logger.warning("the driver is out of reach: %s", error)
                 return False
@@ -192,7 +191,7 @@ class DriverClient:
         while not self._closed.is_set():
             try:
                 with self._connect() as connection:
-                    self._shake_hands(connection)
+                    self._introduce_to(connection)
                     backoff = 0.1
                     self._listen(connection)
             except (WebSocketException, OSError, ChannelError, TimeoutError) as error:
@@ -200,7 +199,7 @@ class DriverClient:
                     logger.warning("no channel to the driver: %s", error)
                 self._is_refused |= _is_farewell(error)
             with self._lock:
-                self._connection = self._session = None
+                self._connection = None
             self._check_lease()
             self._training.check()
             self._closed.wait(backoff)
@@ -223,11 +222,10 @@ class DriverClient:
     def _connect(self) -> ClientConnection:
         address, port = self._settings.driver or ("127.0.0.1", 0)
         host = f"[{address}]" if ":" in address else address
-        tls = self._tls
         return connect(
-            f"{'wss' if tls else 'ws'}://{host}:{port}/channel",
-            ssl=tls,
-            server_hostname="driver" if tls else None,  # as in driver/workers/credentials.py
+            f"wss://{host}:{port}/channel",
+            ssl=self._tls,
+            server_hostname=channel.DRIVER_NAME,
             open_timeout=self._timeout_seconds(),
             close_timeout=LEASED_TIMEOUT_SECONDS,
             ping_interval=None,  # `_listen` pings: it has to know when the driver answered
@@ -236,23 +234,11 @@ class DriverClient:
             proxy=None,
         )
 
-    def _shake_hands(self, connection: ClientConnection) -> None:
-        key = self._settings.key
-        driver_nonce = connection.recv(timeout=self._timeout_seconds(), decode=False)
-        frame, nonce = channel.answer(
-            key,
-            driver_nonce,
-            worker=self._settings.worker,
-            host=self._settings.launch.identity.host,
-        )
-        connection.send(frame)
-        proof = connection.recv(timeout=self._timeout_seconds())
-        session = channel.confirm(key, driver_nonce, nonce, proof)
+    def _introduce_to(self, connection: ClientConnection) -> None:
         self._heard_at_seconds = time.monotonic()
         with self._lock:  # nothing that `send` was given may come before `Ready`
-            connection.send(session.seal(self._ready(connection.socket)))
+            connection.send(channel.encode(self._ready(connection.socket)))
             self._connection = connection
-            self._session = session
 
     def _ready(self, connection: socket.socket) -> Ready:
         return Ready(
@@ -281,9 +267,7 @@ class DriverClient:
             except TimeoutError:
                 continue
             self._heard_at_seconds = time.monotonic()
-            session = self._session
-            if session is not None:
-                self._take(session.open(frame))
+            self._take(channel.from_driver(frame))
 
     def _heartbeat(self) -> Heartbeat:
         operation, place = self._training.waits_in()

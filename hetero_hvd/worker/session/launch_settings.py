@@ -19,7 +19,6 @@ from hetero_hvd.errors import ConfigError, JobError, UserError
 from hetero_hvd.exit_codes import EXIT_USER_ERROR
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.messages.launch import (
-    KEY_VARIABLE,
     LAUNCH_VARIABLE,
     SWITCHES,
     TLS_VARIABLE,
@@ -36,8 +35,9 @@ BALANCE_VARIABLE = "HETERO_HVD_BALANCE"
 BALANCING = {"balance", "rule", "baseline_steps", "min_gain_ratio"}
 """Settings of the balancer that are settings of a job, too."""
 
-SECRETS = frozenset({KEY_VARIABLE, TLS_VARIABLE})
+SECRETS = frozenset({TLS_VARIABLE})
 _secrets: dict[str, str] = {}
+CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +46,12 @@ class LaunchSettings:
 
     Attributes:
         launch: The record of it.
-        key: The job's key; empty without a driver.
-        tls: Key and certificates for the channel, PEM; None: it is signed only.
+        tls: Key and certificates for the channel, PEM; empty without a driver.
         lead: By what rank 0 leads the run without a driver.
     """
 
     launch: WorkerLaunch = field(default_factory=WorkerLaunch)
-    key: bytes = b""
-    tls: bytes | None = None
+    tls: bytes = b""
     lead: LeadSettings = field(default_factory=LeadSettings)
 
     @property
@@ -125,15 +123,13 @@ def _settings_of(found: Mapping[str, str]) -> LaunchSettings:
     launch = launch_from_text(found.get(LAUNCH_VARIABLE) or "{}")
     if launch.identity.driver is None:
         return _alone(launch, found)
-    try:
-        key = bytes.fromhex(found[KEY_VARIABLE])
-    except (KeyError, ValueError) as error:
+    tls = found.get(TLS_VARIABLE, "")
+    if CERTIFICATE not in tls:
         raise JobError(
-            f"{KEY_VARIABLE}: is missing or no key: only the process that the driver has started "
-            "is a worker"
-        ) from error
-    tls = found.get(TLS_VARIABLE)
-    return LaunchSettings(launch=launch, key=key, tls=tls.encode() if tls else None)
+            f"{TLS_VARIABLE}: is missing or no certificate: only the process that the driver has "
+            "started is a worker"
+        )
+    return LaunchSettings(launch=launch, tls=tls.encode())
 
 
 def unknown_variables() -> Iterator[str]:

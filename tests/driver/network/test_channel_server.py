@@ -1,8 +1,10 @@
 """The driver's end of the channels, over real sockets."""
 
 import asyncio
+import struct
 import urllib.error
 import urllib.request
+from socket import SO_LINGER, SOL_SOCKET
 
 import pytest
 from websockets.asyncio.client import connect
@@ -11,10 +13,11 @@ from websockets.exceptions import ConnectionClosed
 from hetero_hvd import channel
 from hetero_hvd.driver.network import channel_server as server_module
 from hetero_hvd.driver.network.channel_server import ChannelServer
-from hetero_hvd.messages import Heartbeat, Stop, WorkerId
+from hetero_hvd.driver.workers.credentials import Credentials
+from hetero_hvd.messages import Heartbeat, ResetRequested, Stop
+from hetero_hvd.security.tls import client_context
 
-KEY = channel.new_key()
-ALPHA = WorkerId("alpha", 0)
+JOB = Credentials()
 
 
 class Desk:
@@ -25,13 +28,13 @@ class Desk:
         self.addresses = []
         self.news = asyncio.Event()
 
-    def expects(self, hello):
+    def expects(self, host):
         """See `channel_server.ChannelHandler`."""
-        return hello.host == "alpha-0" and hello.worker == ALPHA
+        return host == "alpha-0"
 
-    def connected(self, hello, address):
+    def connected(self, host, address):
         """See `channel_server.ChannelHandler`."""
-        self.addresses.append((hello.host, address))
+        self.addresses.append((host, address))
 
     def received(self, host, message):
         """See `channel_server.ChannelHandler`."""
@@ -44,7 +47,7 @@ def serve(scenario):
 
     async def run():
         desk = Desk()
-        server = ChannelServer(KEY, desk)
+        server = ChannelServer(desk, JOB.tls)
         port = await server.listen("127.0.0.1")
         try:
             await asyncio.wait_for(scenario(server, desk, port), 10)
@@ -54,32 +57,35 @@ def serve(scenario):
     asyncio.run(run())
 
 
-async def open_channel(port, *, key=KEY, worker=ALPHA, host="alpha-0"):
-    """Connect and shake hands as a worker does."""
-    socket = await connect(f"ws://127.0.0.1:{port}/channel", compression=None, proxy=None)
-    return socket, await shake_hands(socket, key=key, worker=worker, host=host)
+def of_worker(host="alpha-0", job=JOB):
+    """The worker's side of TLS."""
+    return client_context(job.for_worker(host)["HETERO_HVD_TLS"].encode())
 
 
-async def shake_hands(socket, *, key=KEY, worker=ALPHA, host="alpha-0"):
-    """A worker's part; the session."""
-    nonce = await socket.recv()
-    frame, own_nonce = channel.answer(key, nonce, worker=worker, host=host)
-    await socket.send(frame)
-    return channel.confirm(key, nonce, own_nonce, await socket.recv())
+def open_channel(port, tls=None, *, path="/channel"):
+    """Connect as a worker does; to be awaited, or entered."""
+    return connect(
+        f"wss://127.0.0.1:{port}{path}",
+        ssl=tls or of_worker(),
+        server_hostname=channel.DRIVER_NAME,
+        compression=None,
+        proxy=None,
+    )
 
 
 def test_worker_and_driver_talk():
-    """Messages arrive in order in both directions, under the name that the worker proved."""
+    """Messages arrive in order in both directions, under the name in the worker's certificate."""
 
     async def scenario(server, desk, port):
-        socket, session = await open_channel(port)
+        socket = await open_channel(port)
+        assert socket.transport.get_extra_info("ssl_object").version() == "TLSv1.3"
         for step in range(3):
-            await socket.send(session.seal(Heartbeat(applied_steps=step)))
+            await socket.send(channel.encode(Heartbeat(applied_steps=step)))
         await desk.news.wait()
         assert server.send("alpha-0", Stop(reason="first"))
         assert server.send("alpha-0", Stop(reason="second"))
-        assert session.open(await socket.recv()) == Stop(reason="first")
-        assert session.open(await socket.recv()) == Stop(reason="second")
+        assert channel.from_driver(await socket.recv()) == Stop(reason="first")
+        assert channel.from_driver(await socket.recv()) == Stop(reason="second")
         assert desk.heard == [("alpha-0", Heartbeat(applied_steps=step)) for step in range(3)]
         assert desk.addresses == [("alpha-0", "127.0.0.1")]
         assert not server.send("beta-0", Stop(reason="nobody"))
@@ -89,52 +95,37 @@ def test_worker_and_driver_talk():
     serve(scenario)
 
 
-IMPOSTORS = {
-    "without the key": {"key": channel.new_key()},
-    "not started by this driver": {"host": "mallory-0"},
-    "under the name of another worker": {"worker": WorkerId("beta", 0)},
-}
-
-
-@pytest.mark.parametrize("impostor", IMPOSTORS.values(), ids=IMPOSTORS.keys())
-def test_an_impostor_is_refused(impostor):
-    """It is counted and closed, and neither message nor address is taken from it."""
+@pytest.mark.parametrize("host", ["alpha-0.r1", "beta-0", "driver"])
+def test_a_worker_that_is_not_expected_is_told_so(host):
+    """Replaced, of a node that is gone, or never there: it is counted, and nothing is taken."""
 
     async def scenario(server, desk, port):
-        async def come():
-            socket, _ = await open_channel(port, **impostor)
+        socket = await open_channel(port, of_worker(host))
+        with pytest.raises(ConnectionClosed) as error:
             await socket.recv()
-
-        with pytest.raises(ConnectionClosed):
-            await come()
+        assert error.value.rcvd.code == channel.NOT_EXPECTED
         assert server.refused == 1
         assert desk.addresses == desk.heard == []
 
     serve(scenario)
 
 
-@pytest.mark.parametrize("frame", [b"", b"\xff" * 100, "text", b"\x95" * 10], ids=repr)
-def test_noise_in_the_handshake_is_refused(frame):
-    """Whatever is not a genuine answer closes the connection."""
-
-    async def scenario(server, desk, port):  # noqa: ARG001
-        async with connect(f"ws://127.0.0.1:{port}/channel", proxy=None) as socket:
-            await socket.recv()
-            await socket.send(frame)
-            with pytest.raises(ConnectionClosed):
-                await socket.recv()
-        assert server.refused == 1
-
-    serve(scenario)
+FRAMES = {
+    "empty": b"",
+    "noise": b"\xff" * 100,
+    "text": "text",
+    "half a record": channel.encode(Heartbeat(applied_steps=1))[:-1],
+    "what only the driver may say": channel.encode(ResetRequested(reason="x")),
+}
 
 
-def test_a_frame_that_is_not_genuine_ends_the_channel():
-    """A replayed frame is noticed, counted, and the channel is closed."""
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+def test_a_frame_that_is_no_record_ends_the_channel(frame):
+    """It is noticed and counted; what came before it counts."""
 
     async def scenario(server, desk, port):
-        socket, session = await open_channel(port)
-        frame = session.seal(Heartbeat(applied_steps=1))
-        await socket.send(frame)
+        socket = await open_channel(port)
+        await socket.send(channel.encode(Heartbeat(applied_steps=1)))
         await socket.send(frame)
         with pytest.raises(ConnectionClosed):
             await socket.recv()
@@ -144,16 +135,16 @@ def test_a_frame_that_is_not_genuine_ends_the_channel():
     serve(scenario)
 
 
-def test_silence_in_the_handshake_is_refused(monkeypatch):
-    """A client that does not answer is not waited for."""
+def test_silence_after_the_handshake_is_refused(monkeypatch):
+    """A worker that asks for no channel is not waited for."""
     monkeypatch.setattr(server_module, "HANDSHAKE_SECONDS", 0.05)
 
     async def scenario(server, desk, port):  # noqa: ARG001
-        async with connect(f"ws://127.0.0.1:{port}/channel", proxy=None) as socket:
-            await socket.recv()
-            with pytest.raises(ConnectionClosed):
-                await socket.recv()
+        silent = {"ssl": of_worker(), "server_hostname": channel.DRIVER_NAME}
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, **silent)
+        await reader.read()
         assert server.refused == 1
+        writer.close()
 
     serve(scenario)
 
@@ -162,22 +153,24 @@ def test_a_worker_that_connects_again_replaces_its_channel():
     """The newer connection is the one that is used."""
 
     async def scenario(server, desk, port):  # noqa: ARG001
-        first, _ = await open_channel(port)
-        second, session = await open_channel(port)
+        first = await open_channel(port)
+        second = await open_channel(port)
         with pytest.raises(ConnectionClosed):
             await first.recv()
         server.send("alpha-0", Stop(reason="again"))
-        assert session.open(await second.recv()) == Stop(reason="again")
+        assert channel.from_driver(await second.recv()) == Stop(reason="again")
         await second.close()
 
     serve(scenario)
 
 
 def test_the_port_of_the_channels_serves_nothing_else():
-    """What is no channel is refused and counted."""
+    """What is no channel is refused and counted, whoever asks."""
 
     def fetch(port):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5)
+        tls = of_worker()
+        tls.check_hostname = False
+        urllib.request.urlopen(f"https://127.0.0.1:{port}/status", timeout=5, context=tls)
 
     async def scenario(server, desk, port):  # noqa: ARG001
         with pytest.raises(urllib.error.HTTPError) as refusal:
@@ -193,8 +186,8 @@ def test_a_worker_whose_process_is_lost_is_cut_off():
     """Its channel ends at once."""
 
     async def scenario(server, desk, port):
-        socket, session = await open_channel(port)
-        await socket.send(session.seal(Heartbeat(applied_steps=1)))
+        socket = await open_channel(port)
+        await socket.send(channel.encode(Heartbeat(applied_steps=1)))
         await desk.news.wait()
         server.cut("alpha-0")
         with pytest.raises(ConnectionClosed):
@@ -203,14 +196,176 @@ def test_a_worker_whose_process_is_lost_is_cut_off():
     serve(scenario)
 
 
-def test_a_worker_that_was_replaced_is_told_so():
-    """By a driver that has proved itself; one that does not hold the key hears nothing."""
+@pytest.mark.parametrize("linger_seconds", [None, 0], ids=["end", "reset"])
+def test_a_worker_that_is_killed_is_no_attack(linger_seconds):
+    """The kernel ends its connection without a word of TLS: nothing is counted, nor told."""
 
-    async def scenario(server, desk, port):  # noqa: ARG001
-        socket, _ = await open_channel(port, host="alpha-0.r1")
-        with pytest.raises(ConnectionClosed) as error:
-            await socket.recv()
-        assert error.value.rcvd.code == channel.NOT_EXPECTED
+    async def scenario(server, desk, port):
+        socket = await open_channel(port)
+        await socket.send(channel.encode(Heartbeat(applied_steps=1)))
+        await desk.news.wait()
+        if linger_seconds is not None:
+            plain = socket.transport.get_extra_info("socket")
+            plain.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, linger_seconds))
+        socket.transport.abort()
+        while server.send("alpha-0", Stop(reason="still there?")):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert server.refused == 0
+
+    serve(scenario)
+
+
+class Relay:
+    """Somebody between a worker and the driver, who passes TLS records on as an attack wants.
+
+    Args:
+        port: The driver's.
+        attack: Given a record of the worker's, and what to write to the driver and to the worker.
+
+    Attributes:
+        is_attacking: Else it passes on what comes.
+        seen: All records of the worker's.
+    """
+
+    def __init__(self, port, attack=None):
+        self._port = port
+        self._attack = attack
+        self.is_attacking = False
+        self.seen = []
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
+        return self, self._server.sockets[0].getsockname()[1]
+
+    async def __aexit__(self, *_):
+        self._server.close()
+
+    async def _pass_on(self, reader, writer):
+        from_driver, to_driver = await asyncio.open_connection("127.0.0.1", self._port)
+        back = asyncio.create_task(self._pass_back(from_driver, writer))
+        try:
+            while True:
+                head = await reader.readexactly(5)
+                record = head + await reader.readexactly(int.from_bytes(head[3:], "big"))
+                self.seen.append(record)
+                if self.is_attacking:
+                    self._attack(record, to_driver.write, writer.write)
+                else:
+                    to_driver.write(record)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            to_driver.close()
+            await back
+            writer.close()
+
+    async def _pass_back(self, reader, writer):
+        try:
+            while content := await reader.read(65536):
+                writer.write(content)
+        except ConnectionError:
+            pass
+        writer.close()
+
+
+def overtake():
+    """Holds each first record back until the next one has gone."""
+    held = []
+
+    def attack(record, to_driver, _):
+        held.append(record)
+        if len(held) == 2:
+            to_driver(held.pop())
+            to_driver(held.pop())
+
+    return attack
+
+
+def leave_out():
+    """Swallows the first record."""
+    seen = []
+
+    def attack(record, to_driver, _):
+        if seen:
+            to_driver(record)
+        seen.append(record)
+
+    return attack
+
+
+def change(position):
+    """Flips a bit of each record."""
+
+    def attack(record, to_driver, _):
+        changed = bytearray(record)
+        changed[position] ^= 1
+        to_driver(bytes(changed))
+
+    return lambda: attack
+
+
+ATTACKS = {
+    "changed at its head": change(0),
+    "changed in its length": change(4),
+    "changed": change(8),
+    "changed at its end": change(-1),
+    "repeated": lambda: lambda record, to_driver, _: to_driver(2 * record),
+    "overtaken": overtake,
+    "left out": leave_out,
+    "reflected": lambda: lambda record, _, to_worker: to_worker(record),
+    "noise": lambda: lambda _, to_driver, __: to_driver(b"\x17\x03\x03\x00\x20" + bytes(32)),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_who_sits_between_them_can_end_a_channel_and_nothing_else(attack):
+    """Only what the worker has said is heard, each once and in order, and the end is counted."""
+
+    async def scenario(server, desk, port):
+        async with Relay(port, attack()) as (relay, between):
+            socket = await open_channel(between)
+            await socket.send(channel.encode(Heartbeat(applied_steps=0)))
+            await desk.news.wait()
+            relay.is_attacking = True
+            for step in range(1, 4):
+                await socket.send(channel.encode(Heartbeat(applied_steps=step)))
+            with pytest.raises(ConnectionClosed):
+                await socket.recv()
+            told = [message.applied_steps for _, message in desk.heard]
+            assert told in ([0], [0, 1])  # what is repeated was genuine once
+            assert server.refused == (attack is not ATTACKS["reflected"])
+
+    serve(scenario)
+
+
+def test_a_connection_that_was_overheard_is_of_no_use():
+    """All that a worker has sent, sent once more: it is refused before its first frame."""
+
+    async def scenario(server, desk, port):
+        async with Relay(port) as (spy, between):
+            socket = await open_channel(between)
+            await socket.send(channel.encode(Heartbeat(applied_steps=1)))
+            await desk.news.wait()
+            await socket.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"".join(spy.seen))
+        await reader.read()
+        writer.close()
+        assert len(desk.heard) == len(desk.addresses) == 1
         assert server.refused == 1
+
+    serve(scenario)
+
+
+def test_what_crosses_the_network_tells_nothing():
+    """Neither names nor records can be read."""
+
+    async def scenario(server, desk, port):
+        async with Relay(port) as (spy, between):
+            socket = await open_channel(between)
+            await socket.send(channel.encode(Heartbeat(applied_steps=1, phase="backward")))
+            await desk.news.wait()
+            await socket.close()
+        assert server.refused == 0
+        for word in (b"alpha-0", b"backward", b"/channel"):
+            assert word not in b"".join(spy.seen)
 
     serve(scenario)

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from cryptography.x509 import DNSName, SubjectAlternativeName, load_pem_x509_certificates
 
 from hetero_hvd.config import ClusterConfig, EmulateConfig, JobConfig, NodeConfig
 from hetero_hvd.core.numerics.cpu_capability import in_force
@@ -63,7 +64,7 @@ def launched(orders, job, node=EMULATED, resume=None, limit=0):
     start = WorkerLauncher(
         ClusterConfig(job=job, nodes=(node,)),
         ("train.py",),
-        Credentials.new(tls=False),
+        Credentials(),
         SimpleNamespace(towards=towards),
         output=Path("/runs/one"),
         resume=resume,
@@ -81,7 +82,7 @@ def launched(orders, job, node=EMULATED, resume=None, limit=0):
 
 
 def test_everything_of_job_and_node_arrives(orders, monkeypatch):
-    """The name once more in plain text for the script, and the key, which is no part of it."""
+    """The name once more in plain text for the script; the certificate is no part of it."""
     monkeypatch.setenv("HETERO_HVD_CHECK_STEPS", "7")
     followed = {"grain": 8, "staleness_bound": 2, "log_format": "json"}
     job = JobConfig(
@@ -116,8 +117,11 @@ def test_everything_of_job_and_node_arrives(orders, monkeypatch):
         max_micro_batch=16,
     )
     assert variables["HETERO_HVD_WORKER"] == "alpha:1"
-    assert settings.key == bytes.fromhex(variables["HETERO_HVD_KEY"])
-    assert variables["HETERO_HVD_KEY"] not in variables["HETERO_HVD_LAUNCH"]
+    assert settings.tls == variables["HETERO_HVD_TLS"].encode()
+    assert "PRIVATE KEY" not in variables["HETERO_HVD_LAUNCH"]
+    (certificate, _) = load_pem_x509_certificates(settings.tls)
+    names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
+    assert names.get_values_for_type(DNSName) == ["alpha-1"]
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_the_job_must_plan_in_the_same_grains(monkeypatch):
     """Else the driver's shares could not be kept."""
     told = {"identity": {"driver": ["127.0.0.1", 1]}, "job": {"grain": 2}}
     monkeypatch.setenv("HETERO_HVD_LAUNCH", json.dumps(told))
-    monkeypatch.setenv("HETERO_HVD_KEY", "00")
+    monkeypatch.setenv("HETERO_HVD_TLS", "-----BEGIN CERTIFICATE-----")
     with pytest.raises(UserError, match="start it with hetero-hvd run --reproducible --grain 2"):
         new_trainer()
 

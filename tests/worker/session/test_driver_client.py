@@ -5,12 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import serve
 
 from hetero_hvd import channel
+from hetero_hvd.driver.workers.credentials import Credentials
 from hetero_hvd.errors import ChannelError, WorkerLostError
 from hetero_hvd.messages import (
     Admit,
@@ -25,6 +27,7 @@ from hetero_hvd.messages import (
     WorkersJoined,
 )
 from hetero_hvd.messages.launch import WorkerIdentity, WorkerLaunch
+from hetero_hvd.security.tls import server_context
 from hetero_hvd.worker.session.driver_client import DriverClient
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
 from hetero_hvd.worker.session.plan_source import DriverPlanner
@@ -37,33 +40,29 @@ PATIENCE_SECONDS = 20
 class Driver:
     """The driver's end: keeps what arrives, sends what it is told."""
 
-    def __init__(self, key, port=0, close_code=0):
-        self.key = key
+    def __init__(self, job=None, port=0, close_code=0):
+        self.job = job or Credentials()
         self._close_code = close_code
-        self.sessions = queue.Queue()
+        self.connections = queue.Queue()
         self.received = queue.Queue()
-        self._server = serve(self._talk, "127.0.0.1", port)
+        self._server = serve(self._talk, "127.0.0.1", port, ssl=self.job.tls)
         self.port = self._server.socket.getsockname()[1]
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
 
     def _talk(self, connection):
-        nonce = channel.challenge()
-        connection.send(nonce)
         try:
-            _, proof, session = channel.accept(self.key, nonce, connection.recv())
-            connection.send(proof)
             if self._close_code:
                 connection.close(self._close_code)
-            self.sessions.put((connection, session))
+            self.connections.put(connection)
             for frame in connection:
-                self.received.put(session.open(frame))
+                self.received.put(channel.from_worker(frame))
         except (ChannelError, ConnectionClosed) as error:
             self.received.put(error)
 
     def next_connection(self):
-        """The next worker's connection and session."""
-        return self.sessions.get(timeout=PATIENCE_SECONDS)
+        """The next worker's connection."""
+        return self.connections.get(timeout=PATIENCE_SECONDS)
 
     def next_of(self, kind):
         """The next record of a kind; others before it are dropped."""
@@ -93,18 +92,19 @@ def start():
     assert not [t for t in threading.enumerate() if t.name == "driver-channel"]
 
 
-def settings(port, key):
+def settings(port, job):
     """Where the client of these tests is."""
     identity = WorkerIdentity(worker=WORKER, host="alpha-0", driver=("127.0.0.1", port))
-    return LaunchSettings(launch=WorkerLaunch(identity=identity), key=key)
+    bundle = job.for_worker("alpha-0")["HETERO_HVD_TLS"].encode()
+    return LaunchSettings(launch=WorkerLaunch(identity=identity), tls=bundle)
 
 
 def pair(start, **more):
     """A driver and a client that have met; the client is given more, such as `on_void`."""
-    driver = start(Driver, channel.new_key())
-    client = start(DriverClient, settings(driver.port, driver.key), progress=lambda: 42, **more)
-    connection, session = driver.next_connection()
-    return driver, client, lambda message: connection.send(session.seal(message))
+    driver = start(Driver)
+    client = start(DriverClient, settings(driver.port, driver.job), progress=lambda: 42, **more)
+    connection = driver.next_connection()
+    return driver, client, lambda message: connection.send(channel.encode(message))
 
 
 def plan(rendezvous_id):
@@ -177,30 +177,52 @@ def test_out_of_reach_it_drops_and_comes_back(start):
     wait_for(lambda: client.send(FINISHED))
     driver.close()
     wait_for(lambda: not client.send(FINISHED))
-    again = start(Driver, driver.key, driver.port)
+    again = start(Driver, driver.job, driver.port)
     again.next_connection()
     assert isinstance(again.received.get(timeout=PATIENCE_SECONDS), Ready)
     wait_for(lambda: client.send(FINISHED))
     assert again.next_of(Finished) == FINISHED
 
 
-def test_a_driver_with_another_key_is_never_obeyed(start):
-    """The worker's proof is refused, and it tries again, in vain."""
-    driver = start(Driver, channel.new_key())
-    client = start(DriverClient, settings(driver.port, channel.new_key()), progress=lambda: 0)
-    for _ in range(2):
-        assert "does not hold this job's key" in str(driver.next_of(ChannelError))
+class SameJob:
+    """The worker's own certificate on the driver's side."""
+
+    def __init__(self, job):
+        self.tls = server_context(job.for_worker("alpha-0")["HETERO_HVD_TLS"].encode())
+
+
+FALSE_DRIVERS = {"of another job": lambda _: Credentials(), "another worker": SameJob}
+
+
+@pytest.mark.parametrize("false", FALSE_DRIVERS.values(), ids=FALSE_DRIVERS)
+def test_a_false_driver_is_never_obeyed(start, false, caplog):
+    """It is told nothing; the worker tries again, in vain."""
+    job = Credentials()
+    driver = start(Driver, false(job))
+    client = start(DriverClient, settings(driver.port, job), progress=lambda: 0)
+    wait_for(lambda: caplog.text.count("certificate verify failed") >= 2)
     assert not client.send(FINISHED)
+    assert driver.received.empty()
 
 
-def test_a_forged_frame_breaks_the_connection_and_only_that(start):
-    """What it orders is not done; the worker connects anew."""
-    driver = start(Driver, channel.new_key())
-    client = start(DriverClient, settings(driver.port, driver.key), progress=lambda: 0)
-    connection, _ = driver.next_connection()
-    connection.send(bytes(channel.MAC_BYTES) + b"stop")
-    connection, session = driver.next_connection()
-    connection.send(session.seal(plan(1)))
+def test_a_driver_that_does_not_know_this_worker_is_not_obeyed(start, caplog):
+    """It is the driver, but sees a certificate that is not of its job: the worker says why."""
+    driver = start(Driver)
+    stranger = settings(driver.port, Credentials())
+    ours = driver.job.for_worker("alpha-0")["HETERO_HVD_TLS"].encode()
+    mixed = stranger.tls[: stranger.tls.rindex(b"-----BEGIN")] + ours[ours.rindex(b"-----BEGIN") :]
+    client = start(DriverClient, replace(stranger, tls=mixed), progress=lambda: 0)
+    wait_for(lambda: caplog.text.count("no channel to the driver") >= 2)
+    assert not client.send(FINISHED)
+    assert driver.received.empty()
+
+
+def test_a_frame_that_is_no_record_breaks_the_connection_and_only_that(start):
+    """The worker connects anew."""
+    driver = start(Driver)
+    client = start(DriverClient, settings(driver.port, driver.job), progress=lambda: 0)
+    driver.next_connection().send(b"stop")
+    driver.next_connection().send(channel.encode(plan(1)))
     assert client.wait_for_plan(1, timeout_seconds=PATIENCE_SECONDS) == plan(1)
     assert client.stop is None
 

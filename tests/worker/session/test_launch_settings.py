@@ -55,8 +55,7 @@ EVERYTHING = WorkerLaunch(
 VARIABLES = {
     "HETERO_HVD_LAUNCH": launch_to_text(EVERYTHING),
     "HETERO_HVD_WORKER": "alpha:0",
-    "HETERO_HVD_KEY": "ab" * 32,
-    "HETERO_HVD_TLS": "a certificate",
+    "HETERO_HVD_TLS": "a key\n-----BEGIN CERTIFICATE-----\n",
 }
 
 
@@ -66,14 +65,13 @@ def test_the_job_s_secrets_leave_the_environment_when_they_are_read(monkeypatch)
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     settings = read_launch_settings()
-    assert (settings.key, settings.tls) == (b"\xab" * 32, b"a certificate")
+    assert settings.tls == VARIABLES["HETERO_HVD_TLS"].encode()
     assert read_launch_settings() == settings
     assert settings.worker == WorkerId("alpha", 0)
     assert not launch_settings.SECRETS & os.environ.keys()
     child = subprocess.check_output(["env"], text=True)
     assert "HETERO_HVD_LAUNCH" in child
-    assert "ab" * 32 not in child
-    assert "a certificate" not in child
+    assert "a key" not in child
 
 
 def test_all_of_the_record_arrives_whatever_else_a_user_has_set():
@@ -122,8 +120,8 @@ MALFORMED = {
         r"HETERO_HVD_LAUNCH: Expected `int` >= 0 - at `\$.max_micro_batch`",
     ),
     "no record at all": ({"HETERO_HVD_WORKER": "alpha:0"}, "HETERO_HVD_LAUNCH: is missing, though"),
-    "no key": (told(launch_to_text(EVERYTHING)), "HETERO_HVD_KEY: is missing or no key"),
-    "a key that is none": (VARIABLES | {"HETERO_HVD_KEY": "xy"}, "HETERO_HVD_KEY: is missing or"),
+    "no certificate": (told(launch_to_text(EVERYTHING)), "HETERO_HVD_TLS: is missing or no cert"),
+    "one that is none": (VARIABLES | {"HETERO_HVD_TLS": "xy"}, "HETERO_HVD_TLS: is missing or no"),
     "a flag": (
         {"HETERO_HVD_REPRODUCIBLE": "maybe"},
         "REPRODUCIBLE: found 'maybe', must be true or",
@@ -253,7 +251,7 @@ def test_without_a_driver_the_user_s_variables_make_up_the_record(case):
     variables, job, more = ALONE[case]
     expected = WorkerLaunch(job=JobSettings(**job), **more)
     settings = read_launch_settings(variables)
-    assert (settings.launch, settings.key, settings.name(3)) == (expected, b"", "rank 3")
+    assert (settings.launch, settings.tls, settings.name(3)) == (expected, b"", "rank 3")
     horovod = {"HOROVOD_HOSTNAME": "gpu_box", "HOROVOD_LOCAL_RANK": "2"}
     identity = WorkerIdentity(worker=WorkerId("gpu-box", 2), host="gpu-box")
     assert read_launch_settings(variables | horovod).launch == replace(expected, identity=identity)

@@ -88,7 +88,7 @@ async def run_on(node, folder, command, scenario=None, job=""):
     """Run a command on a node; its exit code and what it printed."""
     console = Console(io.StringIO())
     output = WorkerOutput(console, folder / "alpha-0.log", "")
-    order = launch_order(node, 0, command, {"HETERO_HVD_KEY": SECRET})
+    order = launch_order(node, 0, command, {"HETERO_HVD_TLS": SECRET})
     process = await WorkerProcess.start(node, order, output, job=job)
     if scenario is not None:
         await scenario(process)
@@ -152,13 +152,13 @@ def test_no_secret_and_nothing_of_the_job_s_environment_is_on_a_command_line(tmp
         seen.extend(command_lines())
         process.kill()
 
-    command = ("sh", "-c", "echo $HETERO_HVD_KEY; touch up; sleep 50")
+    command = ("sh", "-c", "echo $HETERO_HVD_TLS; touch up; sleep 50")
     settings = {"directory": str(tmp_path), "env": {"TOKEN": SECRET}}
     code, text = run(name, tmp_path, command, look, **settings)
     assert code >= 128
     assert SECRET in text
     assert any(b"hetero_hvd.supervisor" in line for line in seen)
-    assert not [line for line in seen if SECRET.encode() in line or b"HETERO_HVD_KEY=" in line]
+    assert not [line for line in seen if SECRET.encode() in line or b"HETERO_HVD_TLS=" in line]
 
 
 @pytest.mark.process
