@@ -226,7 +226,7 @@ NAMES = {
             "hetero_hvd/config/launchers.py": "their declarations",
             "hetero_hvd/cli/__init__.py": "the command `agent`",
             "hetero_hvd/agent/server.py": "the end of its link, and whose port it is",
-            "hetero_hvd/discovery/encrypted_link.py": "the ends of a link",
+            "hetero_hvd/security/cluster_tls.py": "whom its certificate is for",
             "hetero_hvd/probes/machine/hardware.py": "a program that may be there",
             "hetero_hvd/probes/doctor.py": "the heading of that",
         },

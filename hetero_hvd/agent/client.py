@@ -15,46 +15,30 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from hetero_hvd.config.paths import own_path
-from hetero_hvd.discovery import encrypted_link as link
+from hetero_hvd.discovery import agent_link as link
 from hetero_hvd.errors import ChannelError, UserError
 from hetero_hvd.exit_codes import EXIT_NO_CONNECTION
 from hetero_hvd.security.cluster_key import read_key
-from hetero_hvd.security.tls import client_context, read_bundle
+from hetero_hvd.security.cluster_tls import ClientTls, for_driver, for_driver_with
 
 CONNECT_SECONDS = 10.0
 PING_SECONDS = 5.0
 """Between two signs of life; after as long without an answer the connection is dead."""
 
 
-class Tls(NamedTuple):
-    """How to be sure of an agent, beside the cluster key.
-
-    Attributes:
-        context: With our own certificate, and the authority of the agent's.
-        name: Of the node, for which the agent's certificate must be.
-    """
-
-    context: ssl.SSLContext
-    name: str
-
-
-async def dial(
-    address: str, port: int, key: bytes, start: link.Start, *, tls: Tls | None = None
-) -> int:
+async def dial(address: str, port: int, tls: ClientTls, start: link.Start) -> int:
     """Run a supervisor on a node; for the main coroutine of a process of its own.
 
     Args:
         address: Of the node.
         port: Of its agent.
-        key: The cluster key.
+        tls: By which both ends are sure of each other.
         start: What the agent should do.
-        tls: None for a connection without TLS.
 
     Returns:
         The supervisor's exit code.
@@ -66,9 +50,9 @@ async def dial(
     host = f"[{address}]" if ":" in address else address
     try:
         async with connect(
-            f"{'wss' if tls else 'ws'}://{host}:{port}{link.PATH}",
-            ssl=tls.context if tls else None,
-            server_hostname=tls.name if tls else None,
+            f"wss://{host}:{port}{link.PATH}",
+            ssl=tls.context,
+            server_hostname=tls.name,
             max_size=link.MAX_FRAME_BYTES,
             compression=None,
             proxy=None,
@@ -77,25 +61,28 @@ async def dial(
             ping_timeout=PING_SECONDS,
             close_timeout=1,
         ) as socket:
-            theirs, own = await asyncio.wait_for(socket.recv(), CONNECT_SECONDS), link.nonce()
-            if isinstance(theirs, str):
-                raise ChannelError("not an agent of hetero_hvd")
-            session = link.Link(key, "driver", theirs + own)
-            await socket.send(own)
-            await socket.send(session.seal(start))
-            feeder = (
-                None if start.what == "gpus" else asyncio.create_task(_feed(socket.send, session))
-            )
+            await socket.send(link.encode(start))
+            feeder = None if start.what == "gpus" else asyncio.create_task(_feed(socket.send))
             try:
-                return await _show(socket, session)
+                return await _show(socket)
             finally:
                 if feeder is not None:
                     feeder.cancel()
     except WebSocketException as error:
         raise ChannelError(f"the connection broke: {error}") from error
+    except ssl.SSLError as error:
+        raise ChannelError(_in_words(error, tls)) from error
 
 
-async def _feed(send: Callable[[bytes], Awaitable[None]], session: link.Link) -> None:
+def _in_words(error: ssl.SSLError, tls: ClientTls) -> str:
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return f"no TLS as ours, is the agent of another version? {error}"
+    if tls.by_key:
+        return "the other end does not hold this cluster's key"
+    return f"its certificate is not that of node {tls.name}: {error.verify_message}"
+
+
+async def _feed(send: Callable[[bytes], Awaitable[None]]) -> None:
     """Pass on our input until it ends."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
@@ -103,14 +90,14 @@ async def _feed(send: Callable[[bytes], Awaitable[None]], session: link.Link) ->
     )
     with suppress(WebSocketException):
         while chunk := await reader.read(65536):
-            await send(session.seal(link.Data(data=chunk)))
-        await send(session.seal(link.Data(data=b"")))
+            await send(link.encode(link.Data(data=chunk)))
+        await send(link.encode(link.Data(data=b"")))
 
 
-async def _show(socket: ClientConnection, session: link.Link) -> int:
+async def _show(socket: ClientConnection) -> int:
     """Write the supervisor's output, until it says with which code it ended."""
-    async for sealed in socket:
-        match session.open(sealed):
+    async for frame in socket:
+        match link.decode(frame):
             case link.Data(data=data):
                 _write(data)
             case link.Exited(code=code):
@@ -139,11 +126,12 @@ def main() -> int:
         )
     given = parser.parse_args()
     try:
-        key, tls = read_key(own_path(given.key_file, "identity_file")), None
         if given.tls:
-            tls = Tls(client_context(read_bundle(own_path(given.tls[0], "tls_file"))), given.tls[1])
+            tls = for_driver_with(own_path(given.tls[0], "tls_file"), given.tls[1])
+        else:
+            tls = for_driver(read_key(own_path(given.key_file, "identity_file")))
         start = link.Start(what=given.what, job=given.job)
-        return asyncio.run(dial(given.address, given.port, key, start, tls=tls))
+        return asyncio.run(dial(given.address, given.port, tls, start))
     except (OSError, UserError, ChannelError) as error:  # ssl.SSLError is an OSError
         sys.stderr.write(f"agent at {given.address} port {given.port}: {error}\n")
         return EXIT_NO_CONNECTION

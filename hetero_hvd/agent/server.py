@@ -1,14 +1,17 @@
-"""The agent's port: starts supervisors of workers for who proves to hold the cluster key."""
+"""The agent's port: starts supervisors of workers for drivers of its cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket as sockets
 import ssl
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
+from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -17,11 +20,13 @@ from websockets.protocol import State
 
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.places import NoPlace, Places
-from hetero_hvd.discovery import encrypted_link as link
+from hetero_hvd.discovery import agent_link as link
 from hetero_hvd.errors import ChannelError
 from hetero_hvd.exit_codes import EXIT_NO_PLACE, as_exit_code
+from hetero_hvd.security.cluster_tls import DRIVER_NAME, for_agent
 from hetero_hvd.security.connection_limiter import ConnectionLimiter, Warnings
-from hetero_hvd.security.tls import server_options
+from hetero_hvd.security.first_byte import FirstByte
+from hetero_hvd.security.tls import peer_names, server_options, tampering
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +36,10 @@ END_SECONDS = 7.0
 """For a supervisor whose input ended: its worker's 5 s after SIGTERM, and some more."""
 
 POLICY_VIOLATION = 1008
+MAX_REASON = 100
+"""Characters of what who is turned away is told, of 123 bytes that WebSocket has."""
+
+Route = Callable[[ServerConnection, Request], Awaitable[Response | None]]
 
 
 class AgentServer:
@@ -39,7 +48,8 @@ class AgentServer:
     Args:
         key: The cluster key.
         pages: What it shows besides; None for nothing.
-        tls: Both ends then show certificates as well; None for frames that are encrypted only.
+        tls: Of the user's authority, for pages too; None: certificates follow from the key, and
+            pages are in plain text.
         num_slots: Workers that run at once; 0: who holds the key gets nothing started either.
 
     Attributes:
@@ -56,15 +66,16 @@ class AgentServer:
     ) -> None:
         self._starts_workers = num_slots > 0
         self._places = Places(num_slots)
-        self._tls = server_options(tls)
+        self._tls = server_options(tls or for_agent(key))
         self.started = 0
         self._pages = pages
+        self._has_plain_pages = tls is None and pages is not None and pages.are_there
         self._door = ConnectionLimiter("agent")
         self._num_running = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._key = key
-        self._server: Server | None = None
+        self._sorter: FirstByte | None = None
+        self._servers: list[Server] = []
 
     @property
     def refused(self) -> int:
@@ -84,10 +95,20 @@ class AgentServer:
         Raises:
             OSError: The address or port cannot be had.
         """
-        self._server = await serve(
+        listening = self._door.listen(address, port)
+        found: int = listening.getsockname()[1]
+        if self._has_plain_pages:
+            self._sorter = FirstByte(listening)
+            await self._listen(self._sorter.plain, self._route_page)
+            listening = self._sorter.tls
+        await self._listen(listening, self._route, **self._tls)
+        return found
+
+    async def _listen(self, listening: sockets.socket, route: Route, **tls: Any) -> None:  # noqa: ANN401 - as asyncio has them
+        server = await serve(
             self._serve,
-            sock=self._door.listen(address, port),
-            process_request=self._route,
+            sock=listening,
+            process_request=route,
             max_size=link.MAX_FRAME_BYTES,
             compression=None,
             open_timeout=HANDSHAKE_SECONDS,
@@ -95,10 +116,9 @@ class AgentServer:
             ping_timeout=PING_SECONDS,
             close_timeout=1,
             logger=Warnings(logger, {}),
-            **self._tls,
+            **tls,
         )
-        found: int = next(iter(self._server.sockets)).getsockname()[1]
-        return found
+        self._servers.append(server)
 
     async def wait_until_idle(self, timeout_seconds: float) -> None:
         """Until no supervisor runs, or the time is over."""
@@ -107,14 +127,20 @@ class AgentServer:
 
     async def close(self) -> None:
         """End all connections and the workers behind them."""
-        if self._server is not None:
-            self._server.close()
-            self._door.close()
-            await self._server.wait_closed()
+        if self._sorter is not None:
+            self._sorter.close()
+        for server in self._servers:
+            server.close()
+        self._door.close()
+        for server in self._servers:
+            await server.wait_closed()
 
     async def _route(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == link.PATH:
             return None
+        return await self._route_page(connection, request)
+
+    async def _route_page(self, connection: ServerConnection, request: Request) -> Response:
         page = None if self._pages is None else await self._pages.answer(request)
         if page is not None:
             self._door.authenticated(connection.remote_address)
@@ -125,23 +151,23 @@ class AgentServer:
     async def _serve(self, socket: ServerConnection) -> None:
         peer = socket.remote_address
         try:
-            session, start = await asyncio.wait_for(self._handshake(socket), HANDSHAKE_SECONDS)
+            start = await asyncio.wait_for(self._first_word(socket), HANDSHAKE_SECONDS)
         except (ChannelError, ConnectionClosed, TimeoutError) as error:
-            self._door.refuse(peer, str(error) or "no answer in time")
-            await socket.close(POLICY_VIOLATION)
+            self._door.refuse(peer, why := str(error) or "no word in time")
+            await socket.close(POLICY_VIOLATION, why[:MAX_REASON])
             return
         self._door.authenticated(peer)
         self._num_running += 1
         self._idle.clear()
         try:
             with suppress(ConnectionClosed):
-                await self._start(socket, session, start)
+                await self._start(socket, start)
         finally:
             self._num_running -= 1
             if not self._num_running:
                 self._idle.set()
 
-    async def _start(self, socket: ServerConnection, session: link.Link, start: link.Start) -> None:
+    async def _start(self, socket: ServerConnection, start: link.Start) -> None:
         peer = socket.remote_address[0]
         is_worker = start.what == "worker"
         place = self._places.place(start.job, peer, _Driver(socket))
@@ -149,25 +175,21 @@ class AgentServer:
             async with place if is_worker else self._places.question():
                 logger.info("%s starts: %s", peer, start.what)
                 self.started += 1
-                await _run(socket, session, start)
+                await _run(socket, start)
         except NoPlace as error:
             logger.warning("%s asks for a worker of job %r: %s", peer, start.job[:100], error)
-            await socket.send(session.seal(link.Data(data=f"{error}\n".encode())))
-            await socket.send(session.seal(link.Exited(code=EXIT_NO_PLACE)))
+            await socket.send(link.encode(link.Data(data=f"{error}\n".encode())))
+            await socket.send(link.encode(link.Exited(code=EXIT_NO_PLACE)))
 
-    async def _handshake(self, socket: ServerConnection) -> tuple[link.Link, link.Start]:
-        own = link.nonce()
-        await socket.send(own)
-        theirs = await socket.recv()
-        if isinstance(theirs, str):
-            raise ChannelError("not a driver of hetero_hvd")
-        session = link.Link(self._key, "agent", own + theirs)
-        start = session.open(await socket.recv())
+    async def _first_word(self, socket: ServerConnection) -> link.Start:
+        if DRIVER_NAME not in peer_names(socket.transport.get_extra_info("ssl_object")):
+            raise ChannelError(f"the certificate of who asks is not for `{DRIVER_NAME}`")
+        start = link.decode(await socket.recv())
         if not isinstance(start, link.Start):
             raise ChannelError("the first frame must be a start")
         if not self._starts_workers:
             raise ChannelError("this agent starts no workers")
-        return session, start
+        return start
 
 
 class _Driver:
@@ -182,7 +204,7 @@ class _Driver:
         return self._socket.state is not State.OPEN
 
 
-async def _run(socket: ServerConnection, session: link.Link, start: link.Start) -> None:
+async def _run(socket: ServerConnection, start: link.Start) -> None:
     """Run a supervisor until it or the connection ends; then neither is left."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -194,31 +216,32 @@ async def _run(socket: ServerConnection, session: link.Link, start: link.Start) 
         stderr=STDOUT,
         start_new_session=True,  # a Ctrl-C is for the agent, who ends the workers in order
     )
-    feeder = asyncio.create_task(_feed(socket, session, process))
+    feeder = asyncio.create_task(_feed(socket, process))
     assert process.stdout is not None  # noqa: S101 - a pipe was asked for
     try:
         while chunk := await process.stdout.read(65536):
-            await socket.send(session.seal(link.Data(data=chunk)))
-        await socket.send(session.seal(link.Exited(code=await _exit_code(process))))
+            await socket.send(link.encode(link.Data(data=chunk)))
+        await socket.send(link.encode(link.Exited(code=await _exit_code(process))))
     finally:
         feeder.cancel()
         await _end(process)
 
 
-async def _feed(socket: ServerConnection, session: link.Link, process: Process) -> None:
+async def _feed(socket: ServerConnection, process: Process) -> None:
     """Pass the driver's input on; its end, however it comes, ends the worker."""
     assert process.stdin is not None  # noqa: S101 - a pipe was asked for
     try:
-        async for sealed in socket:
-            frame = session.open(sealed)
+        async for content in socket:
+            frame = link.decode(content)
             if not isinstance(frame, link.Data) or not frame.data:
                 break
             process.stdin.write(frame.data)
             await process.stdin.drain()
-    except (ConnectionClosed, ConnectionError):
-        pass
     except ChannelError as error:
         logger.warning("%s cut off: %s", socket.remote_address[0], error)
+    except (ConnectionClosed, ConnectionError) as error:
+        if found := tampering(error):
+            logger.warning("%s cut off: not genuine: %s", socket.remote_address[0], found)
     finally:
         process.stdin.close()
 

@@ -166,10 +166,10 @@ class JobConfig:
     )
     tls_file: str | None = setting(
         PATH,
-        "made by hetero-hvd certificates; agents are then reached through TLS only, with "
-        "certificates of both ends",
+        "made by hetero-hvd certificates for `driver`; agents are then reached by certificates of "
+        "that authority, not by the cluster key",
         default=None,
-        default_text="no TLS",
+        default_text="the cluster key",
     )
     driver_address: str | None = setting(
         HOST,

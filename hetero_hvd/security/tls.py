@@ -69,9 +69,14 @@ def peer_names(connection: ssl.SSLObject | ssl.SSLSocket) -> frozenset[str]:
     return frozenset(str(entry[1]) for entry in alternatives if entry[0] == "DNS")
 
 
-def server_options(context: ssl.SSLContext | None) -> dict[str, Any]:
+def tampering(error: Exception) -> str:
+    """What TLS found wrong with what came, if that has ended a connection; else empty."""
+    return str(error.__cause__) if isinstance(error.__cause__, ssl.SSLError) else ""
+
+
+def server_options(context: ssl.SSLContext) -> dict[str, Any]:
     """What asyncio's servers need to be told."""
-    return {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_SECONDS} if context else {}
+    return {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
 
 
 def _loaded(context: ssl.SSLContext, bundle: bytes) -> ssl.SSLContext:

@@ -17,13 +17,13 @@ TOKEN = b"t" * 20
 
 
 async def fetch(port, path, *headers):
-    """Status, head and body of a plain GET."""
+    """Status, head and body of a plain GET; status 0 for no answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     lines = [f"GET {path} HTTP/1.1".encode(), b"Host: x", *headers, b"", b""]
     writer.write(b"\r\n".join(lines))
     head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
     writer.close()
-    return int(head.split()[1]), head, body
+    return int(head.split()[1]) if head.startswith(b"HTTP/") else 0, head, body
 
 
 def ask(*requests, token=TOKEN):
@@ -72,6 +72,7 @@ def test_nobody_else_learns_that_there_are_pages(headers):
 
 
 def test_without_a_token_file_there_are_no_pages():
-    """An empty token opens nothing."""
-    answers, _ = ask(("/metrics", b"Authorization: Bearer "), ("/metrics",), token=None)
-    assert [status for status, *_ in answers] == [404, 404]
+    """An empty token opens nothing: in plain text nothing is even read."""
+    answers, refused = ask(("/metrics", b"Authorization: Bearer "), ("/metrics",), token=None)
+    assert [(status, body) for status, _, body in answers] == [(0, b""), (0, b"")]
+    assert refused == 2

@@ -1,10 +1,11 @@
-"""The agent's port: only who proves the cluster key gets anything started."""
+"""The agent's port: only who holds the cluster key gets anything started."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import ssl
 import subprocess
 import sys
 from contextlib import suppress
@@ -13,47 +14,49 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidMessage
 
+from hetero_hvd.agent import client
 from hetero_hvd.agent.server import AgentServer
-from hetero_hvd.discovery import encrypted_link as link
+from hetero_hvd.discovery import agent_link as link
 from hetero_hvd.errors import ChannelError
 from hetero_hvd.exit_codes import EXIT_NO_PLACE
+from hetero_hvd.security.certificates import Authority
 from hetero_hvd.security.cluster_key import make_key, read_key
+from hetero_hvd.security.cluster_tls import ClientTls, for_driver
+from hetero_hvd.security.tls import client_context, server_context
+from tests.tls_relay import ATTACKS, Relay
 
 KEY = bytes(range(32))
+OURS = for_driver(KEY)
 
 
-async def converse(*frames, key=KEY, **more):
-    """Send these frames after the agent's nonce; the agent, and what it answered."""
-    server = AgentServer(key, **more)
+def dial(port, tls=OURS):
+    """Connect as a driver does; to be awaited, or entered."""
+    url = f"wss://127.0.0.1:{port}{link.PATH}"
+    return connect(url, ssl=tls.context, server_hostname=tls.name, proxy=None)
+
+
+async def converse(*frames, tls=OURS, **more):
+    """Send these frames; the agent, and what it answered."""
+    server = AgentServer(KEY, **more)
     port = await server.listen("127.0.0.1", 0)
     answers = []
     try:
-        async with connect(f"ws://127.0.0.1:{port}{link.PATH}", proxy=None) as socket:
-            theirs = await socket.recv()
-            for frame in frames:
-                await socket.send(frame(theirs) if callable(frame) else frame)
-            with suppress(ConnectionClosed):
+        with suppress(ConnectionClosed, InvalidMessage):
+            async with dial(port, tls) as socket:
+                for frame in frames:
+                    await socket.send(frame)
                 while True:
-                    answers.append(await socket.recv())
+                    answers.append(link.decode(await socket.recv()))
     finally:
         await server.close()
-    session = link.Link(key, "driver", theirs + OWN)
-    return server, [session.open(answer) for answer in answers]
-
-
-OWN = bytes(16)
-
-
-def sealed(key, frame):
-    """A first frame under a key."""
-    return lambda theirs: link.Link(key, "driver", theirs + OWN).seal(frame)
+    return server, answers
 
 
 def test_who_holds_the_key_is_served():
     """A supervisor starts, says how many GPUs there are, and ends; nothing is refused."""
-    agent, answers = asyncio.run(converse(OWN, sealed(KEY, link.Start(what="gpus"))))
+    agent, answers = asyncio.run(converse(link.encode(link.Start(what="gpus"))))
     assert (agent.started, agent.refused) == (1, 0)
     said, ended = answers
     assert said.data.strip().isdigit()
@@ -63,26 +66,128 @@ def test_who_holds_the_key_is_served():
 @pytest.mark.parametrize(
     "frames",
     [
-        (OWN, sealed(bytes(32), link.Start(what="worker"))),
-        (OWN, sealed(KEY, link.Data(data=b"{}"))),
-        (OWN, lambda _: link.Link(KEY, "driver", bytes(32)).seal(link.Start(what="worker"))),
-        (OWN, lambda theirs: link.Link(KEY, "agent", theirs + OWN).seal(link.Start(what="gpus"))),
-        (b"short", b"x"),
-        ("text", "text"),
-        (OWN, "text"),
+        (link.encode(link.Data(data=b"{}")),),
+        (link.encode(link.Exited(code=0)),),
+        (b"\xc1",),
+        (b"",),
+        ("text",),
+        (bytes(2 * link.MAX_FRAME_BYTES),),
     ],
-    ids=["other-key", "not-a-start", "replayed", "reflected", "nonce", "text", "text-after"],
+    ids=["not-a-start", "what-agents-say", "noise", "empty", "text", "too-long"],
 )
-def test_who_does_not_gets_nothing(frames):
+def test_who_says_something_else_gets_nothing(frames):
     """Each is refused, counted, and starts nothing."""
     agent, answers = asyncio.run(converse(*frames))
     assert (agent.started, agent.refused, answers) == (0, 1, [])
 
 
+def certified(authority, name, *roles):
+    """A driver's side with a certificate that this authority has signed; believes any agent."""
+    context = client_context(authority.issue(name, roles=roles))
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return ClientTls(context, "agent", by_key=True)
+
+
+STRANGERS = {
+    "another key": certified(Authority.of_key(bytes(32)), "driver", "client"),
+    "an authority of its own": certified(Authority.new(), "driver", "client"),
+    "an agent": certified(Authority.of_key(KEY), "agent", "server"),
+    "the driver's name as a server": certified(Authority.of_key(KEY), "driver", "server"),
+    "an agent as a client": certified(Authority.of_key(KEY), "agent", "client"),
+}
+
+
+@pytest.mark.parametrize("tls", STRANGERS.values(), ids=STRANGERS)
+def test_who_is_no_driver_of_the_cluster_gets_nothing(tls):
+    """Whose certificate is of another authority, or for another role."""
+    agent, answers = asyncio.run(converse(link.encode(link.Start(what="worker")), tls=tls))
+    assert (agent.started, agent.refused, answers) == (0, 1, [])
+
+
+FALSE_AGENTS = {
+    "of another key": Authority.of_key(bytes(32)).issue("agent", roles=["server"]),
+    "a driver": Authority.of_key(KEY).issue("driver", roles=["client"]),
+    "a driver's name": Authority.of_key(KEY).issue("driver", roles=["server"]),
+}
+
+
+@pytest.mark.parametrize("bundle", FALSE_AGENTS.values(), ids=FALSE_AGENTS)
+def test_a_driver_does_not_talk_to_a_false_agent(bundle):
+    """Of another cluster, or with another role."""
+
+    async def scenario():
+        tls = server_context(bundle)
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls)
+        with pytest.raises(ChannelError, match="does not hold this cluster's key"):
+            await client.dial(*server.sockets[0].getsockname(), OURS, link.Start(what="gpus"))
+        server.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_of_another_version_is_told_so():
+    """Which answers in plain text, as agents did."""
+
+    async def answer(_, writer):
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async def scenario():
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        with pytest.raises(ChannelError, match="is the agent of another version"):
+            await client.dial(*server.sockets[0].getsockname(), OURS, link.Start(what="gpus"))
+        server.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+def test_who_sits_between_them_starts_nothing(attack):
+    """What is changed, repeated, left out or reflected never becomes another order."""
+
+    async def scenario():
+        server = AgentServer(KEY)
+        port = await server.listen("127.0.0.1", 0)
+        async with Relay(port, attack()) as (relay, between):
+            socket = await dial(between)
+            relay.is_attacking = True
+            with suppress(ConnectionClosed):
+                for _ in range(3):
+                    await socket.send(link.encode(link.Data(data=b"{}")))
+                await socket.recv()
+        await server.close()
+        assert (server.started, server.refused) == (0, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_start_that_was_overheard_is_of_no_use():
+    """All that a driver has sent, sent once more, starts nothing."""
+
+    async def scenario():
+        server = AgentServer(KEY)
+        port = await server.listen("127.0.0.1", 0)
+        async with Relay(port) as (spy, between):
+            socket = await dial(between)
+            await socket.send(link.encode(link.Start(what="gpus")))
+            with suppress(ConnectionClosed):
+                while True:
+                    await socket.recv()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"".join(spy.seen))
+        await reader.read()
+        writer.close()
+        await server.close()
+        assert (server.started, server.refused) == (1, 1)
+
+    asyncio.run(scenario())
+
+
 def test_an_agent_of_a_node_without_slots_starts_nothing():
     """The key opens nothing there."""
-    start = sealed(KEY, link.Start(what="worker"))
-    agent, answers = asyncio.run(converse(OWN, start, num_slots=0))
+    start = link.encode(link.Start(what="worker"))
+    agent, answers = asyncio.run(converse(start, num_slots=0))
     assert (agent.started, agent.refused, answers) == (0, 1, [])
 
 
@@ -90,21 +195,18 @@ class Caller:
     """A driver that asks an agent for a worker, and holds on to it."""
 
     def __init__(self, port, job, what="worker"):
-        self._url = f"ws://127.0.0.1:{port}{link.PATH}"
+        self._port = port
         self._start = link.Start(what=what, job=job)
 
     async def call(self):
         """Ask."""
-        self.socket = await connect(self._url, proxy=None)
-        theirs = await self.socket.recv()
-        self._session = link.Link(KEY, "driver", theirs + OWN)
-        await self.socket.send(OWN)
-        await self.socket.send(self._session.seal(self._start))
+        self.socket = await dial(self._port)
+        await self.socket.send(link.encode(self._start))
         return self
 
     async def answer(self):
         """Output and exit code."""
-        said, ended = [self._session.open(await self.socket.recv()) for _ in range(2)]
+        said, ended = [link.decode(await self.socket.recv()) for _ in range(2)]
         return said.data.decode(), ended.code
 
 
@@ -170,28 +272,11 @@ def test_a_slot_whose_worker_ends_is_waited_for(job):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.binary(max_size=300), st.binary(min_size=16, max_size=16))
-def test_no_bytes_break_a_link(content, own):
-    """Garbage, sealed or not, is a ChannelError."""
-    nonces = bytes(16) + own
-    receiver = link.Link(KEY, "agent", nonces)
+@given(st.one_of(st.binary(max_size=300), st.text(max_size=50)))
+def test_no_bytes_break_a_link(content):
+    """Garbage is a ChannelError, nothing worse."""
     with pytest.raises(ChannelError):
-        receiver.open(content)
-    sender = link.Link(KEY, "driver", nonces)
-    genuine = sender._out.encrypt(bytes(12), b"\xc1" + content, None)
-    with pytest.raises(ChannelError):
-        receiver.open(genuine)
-
-
-def test_a_frame_counts_once_and_in_its_order():
-    """A repeated or an overtaking frame is not opened."""
-    sender, receiver = (link.Link(KEY, role, bytes(32)) for role in ("driver", "agent"))
-    first, second = sender.seal(link.Data(data=b"a")), sender.seal(link.Data(data=b"b"))
-    with pytest.raises(ChannelError):
-        receiver.open(second)
-    assert receiver.open(first) == link.Data(data=b"a")
-    with pytest.raises(ChannelError):
-        receiver.open(first)
+        link.decode(content)
 
 
 @pytest.mark.process

@@ -19,13 +19,14 @@ from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.channel import DRIVER_NAME
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveState
-from hetero_hvd.discovery import encrypted_link as link
+from hetero_hvd.discovery import agent_link as link
 from hetero_hvd.driver.membership import rendezvous
 from hetero_hvd.driver.membership.rendezvous import Rendezvous
 from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.messages import Heartbeat
 from hetero_hvd.run.web import Web
 from hetero_hvd.run.web.app import Sources
+from hetero_hvd.security.cluster_tls import for_driver
 from tests.driver.membership.test_rendezvous import Gate, Place
 from tests.driver.network.test_channel_server import JOB, Desk, of_worker, open_channel
 from tests.fuzz.inputs import broken
@@ -72,9 +73,9 @@ def frame(payload, *, opcode=2, is_masked=True):
     return bytes([128 | opcode]) + size + mask + payload
 
 
-async def talk(port, content, tls=None):
+async def talk(port, content, tls=None, name=DRIVER_NAME):
     """Send, end our side, and read until the other ends: all that it said, without TLS."""
-    options = {"ssl": tls, "server_hostname": DRIVER_NAME} if tls else {}
+    options = {"ssl": tls, "server_hostname": name} if tls else {}
     reader, writer = await asyncio.open_connection("127.0.0.1", port, **options)
     try:
         with contextlib.suppress(ConnectionError):
@@ -130,32 +131,25 @@ def test_the_channel_and_its_frames(loop):
 
 
 def test_the_agent_and_its_frames(loop):
-    """Also frames that are sealed with the right key but hold nonsense start nothing."""
+    """Noise in plain text and as TLS; also what a driver of the cluster sends starts nothing."""
     server = AgentServer(KEY, Pages("alpha", b"t" * 20))
     port = loop.run_until_complete(server.listen("127.0.0.1", 0))
-    hello = UPGRADE % link.PATH.encode()
+    hello, tls = UPGRADE % link.PATH.encode(), for_driver(KEY)
     records = [link.Data(data=b"x"), link.Exited(code=0), {"type": "Start", "what": "shell"}, [], 1]
-    payloads = broken(*map(msgspec.msgpack.encode, records))
-
-    async def sealed(payload):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(hello)
-        await reader.readuntil(b"\r\n\r\n")
-        theirs = (await reader.readexactly(2 + link.NONCE_BYTES))[2:]
-        session = link.Link(KEY, "driver", theirs + bytes(16))
-        sealed = session._out.encrypt(bytes(12), payload, None)
-        writer.write(frame(bytes(16)) + frame(sealed))
-        writer.write_eof()
-        await asyncio.wait_for(reader.read(), 10)
-        writer.close()
+    payloads = broken(*map(msgspec.msgpack.encode, records)).map(frame)
 
     @QUICK
-    @given(st.one_of(broken(hello, *REQUESTS), FRAMES.map(lambda f: hello + f)), payloads)
-    def attack(content, payload):
+    @given(st.one_of(broken(hello, *REQUESTS, b"\x16\x03\x01"), FRAMES.map(lambda f: hello + f)))
+    def attack(content):
         loop.run_until_complete(talk(port, content))
-        loop.run_until_complete(sealed(payload))
+
+    @QUICK
+    @given(st.one_of(broken(hello, *REQUESTS), payloads.map(lambda p: hello + p)))
+    def betray(content):
+        loop.run_until_complete(talk(port, content, tls.context, tls.name))
 
     attack()
+    betray()
     assert server.started == 0
     assert server.refused > 60
     loop.run_until_complete(server.close())

@@ -73,15 +73,21 @@ def test_a_stranger_is_refused_before_a_word_is_said(stranger):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("name", "bundle", "code"),
-    [("alpha", "driver.pem", 0), ("beta", "driver.pem", 255), ("alpha", None, 255)],
-    ids=["genuine", "other-name", "without-tls"],
+    ("name", "bundle", "said"),
+    [
+        ("alpha", "driver.pem", ""),
+        ("beta", "driver.pem", "its certificate is not that of node beta: Hostname mismatch"),
+        ("alpha", None, "the other end does not hold this cluster's key"),
+        ("alpha", "alpha.pem", "the certificate of who asks is not for `driver`"),
+    ],
+    ids=["genuine", "other-name", "by-the-key", "of-a-node"],
 )
-def test_the_driver_reaches_an_agent_through_tls(tmp_path, name, bundle, code, capsys):
-    """The agent's certificate must be for the node; without one's own there is no answer."""
+def test_the_driver_reaches_an_agent_by_tls_files(tmp_path, name, bundle, said, capfd):
+    """The agent's certificate must be for the node, that of who asks for `driver`."""
     make_key(tmp_path / "key")
     assert main(["certificates", str(tmp_path / "tls"), "alpha,127.0.0.1", "driver"]) == 0
-    assert str(tmp_path / "tls" / "alpha.pem") in capsys.readouterr().out
+    assert str(tmp_path / "tls" / "alpha.pem") in capfd.readouterr().out
+    code = 255 if said else 0
 
     async def scenario():
         context = server_context(read_bundle(tmp_path / "tls" / "alpha.pem"))
@@ -95,6 +101,7 @@ def test_the_driver_reaches_an_agent_through_tls(tmp_path, name, bundle, code, c
         return found, server.started, server.refused
 
     assert asyncio.run(scenario()) == (code, 1 - bool(code), bool(code))
+    assert said in capfd.readouterr().err
 
 
 def test_what_is_made_is_secret_and_never_overwritten(tmp_path, capsys):

@@ -53,7 +53,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--tls-file",
         type=Path,
         default=None,
-        help="made by hetero-hvd certificates for this node (default: no TLS)",
+        help="made by hetero-hvd certificates for this node: drivers are then known by theirs "
+        "(default: by the cluster key)",
     )
     command.add_argument(
         "--cloud",

@@ -18,7 +18,7 @@ from hetero_hvd import channel
 from hetero_hvd.errors import ChannelError
 from hetero_hvd.messages import FromDriver, FromWorker
 from hetero_hvd.security.connection_limiter import ConnectionLimiter, Warnings
-from hetero_hvd.security.tls import peer_names, server_options
+from hetero_hvd.security.tls import peer_names, server_options, tampering
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +76,8 @@ class Channel:
             async for frame in self._socket:
                 handle(self.host, channel.from_worker(frame))
         except ConnectionClosed as error:
-            if isinstance(error.__cause__, ssl.SSLError):
-                raise ChannelError(f"what comes is not genuine: {error.__cause__}") from error
+            if found := tampering(error):
+                raise ChannelError(f"what comes is not genuine: {found}") from error
 
     async def close(self) -> None:
         """Say good-bye."""

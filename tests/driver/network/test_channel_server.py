@@ -16,6 +16,7 @@ from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.driver.workers.credentials import Credentials
 from hetero_hvd.messages import Heartbeat, ResetRequested, Stop
 from hetero_hvd.security.tls import client_context
+from tests.tls_relay import ATTACKS, Relay
 
 JOB = Credentials()
 
@@ -213,106 +214,6 @@ def test_a_worker_that_is_killed_is_no_attack(linger_seconds):
         assert server.refused == 0
 
     serve(scenario)
-
-
-class Relay:
-    """Somebody between a worker and the driver, who passes TLS records on as an attack wants.
-
-    Args:
-        port: The driver's.
-        attack: Given a record of the worker's, and what to write to the driver and to the worker.
-
-    Attributes:
-        is_attacking: Else it passes on what comes.
-        seen: All records of the worker's.
-    """
-
-    def __init__(self, port, attack=None):
-        self._port = port
-        self._attack = attack
-        self.is_attacking = False
-        self.seen = []
-
-    async def __aenter__(self):
-        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
-        return self, self._server.sockets[0].getsockname()[1]
-
-    async def __aexit__(self, *_):
-        self._server.close()
-
-    async def _pass_on(self, reader, writer):
-        from_driver, to_driver = await asyncio.open_connection("127.0.0.1", self._port)
-        back = asyncio.create_task(self._pass_back(from_driver, writer))
-        try:
-            while True:
-                head = await reader.readexactly(5)
-                record = head + await reader.readexactly(int.from_bytes(head[3:], "big"))
-                self.seen.append(record)
-                if self.is_attacking:
-                    self._attack(record, to_driver.write, writer.write)
-                else:
-                    to_driver.write(record)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            to_driver.close()
-            await back
-            writer.close()
-
-    async def _pass_back(self, reader, writer):
-        try:
-            while content := await reader.read(65536):
-                writer.write(content)
-        except ConnectionError:
-            pass
-        writer.close()
-
-
-def overtake():
-    """Holds each first record back until the next one has gone."""
-    held = []
-
-    def attack(record, to_driver, _):
-        held.append(record)
-        if len(held) == 2:
-            to_driver(held.pop())
-            to_driver(held.pop())
-
-    return attack
-
-
-def leave_out():
-    """Swallows the first record."""
-    seen = []
-
-    def attack(record, to_driver, _):
-        if seen:
-            to_driver(record)
-        seen.append(record)
-
-    return attack
-
-
-def change(position):
-    """Flips a bit of each record."""
-
-    def attack(record, to_driver, _):
-        changed = bytearray(record)
-        changed[position] ^= 1
-        to_driver(bytes(changed))
-
-    return lambda: attack
-
-
-ATTACKS = {
-    "changed at its head": change(0),
-    "changed in its length": change(4),
-    "changed": change(8),
-    "changed at its end": change(-1),
-    "repeated": lambda: lambda record, to_driver, _: to_driver(2 * record),
-    "overtaken": overtake,
-    "left out": leave_out,
-    "reflected": lambda: lambda record, _, to_worker: to_worker(record),
-    "noise": lambda: lambda _, to_driver, __: to_driver(b"\x17\x03\x03\x00\x20" + bytes(32)),
-}
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
