@@ -78,7 +78,7 @@ def _in_words(error: ssl.SSLError, tls: ClientTls) -> str:
     if not isinstance(error, ssl.SSLCertVerificationError):
         return f"no TLS as ours, is the agent of another version? {error}"
     if tls.by_key:
-        return "the other end does not hold this cluster's key"
+        return "the other end does not hold this cluster's key, or it has a TLS file, we have not"
     return f"its certificate is not that of node {tls.name}: {error.verify_message}"
 
 

@@ -36,8 +36,8 @@ END_SECONDS = 7.0
 """For a supervisor whose input ended: its worker's 5 s after SIGTERM, and some more."""
 
 POLICY_VIOLATION = 1008
-MAX_REASON = 100
-"""Characters of what who is turned away is told, of 123 bytes that WebSocket has."""
+MAX_REASON_BYTES = 123
+"""Of what who is turned away is told; WebSocket has room for no more."""
 
 Route = Callable[[ServerConnection, Request], Awaitable[Response | None]]
 
@@ -154,7 +154,8 @@ class AgentServer:
             start = await asyncio.wait_for(self._first_word(socket), HANDSHAKE_SECONDS)
         except (ChannelError, ConnectionClosed, TimeoutError) as error:
             self._door.refuse(peer, why := str(error) or "no word in time")
-            await socket.close(POLICY_VIOLATION, why[:MAX_REASON])
+            told = why.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
+            await socket.close(POLICY_VIOLATION, told)
             return
         self._door.authenticated(peer)
         self._num_running += 1

@@ -122,7 +122,7 @@ class ConnectionLimiter:
     def went(self, connection: _Connection) -> None:
         """A connection was closed."""
         if self._strangers.get(connection.peer) is connection:
-            self.refuse(connection.peer, "it left without a word")
+            self.refuse(connection.peer, "it has gone, or TLS failed: who it is was not shown")
 
     def _cut(self, peer: tuple[Any, ...], why: str) -> None:
         connection = self._strangers[peer]

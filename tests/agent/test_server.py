@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -72,12 +73,14 @@ def test_who_holds_the_key_is_served():
         (b"",),
         ("text",),
         (bytes(2 * link.MAX_FRAME_BYTES),),
+        (msgspec.msgpack.encode({"type": "\u20ac" * 200}),),
     ],
-    ids=["not-a-start", "what-agents-say", "noise", "empty", "text", "too-long"],
+    ids=["not-a-start", "what-agents-say", "noise", "empty", "text", "too-long", "a-long-name"],
 )
-def test_who_says_something_else_gets_nothing(frames):
-    """Each is refused, counted, and starts nothing."""
+def test_who_says_something_else_gets_nothing(frames, caplog):
+    """Each is refused, counted, and starts nothing; nothing breaks."""
     agent, answers = asyncio.run(converse(*frames))
+    assert not [record for record in caplog.records if record.exc_info]
     assert (agent.started, agent.refused, answers) == (0, 1, [])
 
 

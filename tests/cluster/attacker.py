@@ -16,6 +16,7 @@ from hetero_hvd.discovery.multicast import GROUP, GROUP6, PORT, SERVICE
 HOSTILE_TEXTS = [b"\x05hello", b"\x0f0=$(touch /boom)", b"\xff" * 8000, b"", b"\x000=" * 300]
 BURST = 10_000
 FLOOD = 400
+HALF_WORDS = [b"", b"GET /channel HTTP/1.1\r\nHost: ", b"\x16\x03\x01\x02\x00\x01"]
 
 
 def packet_of(*texts, name="$(reboot)"):
@@ -98,8 +99,7 @@ def besiege(address, marker, *ports):
             with suppress(OSError):
                 end = socket.create_connection((address, port), timeout=5)
                 end.setblocking(False)
-                if number % 2:
-                    end.send(b"GET /channel HTTP/1.1\r\nHost: ")
+                end.send(HALF_WORDS[number % len(HALF_WORDS)])
                 held.append(end)
     sys.stdout.write("besieged\n")
     sys.stdout.flush()
