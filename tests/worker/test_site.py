@@ -76,6 +76,60 @@ def test_what_needs_torchrun_is_refused_in_one_line(tmp_path, name):
     assert "each worker would train alone" in errors
 
 
+TRANSFORMERS = """
+import torch, transformers
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def forward(self, x):
+        return {"loss": self.layer(x).mean()}
+args = transformers.TrainingArguments("hf", max_steps=1, use_cpu=True, report_to="none")
+rows = [{"x": torch.ones(1)}] * 8
+trainer = transformers.Trainer(Net(), args, train_dataset=rows)
+print("made")
+trainer.train()
+"""
+LIGHTNING = """
+import torch, lightning.pytorch as pl
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def training_step(self, x, _):
+        return self.layer(x).mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+trainer = pl.Trainer(max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False)
+print("made")
+trainer.fit(Net(), torch.utils.data.DataLoader(torch.ones(8, 1)))
+"""
+ALONE = {
+    "transformers": (TRANSFORMERS, "trains with transformers.Trainer: started by hetero-hvd"),
+    "lightning": (LIGHTNING, "fits with a Lightning Trainer that has no HeteroStrategy: started"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["transformers", pytest.param("lightning", marks=pytest.mark.matrix)]
+)
+def test_a_trainer_that_knows_of_no_worker_is_refused_in_one_line(tmp_path, name):
+    """Before it trains; a script that has a trainer of ours, too, may do so."""
+    pytest.importorskip(name)
+    script, words = ALONE[name]
+    code, output, errors = run_python(
+        f"import os; os.chdir({str(tmp_path)!r})\n{script}", python_path=tmp_path
+    )
+    assert (code, output.splitlines()[-1]) == (64, "made"), errors
+    assert words in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+    both = (
+        f"import os; os.chdir({str(tmp_path)!r})\nimport hetero_hvd; hetero_hvd.Trainer\n{script}"
+    )
+    code, _, errors = run_python(both, python_path=tmp_path)
+    assert code == 0, errors
+
+
 def test_another_variable_is_the_scripts_own_affair(tmp_path):
     """Its traceback is Python's."""
     code, _, errors = run_python("import os; os.environ['DATA']", python_path=tmp_path)

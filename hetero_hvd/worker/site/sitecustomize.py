@@ -111,6 +111,56 @@ def guard_accelerate(module: Any) -> None:  # noqa: ANN401 - as above
     module.Accelerator.__init__ = init
 
 
+def guard_transformers(module: Any) -> None:  # noqa: ANN401 - as above
+    """Its own Trainer knows of no other worker; ours is made of it."""
+    remedy = "take hetero_hvd.integrations.huggingface.Trainer in its place"
+    guard_method(
+        module.Trainer,
+        "train",
+        lambda trainer: any(is_ours(kind) for kind in type(trainer).__mro__),
+        ("trains with transformers.Trainer", remedy, "accelerate launch"),
+    )
+
+
+def guard_lightning(module: Any) -> None:  # noqa: ANN401 - as above
+    """A Trainer whose strategy is not ours knows of no other worker."""
+    strategy = "hetero_hvd.integrations.lightning.HeteroStrategy()"
+    guard_method(
+        module.Trainer,
+        "fit",
+        lambda trainer: is_ours(type(trainer.strategy)),
+        (
+            "fits with a Lightning Trainer that has no HeteroStrategy",
+            f"give it strategy={strategy}, and import lightning.pytorch",
+            "torchrun",
+        ),
+    )
+
+
+def is_ours(kind: type) -> bool:
+    """Whether a class belongs to hetero_hvd."""
+    return kind.__module__.partition(".")[0] == "hetero_hvd"
+
+
+def guard_method(
+    kind: Any,  # noqa: ANN401 - as above
+    name: str,
+    is_known: Callable[[Any], bool],
+    words: tuple[str, str, str],
+) -> None:
+    """Refuse a training in which nobody takes part, unless the script has also one of ours."""
+    start = getattr(kind, name)
+
+    @wraps(start)
+    def train(self: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as above
+        takes_part = "hetero_hvd.worker.trainer" in sys.modules or "RANK" in os.environ
+        if not takes_part and not is_known(self):
+            refuse(*words)
+        return start(self, *arguments, **options)
+
+    setattr(kind, name, train)
+
+
 def guard_variables() -> None:
     """A script that looks for a variable of torchrun's in vain is told what that means."""
     previous = sys.excepthook
@@ -133,6 +183,9 @@ GUARDS: dict[str, Callable[[Any], None]] = {
     "horovod.common.basics": guard_horovod,
     "torch.distributed.distributed_c10d": guard_torch,
     "accelerate.accelerator": guard_accelerate,
+    "transformers.trainer": guard_transformers,
+    "lightning.pytorch.trainer.trainer": guard_lightning,
+    "pytorch_lightning.trainer.trainer": guard_lightning,
 }
 
 
