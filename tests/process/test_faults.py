@@ -10,7 +10,7 @@ pytestmark = pytest.mark.process
 @pytest.mark.parametrize("kind", ["in_the_loss", "in_the_loss_of_an_idle_peer"])
 def test_an_exception_on_one_worker_ends_the_others(run_workers, kind):
     """In a job that is not elastic the peer ends within seconds, and says that a worker is gone."""
-    peer, guilty = run_workers("faults", 2, codes=[1, 1], kind=kind)
+    peer, guilty = run_workers("faults", 2, codes=[2, 1], kind=kind)
     assert guilty["error"] == "ArithmeticError"
     assert (peer["error"], peer["message"]) == (
         "JobError",
@@ -21,6 +21,6 @@ def test_an_exception_on_one_worker_ends_the_others(run_workers, kind):
 
 def test_workers_that_train_different_parameters_are_told(run_workers):
     """Freezing parameters on some workers only is refused instead of waited for for ever."""
-    for rank in run_workers("faults", 2, codes=[1, 1], kind="other_parameters"):
+    for rank in run_workers("faults", 2, codes=[2, 2], kind="other_parameters"):
         assert rank["error"] == "JobError"
         assert "the workers' models differ: rank 0 has 0.weight" in rank["message"]
