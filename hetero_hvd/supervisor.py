@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -220,10 +220,20 @@ def _complain(words: str) -> None:
         os.write(sys.stderr.fileno(), f"{words}\n".encode())
 
 
+def say_goodbye(exit_code: int) -> None:
+    """The last that is written, where the way here has exit codes of its own.
+
+    See `driver.workers.goodbye`.
+    """
+    with suppress(OSError):
+        os.write(sys.stdout.fileno(), f"\x01hetero-hvd:goodbye {exit_code}\x01".encode())
+
+
 def tell_of_node(what: str, orders: Iterator[bytes]) -> None:
     """Run no worker: say how many GPUs there are, or give samples until the input ends."""
     if what == "--gpus":
         sys.stdout.write(f"{len(visible_gpus(dict(os.environ)))}\n")
+        sys.stdout.flush()
         return
     samples = SampleOrders()
     for line in orders:
@@ -296,16 +306,20 @@ def end_when_told(
     signal_group(child, signal.SIGKILL)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Supervise one worker; with `--gpus` or `--samples`, only tell of this node.
+
+    Args:
+        arguments: Words of the command line; default: those of this process.
 
     Returns:
         The worker's exit code; 128 + n if signal n ended it; 127 if it could not be started; 71
         if the kernel killed it for want of memory; 78 if this processor is not fit for it.
     """
     orders = lines(sys.stdin.fileno())
-    if sys.argv[1:] in (["--gpus"], ["--samples"]):
-        tell_of_node(sys.argv[1], orders)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words in (["--gpus"], ["--samples"]):
+        tell_of_node(words[0], orders)
         return 0
     first = next(orders, None)
     if first is None:
@@ -340,5 +354,15 @@ def main() -> int:
     return as_exit_code(code)
 
 
+def run() -> int:
+    """See `main`; with `--goodbye` in front, the exit code is also told."""
+    words = sys.argv[1:]
+    if words[:1] != ["--goodbye"]:
+        return main(words)
+    exit_code = main(words[1:])
+    say_goodbye(exit_code)
+    return exit_code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

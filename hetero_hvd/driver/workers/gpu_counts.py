@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.driver.output.split_lines import LineSplitter
-from hetero_hvd.driver.workers.launchers.registry import launcher_of
 from hetero_hvd.driver.workers.worker_process import KILL_SECONDS, WorkerProcess
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.exit_codes import exit_in_words
@@ -116,7 +115,7 @@ async def count_gpus(node: NodeConfig, *, timeout_seconds: float = COUNT_SECONDS
         OSError: There is no such program as the launcher needs.
     """
     answer = _LastLine()
-    process = await WorkerProcess.run(launcher_of(node).command(node, ("--gpus",), ""), answer)
+    process = await WorkerProcess.run(node, ("--gpus",), answer)
     try:
         code = await asyncio.wait_for(asyncio.shield(process.exited), timeout_seconds)
     except TimeoutError as error:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.driver.output.console import MAX_SAMPLES
 from hetero_hvd.driver.output.signs import SignFilter
-from hetero_hvd.driver.workers.launchers.registry import launcher_of
 from hetero_hvd.driver.workers.worker_process import KILL_SECONDS, WorkerProcess
 from hetero_hvd.errors import UserError
 
@@ -60,10 +59,9 @@ class NodeWatch:
         await asyncio.wait({self._task}, timeout=KILL_SECONDS)
 
     async def _keep(self) -> None:
-        vector = launcher_of(self._node).command(self._node, ("--samples",), "")
         while True:
             try:
-                self.process = await WorkerProcess.run(vector, self)
+                self.process = await WorkerProcess.run(self._node, ("--samples",), self)
                 code = await asyncio.shield(self.process.exited)
                 words = self._words.decode(errors="replace").strip()
                 logger.warning("%s: its samples have ended (%s): %s", self.name, code, words)

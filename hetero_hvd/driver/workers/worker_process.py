@@ -12,9 +12,10 @@ from dataclasses import asdict
 from typing import Protocol
 
 from hetero_hvd.config import NodeConfig
+from hetero_hvd.driver.workers.goodbye import Goodbye
 from hetero_hvd.driver.workers.launch_order import LaunchOrder
 from hetero_hvd.driver.workers.launchers.registry import launcher_of
-from hetero_hvd.exit_codes import as_exit_code
+from hetero_hvd.exit_codes import EXIT_NO_CONNECTION, SIGNALLED, as_exit_code
 
 GRACE_SECONDS = 5.0
 """After an order to end, before the supervisor kills, unless it is told otherwise."""
@@ -42,13 +43,19 @@ class Output(Protocol):
 class WorkerProcess(asyncio.SubprocessProtocol):
     """A worker's process, through its supervisor. Used in the loop's thread only.
 
+    Args:
+        output: Takes what it writes.
+        goodbye: Finds what its supervisor says at its end; None: it says nothing.
+
     Attributes:
-        exited: Its exit code, 128 + n if signal n ended it; 255 also means that ssh failed.
+        exited: Its exit code, 128 + n if signal n ended it; 255 also means that the way to its node
+            has failed.
     """
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, goodbye: Goodbye | None = None) -> None:
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._output = output
+        self._goodbye = goodbye
         self._code = 0
         self._transport: asyncio.SubprocessTransport | None = None
         self.grace_seconds = GRACE_SECONDS
@@ -72,20 +79,31 @@ class WorkerProcess(asyncio.SubprocessProtocol):
             OSError: There is no such program as the launcher needs.
             UserError: A path in the node's settings cannot be understood.
         """
-        process = await cls.run(launcher_of(node).command(node, (), job), output)
+        process = await cls.run(node, (), output, job=job)
         process.tell(json.dumps(asdict(order)))
         return process
 
     @classmethod
-    async def run(cls, vector: Sequence[str], output: Output) -> WorkerProcess:
-        """Start what talks to a node.
+    async def run(
+        cls, node: NodeConfig, arguments: Sequence[str], output: Output, *, job: str = ""
+    ) -> WorkerProcess:
+        """Start a node's supervisor.
+
+        Args:
+            node: Where.
+            arguments: Of the supervisor.
+            output: Takes what it writes.
+            job: Who asks, in words.
 
         Raises:
-            OSError: There is no such program.
+            OSError: There is no such program as the launcher needs.
+            UserError: A path in the node's settings cannot be understood.
         """
+        launcher = launcher_of(node)
+        goodbye = Goodbye() if launcher.says_goodbye else None
         _, process = await asyncio.get_running_loop().subprocess_exec(
-            lambda: cls(output),
-            *vector,
+            lambda: cls(output, goodbye),
+            *launcher.command(node, arguments, job),
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C is for the driver, who ends the workers in order
         )
@@ -134,7 +152,7 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002
         """Called by asyncio: output; taken at once, so that the worker never waits for us."""
-        self._output.feed(data)
+        self._output.feed(data if self._goodbye is None else self._goodbye.feed(data))
 
     def process_exited(self) -> None:
         """Called by asyncio: the process has ended, but may have children that hold its output."""
@@ -148,10 +166,21 @@ class WorkerProcess(asyncio.SubprocessProtocol):
 
     def _finish(self) -> None:
         if not self.exited.done():
+            if self._goodbye is not None:
+                self._output.feed(self._goodbye.flush())
             self._output.flush()
-            self.exited.set_result(as_exit_code(self._code))
+            self.exited.set_result(self._exit_code())
             if self._transport is not None:
                 self._transport.close()
+
+    def _exit_code(self) -> int:
+        """That of the supervisor; without the good-bye that there should be, that it was lost."""
+        code = as_exit_code(self._code)
+        if self._goodbye is None:
+            return code
+        if self._goodbye.exit_code is not None:
+            return self._goodbye.exit_code
+        return code if code > SIGNALLED else EXIT_NO_CONNECTION
 
     def tell(self, line: str) -> None:
         """Give the supervisor a line."""

@@ -16,6 +16,7 @@ class AgentLauncher:
 
     unreachable_codes = frozenset({EXIT_NO_CONNECTION, EXIT_NO_PLACE})
     busy_codes = frozenset({EXIT_NO_PLACE})
+    says_goodbye = False
 
     def command(self, node: NodeConfig, arguments: Sequence[str], job: str) -> list[str]:
         """See `Launcher`; the agent tells other drivers of the job."""

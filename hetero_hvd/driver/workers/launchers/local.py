@@ -13,6 +13,7 @@ class LocalLauncher:
 
     unreachable_codes = frozenset[int]()
     busy_codes = frozenset[int]()
+    says_goodbye = False
 
     def command(self, node: NodeConfig, arguments: Sequence[str], job: str) -> list[str]:  # noqa: ARG002
         """See `Launcher`."""

@@ -37,6 +37,7 @@ class SshLauncher:
 
     unreachable_codes = frozenset({EXIT_NO_CONNECTION})
     busy_codes = frozenset[int]()
+    says_goodbye = False
 
     def command(self, node: NodeConfig, arguments: Sequence[str], job: str) -> list[str]:  # noqa: ARG002
         """See `Launcher`."""
