@@ -355,13 +355,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> int:
-    """See `main`; with `--goodbye` in front, the exit code is also told."""
+    """See `main`; with `--goodbye` in front, the exit code is 0, and the worker's is told."""
     words = sys.argv[1:]
     if words[:1] != ["--goodbye"]:
         return main(words)
-    exit_code = main(words[1:])
-    say_goodbye(exit_code)
-    return exit_code
+    say_goodbye(main(words[1:]))
+    return 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,15 @@ from hetero_hvd.config.value_types import is_loopback
 AGENT_PORT = 9388
 """Where an agent listens if nothing else is said."""
 
-CONNECTION_KEYS = ("user", "port", "identity_file", "ssh_options", "python", "tls_file")
+CONNECTION_KEYS = (
+    "user",
+    "port",
+    "identity_file",
+    "ssh_options",
+    "srun_options",
+    "python",
+    "tls_file",
+)
 """Settings of a node that say how it is reached; none of them is used by every launcher."""
 
 
@@ -55,8 +63,9 @@ AGENT = LauncherKind(
     uses_cluster_key=True,
     announces_itself=True,
 )
+SRUN = LauncherKind(name="srun", keys=frozenset({"srun_options", "python"}))
 
-KINDS = {kind.name: kind for kind in (LOCAL, SSH, AGENT)}
+KINDS = {kind.name: kind for kind in (LOCAL, SSH, AGENT, SRUN)}
 """All that there are, as the documentation lists them."""
 
 

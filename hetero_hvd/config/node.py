@@ -16,6 +16,7 @@ from hetero_hvd.config.value_types import (
     LOGIN,
     NAME,
     PATH,
+    SRUN_OPTIONS,
     SSH_OPTIONS,
     ListOf,
     Section,
@@ -136,6 +137,12 @@ class NodeConfig:
     )
     ssh_options: dict[str, str] = setting(
         SSH_OPTIONS, "further options, each passed as -o", default_factory=dict
+    )
+    srun_options: dict[str, str] = setting(
+        SRUN_OPTIONS,
+        "further options of srun, each passed as --NAME=VALUE, where the driver runs inside a "
+        "Slurm job; see docs/guide/slurm.md",
+        default_factory=dict,
     )
     interface: str | None = setting(
         INTERFACE,

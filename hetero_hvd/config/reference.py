@@ -33,7 +33,7 @@ nodes:
 
 - Each setting decides how its text is read, not YAML: `slots: 010` and `slots: 1_0` are refused,
   and a text that YAML would take for something else (`name: no`, `name: 12`) must be quoted. The
-  values in `env` and `ssh_options` are taken as they are written.
+  values in `env`, `ssh_options` and `srun_options` are taken as they are written.
 - A key without a value stands for its default. Unknown and repeated keys are errors; so are
   anchors, aliases, tags, more than one document, and files over 1 MiB.
 - All problems of the file, the environment and the flags are listed at once, with line, key, what

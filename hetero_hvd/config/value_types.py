@@ -305,3 +305,7 @@ SSH_OPTIONS = TextMap(
     text(r"[A-Za-z]+", "a keyword of ssh_config, such as ConnectTimeout"),
     text(r"[^\x00-\x1f\x7f]+", "a text on one line"),
 )
+SRUN_OPTIONS = TextMap(
+    text(r"[a-z][a-z0-9-]*", "a long option of srun without its dashes, such as het-group"),
+    text(r"[^\x00-\x1f\x7f]*", "a text on one line"),
+)

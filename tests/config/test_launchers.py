@@ -13,6 +13,7 @@ VALUES = {
     "port": 22,
     "identity_file": "key",
     "ssh_options": {"StrictHostKeyChecking": "no"},
+    "srun_options": {"het-group": "1"},
     "python": "/opt/python",
     "tls_file": "alpha.pem",
 }

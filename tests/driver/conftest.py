@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.slurm_cluster import slurm_cluster, why_not
 from tests.leftovers import processes_of, wait_until
 
 SCRIPT = Path(__file__).with_name("train.py")
@@ -103,6 +105,18 @@ class Job:
             self.process.wait()
         self._reader.join()
         self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    """A Slurm of four nodes on this machine."""
+    if why := why_not():
+        pytest.skip(why)
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm-") as folder,  # short, for its sockets
+        slurm_cluster(Path(folder)) as cluster,
+    ):
+        yield cluster
 
 
 @pytest.fixture

@@ -71,8 +71,37 @@ async def behind_an_agent(folder):
     await server.close()
 
 
-WAYS = {"local": here, "ssh": behind_sshd, "agent": behind_an_agent}
+@asynccontextmanager
+async def inside_an_allocation(_folder):
+    """A node of the Slurm job in which this is; see the fixture."""
+    yield {"srun_options": {"nodelist": "fast1"}}
+
+
+WAYS = {
+    "local": here,
+    "ssh": behind_sshd,
+    "agent": behind_an_agent,
+    "srun": inside_an_allocation,
+}
 """Launcher to a node on which it works, as the settings of that."""
+
+
+@pytest.fixture(scope="module")
+def allocation(slurm):
+    """The environment inside a Slurm job of one node, with two GPUs."""
+    environment = slurm.allocation("-w", "fast1", "--gres=gpu:2")
+    yield environment
+    slurm.end(environment["SLURM_JOB_ID"])
+
+
+@pytest.fixture(autouse=True)
+def in_slurm(request, monkeypatch):
+    """Where the launcher is Slurm's, the test is in an allocation."""
+    name = request.node.callspec.params.get("name") if hasattr(request.node, "callspec") else ""
+    if name == "srun" and request.node.get_closest_marker("process"):
+        for variable, value in request.getfixturevalue("allocation").items():
+            monkeypatch.setenv(variable, value)
+
 
 every_launcher = pytest.mark.parametrize("name", KINDS)
 
@@ -260,8 +289,12 @@ def test_an_argument_vector_is_words(name):
     assert counting[-1].endswith("--gpus")
 
 
-NOWHERE = {"ssh": {"port": 1}, "agent": {"port": 1, "identity_file": "key"}}
-"""Launcher to a node of 127.0.0.1 that it cannot reach; without those to which there is no way."""
+NOWHERE = {
+    "ssh": ({"port": 1}, "127.0.0.1 port 1: "),
+    "agent": ({"port": 1, "identity_file": "key"}, "127.0.0.1 port 1: "),
+    "srun": ({"srun_options": {"nodelist": "fast2"}}, "Requested node configuration is not avail"),
+}
+"""Launcher to a node that it cannot reach, and why not; without those to which there is no way."""
 
 
 @pytest.mark.process
@@ -270,12 +303,13 @@ def test_a_node_out_of_reach_is_told_by_the_exit_code(tmp_path, monkeypatch, nam
     """It is another one than a script's, has words, and the last line says why."""
     monkeypatch.chdir(tmp_path)
     make_key(Path("key"))
-    node = NodeConfig(name="alpha", launcher=name, address="127.0.0.1", **NOWHERE[name])
+    settings, why = NOWHERE[name]
+    node = NodeConfig(name="alpha", launcher=name, address="127.0.0.1", **settings)
 
     code, text = asyncio.run(run_on(node, tmp_path, ("true",)))
     assert code in launcher_of(node).unreachable_codes
     assert exit_in_words(code) == f"exited with code {code}"
-    assert "127.0.0.1 port 1: " in text
+    assert why in text
 
 
 @every_launcher

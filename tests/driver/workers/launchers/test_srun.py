@@ -1,0 +1,90 @@
+"""What is particular about steps of a Slurm job: their options, what they inherit, a lost node."""
+
+import asyncio
+import io
+import time
+
+import pytest
+
+from hetero_hvd.config import NodeConfig
+from hetero_hvd.driver.output.console import Console, WorkerOutput
+from hetero_hvd.driver.workers.gpu_counts import count_gpus
+from hetero_hvd.driver.workers.launch_order import launch_order
+from hetero_hvd.driver.workers.launchers.registry import launcher_of
+from hetero_hvd.driver.workers.worker_process import WorkerProcess
+from hetero_hvd.exit_codes import EXIT_NO_CONNECTION
+from tests.leftovers import processes_of, wait_until
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({}, ["--nodelist=gpu1"]),
+        ({"srun_options": {"nodelist": "gpu_1"}}, ["--nodelist=gpu_1"]),
+        (
+            {"srun_options": {"het-group": "1", "exact": ""}},
+            ["--nodelist=gpu1", "--het-group=1", "--exact"],
+        ),
+    ],
+)
+def test_srun_gets_an_argument_vector(settings, options):
+    """One task on one node, whatever the allocation's own options were."""
+    node = NodeConfig(name="gpu1", launcher="srun", python="/opt/my python", **settings)
+    vector = launcher_of(node).command(node, ("--gpus",), "")
+    assert vector[0] == "env"
+    at = vector.index("srun")
+    assert vector[at + 1 : at + 3] == ["--nodes=1", "--ntasks=1"]
+    words = ["--", "/opt/my python", "-m", "hetero_hvd.supervisor", "--goodbye", "--gpus"]
+    assert vector[-len(words) - len(options) :] == [*options, *words]
+
+
+@pytest.fixture
+def allocation(slurm, monkeypatch):
+    """The test is in a Slurm job of all nodes, with both GPUs of those that have some."""
+    environment = slurm.allocation("-w", "fast1,fast2,slow1")
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    yield slurm
+    slurm.end(environment["SLURM_JOB_ID"])
+
+
+def slurm_node(name):
+    """A node of the allocation."""
+    return NodeConfig(name=name, launcher="srun")
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("allocation")
+def test_a_node_has_no_gpu_of_the_drivers_node(monkeypatch):
+    """Of the allocation's options and devices a step inherits what Slurm gives to its node."""
+    for variable in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.setenv(variable, "0,1,2")
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "7")
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
+    assert asyncio.run(count_gpus(slurm_node("slow1"))) == 0
+
+
+@pytest.mark.process
+def test_a_node_that_fails_is_a_lost_worker_at_once(allocation, tmp_path):
+    """Though srun ends with 0; the node's name is in the output."""
+
+    async def main():
+        console = Console(io.StringIO())
+        output = WorkerOutput(console, tmp_path / "fast2-0.log", "")
+        node = slurm_node("fast2")
+        command = ("sh", "-c", f"cd {tmp_path}; touch up; exec sleep 50")
+        process = await WorkerProcess.start(node, launch_order(node, 0, command, {}), output)
+        await asyncio.to_thread(wait_until, (tmp_path / "up").exists, 10, "the worker")
+        await asyncio.to_thread(allocation.set_down, "fast2")
+        began_at_seconds = time.monotonic()
+        code = await asyncio.wait_for(process.exited, 10)
+        took_seconds = time.monotonic() - began_at_seconds
+        output.close()
+        console.close()
+        return code, took_seconds
+
+    code, took_seconds = asyncio.run(main())
+    assert code == EXIT_NO_CONNECTION
+    assert took_seconds < 2
+    assert "Node failure on fast2" in (tmp_path / "fast2-0.log").read_text()
+    wait_until(lambda: not processes_of(tmp_path), 15, "the end of the worker")
