@@ -53,5 +53,9 @@ def nodes_files(arguments: argparse.Namespace) -> tuple[Path, ...]:
 
 def load(arguments: argparse.Namespace) -> NodesFile:
     """Read nodes.yaml, the environment and the flags together."""
-    flags = {setting.name: getattr(arguments, setting.name, None) for setting in JOB_SETTINGS}
-    return NodesFile(nodes_files(arguments), os.environ, flags)
+    return NodesFile(nodes_files(arguments), os.environ, flags_of(arguments))
+
+
+def flags_of(arguments: argparse.Namespace) -> dict[str, object]:
+    """The settings that were given as flags, and None for all others."""
+    return {setting.name: getattr(arguments, setting.name, None) for setting in JOB_SETTINGS}

@@ -19,9 +19,11 @@ class NodesFile:
     assignment.
 
     Args:
-        paths: The file, or several of which each changes those before it.
+        paths: The file, or several of which each changes those before it; none: there is only what
+            was granted.
         environment: As for `load_cluster`.
         flags: As for `load_cluster`.
+        granted: As for `parse_cluster`.
 
     Attributes:
         current: The newest good settings.
@@ -31,19 +33,19 @@ class NodesFile:
     """
 
     def __init__(
-        self, paths: Sequence[Path], environment: Mapping[str, str], flags: Mapping[str, object]
+        self,
+        paths: Sequence[Path],
+        environment: Mapping[str, str],
+        flags: Mapping[str, object],
+        granted: bytes = b"",
     ) -> None:
         self._paths = tuple(paths)
+        self._granted = granted
         self._environment = dict(environment)
         self._flags = dict(flags)
-        self._seen: list[tuple[Path, bytes]] | str = self._read()
-        self.current = self._parsed(self._seen)
-
-    def _read(self) -> list[tuple[Path, bytes]]:
-        return [(path, read_content(path)) for path in self._paths]
-
-    def _parsed(self, files: Sequence[tuple[Path, bytes]]) -> ClusterConfig:
-        return parse_cluster(files, environment=self._environment, flags=self._flags)
+        files = self._read()
+        self._seen: list[tuple[Path, bytes]] | str = files
+        self.current = self._parsed(files)
 
     def refresh(self) -> Literal["unchanged", "changed"] | ConfigError:
         """Read the file again. The driver calls it about once a second.
@@ -71,3 +73,11 @@ class NodesFile:
         is_same = cluster == self.current
         self.current = cluster
         return "unchanged" if is_same else "changed"
+
+    def _read(self) -> list[tuple[Path, bytes]]:
+        return [(path, read_content(path)) for path in self._paths]
+
+    def _parsed(self, files: Sequence[tuple[Path, bytes]]) -> ClusterConfig:
+        return parse_cluster(
+            files, environment=self._environment, flags=self._flags, granted=self._granted
+        )

@@ -17,12 +17,15 @@ from hetero_hvd.config.cluster import ClusterConfig
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
 from hetero_hvd.config.setting import REMOVED, Setting, displayed, settings_of
 from hetero_hvd.config.value_types import Kind, ListOf, Scalar, Section, TextMap
-from hetero_hvd.config.yaml_document import compose, layered, read_content
+from hetero_hvd.config.yaml_document import compose, layered, read_content, with_nodes
 from hetero_hvd.core.redaction import redacted
 from hetero_hvd.errors import ConfigError
 
 _READ_AS = {"bool": "true or false", "int": "a number", "float": "a number", "timestamp": "a date"}
 _JOB = {f"job.{setting.name}": setting for setting in JOB_SETTINGS}
+GRANTED = Path("the nodes that were granted")
+"""What takes the place of a file in messages."""
+
 _NULL = "tag:yaml.org,2002:null"
 
 
@@ -53,14 +56,26 @@ def parse_cluster(
     *,
     environment: Mapping[str, str],
     flags: Mapping[str, object],
+    granted: bytes = b"",
 ) -> ClusterConfig:
     """As `load_cluster`, for content that was read already.
+
+    Args:
+        files: Path and content of each, the strongest last.
+        environment: See `load_cluster`.
+        flags: See `load_cluster`.
+        granted: YAML with the nodes that the job has, whatever the file lists; what that says of
+            one of them counts. Empty: the file decides.
 
     Raises:
         ConfigError: With all problems.
     """
     trees = [compose(content, path) for path, content in files]
-    return _Reader([path for path, _ in files], environment, flags).cluster(layered(trees))
+    paths, root = [path for path, _ in files], layered(trees)
+    if granted:
+        paths.append(GRANTED)
+        root = with_nodes(root, compose(granted, GRANTED))
+    return _Reader(paths, environment, flags).cluster(root)
 
 
 class _Place(NamedTuple):

@@ -171,3 +171,20 @@ def _name(item: yaml.Node) -> str:
 
 def _is_text(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode)
+
+
+def with_nodes(root: yaml.Node | None, granted: yaml.Node | None) -> yaml.Node | None:
+    """A file's tree with other nodes; of these, what the file says under their names counts more.
+
+    Args:
+        root: Of the file; None: there is nothing in it.
+        granted: A tree with nothing but nodes, of names and other texts.
+    """
+    if not isinstance(root, yaml.MappingNode) or not isinstance(granted, yaml.MappingNode):
+        return granted if root is None else root
+    listed = next((value for key, value in root.value if key.value == NAMED), None)
+    known = {_name(item): item for item in getattr(listed, "value", None) or ()}
+    ((key, nodes),) = granted.value
+    nodes.value = [_over(item, known.get(_name(item))) for item in nodes.value]
+    others = [pair for pair in root.value if pair[1] is not listed]
+    return yaml.MappingNode(root.tag, [*others, (key, nodes)], root.start_mark, root.end_mark)

@@ -10,6 +10,7 @@ from shutil import which
 
 from hetero_hvd.cli.mistakes import did_you_mean
 from hetero_hvd.cli.settings import add_nodes_file, add_settings, load
+from hetero_hvd.cli.train import slurm_job
 from hetero_hvd.cli.watch.run_argument import HELP as HELP_OF_A_RUN
 from hetero_hvd.cli.watch.run_argument import run_of
 from hetero_hvd.config import ClusterConfig, NodeConfig
@@ -50,6 +51,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="what this run tries, for `hetero-hvd runs --where`; may be given several times",
     )
+    slurm_job.add_arguments(command)
     add_settings(command)
 
 
@@ -86,7 +88,8 @@ def act(arguments: argparse.Namespace) -> int:
     command = arguments.command
     if not command:
         raise UserError("no command: hetero-hvd run [options] -- train.py [arguments]")
-    nodes_file = load(arguments)
+    inside = slurm_job.SlurmJob(arguments) if arguments.slurm else None
+    nodes_file = load(arguments) if inside is None else inside.nodes_file
     check_script(command, nodes_file.current)
     require_training("hetero-hvd run")
     from hetero_hvd.driver.job import run_job  # noqa: PLC0415 - imports Horovod

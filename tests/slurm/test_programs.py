@@ -1,0 +1,37 @@
+"""A program of Slurm's that fails is told in one line."""
+
+import pytest
+
+from hetero_hvd.errors import JobError
+from hetero_hvd.slurm import programs as door
+from hetero_hvd.slurm.programs import ask
+
+
+def test_what_it_prints_is_the_answer(programs):
+    """As it is."""
+    assert ask("scontrol", "show", "hostnames", "fast[1-2]") == "fast1\nfast2\n"
+    assert programs
+
+
+FAILURES = {
+    "an error": ("printf 'error:\\nInvalid\\n' >&2; exit 1", "scontrol show job: error: Invalid"),
+    "silent": ("exit 3", "scontrol show job: exit code 3"),
+    "late": ("exec sleep 9", "scontrol show job: no answer in 0.1 s; try again later"),
+}
+
+
+@pytest.mark.parametrize(("script", "words"), FAILURES.values(), ids=FAILURES)
+def test_a_failure_is_one_line(programs, monkeypatch, script, words):
+    """With the command, and what it said."""
+    monkeypatch.setattr(door, "ANSWER_SECONDS", 0.1 if "sleep" in script else 30.0)
+    (programs / "scontrol").write_text(f"#!/bin/sh\n{script}\n")
+    with pytest.raises(JobError) as error:
+        ask("scontrol", "show", "job")
+    assert str(error.value) == words
+
+
+def test_where_there_is_no_slurm_it_says_so(monkeypatch):
+    """A node of the allocation may have less than the one where it was submitted."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(JobError, match="must be in PATH where --slurm is given"):
+        ask("scontrol")
