@@ -1,8 +1,9 @@
-"""How a job ended."""
+"""How a job ended, and who else has a say in when."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -13,8 +14,31 @@ class JobResult:
         exit_code: For the command line.
         reason: In words.
         is_orderly: Whether the workers end by themselves.
+        is_called_off: Whether it had to make room, and could go on elsewhere or later.
     """
 
     exit_code: int
     reason: str
     is_orderly: bool = False
+    is_called_off: bool = False
+
+
+class Lender(Protocol):
+    """Who lends the machines for a time: a batch system."""
+
+    def must_end(self) -> str:
+        """Why the job has to end now, in words; empty: it may go on. Asked often."""
+
+    def ended(self, result: JobResult) -> None:
+        """The job has ended, its processes are gone and its files are closed."""
+
+
+class Owner:
+    """The lender of machines that nobody takes away."""
+
+    def must_end(self) -> str:
+        """See `Lender`."""
+        return ""
+
+    def ended(self, result: JobResult) -> None:
+        """See `Lender`."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from hetero_hvd.config import ClusterConfig, NodesFile
 from hetero_hvd.driver.controller import JobController
-from hetero_hvd.driver.ending import JobResult
+from hetero_hvd.driver.ending import JobResult, Lender, Owner
 from hetero_hvd.driver.guard.device_guard import DeviceGuard
 from hetero_hvd.driver.guard.notices import Notices
 from hetero_hvd.driver.http_service import HttpService
@@ -32,7 +32,7 @@ from hetero_hvd.driver.output.pulse import ASK_SECONDS
 from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.driver.workers.node_samples import NodeSamples
 from hetero_hvd.errors import ConfigError, JobError, UserError
-from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_USER_ERROR, SIGNALLED
+from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_TERMINATED, EXIT_USER_ERROR, SIGNALLED
 from hetero_hvd.messages import NodesPriced
 from hetero_hvd.run.records.earlier_run import EarlierRun
 from hetero_hvd.run.records.origin import origin_of
@@ -68,6 +68,7 @@ def run_job(
     *,
     resume: EarlierRun | None = None,
     labels: RunLabels = UNLABELLED,
+    lender: Lender | None = None,
 ) -> int:
     """Train until the workers are done. For the main thread: it handles Ctrl-C and SIGTERM.
 
@@ -76,6 +77,7 @@ def run_job(
         command: The user's script (a first word ending in `.py`) or program, with its arguments.
         resume: To go on from its newest checkpoint; None: from the beginning.
         labels: For the record.
+        lender: Whose machines they are; None: nobody takes them away.
 
     Returns:
         The training's exit code; 130 or 143 after Ctrl-C or SIGTERM.
@@ -86,13 +88,24 @@ def run_job(
     job = nodes_file.current.job
     descriptors.raise_limit()
     before = resume.folder if resume is not None else None
+    lender = lender or Owner()
     with run_folder(job.output, before) as folder:
         log_lines = LogLines(folder.run_id) if job.log_format == "json" else None
         with log_file(folder.path / "logs" / "driver.log", log_lines):
             _carry_over(before, folder.path)
-            return asyncio.run(
-                _run(nodes_file, command, folder, resume, labels=labels, log_lines=log_lines)
+            result = asyncio.run(
+                _run(
+                    nodes_file,
+                    command,
+                    folder,
+                    resume,
+                    labels=labels,
+                    log_lines=log_lines,
+                    lender=lender,
+                )
             )
+    lender.ended(result)
+    return result.exit_code
 
 
 def _carry_over(before: Path | None, output: Path) -> None:
@@ -113,10 +126,20 @@ async def _run(
     *,
     labels: RunLabels,
     log_lines: LogLines | None,
-) -> int:
+    lender: Lender,
+) -> JobResult:
     console = Console()
     try:
-        job = Job(nodes_file, command, folder, console, resume, labels=labels, log_lines=log_lines)
+        job = Job(
+            nodes_file,
+            command,
+            folder,
+            console,
+            resume,
+            labels=labels,
+            log_lines=log_lines,
+            lender=lender,
+        )
         return await job.run()
     finally:
         console.close()
@@ -133,6 +156,7 @@ class Job:
         resume: See `run_job`.
         labels: See `run_job`.
         log_lines: Makes JSON of the log files; None: they are text.
+        lender: See `run_job`.
     """
 
     def __init__(
@@ -145,8 +169,10 @@ class Job:
         *,
         labels: RunLabels = UNLABELLED,
         log_lines: LogLines | None = None,
+        lender: Lender | None = None,
     ) -> None:
         self._labels = labels
+        self._lender = lender or Owner()
         self._nodes_file = nodes_file
         self._command = command
         self._run_id = folder.run_id
@@ -183,7 +209,7 @@ class Job:
         self._prices: NodesPriced | None = None
         self._is_interrupted = False
 
-    async def run(self) -> int:
+    async def run(self) -> JobResult:
         """Start, train, end; see `run_job`."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -211,7 +237,7 @@ class Job:
             self._notices.close()
             self._summarize(ending)
             await self._viewing.close()
-        return ending.exit_code
+        return ending
 
     async def _work(self) -> None:
         self._team.bus.redaction.hide(os.environ)
@@ -249,6 +275,8 @@ class Job:
             self._samples.look(time.monotonic())
             with self._team.bus.tolerance.watching("the guard"):
                 self._guard.look()
+            if why := self._lender.must_end():
+                self._call_off(why)
             self._team.check(slept_too_long_seconds=time.monotonic() - before - TICK_SECONDS)
 
     async def _lead(self) -> None:
@@ -358,7 +386,15 @@ class Job:
             return
         self._is_interrupted = True
         self._console.say(f"{name}: all workers are asked to end; once more kills them")
-        self._team.end(JobResult(SIGNALLED + number, f"ended by {name}"))
+        is_called_off = number == signal.SIGTERM
+        self._team.end(
+            JobResult(SIGNALLED + number, f"ended by {name}", is_called_off=is_called_off)
+        )
+
+    def _call_off(self, why: str) -> None:
+        if not self._team.ended.done():
+            self._console.say(f"{why}: all workers are asked to end")
+            self._team.end(JobResult(EXIT_TERMINATED, why, is_called_off=True))
 
     async def _close(self, ending: JobResult) -> None:
         """End every process that was started, and every thread."""
