@@ -161,6 +161,18 @@ class JobConfig:
     elastic_timeout_seconds: float = setting(
         number(above=0), "wait for min_np workers before giving up; Horovod's own", default=600.0
     )
+    leave_seconds: float = setting(
+        number(minimum=0),
+        "inside a Slurm job: so long before its time limit the workers are asked to end, with a "
+        "checkpoint; see docs/guide/slurm.md",
+        default=60.0,
+    )
+    leave_stagger_seconds: float = setting(
+        number(minimum=0),
+        "a part of it, which follows from the job's number, is added to leave_seconds, so that "
+        "jobs with one end do not all write at the same time",
+        default=0.0,
+    )
     max_restarts: int = setting(
         integer(0), "restarts of one slot within 10 minutes; then it is given up", default=3
     )

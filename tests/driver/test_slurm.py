@@ -85,15 +85,20 @@ def submit(slurm, tmp_path):
     wait_until(lambda: not processes_of(tmp_path), 20, "the end of all processes")
 
 
-def test_a_heterogeneous_job_trains_as_one(submit):
-    """A slot for each GPU that Slurm grants, one where it grants none; the nodes of both parts."""
-    nodes = ("-N1", "-w", "fast1", "--gres=gpu:2", ":", "-N1", "-w", "slow1")
-    job = submit("--output", "out", nodes=nodes)
+def test_a_heterogeneous_job_trains_as_one_and_loses_a_node_without_a_step(submit, slurm):
+    """The others take the step under way again; the node is given up, as Slurm takes it back."""
+    parts = ("-N2", "-w", "fast1,fast2", ":", "-N1", "-w", "slow1")
+    job = submit("--output", "out", nodes=parts, script=(str(SCRIPT), "30"))
+    job.wait_for("step 0: 3 workers train together")
+    job.wait_for(r"step \d\d.*samples/s")
+    slurm.set_down("fast2")
+    job.wait_for("2 workers train together")
     assert job.wait() == 0, job.said
-    assert "step 0: 3 workers train together" in job.said
     summary = job.summary()
-    assert set(summary["workers"]) == {"fast1:0", "fast1:1", "slow1:0"}
-    assert (summary["steps"], summary["replicas_equal"]) == (40, True)
+    assert set(summary["workers"]) == {"fast1:0", "fast2:0", "slow1:0"}
+    assert (summary["steps"], summary["replicas_equal"]) == (240, True)
+    assert "Node failure on fast2" in job.said
+    assert "fast2:0 exited with code 255" in job.said
 
 
 def test_without_no_kill_the_job_is_refused(submit):
@@ -102,3 +107,55 @@ def test_without_no_kill_the_job_is_refused(submit):
     assert job.wait() == 2
     assert job.said.count("\n") == 1
     assert "add the line '#SBATCH --no-kill'" in job.said
+
+
+LONG = (str(SCRIPT), "100000")
+KEPT = r"keeps the state of step (\d+)"
+AGAIN = r"has found .*: step (\d+)"
+
+
+def test_a_job_that_is_cancelled_keeps_its_state_and_stays_away(submit, slurm):
+    """SIGTERM comes to all its processes at once; who cancels does not want it again."""
+    nodes = ("-N2", "-w", "slow1,slow2")
+    job = submit("--requeue", "--resume", "auto", nodes=nodes, script=LONG)
+    job.wait_for(r"step \d\d.*samples/s")
+    slurm.ask("scancel", job.number)
+    job.wait_for("Slurm decides whether it starts again")
+    step = int(re.search(KEPT, job.said)[1])
+    folder = job.folder / "runs" / f"slurm-{job.number}"
+    assert [int(path.name.split("-")[1]) for path in folder.glob("checkpoints/*")] == [step]
+    slurm.wait_for(lambda: slurm.job(job.number)["JobState"] == "CANCELLED")
+
+
+def ends_of(job, number=2):
+    """The step at whose end each start of a job has kept its state, and where the next went on."""
+    job.wait_for(f"(?s)({AGAIN}.*){{{number - 1}}}samples/s", 90)
+    return [int(step) for step in re.findall(KEPT, job.said)], [
+        int(step) for step in re.findall(AGAIN, job.said)
+    ]
+
+
+def test_a_job_that_is_preempted_goes_on_where_it_was(submit, slurm):
+    """Slurm requeues it by itself when the more urgent one is through."""
+    job = submit("--resume", "auto", nodes=("-N1", "-w", "slow2", "--exclusive"), script=LONG)
+    job.wait_for(r"step \d\d.*samples/s")
+    urgent = ("-p", "urgent", "-N1", "-w", "slow2", "--exclusive", "--output=/dev/null")
+    slurm.ask("sbatch", *urgent, "--wrap", "true")
+    kept, found = ends_of(job)
+    assert kept[0] > 10
+    assert set(found) == {kept[0]}
+
+
+@pytest.mark.matrix
+def test_a_job_ends_before_its_time_limit_and_is_requeued(submit):
+    """Of its own accord, with a checkpoint, as early as it is told to."""
+    job = submit(
+        *("--resume", "auto", "--requeue", "--leave-seconds", "45"),
+        nodes=("-N1", "-w", "slow1", "--time=1"),
+        script=LONG,
+    )
+    kept, found = ends_of(job)
+    assert "Slurm's time limit is reached in 45 s: all workers are asked to end" in job.said
+    assert f"job {job.number} is requeued" in job.said
+    assert kept[0] > 10
+    assert set(found) == {kept[0]}

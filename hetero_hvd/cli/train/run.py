@@ -19,7 +19,7 @@ from hetero_hvd.config.value_types import CHECKPOINT_URL, TAG_NAME
 from hetero_hvd.config.variables import RECORD_SETTINGS, RecordConfig, given
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.probes.training_packages import require_training
-from hetero_hvd.run.records.earlier_run import earlier_run, is_url
+from hetero_hvd.run.records.earlier_run import EarlierRun, earlier_run, is_url
 
 SUMMARY = "train on all nodes"
 USAGE = "%(prog)s [options] -- train.py [arguments]"
@@ -40,7 +40,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=_run_or_url,
         metavar="RUN",
         help="go on from the newest checkpoint of an earlier run, in its folder unless --output "
-        f"names another: {HELP_OF_A_RUN}, or the checkpoint_url that it had",
+        f"names another: {HELP_OF_A_RUN}, or the checkpoint_url that it had; with --slurm also "
+        f"{slurm_job.AUTO!r}: of an earlier start of the same Slurm job, if there is one",
     )
     command.add_argument("--name", default="", metavar="TEXT", help="what to call this run")
     command.add_argument(
@@ -88,21 +89,30 @@ def act(arguments: argparse.Namespace) -> int:
     command = arguments.command
     if not command:
         raise UserError("no command: hetero-hvd run [options] -- train.py [arguments]")
+    if not arguments.slurm:
+        slurm_job.check_flags(arguments)
     inside = slurm_job.SlurmJob(arguments) if arguments.slurm else None
+    resume = _resumed(arguments.resume, inside)
     nodes_file = load(arguments) if inside is None else inside.nodes_file
     check_script(command, nodes_file.current)
     require_training("hetero-hvd run")
     from hetero_hvd.driver.job import run_job  # noqa: PLC0415 - imports Horovod
     from hetero_hvd.run.tracking.begin_and_end import RunLabels  # noqa: PLC0415
 
-    resume = None if arguments.resume is None else earlier_run(arguments.resume)
-
     if not arguments.name.isprintable():
         raise UserError(f"--name {arguments.name!r}: must be one line of text")
     known = RecordConfig(**given(RECORD_SETTINGS, os.environ))
     tags = dict(map(tag, known.tags)) | dict(arguments.tag)
     labels = RunLabels(arguments.name or known.name, tags)
-    return run_job(nodes_file, command, resume=resume, labels=labels)
+    return run_job(nodes_file, command, resume=resume, labels=labels, lender=inside)
+
+
+def _resumed(place: Path | str | None, inside: slurm_job.SlurmJob | None) -> EarlierRun | None:
+    """The run to go on from; None: there is none."""
+    if place is None:
+        return None
+    is_same = inside is not None and place == Path(slurm_job.AUTO)
+    return inside.same_run() if inside is not None and is_same else earlier_run(place)
 
 
 def check_script(command: tuple[str, ...], cluster: ClusterConfig) -> None:

@@ -123,7 +123,7 @@ def _checkpoints(
         return None
     return CheckpointSettings(
         folder=job.checkpoint_url or str(output.absolute() / CHECKPOINTS),
-        run=secrets.token_hex(4),
+        run=(resume.name if resume is not None else "") or secrets.token_hex(4),
         every_seconds=job.checkpoint_seconds,
         keep=job.checkpoint_keep,
         best=job.checkpoint_best or "",

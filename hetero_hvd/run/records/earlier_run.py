@@ -19,11 +19,14 @@ class EarlierRun:
 
     Attributes:
         folder: Its output folder; None: only its checkpoints are known.
-        checkpoints: Path or URL of its checkpoints.
+        checkpoints: Path or URL of its checkpoints; empty: where it keeps them anyway.
+        name: Of the run in its checkpoints, if it is another start of the same one: what is there
+            is its own then, and nothing has to be there. Empty: the name is new.
     """
 
     folder: Path | None
     checkpoints: str
+    name: str = ""
 
 
 def is_url(text: str) -> bool:
@@ -60,3 +63,13 @@ def _recorded_url(folder: Path) -> str:
     starts = [event for _, event in events if isinstance(event, RunStarted)]
     url = starts[-1].settings.get("checkpoint_url", "") if starts else ""
     return url if is_url(url) else ""
+
+
+def same_run(name: str, output: Path) -> EarlierRun:
+    """Another start of a run, or its first one: it goes on from its own newest checkpoint, if any.
+
+    Args:
+        name: By which the run is known through all its starts.
+        output: Its folder, which may not be there: then another place may hold its checkpoints.
+    """
+    return EarlierRun(folder=output if output.exists() else None, checkpoints="", name=name)

@@ -1,0 +1,89 @@
+"""A job is over before Slurm ends it."""
+
+import math
+
+import pytest
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.slurm import time_limit
+from hetero_hvd.slurm.allocation import Allocation
+from hetero_hvd.slurm.time_limit import TimeLimit, part_of, seconds_of
+from tests.leftovers import wait_until
+
+
+def job(number="32"):
+    """A job of this number."""
+    return Allocation(job_id=number, label=number, nodes=())
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0:07", 7),
+        ("59:59", 3599),
+        ("1:00:00", 3600),
+        ("2-03:04:05", 183845),
+        ("UNLIMITED", math.inf),
+        ("NOT_SET", math.inf),
+        ("INVALID", math.inf),
+        ("", math.inf),
+    ],
+)
+def test_what_squeue_says_is_read(text, seconds):
+    """Days, hours, minutes and seconds, or that there is no limit."""
+    assert seconds_of(text) == seconds
+
+
+def limit(programs, answer, number="32", **margins):
+    """The limit of a job of which squeue says this."""
+    (programs / "squeue.answer").write_text(answer)
+    return TimeLimit(job(number), **{"leave_seconds": 60, "stagger_seconds": 0} | margins)
+
+
+@pytest.mark.parametrize(
+    ("answer", "margins", "is_over"),
+    [
+        ("10:00\n", {}, False),
+        ("0:30\n", {"leave_seconds": 0}, False),
+        ("UNLIMITED\n", {}, False),
+        ("10:00\n9:00\n", {"leave_seconds": 539}, False),
+        ("10:00\n", {"leave_seconds": 300, "stagger_seconds": 240}, False),
+        ("", {}, False),
+    ],
+)
+def test_before_that_it_goes_on(programs, answer, margins, is_over):
+    """The first end of the parts of a heterogeneous job counts."""
+    assert bool(limit(programs, answer, **margins).why_over()) is is_over
+
+
+def test_when_it_is_time_it_says_so(programs, monkeypatch):
+    """The limit is asked for again and again: it may be changed."""
+    monkeypatch.setattr(time_limit, "LOOK_SECONDS", 0.01)
+    found = limit(programs, "10:00\n")
+    found.follow()
+    assert not found.why_over()
+    (programs / "squeue.answer").write_text("0:59\n")
+    wait_until(found.why_over, 10, "the new limit")
+    assert found.why_over() == "Slurm's time limit is reached in 59 s"
+
+
+@pytest.mark.parametrize(
+    ("answer", "margins"),
+    [
+        ("0:59\n", {}),
+        ("10:00\n9:00\n", {"leave_seconds": 541}),
+        ("10:00\n", {"leave_seconds": 595, "stagger_seconds": 16, "number": "40"}),
+    ],
+)
+def test_a_job_without_time_to_train_is_refused(programs, answer, margins):
+    """In one line, with what to do."""
+    with pytest.raises(UserError, match="ask sbatch for more --time") as error:
+        limit(programs, answer, **margins)
+    assert "\n" not in str(error.value)
+
+
+def test_jobs_in_a_row_have_parts_of_their_own():
+    """Whose time begins together, that of all of them does not end together."""
+    parts = [part_of(job(str(number))) for number in range(100, 116)]
+    assert len(set(parts)) == 16
+    assert all(0 <= part < 1 for part in parts)
