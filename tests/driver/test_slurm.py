@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -159,3 +160,23 @@ def test_a_job_ends_before_its_time_limit_and_is_requeued(submit):
     assert f"job {job.number} is requeued" in job.said
     assert kept[0] > 10
     assert set(found) == {kept[0]}
+
+
+@pytest.mark.matrix
+def test_a_batch_host_that_is_lost_is_left_for_others(submit, slurm, tmp_path):
+    """Slurm lets the job idle; a step on another node requeues it. The folder is not needed."""
+    url = f"file://{tmp_path}/kept"
+    job = submit(
+        *("--resume", "auto", "--requeue", "--checkpoint-url", url, "--checkpoint-seconds", "1"),
+        *("--heartbeat-timeout-seconds", "1"),
+        nodes=("-N2", "-x", "slow2"),
+        script=LONG,
+    )
+    job.wait_for(r"step \d\d\d.*samples/s")
+    host = slurm.job(job.number)["BatchHost"]
+    slurm.crash(host)
+    assert slurm.job(job.number)["JobState"] == "RUNNING"
+    shutil.rmtree(tmp_path / "runs")
+    job.wait_for(f"(?s){AGAIN}.*samples/s", 90)
+    assert slurm.job(job.number)["BatchHost"] != host
+    assert int(re.search(AGAIN, job.said)[1]) > 50

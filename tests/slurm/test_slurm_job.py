@@ -1,5 +1,6 @@
 """What `hetero-hvd run --slurm` makes of its job and of the options."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,14 @@ def test_a_job_is_requeued_if_it_had_to_end_and_that_is_wanted(
     job.ended(JobResult(143, "ended by SIGTERM", is_called_off=is_called_off))
     assert (inside / "scontrol.requeued").exists() is is_asked
     assert capsys.readouterr().out == "job 12 is requeued\n" * is_asked
+
+
+@pytest.mark.parametrize("is_task", [True, False])
+def test_a_shell_between_slurm_and_the_driver_is_told(capsys, monkeypatch, is_task):
+    """It would not wait for the last checkpoint."""
+    monkeypatch.setenv("SLURM_TASK_PID", str(os.getpid()) if is_task else "1")
+    SlurmJob(Given())
+    assert capsys.readouterr().out.count("write 'exec hetero-hvd run ...' there") == (not is_task)
 
 
 def test_what_slurm_refuses_is_told(inside, capsys):

@@ -104,7 +104,10 @@ def act(arguments: argparse.Namespace) -> int:
     known = RecordConfig(**given(RECORD_SETTINGS, os.environ))
     tags = dict(map(tag, known.tags)) | dict(arguments.tag)
     labels = RunLabels(arguments.name or known.name, tags)
-    return run_job(nodes_file, command, resume=resume, labels=labels, lender=inside)
+    if inside is None:
+        return run_job(nodes_file, command, resume=resume, labels=labels)
+    with inside:
+        return run_job(nodes_file, command, resume=resume, labels=labels, lender=inside)
 
 
 def _resumed(place: Path | str | None, inside: slurm_job.SlurmJob | None) -> EarlierRun | None:

@@ -5,20 +5,30 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import Self
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.settings import flags_of
-from hetero_hvd.config import NodesFile
+from hetero_hvd.config import NodeConfig, NodesFile
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.run.records.earlier_run import EarlierRun, same_run
 from hetero_hvd.slurm.allocation import allocation, as_yaml
+from hetero_hvd.slurm.driver_watch import DriverWatch
 from hetero_hvd.slurm.node_loss import check_no_kill
 from hetero_hvd.slurm.requeue import check_requeue, requeue_if_running
 from hetero_hvd.slurm.time_limit import TimeLimit
 
 AUTO = "auto"
 """`--resume auto`: go on from the newest checkpoint of the same Slurm job, if there is one."""
+
+SILENCES = 15
+"""As many times heartbeat_timeout_seconds, a driver that is silent is lost: by default a minute."""
+
+NOT_THE_TASK = (
+    "note: SIGTERM ends the shell of the batch script at once, and Slurm kills what it has "
+    "started: write 'exec hetero-hvd run ...' there, so that the last state is kept"
+)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -69,6 +79,8 @@ class SlurmJob:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._granted = allocation(os.environ)
         check_no_kill(self._granted, os.environ)
+        if os.environ.get("SLURM_TASK_PID", str(os.getpid())) != str(os.getpid()):
+            show(NOT_THE_TASK)
         self._is_requeued = arguments.requeue
         if arguments.requeue:
             check_requeue(self._granted)
@@ -81,7 +93,21 @@ class SlurmJob:
             leave_seconds=job.leave_seconds,
             stagger_seconds=job.leave_stagger_seconds,
         )
+        self._watch = DriverWatch(
+            self._other_nodes() if self._is_requeued else (),
+            self._granted.job_id,
+            silence_seconds=SILENCES * job.heartbeat_timeout_seconds,
+        )
+
+    def __enter__(self) -> Self:
+        """The job starts: its time limit is followed, its driver is watched."""
         self._limit.follow()
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever has become of it, the driver is no longer watched."""
+        self._watch.close()
 
     def same_run(self) -> EarlierRun:
         """The run of this job's earlier starts, and the folder of all of them."""
@@ -102,6 +128,12 @@ class SlurmJob:
                 show(requeue_if_running(self._granted))
             except JobError as error:
                 show(f"the job is not requeued: {error}")
+
+    def _other_nodes(self) -> list[NodeConfig]:
+        """Those on which this process is not."""
+        own = os.environ.get("SLURMD_NODENAME", "")
+        nodes = self.nodes_file.current.nodes
+        return [node for node in nodes if node.srun_options.get("nodelist") != own]
 
     def _read(self) -> NodesFile:
         granted = as_yaml(self._granted)

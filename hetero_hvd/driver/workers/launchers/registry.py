@@ -54,4 +54,9 @@ def launcher_of(node: NodeConfig) -> Launcher:
 
 def supervisor_words(node: NodeConfig, arguments: Sequence[str]) -> list[str]:
     """The argument vector of the supervisor, for the node itself."""
-    return [node.python or sys.executable, "-m", "hetero_hvd.supervisor", *arguments]
+    return [python_of(node), "-m", "hetero_hvd.supervisor", *arguments]
+
+
+def python_of(node: NodeConfig) -> str:
+    """The interpreter on the node: that of nodes.yaml, else the driver's own."""
+    return node.python or sys.executable
