@@ -33,16 +33,25 @@ ABOUT_ALL_STEPS = (
     "SLURM_CPU_BIND",
     "SLURM_DISTRIBUTION",
     "SLURM_EXCLUSIVE",
+    "SLURM_EXPORT_ENV",
+    "SLURM_GPUS",
+    "SLURM_GPUS_PER_SOCKET",
     "SLURM_GPUS_PER_TASK",
     "SLURM_GPU_BIND",
+    "SLURM_IMMEDIATE",
+    "SLURM_LABELIO",
     "SLURM_MEM_PER_CPU",
     "SLURM_MEM_PER_GPU",
     "SLURM_MEM_PER_NODE",
+    "SLURM_NO_KILL",  # of a step: it would wait for a node that has failed
     "SLURM_NTASKS_PER_GPU",
     "SLURM_NTASKS_PER_NODE",
+    "SLURM_STDERRMODE",
+    "SLURM_STDINMODE",
+    "SLURM_STDOUTMODE",
     "SLURM_TRES_PER_TASK",
 )
-"""Variables that the allocation's options have left, and that srun takes for its own options."""
+"""Variables of the allocation or the user that srun takes for options of its own."""
 
 
 class SrunLauncher:

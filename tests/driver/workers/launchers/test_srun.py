@@ -53,20 +53,34 @@ def slurm_node(name):
     return NodeConfig(name=name, launcher="srun")
 
 
+LEFT = {
+    "SLURM_NTASKS_PER_NODE": "7",
+    "SLURM_MEM_PER_CPU": "100",
+    "SLURM_GPUS": "8",
+    "SLURM_LABELIO": "1",
+    "SLURM_EXPORT_ENV": "NONE",
+    "SLURM_NO_KILL": "1",
+    "SLURM_STDINMODE": "none",
+}
+"""Variables by which srun would do something else."""
+
+
 @pytest.mark.process
 @pytest.mark.usefixtures("allocation")
 def test_a_node_has_no_gpu_of_the_drivers_node(monkeypatch):
     """Of the allocation's options and devices a step inherits what Slurm gives to its node."""
     for variable in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.setenv(variable, "0,1,2")
-    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "7")
-    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
+    for variable, value in LEFT.items():
+        monkeypatch.setenv(variable, value)
     assert asyncio.run(count_gpus(slurm_node("slow1"))) == 0
 
 
 @pytest.mark.process
-def test_a_node_that_fails_is_a_lost_worker_at_once(allocation, tmp_path):
+def test_a_node_that_fails_is_a_lost_worker_at_once(allocation, tmp_path, monkeypatch):
     """Though srun ends with 0; the node's name is in the output."""
+    for variable, value in LEFT.items():
+        monkeypatch.setenv(variable, value)
 
     async def main():
         console = Console(io.StringIO())
