@@ -45,6 +45,17 @@ def check_no_kill(granted: Allocation, environment: Mapping[str, str]) -> None:
         )
 
 
+def note_of_first_part(granted: Allocation) -> str:
+    """What is to be known of a job whose first part does not survive; empty: it does."""
+    firsts = [node for node in granted.nodes if node.group == 0]
+    if len(firsts) != 1 or len(granted.nodes) == 1:
+        return ""
+    return (
+        "note: the first part of this heterogeneous job has a single node: whichever node fails, "
+        "Slurm requeues the job as a whole; give the part that comes first two nodes or more"
+    )
+
+
 def _says_no_kill(words: Iterable[str]) -> bool:
     last = [word for word in words if re.fullmatch(r"-k|--no-kill(=\S*)?", word)][-1:]
     return bool(last) and not last[0].endswith("=off")

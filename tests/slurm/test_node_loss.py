@@ -8,7 +8,7 @@ import pytest
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.slurm.allocation import Allocation, GrantedNode
-from hetero_hvd.slurm.node_loss import check_no_kill
+from hetero_hvd.slurm.node_loss import check_no_kill, note_of_first_part
 
 
 def job(num_nodes):
@@ -58,6 +58,19 @@ def test_the_environment_says_it(name):
     check_no_kill(job(2), {name: ""})  # sbatch takes it so, too
     with pytest.raises(UserError):
         check_no_kill(job(2), {name: "no"})
+
+
+@pytest.mark.parametrize(
+    ("groups", "is_told"),
+    [((None, None), False), ((0, 0, 1), False), ((0, 1, 1), True), ((0, 1), True), ((0,), False)],
+)
+def test_a_first_part_of_one_node_is_told(groups, is_told):
+    """Slurm requeues such a job whichever node fails, also with --no-kill."""
+    nodes = tuple(
+        GrantedNode(slurm_name=f"fast{number}", group=group) for number, group in enumerate(groups)
+    )
+    found = note_of_first_part(Allocation(job_id="12", label="12", nodes=nodes))
+    assert found.startswith("note: the first part") is is_told
 
 
 CODE = """

@@ -15,7 +15,7 @@ from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.run.records.earlier_run import EarlierRun, same_run
 from hetero_hvd.slurm.allocation import allocation, as_yaml
 from hetero_hvd.slurm.driver_watch import DriverWatch
-from hetero_hvd.slurm.node_loss import check_no_kill
+from hetero_hvd.slurm.node_loss import check_no_kill, note_of_first_part
 from hetero_hvd.slurm.requeue import check_requeue, requeue_if_running
 from hetero_hvd.slurm.time_limit import TimeLimit
 
@@ -79,6 +79,8 @@ class SlurmJob:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._granted = allocation(os.environ)
         check_no_kill(self._granted, os.environ)
+        if note := note_of_first_part(self._granted):
+            show(note)
         if os.environ.get("SLURM_TASK_PID", str(os.getpid())) != str(os.getpid()):
             show(NOT_THE_TASK)
         self._is_requeued = arguments.requeue
