@@ -11,7 +11,7 @@ import pytest
 
 from tests.leftovers import processes_of, wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).with_name("train.py")
 HEAD = "#!/bin/sh\n#SBATCH --no-kill --output=said.txt --open-mode=append\n"
@@ -83,13 +83,14 @@ def submit(slurm, tmp_path):
     yield submit
     for job in jobs:
         slurm.end(job.number)
+    slurm.set_up()
     wait_until(lambda: not processes_of(tmp_path), 20, "the end of all processes")
 
 
 def test_a_heterogeneous_job_trains_as_one_and_loses_a_node_without_a_step(submit, slurm):
     """The others take the step under way again; the node is given up, as Slurm takes it back."""
     parts = ("-N2", "-w", "fast1,fast2", ":", "-N1", "-w", "slow1")
-    job = submit("--output", "out", nodes=parts, script=(str(SCRIPT), "30"))
+    job = submit("--output", "out", nodes=parts, script=(str(SCRIPT), "20"))
     job.wait_for("step 0: 3 workers train together")
     job.wait_for(r"step \d\d.*samples/s")
     slurm.set_down("fast2")
@@ -97,7 +98,7 @@ def test_a_heterogeneous_job_trains_as_one_and_loses_a_node_without_a_step(submi
     assert job.wait() == 0, job.said
     summary = job.summary()
     assert set(summary["workers"]) == {"fast1:0", "fast2:0", "slow1:0"}
-    assert (summary["steps"], summary["replicas_equal"]) == (240, True)
+    assert (summary["steps"], summary["replicas_equal"]) == (160, True)
     assert "Node failure on fast2" in job.said
     assert "fast2:0 exited with code 255" in job.said
 
@@ -169,7 +170,7 @@ def test_a_batch_host_that_is_lost_is_left_for_others(submit, slurm, tmp_path):
     job = submit(
         *("--resume", "auto", "--requeue", "--checkpoint-url", url, "--checkpoint-seconds", "1"),
         *("--heartbeat-timeout-seconds", "1"),
-        nodes=("-N2", "-x", "slow2"),
+        nodes=("-N2",),
         script=LONG,
     )
     job.wait_for(r"step \d\d\d.*samples/s")

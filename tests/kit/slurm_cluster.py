@@ -135,6 +135,13 @@ class SlurmCluster:
         """Let a node fail, as Slurm sees it."""
         self.ask("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
 
+    def set_up(self) -> None:
+        """Let all nodes that were set down, and are there, take jobs again."""
+        for line in self.ask("sinfo", "-h", "-N", "-o", "%N %T").splitlines():
+            node, state = line.split()
+            if state == "down":
+                self.ask("scontrol", "update", f"nodename={node}", "state=idle")
+
     def crash(self, node: str) -> None:
         """Kill all processes of a node, and tell Slurm."""
         for pid in _of_node(self.folder, node):
