@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,9 @@ from tests.leftovers import processes_of, wait_until
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).with_name("train.py")
+COUNTING = Path(__file__).parents[1] / "kit" / "fault_script.py"
+"""Proves how often each sample was used."""
+
 HEAD = "#!/bin/sh\n#SBATCH --no-kill --output=said.txt --open-mode=append\n"
 
 
@@ -33,7 +37,7 @@ class BatchJob:
         self.folder = folder
         self._slurm = slurm
         words = [sys.executable, "-m", "hetero_hvd", "run", "--slurm", *options, "--", *script]
-        (folder / "job.sh").write_text(f"{head}exec {' '.join(words)}\n")
+        (folder / "job.sh").write_text(f"{head}exec {shlex.join(words)}\n")
         done = subprocess.run(
             ["sbatch", "--parsable", *nodes, "job.sh"],
             cwd=folder,
@@ -87,10 +91,13 @@ def submit(slurm, tmp_path):
     wait_until(lambda: not processes_of(tmp_path), 20, "the end of all processes")
 
 
-def test_a_heterogeneous_job_trains_as_one_and_loses_a_node_without_a_step(submit, slurm):
+def test_a_heterogeneous_job_trains_as_one_and_loses_a_node_without_a_sample(
+    submit, slurm, tmp_path
+):
     """The others take the step under way again; the node is given up, as Slurm takes it back."""
     parts = ("-N2", "-w", "fast1,fast2", ":", "-N1", "-w", "slow1")
-    job = submit("--output", "out", nodes=parts, script=(str(SCRIPT), "20"))
+    given = json.dumps({"folder": str(tmp_path), "epochs": 20})
+    job = submit("--output", "out", nodes=parts, script=(str(COUNTING), given))
     job.wait_for("step 0: 3 workers train together")
     job.wait_for(r"step \d\d.*samples/s")
     slurm.set_down("fast2")
@@ -99,6 +106,8 @@ def test_a_heterogeneous_job_trains_as_one_and_loses_a_node_without_a_step(submi
     summary = job.summary()
     assert set(summary["workers"]) == {"fast1:0", "fast2:0", "slow1:0"}
     assert (summary["steps"], summary["replicas_equal"]) == (160, True)
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("result-*.json")]
+    assert [result["times_used"] for result in results] == [[20.0, 20.0]] * 2
     assert "Node failure on fast2" in job.said
     assert "fast2:0 exited with code 255" in job.said
 
