@@ -81,7 +81,7 @@ check_no_kill(job(2), {})
 
 
 @pytest.mark.usefixtures("programs")
-@pytest.mark.parametrize(("option", "code"), [("--no-kill", 0), ("-k", 0), ("-N2", 1)])
+@pytest.mark.parametrize(("option", "code"), [("--no-kill", 0), ("-k", 0), ("-N2", 2)])
 def test_the_salloc_above_says_it(tmp_path, option, code):
     """It is an ancestor of this process."""
     salloc = tmp_path / "salloc"

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.cli import main
-from hetero_hvd.cli.settings import DEFAULT_FILE
 from hetero_hvd.cli.train.slurm_job import SlurmJob
 from hetero_hvd.config.setting import ENVIRONMENT_PREFIX
 from hetero_hvd.driver.ending import JobResult
@@ -19,7 +18,7 @@ ABOUT = "JobId=12 JobState=RUNNING Requeue=1 BatchFlag=1\n"
 class Given:
     """Options as they were given; all others were not."""
 
-    nodes_file = DEFAULT_FILE
+    nodes_files = None
     requeue = True
 
     def __getattr__(self, name):
