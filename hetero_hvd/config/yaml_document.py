@@ -188,3 +188,32 @@ def with_nodes(root: yaml.Node | None, granted: yaml.Node | None) -> yaml.Node |
     nodes.value = [_over(item, known.get(_name(item))) for item in nodes.value]
     others = [pair for pair in root.value if pair[1] is not listed]
     return yaml.MappingNode(root.tag, [*others, (key, nodes)], root.start_mark, root.end_mark)
+
+
+# Files for others to read.
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes each text that some reader of YAML could take for a number or a yes."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ANN401, ARG002 - any value: it is written out
+        return True
+
+
+PLAIN = re.compile(
+    r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][A-Za-z0-9./_-]*", re.IGNORECASE
+)
+"""Text that means the same to readers of YAML 1.1 and 1.2."""
+
+
+def _represented(dumper: _Dumper, text: str) -> yaml.Node:
+    style = None if PLAIN.fullmatch(text) else "|" if "\n" in text else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represented)
+
+
+def yaml_text(*documents: object) -> str:
+    """Plain data as YAML, a document each, for any reader: Kubernetes, Docker, ours."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
