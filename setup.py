@@ -16,6 +16,7 @@ setup(
             "py.typed",
             "run/web/page/*",
             "run/reports/page/*",
+            "deploy/Dockerfile*",
             "monitoring/rules.yml",
             "worker/site/*.py",
         ]
@@ -61,6 +62,7 @@ setup(
             "gcsfs>=2024.12",
             "hypothesis>=6.90",
             "import-linter>=2.0",
+            "kubernetes-validate>=1.37,<2",  # the schemas of the manifests
             "lightning>=2.6",
             "matplotlib>=3.8",
             "mlflow-skinny>=2.10",

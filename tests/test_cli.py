@@ -144,7 +144,10 @@ NO_TAG = (
         ([], ["the following arguments are required: COMMAND (see hetero-hvd --help)"]),
         (["run"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
         (["run", "--"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
-        (["nodes", "--", "x"], ["only 'run', 'doctor' and 'benchmark' take a command after --"]),
+        (
+            ["nodes", "--", "x"],
+            ["only 'run', 'doctor', 'benchmark' and 'deploy' take a command after --"],
+        ),
         (["nodes", "--jsn"], ["unknown option --jsn; did you mean --json?"]),
         (["nodes", "--zzz"], ["unknown option --zzz; see hetero-hvd nodes --help"]),
         (["nodes", "x"], ["'x' is too much; see hetero-hvd nodes --help"]),

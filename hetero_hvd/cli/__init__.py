@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from hetero_hvd import __version__
 from hetero_hvd.cli.cluster import agent, certificates, config, hosts, install, key, nodes, stack
+from hetero_hvd.cli.deploy import deploy
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.measure import bench_comm, benchmark, doctor, hardware, simulate
 from hetero_hvd.cli.mistakes import about_command, about_words
@@ -50,6 +51,7 @@ COMMANDS = {
     "certificates": certificates,
     "simulate": simulate,
     "stack": stack,
+    "deploy": deploy,
 }
 
 ALIASES = {"discover": "horovodrun-hosts"}

@@ -1,0 +1,1 @@
+"""`hetero-hvd deploy`: files with which others start agents and a driver."""

@@ -1,0 +1,144 @@
+"""`hetero-hvd deploy kubernetes DIR`: a driver and agents as manifests for `kubectl apply`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from hetero_hvd.cli.cluster.agent import CLOUDS
+from hetero_hvd.config.value_types import CHECKPOINT_URL
+from hetero_hvd.deploy import checks
+from hetero_hvd.deploy.folder import check_folder, write_files
+from hetero_hvd.deploy.kubernetes.manifests import files
+from hetero_hvd.deploy.kubernetes.options import KubernetesJob
+from hetero_hvd.errors import UserError
+
+SUMMARY = "write manifests for Kubernetes: a driver, agents with and without GPUs, their network"
+KINDS = ("deployment", "statefulset", "daemonset")
+MAX_AGENTS = 1024
+MAX_GPUS = 16
+MAX_SCRIPT_BYTES = 900_000
+"""A ConfigMap holds 1 MiB."""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """The flags."""
+    add = command.add_argument
+    add("--image", required=True, help="with hetero_hvd; docs/guide/containers.md says how to make")
+    add("--name", default="train", help="of the job, for all that is made (default: train)")
+    add("--gpu", default="0", metavar="N", help="agents with GPUs (default: 0)")
+    add("--cpu", default="0", metavar="N", help="agents without GPUs (default: 0)")
+    add(
+        "--agents",
+        choices=KINDS,
+        default=KINDS[0],
+        help="what they are; a daemonset has one on each node: with --gpu 1 on those with GPUs, "
+        "with --cpu 1 on those without (default: deployment)",
+    )
+    add("--gpus-per-agent", default="1", metavar="N", help="GPUs, and so workers (default: 1)")
+    add("--agent-cpu", default="4", metavar="CORES", help="of each agent (default: 4)")
+    add("--agent-memory", default="8Gi", metavar="BYTES", help="of each agent (default: 8Gi)")
+    add("--shm", default="2Gi", metavar="BYTES", help="of that for /dev/shm (default: 2Gi)")
+    add("--script", type=Path, metavar="FILE", help="a script that is not in the image")
+    add(
+        "--volume",
+        metavar="BYTES",
+        help="of a volume for runs and checkpoints that all pods share, ReadWriteMany (default: "
+        "each pod has its own, which goes with it)",
+    )
+    add("--storage-class", metavar="NAME", help="of the volume (default: the cluster's)")
+    add("--checkpoint-url", metavar="URL", help="s3://, gs://: where checkpoints are kept")
+    add("--cloud", choices=CLOUDS, help="whose notices of interruption the agents ask for")
+    add(
+        "--monitoring-namespace",
+        metavar="NAME",
+        help="where Prometheus is, of its operator: a PodMonitor, and a way in for it",
+    )
+    add("--allow-https", action="store_true", help="let the pods reach port 443 anywhere, for data")
+
+
+def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
+    """Check everything, then write; gives the files, and what to do with them.
+
+    Raises:
+        UserError: Something is wrong; nothing is written then.
+    """
+    job = _job(arguments)
+    folder: Path = arguments.folder
+    check_folder(folder, force=arguments.force)
+    written = write_files(folder, files(job))
+    return written, "\n".join(
+        [
+            "  hetero-hvd key cluster.key",
+            "  hetero-hvd key token",
+            f"  kubectl create secret generic {job.keys} --from-file=cluster.key --from-file=token",
+            f"  kubectl apply -f {folder}",
+            f"  kubectl logs -f job/{job.driver}",
+        ]
+    )
+
+
+def _job(arguments: argparse.Namespace) -> KubernetesJob:
+    if not arguments.command:
+        raise UserError("no command: hetero-hvd deploy kubernetes DIR [options] -- train.py")
+    most = 1 if arguments.agents == "daemonset" else MAX_AGENTS
+    num_gpu_agents = checks.count("--gpu", arguments.gpu, 0, most)
+    num_cpu_agents = checks.count("--cpu", arguments.cpu, 0, most)
+    if not num_gpu_agents + num_cpu_agents:
+        raise UserError("no agents: say how many with --gpu N, --cpu N or both")
+    volume, storage_class = arguments.volume, arguments.storage_class
+    if storage_class is not None and volume is None:
+        raise UserError("--storage-class needs --volume: say how large")
+    namespace = arguments.monitoring_namespace
+    return KubernetesJob(
+        name=checks.name("--name", arguments.name),
+        image=checks.image("--image", arguments.image),
+        command=checks.command(arguments.command),
+        agents=arguments.agents,
+        num_gpu_agents=num_gpu_agents,
+        num_cpu_agents=num_cpu_agents,
+        gpus_per_agent=checks.count("--gpus-per-agent", arguments.gpus_per_agent, 1, MAX_GPUS),
+        agent_cpu=checks.cpu("--agent-cpu", arguments.agent_cpu),
+        agent_memory=checks.memory("--agent-memory", arguments.agent_memory),
+        shared_memory=checks.memory("--shm", arguments.shm),
+        volume=None if volume is None else checks.memory("--volume", volume),
+        storage_class=None
+        if storage_class is None
+        else checks.subdomain("--storage-class", storage_class),
+        checkpoint_url=_url(arguments.checkpoint_url),
+        script=None if arguments.script is None else _script(arguments.script),
+        cloud=arguments.cloud,
+        monitoring_namespace=None
+        if namespace is None
+        else checks.name("--monitoring-namespace", namespace, checks.MAX_LABEL),
+        allow_https=arguments.allow_https,
+    )
+
+
+def _url(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return str(CHECKPOINT_URL.read(text))
+    except ValueError as error:
+        allowed = CHECKPOINT_URL.allowed
+        raise UserError(f"--checkpoint-url: found {text!r}, must be {allowed}") from error
+
+
+def _script(path: Path) -> tuple[str, str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "is no text in UTF-8"
+        raise UserError(f"--script {path}: cannot be read: {reason}") from error
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", path.name) is None or path.name == "nodes.yaml":
+        raise UserError(
+            f"--script: found {path.name!r}, must be a name of letters, digits, '-', '_' and '.', "
+            "and not nodes.yaml"
+        )
+    if len(text.encode()) > MAX_SCRIPT_BYTES:
+        raise UserError(
+            f"--script {path}: larger than {MAX_SCRIPT_BYTES} bytes: put it into the image"
+        )
+    return path.name, text

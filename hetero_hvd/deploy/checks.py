@@ -1,0 +1,113 @@
+"""What names, images and amounts may look like, so that no cluster has to say it."""
+
+from __future__ import annotations
+
+import re
+
+from hetero_hvd.errors import UserError
+
+LABEL = r"[a-z]([a-z0-9-]*[a-z0-9])?"
+"""A name that may be that of a Service: RFC 1123, and a letter first."""
+
+MAX_NAME = 40
+"""Leaves room for what we and Kubernetes add, within 63 characters."""
+
+MAX_LABEL = 63
+MAX_SUBDOMAIN = 253
+_HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
+_PART = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"({_HOST}/)?{_PART}(/{_PART})*(:[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?"
+)
+_CPU = re.compile(r"[0-9]+(\.[0-9]{1,3})?|[0-9]+m")
+_BYTES = re.compile(r"[0-9]+([KMGTP]i|[kMGTP])?")
+
+
+def name(flag: str, text: str, longest: int = MAX_NAME) -> str:
+    """A name for what Kubernetes makes.
+
+    Raises:
+        UserError: It is none by RFC 1123, begins with no letter, or is too long.
+    """
+    if re.fullmatch(LABEL, text) is None or len(text) > longest:
+        raise UserError(
+            f"{flag}: found {text!r}, must be small letters, digits and '-', a letter first, no "
+            f"'-' at the end, at most {longest} characters (RFC 1123)"
+        )
+    return text
+
+
+def subdomain(flag: str, text: str) -> str:
+    """A name of several with dots between them, such as that of a storage class.
+
+    Raises:
+        UserError: It is none by RFC 1123.
+    """
+    part = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+    if re.fullmatch(rf"{part}(\.{part})*", text) is None or len(text) > MAX_SUBDOMAIN:
+        raise UserError(
+            f"{flag}: found {text!r}, must be small letters, digits, '-' and '.' (RFC 1123)"
+        )
+    return text
+
+
+def image(flag: str, text: str) -> str:
+    """An image's name.
+
+    Raises:
+        UserError: It is none.
+    """
+    if _IMAGE.fullmatch(text) is None:
+        raise UserError(
+            f"{flag}: found {text!r}, must be [REGISTRY/]NAME[:TAG][@sha256:DIGEST], the name in "
+            "small letters"
+        )
+    return text
+
+
+def cpu(flag: str, text: str) -> str:
+    """How many cores, as Kubernetes writes it.
+
+    Raises:
+        UserError: It is no such amount, or none at all.
+    """
+    return _amount(flag, text, _CPU, "cores above 0, such as 4, 0.5 or 500m")
+
+
+def memory(flag: str, text: str) -> str:
+    """How many bytes, as Kubernetes writes it.
+
+    Raises:
+        UserError: It is no such amount, or none at all.
+    """
+    return _amount(flag, text, _BYTES, "bytes above 0, such as 8Gi or 500Mi")
+
+
+def _amount(flag: str, text: str, pattern: re.Pattern[str], allowed: str) -> str:
+    if pattern.fullmatch(text) is None or not re.search("[1-9]", text):
+        raise UserError(f"{flag}: found {text!r}, must be {allowed}")
+    return text
+
+
+def command(words: tuple[str, ...]) -> tuple[str, ...]:
+    """What is run.
+
+    Raises:
+        UserError: It holds what no file of text can.
+    """
+    for word in words:
+        if "\0" in word or re.search(r"[\ud800-\udfff]", word):
+            raise UserError(f"after --: {word!r} must be text in UTF-8; rename the file, say")
+    return words
+
+
+def count(flag: str, text: str, minimum: int, maximum: int) -> int:
+    """A number of things.
+
+    Raises:
+        UserError: It is none, or out of range.
+    """
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1  # noqa: PLR2004 - digits
+    if not minimum <= number <= maximum:
+        raise UserError(f"{flag}: found {text!r}, must be an integer from {minimum} to {maximum}")
+    return number

@@ -1,0 +1,60 @@
+"""Writes files into a folder of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from hetero_hvd.errors import UserError
+
+
+def check_folder(folder: Path, *, force: bool) -> None:
+    """Find out that nothing would be lost, before anything is written.
+
+    Raises:
+        UserError: It is no folder, or holds something, and nobody has said that it may go.
+    """
+    try:
+        found = sorted(entry.name for entry in folder.iterdir())
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{folder}: cannot be used: {reason}; name a folder") from error
+    if found and not force:
+        raise UserError(
+            f"{folder}: is not empty, holds {found[0]!r}; name another folder, or replace files of "
+            "the same names with --force"
+        )
+
+
+def write_files(folder: Path, contents: Mapping[str, str | None]) -> list[Path]:
+    """Write each file, whole or not at all.
+
+    Args:
+        folder: Made if it is not there.
+        contents: Path in it to text; None: what an earlier call has written there goes.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UserError: It cannot be written.
+    """
+    written = []
+    for name, text in contents.items():
+        path = folder / name
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            if text is None:
+                path.unlink(missing_ok=True)
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(path)
+        except OSError as error:
+            fresh.unlink(missing_ok=True)
+            raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+        written.append(path)
+    return written

@@ -1,0 +1,1 @@
+"""Manifests of a driver and its agents, as plain data."""

@@ -1,0 +1,132 @@
+"""The agents: a pool with GPUs and one without, each as the kind of set that was asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_hvd.config.launchers import AGENT_PORT
+from hetero_hvd.deploy.kubernetes.options import ADVERT_PORT, KEYS, KubernetesJob
+from hetero_hvd.deploy.kubernetes.pod import Manifest, field, pod, same_limits
+
+GPU, CPU = "gpu", "cpu"
+"""The pools."""
+
+GPU_RESOURCE = "nvidia.com/gpu"
+GPU_LABEL = "nvidia.com/gpu.present"
+"""Of nodes, by NVIDIA's GPU feature discovery."""
+
+GRACE_SECONDS = 45
+"""For an agent to say good-bye and its workers to leave after the step under way."""
+
+GONE_SECONDS = 30
+"""How long a pod stays on a node that does not answer; Kubernetes alone would wait for 300 s."""
+
+
+def agent_sets(job: KubernetesJob) -> list[Manifest]:
+    """A set for each pool that has somebody in it."""
+    pools = {GPU: job.num_gpu_agents, CPU: job.num_cpu_agents}
+    return [_set_of(job, pool, number) for pool, number in pools.items() if number]
+
+
+def _set_of(job: KubernetesJob, pool: str, number: int) -> Manifest:
+    name = f"{job.name}-{pool}"
+    labels = job.labels(f"{pool}-agents")
+    kinds: dict[str, tuple[str, dict[str, Any]]] = {
+        "deployment": (
+            "Deployment",
+            {
+                "replicas": number,
+                "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            },
+        ),
+        "statefulset": (
+            "StatefulSet",
+            {
+                "replicas": number,
+                "serviceName": job.driver,
+                "podManagementPolicy": "Parallel",
+            },
+        ),
+        "daemonset": ("DaemonSet", {}),
+    }
+    kind, own = kinds[job.agents]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": job.metadata(name),
+        "spec": {**own, "selector": {"matchLabels": labels}, "template": _template(job, pool)},
+    }
+
+
+def _template(job: KubernetesJob, pool: str) -> Manifest:
+    more: Manifest = {
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "tolerations": _tolerations(pool, is_everywhere=job.agents == "daemonset"),
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": job.labels(f"{pool}-agents")},
+            }
+        ],
+    }
+    if job.agents == "daemonset":
+        operator = "Exists" if pool == GPU else "DoesNotExist"
+        terms = [{"matchExpressions": [{"key": GPU_LABEL, "operator": operator}]}]
+        required = {"nodeSelectorTerms": terms}
+        more["affinity"] = {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
+        }
+    return pod(job, f"{pool}-agents", "node-agent", _container(job, pool), **more)
+
+
+def _tolerations(pool: str, *, is_everywhere: bool) -> list[Manifest]:
+    found: list[Manifest] = []
+    if not is_everywhere:  # a DaemonSet's pods stay on their nodes whatever happens
+        found = [
+            {
+                "key": f"node.kubernetes.io/{why}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": GONE_SECONDS,
+            }
+            for why in ("not-ready", "unreachable")
+        ]
+    if pool == GPU:
+        found.append({"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"})
+    return found
+
+
+def _container(job: KubernetesJob, pool: str) -> Manifest:
+    amounts = {"cpu": job.agent_cpu, "memory": job.agent_memory}
+    if pool == GPU:
+        amounts[GPU_RESOURCE] = str(job.gpus_per_agent)
+    cores = {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1"}}
+    env: list[Manifest] = [
+        field("POD_IP", "status.podIP"),
+        field("POD_NAME", "metadata.name"),
+        {"name": "OMP_NUM_THREADS", "valueFrom": cores},  # torch would count the node's cores
+        {"name": "HOME", "value": "/tmp"},  # noqa: S108 - of the pod alone
+        {"name": "PYTHONUNBUFFERED", "value": "1"},
+    ]
+    if pool == CPU:
+        env.append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"})
+    listens = {"tcpSocket": {"port": "agent-port"}, "timeoutSeconds": 5}
+    return {
+        "command": _command(job),
+        "env": env,
+        "ports": [{"name": "agent-port", "containerPort": AGENT_PORT, "protocol": "TCP"}],
+        "resources": same_limits(**amounts),
+        "startupProbe": {**listens, "periodSeconds": 2, "failureThreshold": 150},
+        "livenessProbe": {**listens, "periodSeconds": 20, "failureThreshold": 6},
+        "readinessProbe": {**listens, "periodSeconds": 10},
+    }
+
+
+def _command(job: KubernetesJob) -> list[str]:
+    words = f"hetero-hvd agent --key-file {KEYS}/cluster.key --token-file {KEYS}/token"
+    words += f" --name $(POD_NAME) --address $(POD_IP) --port {AGENT_PORT}"
+    words += f" --announce-to {job.driver}:{ADVERT_PORT}"
+    cloud = [] if job.cloud is None else ["--cloud", job.cloud]
+    return [*words.split(), *cloud]

@@ -1,0 +1,122 @@
+"""The driver: a Job that is tried again where trying helps, and how agents find it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hetero_hvd.deploy.kubernetes.options import (
+    ADVERT_PORT,
+    CONFIG,
+    KEYS,
+    PAGE_PORT,
+    RUNS,
+    KubernetesJob,
+)
+from hetero_hvd.deploy.kubernetes.pod import Manifest, field, literal, pod, same_limits
+from hetero_hvd.exit_codes import EXIT_REFUSED, EXIT_USER_ERROR
+
+MAX_TRIES = 6
+GRACE_SECONDS = 60
+"""For workers to leave after the step under way, and the record to be closed."""
+
+START = f"""\
+newest=$(ls -dt {RUNS}/NAME/*/checkpoints/* 2>/dev/null | head -n 1)
+if [ -n "$newest" ]; then
+  set -- --resume "${{newest%/checkpoints/*}}" "$@"
+else
+  set -- --output "{RUNS}/NAME/$POD_NAME" "$@"
+fi
+exec hetero-hvd run -f {CONFIG}/nodes.yaml --driver-address "$POD_IP" --http-address "$POD_IP" "$@"
+"""
+"""Goes on where an earlier pod of the job has left a checkpoint."""
+
+
+def nodes_file(job: KubernetesJob) -> dict[str, Any]:
+    """The job's nodes.yaml: agents announce themselves, so it lists nobody."""
+    settings = {
+        "discover": True,
+        "listen": ADVERT_PORT,
+        "cluster_key_file": f"{KEYS}/cluster.key",
+        "http_port": PAGE_PORT,
+        "http_token_file": f"{KEYS}/token",
+    }
+    if job.checkpoint_url is not None:
+        settings["checkpoint_url"] = job.checkpoint_url
+    return {"job": settings, "nodes": []}
+
+
+def driver_job(job: KubernetesJob) -> Manifest:
+    """The driver; a pod that is lost costs no try, and wrong input is not tried again."""
+    template = pod(
+        job,
+        "driver",
+        "driver",
+        _container(job),
+        restartPolicy="Never",
+        terminationGracePeriodSeconds=GRACE_SECONDS,
+    )
+    template["metadata"]["annotations"] = {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"
+    }
+    wrong_input = {"operator": "In", "values": [EXIT_USER_ERROR, EXIT_REFUSED]}
+    lost = [{"type": "DisruptionTarget", "status": "True"}]
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": job.metadata(job.driver),
+        "spec": {
+            "backoffLimit": MAX_TRIES,
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "FailJob", "onExitCodes": wrong_input},
+                    {"action": "Ignore", "onPodConditions": lost},
+                ]
+            },
+            "template": template,
+        },
+    }
+
+
+def _container(job: KubernetesJob) -> Manifest:
+    answers = {"httpGet": {"path": "/", "port": "page"}, "timeoutSeconds": 5}
+    return {
+        "command": ["sh", "-c", literal(START.replace("NAME/", f"{job.name}/")), "driver"],
+        "args": [literal(word) for word in ("--", *job.command)],
+        "env": [
+            field("POD_IP", "status.podIP"),
+            field("POD_NAME", "metadata.name"),
+            {"name": "HOME", "value": "/tmp"},  # noqa: S108 - of the pod alone
+            {"name": "PYTHONUNBUFFERED", "value": "1"},
+        ],
+        "ports": [
+            {"name": "page", "containerPort": PAGE_PORT, "protocol": "TCP"},
+            {"name": "adverts", "containerPort": ADVERT_PORT, "protocol": "UDP"},
+        ],
+        "resources": same_limits(cpu="2", memory="4Gi"),
+        "startupProbe": {**answers, "periodSeconds": 2, "failureThreshold": 150},
+        "livenessProbe": {**answers, "periodSeconds": 20, "failureThreshold": 6},
+        "readinessProbe": {**answers, "periodSeconds": 10},
+    }
+
+
+def driver_service(job: KubernetesJob) -> Manifest:
+    """The driver's name; also before it is ready, as agents repeat themselves."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": job.metadata(job.driver),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": job.labels("driver"),
+            "ports": [
+                {"name": "page", "port": PAGE_PORT, "targetPort": "page", "protocol": "TCP"},
+                {
+                    "name": "adverts",
+                    "port": ADVERT_PORT,
+                    "targetPort": "adverts",
+                    "protocol": "UDP",
+                },
+            ],
+        },
+    }

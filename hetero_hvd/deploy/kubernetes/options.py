@@ -1,0 +1,93 @@
+"""What a user decides of a job on Kubernetes, and the names that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+AgentsKind = Literal["deployment", "statefulset", "daemonset"]
+
+ADVERT_PORT = 9389
+"""UDP, where the driver listens for agents."""
+
+PAGE_PORT = 8080
+USER_ID = 10001
+"""Of the image; no account of the node has it."""
+
+KEYS = "/keys"
+CONFIG = "/config"
+RUNS = "/runs"
+WORKSPACE = "/workspace"
+"""Folders in the containers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesJob:
+    """One job.
+
+    Attributes:
+        name: Of all that is made.
+        image: With hetero_hvd.
+        command: The script and its arguments, as after `hetero-hvd run --`.
+        agents: What kind of set the agents are.
+        num_gpu_agents: Agents with GPUs; in a DaemonSet, above 0: one on each node with GPUs.
+        num_cpu_agents: Agents without.
+        gpus_per_agent: Of each agent with GPUs; as many workers.
+        agent_cpu: Cores of an agent.
+        agent_memory: Bytes of an agent.
+        shared_memory: Bytes of `/dev/shm`, part of the agent's memory.
+        volume: Bytes of a volume that all pods share; None: each has its own, which goes with it.
+        storage_class: Of that volume; None: the cluster's usual one.
+        checkpoint_url: Where checkpoints go; None: into the volume.
+        script: Name and text of a script that is not in the image; None: all is there.
+        cloud: Whose notices of interruption the agents ask for; None: nobody's.
+        monitoring_namespace: Where Prometheus is, of its operator; None: there is none.
+        allow_https: Whether the pods may reach port 443 anywhere.
+    """
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    agents: AgentsKind = "deployment"
+    num_gpu_agents: int = 0
+    num_cpu_agents: int = 0
+    gpus_per_agent: int = 1
+    agent_cpu: str = "4"
+    agent_memory: str = "8Gi"
+    shared_memory: str = "2Gi"
+    volume: str | None = None
+    storage_class: str | None = None
+    checkpoint_url: str | None = None
+    script: tuple[str, str] | None = None
+    cloud: str | None = None
+    monitoring_namespace: str | None = None
+    allow_https: bool = False
+
+    @property
+    def driver(self) -> str:
+        """Name of the driver's Job and Service."""
+        return f"{self.name}-driver"
+
+    @property
+    def config(self) -> str:
+        """Name of the ConfigMap."""
+        return f"{self.name}-config"
+
+    @property
+    def keys(self) -> str:
+        """Name of the Secret, with `cluster.key` and `token`."""
+        return f"{self.name}-keys"
+
+    @property
+    def claim(self) -> str:
+        """Name of the claim for the shared volume."""
+        return f"{self.name}-runs"
+
+    def labels(self, component: str | None = None) -> dict[str, str]:
+        """Those of all that belongs to the job, or to one part of it."""
+        found = {"app.kubernetes.io/name": "hetero-hvd", "app.kubernetes.io/instance": self.name}
+        return found if component is None else found | {"app.kubernetes.io/component": component}
+
+    def metadata(self, name: str) -> dict[str, Any]:
+        """Of an object; without a namespace: `kubectl -n` says where."""
+        return {"name": name, "labels": self.labels()}

@@ -1,0 +1,130 @@
+"""What the pods of a job have in common: who they run as, keys, volumes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hetero_hvd.deploy.kubernetes.options import (
+    CONFIG,
+    KEYS,
+    RUNS,
+    USER_ID,
+    WORKSPACE,
+    KubernetesJob,
+)
+
+Manifest = dict[str, Any]
+
+SECRET = "/secret"  # noqa: S105 - a folder
+CONTAINER_SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+POD_SECURITY = {
+    "runAsNonRoot": True,
+    "runAsUser": USER_ID,
+    "runAsGroup": USER_ID,
+    "fsGroup": USER_ID,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+COPY_KEYS = f"install -m 0400 {SECRET}/cluster.key {SECRET}/token {KEYS}/"
+"""A Secret belongs to root; what makes it readable for us makes it readable for our group, too, and
+such a key is refused. So it is copied into memory."""
+
+
+def literal(word: str) -> str:
+    """A word of a command that means itself: Kubernetes puts variables in place of `$(NAME)`."""
+    return re.sub(r"\$(?=[($])", "$$", word)
+
+
+def field(name: str, path: str) -> Manifest:
+    """An environment variable with what Kubernetes knows of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def same_limits(**amounts: str) -> Manifest:
+    """Resources that a container gets and keeps to."""
+    return {"requests": amounts, "limits": amounts}
+
+
+def pod(
+    job: KubernetesJob, component: str, name: str, container: Manifest, **more: object
+) -> Manifest:
+    """The template of a pod.
+
+    Args:
+        job: The job.
+        component: Which part of it.
+        name: Of the container.
+        container: Its one container; gets the volumes.
+        more: Further fields of the pod.
+    """
+    return {
+        "metadata": {"labels": job.labels(component)},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "shareProcessNamespace": True,  # its first process is one that buries orphans
+            "securityContext": POD_SECURITY,
+            **more,
+            "initContainers": [_keys_container(job)],
+            "containers": [
+                {
+                    "name": name,
+                    "image": job.image,
+                    **container,
+                    "workingDir": WORKSPACE,
+                    "volumeMounts": _mounts(job),
+                    "securityContext": CONTAINER_SECURITY,
+                }
+            ],
+            "volumes": _volumes(job),
+        },
+    }
+
+
+def _keys_container(job: KubernetesJob) -> Manifest:
+    return {
+        "name": "keys",
+        "image": job.image,
+        "command": COPY_KEYS.split(),
+        "resources": same_limits(cpu="100m", memory="64Mi"),
+        "volumeMounts": [
+            {"name": "secret", "mountPath": SECRET, "readOnly": True},
+            {"name": "keys", "mountPath": KEYS},
+        ],
+        "securityContext": CONTAINER_SECURITY,
+    }
+
+
+def _mounts(job: KubernetesJob) -> list[Manifest]:
+    found: list[Manifest] = [
+        {"name": "keys", "mountPath": KEYS, "readOnly": True},
+        {"name": "config", "mountPath": CONFIG, "readOnly": True},
+        {"name": "runs", "mountPath": RUNS},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the pod alone
+        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - likewise
+    ]
+    if job.script is not None:
+        name, _ = job.script
+        path = f"{WORKSPACE}/{name}"
+        found.append({"name": "config", "mountPath": path, "subPath": name, "readOnly": True})
+    return found
+
+
+def _volumes(job: KubernetesJob) -> list[Manifest]:
+    runs: Manifest = {"emptyDir": {}}
+    if job.volume is not None:
+        runs = {"persistentVolumeClaim": {"claimName": job.claim}}
+    memory = {"medium": "Memory", "sizeLimit": job.shared_memory}
+    return [
+        {"name": "secret", "secret": {"secretName": job.keys, "defaultMode": 0o440}},
+        {"name": "keys", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        {"name": "config", "configMap": {"name": job.config}},
+        {"name": "runs", **runs},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "shm", "emptyDir": memory},
+    ]

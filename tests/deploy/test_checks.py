@@ -1,0 +1,129 @@
+"""Bad input of `hetero-hvd deploy`: one line, exit code 2, and nothing is written."""
+
+import pytest
+
+from hetero_hvd.cli import main
+from hetero_hvd.deploy.folder import write_files
+
+GOOD = {"--image": "hetero-hvd:0.1.0", "--cpu": "1"}
+NAMES = ("", "Train", "1train", "-a", "a-", "a_b", "a.b", "a b", "ä", "a\n", 41 * "a")
+IMAGES = ("", "A", "a b", "a:", "a:b:c", "a@sha256:1", "/a", "a/", "-a", "a\n", "a//b", "http://a")
+AMOUNTS = ("", "0", "-1", "many", "1 Gi", "0Gi", "1e", "1Gi\n", "0.0")
+NUMBERS = ("", "-1", "1.5", "x", "99999", "9" * 5000, "²")
+WRONG = {
+    "--name": NAMES,
+    "--monitoring-namespace": (*NAMES[:-1], 64 * "a"),
+    "--image": IMAGES,
+    "--agent-cpu": (*AMOUNTS, "1Gi"),
+    "--agent-memory": (*AMOUNTS, "1.5Gi", "1GB"),
+    "--shm": AMOUNTS,
+    "--volume": AMOUNTS,
+    "--storage-class": ("", "A", "a_b", "a..b", "-a", 254 * "a"),
+    "--gpu": NUMBERS,
+    "--cpu": NUMBERS,
+    "--gpus-per-agent": (*NUMBERS, "0", "17"),
+    "--checkpoint-url": ("", "/runs", "s3://", "http://a/b", "s3://a/b?c", "s3://user:pw@a/b"),
+    "--agents": ("", "pods"),
+    "--cloud": ("", "moon"),
+    "--script": ("none.py", ".", "binary", "nodes.yaml", "a b.py", "large.py"),
+}
+CASES = [(flag, value) for flag, values in WRONG.items() for value in values]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """With files that are no scripts for a ConfigMap."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "nodes.yaml").touch()
+    (tmp_path / "a b.py").touch()
+    (tmp_path / "large.py").write_text("#" * 10**6)
+    return tmp_path
+
+
+def refused(words, capsys, folder):
+    """What is said; exit code 2, and no file."""
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert not (folder / "k").exists()
+    (line,) = printed.err.removesuffix("\n").split("\n")
+    return line.removeprefix("hetero-hvd: ")
+
+
+@pytest.mark.parametrize(("flag", "value"), CASES, ids=lambda value: value[:20])
+def test_a_wrong_value_is_one_line_that_names_it(folder, capsys, flag, value):
+    """Before anything is written."""
+    more = {"--volume": "1Gi"} if flag == "--storage-class" else {}
+    flags = [f"{name}={text}" for name, text in (GOOD | more | {flag: value}).items()]
+    line = refused(["deploy", "kubernetes", "k", *flags, "--", "train.py"], capsys, folder)
+    assert line.removeprefix("argument ").startswith(flag)
+
+
+MISUSES = {
+    "no target": (["deploy"], "the following arguments are required: WHERE"),
+    "no such target": (["deploy", "moon", "k"], "argument WHERE: invalid choice: 'moon'"),
+    "no folder": (["deploy", "kubernetes", "--image", "a"], "the following arguments are required"),
+    "no image": (
+        ["deploy", "kubernetes", "k", "--cpu", "1"],
+        "the following arguments are required",
+    ),
+    "no command": (["deploy", "kubernetes", "k", "--image", "a", "--cpu", "1"], "no command:"),
+    "no agents": (["deploy", "kubernetes", "k", "--image", "a", "--", "b"], "no agents: say"),
+    "two on each node": (
+        ["deploy", "kubernetes", "k", "--image", "a", "--agents=daemonset", "--gpu=2", "--", "b"],
+        "--gpu: found '2', must be an integer from 0 to 1",
+    ),
+    "no text": (
+        ["deploy", "kubernetes", "k", "--image", "a", "--cpu=1", "--", "b\udcff.py"],
+        "after --: 'b\\udcff.py' must be text",
+    ),
+    "a class of no volume": (
+        ["deploy", "kubernetes", "k", "--image", "a", "--cpu=1", "--storage-class=a", "--", "b"],
+        "--storage-class needs --volume",
+    ),
+    "a typo": (
+        ["deploy", "kubernetes", "k", "--imge", "a", "--image", "a", "--", "b"],
+        "unknown option --imge; did you mean --image?",
+    ),
+}
+
+
+@pytest.mark.parametrize(("words", "expected"), MISUSES.values(), ids=MISUSES.keys())
+def test_misuse_is_one_line(folder, capsys, words, expected):
+    """With what is missing, or meant."""
+    assert refused(words, capsys, folder).startswith(expected)
+
+
+def test_nothing_is_lost_without_force(folder, capsys):
+    """A folder that holds something stays as it is; with --force, files of other names do."""
+    words = ["deploy", "kubernetes", "there", *(f"{n}={v}" for n, v in GOOD.items())]
+    (folder / "there").mkdir()
+    for name in ("agents.yaml", "storage.yaml", "mine"):
+        (folder / "there" / name).write_text("mine")
+    assert main([*words, "--", "train.py"]) == 2
+    assert capsys.readouterr().err == (
+        "hetero-hvd: there: is not empty, holds 'agents.yaml'; name another folder, or replace "
+        "files of the same names with --force\n"
+    )
+    assert (folder / "there" / "agents.yaml").read_text() == "mine"
+    assert main([*words, "--force", "--", "train.py"]) == 0
+    assert (folder / "there" / "agents.yaml").read_text() != "mine"
+    assert not (folder / "there" / "storage.yaml").exists()  # of an earlier job with a volume
+    assert (folder / "there" / "mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "\0"])
+def test_a_place_that_is_no_folder_is_refused(folder, capsys, place):
+    """One line."""
+    (folder / "file").touch()
+    words = ["deploy", "kubernetes", place, *(f"{n}={v}" for n, v in GOOD.items())]
+    assert "cannot be" in refused([*words, "--", "train.py"], capsys, folder)
+
+
+def test_a_file_is_whole_or_not_there(folder):
+    """What could not be written leaves nothing beside it."""
+    (folder / "a").mkdir()
+    with pytest.raises(Exception, match="cannot be written"):
+        write_files(folder, {"a": "text"})
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
