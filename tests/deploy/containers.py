@@ -50,6 +50,16 @@ def expanded(word, env):
     return re.sub(r"\$\$|\$\(([^()]*)\)", value, word)
 
 
+def local_environment(folder):
+    """What the image would bring: our program, and the interpreter as `python`."""
+    bin_folder = folder / "bin"
+    bin_folder.mkdir(exist_ok=True)
+    program = bin_folder / "hetero-hvd"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m hetero_hvd "$@"\n')
+    program.chmod(0o700)
+    return {"PATH": f"{bin_folder}:{SEARCH}", "PYTHONPATH": python_path()}
+
+
 class Pod:
     """A pod: its volumes are folders, its containers processes of this machine.
 
@@ -85,11 +95,7 @@ class Pod:
                 self._put_config(self._folders[volume["name"]], config)
         self._work = claims / "workspace"
         self._work.mkdir(parents=True, exist_ok=True)
-        bin_folder = folder / name / "bin"
-        bin_folder.mkdir(exist_ok=True)
-        self._program = bin_folder / "hetero-hvd"
-        self._program.write_text(f'#!/bin/sh\nexec {sys.executable} -m hetero_hvd "$@"\n')
-        self._program.chmod(0o700)
+        self._outside = local_environment(folder / name)
         self.process = None
 
     def _put_secret(self, path, secret, mode):
@@ -178,8 +184,7 @@ class Pod:
         return found
 
     def _environment(self, container):
-        outside = {"PATH": f"{self._program.parent}:{SEARCH}", "PYTHONPATH": python_path()}
-        return outside | self._own_environment(container)
+        return self._outside | self._own_environment(container)
 
     def _here(self, text, container):
         """A text with the folders of this machine in the place of the container's."""

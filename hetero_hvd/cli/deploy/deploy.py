@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hetero_hvd.cli.deploy import kubernetes
+from hetero_hvd.cli.deploy import compose, kubernetes
 
-SUMMARY = "write the files that start a job on Kubernetes"
+SUMMARY = "write the files that start a job on Kubernetes, or the demo by Docker Compose"
 TAKES_SCRIPT = True
-TARGETS = {"kubernetes": kubernetes}
+TARGETS = {"kubernetes": kubernetes, "compose": compose}
 """Each has SUMMARY, `add_arguments`, and `write`, which gives the files and what to do next."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 from hetero_hvd.cli.cluster.agent import CLOUDS
@@ -12,14 +11,13 @@ from hetero_hvd.deploy import checks
 from hetero_hvd.deploy.folder import check_folder, write_files
 from hetero_hvd.deploy.kubernetes.manifests import files
 from hetero_hvd.deploy.kubernetes.options import KubernetesJob
+from hetero_hvd.deploy.script import read_script
 from hetero_hvd.errors import UserError
 
 SUMMARY = "write manifests for Kubernetes: a driver, agents with and without GPUs, their network"
 KINDS = ("deployment", "statefulset", "daemonset")
 MAX_AGENTS = 1024
 MAX_GPUS = 16
-MAX_SCRIPT_BYTES = 900_000
-"""A ConfigMap holds 1 MiB."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -107,7 +105,7 @@ def _job(arguments: argparse.Namespace) -> KubernetesJob:
         if storage_class is None
         else checks.subdomain("--storage-class", storage_class),
         checkpoint_url=_url(arguments.checkpoint_url),
-        script=None if arguments.script is None else _script(arguments.script),
+        script=None if arguments.script is None else read_script(arguments.script),
         cloud=arguments.cloud,
         monitoring_namespace=None
         if namespace is None
@@ -124,21 +122,3 @@ def _url(text: str | None) -> str | None:
     except ValueError as error:
         allowed = CHECKPOINT_URL.allowed
         raise UserError(f"--checkpoint-url: found {text!r}, must be {allowed}") from error
-
-
-def _script(path: Path) -> tuple[str, str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "is no text in UTF-8"
-        raise UserError(f"--script {path}: cannot be read: {reason}") from error
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", path.name) is None or path.name == "nodes.yaml":
-        raise UserError(
-            f"--script: found {path.name!r}, must be a name of letters, digits, '-', '_' and '.', "
-            "and not nodes.yaml"
-        )
-    if len(text.encode()) > MAX_SCRIPT_BYTES:
-        raise UserError(
-            f"--script {path}: larger than {MAX_SCRIPT_BYTES} bytes: put it into the image"
-        )
-    return path.name, text
