@@ -30,6 +30,9 @@ from hetero_hvd.security.tls import peer_names, server_options, tampering
 
 logger = logging.getLogger(__name__)
 
+ALIVE = "/alive"
+"""Answered with nothing, to everybody: for probes, which would else be refused and counted."""
+
 HANDSHAKE_SECONDS = 5.0
 PING_SECONDS = 5.0
 END_SECONDS = 7.0
@@ -141,6 +144,9 @@ class AgentServer:
         return await self._route_page(connection, request)
 
     async def _route_page(self, connection: ServerConnection, request: Request) -> Response:
+        if request.path == ALIVE:
+            self._door.tolerate(connection.remote_address)
+            return connection.respond(HTTPStatus.OK, "")
         page = None if self._pages is None else await self._pages.answer(request)
         if page is not None:
             self._door.authenticated(connection.remote_address)

@@ -71,6 +71,14 @@ def test_nobody_else_learns_that_there_are_pages(headers):
     assert refused == 3
 
 
+@pytest.mark.parametrize("token", [TOKEN, None])
+def test_a_probe_is_answered_and_not_counted(token):
+    """By the loop that serves drivers, without a word on the node."""
+    answers, refused = ask(("/alive",), ("/alive", b"Authorization: Bearer x"), token=token)
+    assert [(status, body) for status, _, body in answers] == [(200, b"")] * 2
+    assert refused == 0
+
+
 def test_without_a_token_file_there_are_no_pages():
     """An empty token opens nothing: in plain text nothing is even read."""
     answers, refused = ask(("/metrics", b"Authorization: Bearer "), ("/metrics",), token=None)
