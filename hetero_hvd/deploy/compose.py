@@ -28,10 +28,7 @@ START = f"""\
 exec hetero-hvd run -f /config/nodes.yaml --min-np {len(AGENTS)} --driver-address {DRIVER} \
 --http-address {DRIVER} --output "/runs/$(date -u +%Y-%m-%dT%H-%M-%SZ)" "$@"
 """
-ASK_AGENT = (
-    "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3).close()"
-)
-ASK_DRIVER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=3).close()"
+ASK = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=3).close()"
 
 Service = dict[str, Any]
 
@@ -111,7 +108,7 @@ def _driver(demo: ComposeDemo) -> Service:
         "volumes": [*common["volumes"], "./nodes.yaml:/config/nodes.yaml:ro"],
         "ports": [f"127.0.0.1:{PAGE_PORT}:{PAGE_PORT}"],
         "stop_grace_period": "60s",
-        "healthcheck": _asks("python", "-c", ASK_DRIVER, url),
+        "healthcheck": _asks(url),
     }
 
 
@@ -126,13 +123,13 @@ def _agent(demo: ComposeDemo, name: str, address: str, cores: float) -> Service:
         "cpus": cores,
         "stop_grace_period": "45s",
         "restart": "on-failure",
-        "healthcheck": _asks("python", "-c", ASK_AGENT, address, str(AGENT_PORT)),
+        "healthcheck": _asks(f"http://{address}:{AGENT_PORT}/alive"),
     }
 
 
-def _asks(*words: str) -> Service:
+def _asks(url: str) -> Service:
     times = {"interval": "20s", "timeout": "10s", "start_period": "60s", "retries": 6}
-    return {"test": ["CMD", *words], **times}
+    return {"test": ["CMD", "python", "-c", ASK, url], **times}
 
 
 def _monitoring(demo: ComposeDemo) -> dict[str, Service]:

@@ -260,4 +260,23 @@ def test_the_commands_train_as_local_processes(tmp_path, start):
             pod.wait_for(lambda pod=pod, probe=probe: pod.answers(probe))
     assert driver_pod.process.wait(100) == 0, driver_pod.said() + agent_pod.said()
     assert "was told ['1e3', '$(POD_IP)', 'a b']" in driver_pod.said()
+    assert "refused" not in agent_pod.said()
     assert agent_pod.stop() == 0
+
+
+@pytest.mark.process
+@pytest.mark.timeout(180)
+def test_a_driver_whose_node_fails_goes_on_from_the_volume(tmp_path, start):
+    """Its next pod finds the checkpoint; the agent stays, and takes the new job."""
+    flags = ("--cpu", "1", "--script", str(SCRIPT), "--volume", "1Gi")
+    documents = on_free_ports(written(tmp_path / "files", *flags, command=("train.py", "25")))
+    pods = start(documents, checkpoint_seconds=0.5)
+    lost = pods["train-driver"]
+    runs = tmp_path / "shared" / "runs" / "train"
+    lost.wait_for(lambda: list(runs.glob("train-driver-1/checkpoints/*")))
+    lost.kill()
+    jobs = of_kind(documents, "Job", "ConfigMap")
+    found = start(jobs, number=2, checkpoint_seconds=0.5)["train-driver"]
+    assert found.process.wait(120) == 0, found.said() + pods["train-cpu"].said()
+    assert "has found" in found.said()
+    assert [path.name for path in runs.iterdir() if path.is_dir()] == ["train-driver-1"]

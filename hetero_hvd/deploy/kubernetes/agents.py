@@ -112,15 +112,15 @@ def _container(job: KubernetesJob, pool: str) -> Manifest:
     ]
     if pool == CPU:
         env.append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"})
-    listens = {"tcpSocket": {"port": "agent-port"}, "timeoutSeconds": 5}
+    answers = {"httpGet": {"path": "/alive", "port": "agent-port"}, "timeoutSeconds": 5}
     return {
         "command": _command(job),
         "env": env,
         "ports": [{"name": "agent-port", "containerPort": AGENT_PORT, "protocol": "TCP"}],
         "resources": same_limits(**amounts),
-        "startupProbe": {**listens, "periodSeconds": 2, "failureThreshold": 150},
-        "livenessProbe": {**listens, "periodSeconds": 20, "failureThreshold": 6},
-        "readinessProbe": {**listens, "periodSeconds": 10},
+        "startupProbe": {**answers, "periodSeconds": 2, "failureThreshold": 150},
+        "livenessProbe": {**answers, "periodSeconds": 20, "failureThreshold": 6},
+        "readinessProbe": {**answers, "periodSeconds": 10},
     }
 
 
