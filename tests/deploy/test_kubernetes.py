@@ -244,7 +244,9 @@ def make_pods(folder, documents, number, changes):
 def on_free_ports(documents):
     """The same job on the loopback, where other tests have ports, too."""
     ports = dict(zip(("9388", "9389", "8080"), map(str, free_ports(3)), strict=True))
-    return with_words(documents, {**ports, "train-driver:9389": f"{ADDRESS}:{ports['9389']}"})
+    names = {"train-driver:9389": f"{ADDRESS}:{ports['9389']}"}
+    everywhere = {"0.0.0.0": ADDRESS}  # noqa: S104 - is not listened at
+    return with_words(documents, ports | names | everywhere)
 
 
 @pytest.mark.process

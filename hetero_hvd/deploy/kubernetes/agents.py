@@ -6,7 +6,7 @@ from typing import Any
 
 from hetero_hvd.config.launchers import AGENT_PORT
 from hetero_hvd.deploy.kubernetes.options import ADVERT_PORT, KEYS, KubernetesJob
-from hetero_hvd.deploy.kubernetes.pod import Manifest, field, pod, same_limits
+from hetero_hvd.deploy.kubernetes.pod import Manifest, field, gone_soon, pod, same_limits
 
 GPU, CPU = "gpu", "cpu"
 """The pools."""
@@ -17,9 +17,6 @@ GPU_LABEL = "nvidia.com/gpu.present"
 
 GRACE_SECONDS = 45
 """For an agent to say good-bye and its workers to leave after the step under way."""
-
-GONE_SECONDS = 30
-"""How long a pod stays on a node that does not answer; Kubernetes alone would wait for 300 s."""
 
 
 def agent_sets(job: KubernetesJob) -> list[Manifest]:
@@ -84,15 +81,7 @@ def _template(job: KubernetesJob, pool: str) -> Manifest:
 def _tolerations(pool: str, *, is_everywhere: bool) -> list[Manifest]:
     found: list[Manifest] = []
     if not is_everywhere:  # a DaemonSet's pods stay on their nodes whatever happens
-        found = [
-            {
-                "key": f"node.kubernetes.io/{why}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": GONE_SECONDS,
-            }
-            for why in ("not-ready", "unreachable")
-        ]
+        found = gone_soon()
     if pool == GPU:
         found.append({"key": GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"})
     return found

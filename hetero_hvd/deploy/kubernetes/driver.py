@@ -12,7 +12,14 @@ from hetero_hvd.deploy.kubernetes.options import (
     RUNS,
     KubernetesJob,
 )
-from hetero_hvd.deploy.kubernetes.pod import Manifest, field, literal, pod, same_limits
+from hetero_hvd.deploy.kubernetes.pod import (
+    Manifest,
+    field,
+    gone_soon,
+    literal,
+    pod,
+    same_limits,
+)
 from hetero_hvd.exit_codes import EXIT_REFUSED, EXIT_USER_ERROR
 
 MAX_TRIES = 6
@@ -26,9 +33,10 @@ if [ -n "$newest" ]; then
 else
   set -- --output "{RUNS}/NAME/$POD_NAME" "$@"
 fi
-exec hetero-hvd run -f {CONFIG}/nodes.yaml --driver-address "$POD_IP" --http-address "$POD_IP" "$@"
+exec hetero-hvd run -f {CONFIG}/nodes.yaml --driver-address "$POD_IP" --http-address 0.0.0.0 "$@"
 """
-"""Goes on where an earlier pod of the job has left a checkpoint."""
+"""Goes on where an earlier pod of the job has left a checkpoint. The page is also at the loopback,
+where `kubectl port-forward` asks for it."""
 
 
 def nodes_file(job: KubernetesJob) -> dict[str, Any]:
@@ -53,6 +61,7 @@ def driver_job(job: KubernetesJob) -> Manifest:
         "driver",
         _container(job),
         restartPolicy="Never",
+        tolerations=gone_soon(),
         terminationGracePeriodSeconds=GRACE_SECONDS,
     )
     template["metadata"]["annotations"] = {

@@ -17,6 +17,9 @@ from hetero_hvd.deploy.kubernetes.options import (
 Manifest = dict[str, Any]
 
 SECRET = "/secret"  # noqa: S105 - a folder
+GONE_SECONDS = 30
+"""How long a pod stays on a node that does not answer; Kubernetes alone would wait for 300 s."""
+
 CONTAINER_SECURITY = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -48,6 +51,19 @@ def field(name: str, path: str) -> Manifest:
 def same_limits(**amounts: str) -> Manifest:
     """Resources that a container gets and keeps to."""
     return {"requests": amounts, "limits": amounts}
+
+
+def gone_soon() -> list[Manifest]:
+    """What lets a pod go from a node that does not answer."""
+    return [
+        {
+            "key": f"node.kubernetes.io/{why}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": GONE_SECONDS,
+        }
+        for why in ("not-ready", "unreachable")
+    ]
 
 
 def pod(
