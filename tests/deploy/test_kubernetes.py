@@ -116,6 +116,8 @@ def test_pods_keep_to_the_restricted_profile(tmp_path, flags):
             assert security["allowPrivilegeEscalation"] is False
             assert security["capabilities"] == {"drop": ["ALL"]}
             assert set(container["resources"]) == {"requests", "limits"}
+            for source in container.get("envFrom", ()):  # credentials of the user, if he has any
+                assert source == {"secretRef": {"name": "train-env", "optional": True}}
             for variable in container.get("env", ()):
                 assert "secretKeyRef" not in variable.get("valueFrom", {})
 

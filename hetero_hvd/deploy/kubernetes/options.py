@@ -79,6 +79,11 @@ class KubernetesJob:
         return f"{self.name}-keys"
 
     @property
+    def environment(self) -> str:
+        """Name of a Secret that may be there, with credentials for data and checkpoints."""
+        return f"{self.name}-env"
+
+    @property
     def claim(self) -> str:
         """Name of the claim for the shared volume."""
         return f"{self.name}-runs"

@@ -92,6 +92,7 @@ def pod(
                     "name": name,
                     "image": job.image,
                     **container,
+                    "envFrom": [{"secretRef": {"name": job.environment, "optional": True}}],
                     "workingDir": WORKSPACE,
                     "volumeMounts": _mounts(job),
                     "securityContext": CONTAINER_SECURITY,
