@@ -35,7 +35,7 @@ TOKEN_SECONDS = 21600
 """For how long a session token of Amazon's is asked for; a new one comes after half of it."""
 
 LINK_ADDRESS = "http://169.254.169.254"
-ERRORS = (OSError, ValueError, HTTPException, RecursionError)
+ERRORS = (OSError, ValueError, TypeError, HTTPException, RecursionError)
 """What a service that is none, or is broken, can lead to."""
 
 ENDING = frozenset({"Preempt", "Terminate", "Redeploy", "Reboot"})
@@ -62,7 +62,7 @@ class MetadataService:
 
         Raises:
             OSError, HTTPException: No answer, or an error.
-            ValueError, RecursionError: An answer that is not understood.
+            ValueError, TypeError, RecursionError: An answer that is not understood.
         """
         raise NotImplementedError
 

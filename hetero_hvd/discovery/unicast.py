@@ -91,10 +91,10 @@ class UnicastSender:
 
 def _sent(family: int, address: tuple[object, ...], packet: bytes) -> str | None:
     """Why it could not be sent; None: it was, which says nothing of its coming there."""
-    with socket.socket(family, socket.SOCK_DGRAM) as end:
-        end.setblocking(False)
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as end:
+            end.setblocking(False)
             end.sendto(packet, address)
-        except OSError as error:
-            return error.strerror or str(error)
+    except OSError as error:  # also a kernel without IPv6, or no descriptor
+        return error.strerror or str(error)
     return None

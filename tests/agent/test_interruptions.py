@@ -138,6 +138,12 @@ BROKEN = {
     "a web page": ("gcp", {PREEMPTED: "<html>"}),
     "no HTTP": ("gcp", {PREEMPTED: b"\0\1\2"}),
     "cut off": ("gcp", {PREEMPTED: b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\nTR"}),
+    "no list of events": ("azure", {EVENTS: '{"Events": 5}'}),
+    "no list of machines": ("azure", {EVENTS: '{"Events": [{"Resources": 5}]}'}),
+    "no name of an event": (
+        "azure",
+        {EVENTS: '{"Events": [{"EventType": ["x"], "Resources": ["this-machine"]}]}'},
+    ),
     "events of another kind": ("azure", {EVENTS: '{"Events": [1]}'}),
     "no right to ask": ("aws", {TOKEN_PATH: ""}),
 }

@@ -136,6 +136,29 @@ def test_a_port_that_another_job_has_is_named():
     asyncio.run(act())
 
 
+NO_SOCKETS = {
+    "a kernel without the protocol": OSError(97, "Address family not supported by protocol"),
+    "no descriptor": OSError(24, "Too many open files"),
+}
+
+
+@pytest.mark.parametrize("case", NO_SOCKETS)
+def test_no_socket_is_no_end_of_the_agent(case, caplog, monkeypatch):
+    """It is told, and tried again."""
+
+    def fail(*_, **__):
+        raise NO_SOCKETS[case]
+
+    async def act():
+        sender = UnicastSender(AnnounceTarget("127.0.0.1", 9))
+        monkeypatch.setattr("hetero_hvd.discovery.unicast.socket.socket", fail)
+        await sender.send(signed())
+
+    asyncio.run(act())
+    (record,) = caplog.records
+    assert NO_SOCKETS[case].strerror in record.getMessage()
+
+
 def test_a_target_that_cannot_be_told_is_named_once(caplog, monkeypatch):
     """And once again when it can be."""
 
