@@ -94,8 +94,14 @@ def _compared(other: OtherTrainer, effort: Effort, say: Say) -> Table:
                 is_reached=ratio <= GOAL_RATIO,
             )
         ],
-        measured={title: found[name] for name, title in titles.items()},
+        measured={title: _medians(found[name], effort.repeats) for name, title in titles.items()},
     )
+
+
+def _medians(seconds: list[float], num_rounds: int) -> list[float]:
+    """Of each round."""
+    size = len(seconds) // num_rounds
+    return [median(seconds[at : at + size]) for at in range(0, size * num_rounds, size)]
 
 
 def _measure(workload: str, num_rounds: int) -> dict[str, list[float]]:
