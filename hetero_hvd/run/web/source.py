@@ -24,6 +24,7 @@ from hetero_hvd.run.records.run_folder import is_held
 from hetero_hvd.run.records.timings import FILE
 from hetero_hvd.run.reports.facts import NO_END
 from hetero_hvd.run.web.server import NAME
+from hetero_hvd.security.redirects import NoRedirects
 from hetero_hvd.security.token import read_token
 
 TIMEOUT_SECONDS = 5.0
@@ -109,7 +110,7 @@ def _driver(url: str, token_file: str | None, ca: str | None) -> Source:
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}),  # a proxy has no way to this machine's loopback
         urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca)),
-        _NoRedirect(),
+        NoRedirects(),  # the token is for this server alone
     )
 
     def fetch() -> LiveState:
@@ -123,10 +124,3 @@ def _driver(url: str, token_file: str | None, ca: str | None) -> Source:
             raise JobError(f"{url}: no driver answers there ({error})") from error
 
     return fetch
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The token is for this server alone."""
-
-    def redirect_request(self, *_: object, **__: object) -> None:
-        """Go nowhere else."""
