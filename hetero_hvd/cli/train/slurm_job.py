@@ -88,6 +88,7 @@ class SlurmJob:
             check_requeue(self._granted)
         self._paths = tuple(arguments.nodes_files or ())
         self._flags = flags_of(arguments)
+        self._nodes = as_yaml(self._granted)
         self.nodes_file = self._read()
         job = self.nodes_file.current.job
         self._limit = TimeLimit(
@@ -138,5 +139,4 @@ class SlurmJob:
         return [node for node in nodes if node.srun_options.get("nodelist") != own]
 
     def _read(self) -> NodesFile:
-        granted = as_yaml(self._granted)
-        return NodesFile(self._paths, os.environ, self._flags, granted=granted)
+        return NodesFile(self._paths, os.environ, self._flags, granted=self._nodes)
