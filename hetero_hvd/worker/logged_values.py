@@ -109,7 +109,7 @@ class ValueLog:
         self._copying: deque[Copying] = deque()
         self._num_epochs = 0
         self._began_seconds = self._due_seconds = math.nan
-        self._is_admitted = self._is_training = False
+        self._is_admitted = self._is_training = self._has_untold_steps = False
 
     def begin(self, num_epochs: int) -> None:
         """The loop over so many epochs begins; this worker is admitted."""
@@ -149,21 +149,23 @@ class ValueLog:
     def step_applied(self) -> None:
         """A step is applied, with the learning rates as they stand."""
         position = self._state.position
-        if self._is_teller and "loss" not in self._names:
-            self._window("loss").add(position.applied_steps, position.loss)
+        if self._is_teller:
+            self._has_untold_steps = True
+            if "loss" not in self._names:
+                self._window("loss").add(position.applied_steps, position.loss)
         now_seconds = self._clock()
         if now_seconds < self._due_seconds:
             return
         lasted_seconds = now_seconds - self._began_seconds
         self._due_seconds = now_seconds + max(SHORTEST_SECONDS, RESOLUTION * lasted_seconds)
         self._collect()
-        if self._is_teller:
-            self._add_rates(position.applied_steps)
+        self._add_rates()
         self._tell_windows()
 
     def tell(self) -> None:
         """Tell all that waits, also what is still to come from a device."""
         if self._is_admitted:
+            self._add_rates()
             self._collect(is_last=True)
             self._tell_windows()
 
@@ -226,7 +228,12 @@ class ValueLog:
             self._copying.popleft()
             self._window(one.name).add(one.step, float(one.host))
 
-    def _add_rates(self, step: int) -> None:
+    def _add_rates(self) -> None:
+        """Those of steps that are told now; a training may be over within an instant."""
+        if not self._has_untold_steps:
+            return
+        self._has_untold_steps = False
+        step = self._state.position.applied_steps
         for name, rate in _learning_rates(self._optimizer):
             if name not in self._names:
                 self._add(name, step, rate)

@@ -252,7 +252,8 @@ def test_what_is_logged_before_and_after_the_loop_counts(state):
     state.step(log, 0.1)
     log.end()
     log.log({"after": 2})
-    assert values_of(state.told) == {"before": 1.0, "loss": 0.5, "after": 2.0}
+    told = {"before": 1.0, "loss": 0.5, "learning_rate": 0.1, "after": 2.0}
+    assert values_of(state.told) == told
     assert state.told[-1].remaining_steps == 0
 
 
