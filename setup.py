@@ -41,6 +41,7 @@ setup(
         "train": ["horovod==0.28.1", "torch>=2.7"],
         "huggingface": ["accelerate>=1.1", "transformers>=5.23"],
         "lightning": ["lightning>=2.6"],
+        "ray": ["ray>=2.60"],
         "demo": ["scikit-learn>=1.3"],
         "plots": ["matplotlib>=3.8"],
         "parquet": ["pyarrow>=15"],
@@ -60,6 +61,8 @@ setup(
             "flask-cors>=4",
             "gcp-storage-emulator>=2026.7",
             "gcsfs>=2024.12",
+            # Helm itself, as a library; others would have to build it with Go.
+            "helm-python-sdk>=0.2.2,<0.3; platform_machine == 'x86_64'",
             "hypothesis>=6.90",
             "import-linter>=2.0",
             "kubernetes-validate>=1.37,<2",  # the schemas of the manifests
@@ -100,6 +103,7 @@ setup(
                 "postgresql": "postgresql_tables:PostgresqlTables",
                 "influx": "influx_lines:InfluxLines",
                 "redis": "redis_hash:RedisHash",
+                "kubernetes": "kubernetes_object:KubernetesObject",
             }.items()
         ],
     },

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hetero_hvd.errors import HeteroHvdError, UserError
 from hetero_hvd.probes.training_packages import imported_when_asked
 from hetero_hvd.refusal import refuse_in_one_line
+from hetero_hvd.version import __version__
 
 if TYPE_CHECKING:
     from hetero_hvd.worker.model.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from hetero_hvd.worker.timing.named_phases import phase
     from hetero_hvd.worker.trainer import Trainer
 
-__version__ = "0.1.0"
 __all__ = [
     "HeteroHvdError",
     "SyncBatchNorm",

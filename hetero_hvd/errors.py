@@ -5,6 +5,7 @@ HeteroHvdError
 │   ├── ConfigError
 │   ├── InfeasiblePlanError
 │   ├── JobError
+│   │   └── TryAgainError    the input may be right: one line, exit 75
 │   ├── MalformedDataError
 │   ├── MissingPackageError
 │   └── NodeError
@@ -22,7 +23,40 @@ subclasses or catches them outside `worker/comm/horovod.py`.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
+
+LASTING_ERRORS = frozenset(
+    {
+        errno.EACCES,
+        errno.EADDRNOTAVAIL,
+        errno.EAFNOSUPPORT,
+        errno.EEXIST,
+        errno.EINVAL,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ENOTSUP,
+        errno.EPERM,
+        errno.EROFS,
+        -2,  # EAI_NONAME of getaddrinfo
+        -5,  # EAI_NODATA
+        -6,  # EAI_FAMILY
+        -9,  # EAI_ADDRFAMILY: an IPv6 address, say, where IPv4 is needed
+    }
+)
+"""Of the system: what was asked for is wrong, and stays so until somebody changes it."""
+
+LASTING_KINDS = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+"""The same of a library's errors, which come without a number."""
 
 
 class HeteroHvdError(Exception):
@@ -30,7 +64,13 @@ class HeteroHvdError(Exception):
 
 
 class UserError(HeteroHvdError):
-    """The input is wrong. The message says where, what was found and what is allowed."""
+    """The input is wrong. The message says where, what was found and what is allowed.
+
+    Attributes:
+        may_pass: Whether the same command may succeed later, without any change of the input.
+    """
+
+    may_pass = False
 
 
 class ConfigError(UserError):
@@ -71,6 +111,15 @@ class InfeasiblePlanError(UserError):
 
 class JobError(UserError):
     """The job cannot start or go on, for a reason that the user can remove."""
+
+
+class TryAgainError(JobError):
+    """The job cannot start or go on now, though its input may be right: the same command may later.
+
+    Too few nodes are there, say, or the network is down. Whoever starts jobs does so again.
+    """
+
+    may_pass = True
 
 
 class MissingPackageError(UserError, ImportError):
@@ -120,6 +169,18 @@ class WorkerLostError(WorkerFault):
 
 class InvariantError(HeteroHvdError):
     """We are to blame: something that must always hold does not."""
+
+
+def job_error(text: str, cause: OSError) -> JobError:
+    """The error of a job that the system refuses something: one that may pass, unless it stays.
+
+    Args:
+        text: The message.
+        cause: What the system says. A port that another process has, a full disk or a network that
+            is down may pass; a name that does not exist or a missing right does not.
+    """
+    is_lasting = isinstance(cause, LASTING_KINDS) or cause.errno in LASTING_ERRORS
+    return (JobError if is_lasting else TryAgainError)(text)
 
 
 def first_line(error: BaseException) -> str:

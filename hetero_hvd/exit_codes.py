@@ -24,6 +24,10 @@ EXIT_OUT_OF_MEMORY = 71
 EXIT_CUT_OFF = 75
 """A worker could not reach the driver any more, and may be started again (EX_TEMPFAIL)."""
 
+EXIT_TRY_AGAIN = 75
+"""The same code of a job, which cannot start or go on now, though its input may be right: too few
+nodes are there, say. The same command may succeed later."""
+
 EXIT_UNFIT = 78
 """A worker's machine is not what the job needs, which others may be (EX_CONFIG), or cannot read its
 data; its output has the line."""
@@ -45,6 +49,11 @@ EXIT_TERMINATED = 143
 
 EXIT_NO_CONNECTION = 255
 """There is no way to the node, or it broke; as ssh has it."""
+
+
+def exit_of_user_error(*, may_pass: bool) -> int:
+    """Of a job or script that a `UserError` ends; `may_pass` is the error's."""
+    return EXIT_TRY_AGAIN if may_pass else EXIT_USER_ERROR
 
 
 def as_exit_code(returncode: int) -> int:

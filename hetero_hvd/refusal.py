@@ -16,7 +16,13 @@ from pathlib import Path
 from types import TracebackType
 
 from hetero_hvd.errors import UnreadableError, UserError
-from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_REFUSED, EXIT_UNFIT, EXIT_USER_ERROR
+from hetero_hvd.exit_codes import (
+    EXIT_CUT_OFF,
+    EXIT_FAILED,
+    EXIT_REFUSED,
+    EXIT_UNFIT,
+    exit_of_user_error,
+)
 
 PACKAGE = str(Path(__file__).parent) + os.sep
 LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platlib", "purelib"))
@@ -57,10 +63,19 @@ class RefusalHook:
             sys.stderr.flush()
         if hasattr(sys, "ps1") or sys.flags.inspect:
             return  # somebody types at this interpreter
-        is_input = issubclass(kind, UserError)
-        if _is_under_driver():
-            os._exit(EXIT_REFUSED if is_input else EXIT_UNFIT)
-        raise SystemExit(EXIT_USER_ERROR if is_input else EXIT_FAILED)
+        os._exit(_code_of_worker(error)) if _is_under_driver() else sys.exit(_code_alone(error))
+
+
+def _code_of_worker(error: BaseException) -> int:
+    if not isinstance(error, UserError):
+        return EXIT_UNFIT
+    return EXIT_CUT_OFF if error.may_pass else EXIT_REFUSED  # the one is started again
+
+
+def _code_alone(error: BaseException) -> int:
+    if not isinstance(error, UserError):
+        return EXIT_FAILED
+    return exit_of_user_error(may_pass=error.may_pass)
 
 
 def in_one_line(error: BaseException, trace: TracebackType | None) -> str:

@@ -41,6 +41,12 @@ MAX_LINE_BYTES = 2**20
 PR_SET_PDEATHSIG = 1
 """The kernel has killed the worker for want of memory; see `driver.workers.micro_batch_cap`."""
 
+NO_GPU_GRANTED = "NoDevFiles"
+"""What some versions of Slurm set CUDA_VISIBLE_DEVICES to where others leave it unset."""
+
+OTHER_GPUS = ("ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+"""What Slurm sets for GPUs of AMD and of Intel."""
+
 GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
 CPU_INFO = Path("/proc/cpuinfo")
 SITE = Path(__file__).parent / "worker" / "site"
@@ -73,6 +79,29 @@ def visible_gpus(environment: dict[str, str]) -> list[str]:
     with suppress(OSError):
         return [str(index) for index in range(len(list(GPU_FOLDER.iterdir())))]
     return []
+
+
+def show_granted_gpus_only() -> str:
+    """In a step of Slurm, where no variable names a GPU, none was granted: hide all there are.
+
+    Where Slurm does not confine its steps, those of other jobs could be used. ROCm's variable has
+    numbers that CUDA's, which counts for ROCm, too, would have to be taken from anew.
+
+    Returns:
+        A note for people if there are some; empty: there are none, or they are granted.
+    """
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", NO_GPU_GRANTED)
+    if given != NO_GPU_GRANTED or any(os.environ.get(name) for name in OTHER_GPUS):
+        return ""
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    there = visible_gpus(dict(os.environ))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if not there:
+        return ""
+    return (
+        f"note: Slurm has granted none of the {len(there)} GPUs here: ask for them with "
+        "--gpus-per-node, or name them with 'devices' if Slurm knows nothing of them"
+    )
 
 
 def worker_environment(order: dict[str, Any]) -> dict[str, str]:
@@ -306,11 +335,12 @@ def end_when_told(
     signal_group(child, signal.SIGKILL)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, note_without_gpu: str = "") -> int:
     """Supervise one worker; with `--gpus` or `--samples`, only tell of this node.
 
     Args:
         arguments: Words of the command line; default: those of this process.
+        note_without_gpu: For people, if the driver does not say which GPUs the worker has.
 
     Returns:
         The worker's exit code; 128 + n if signal n ended it; 127 if it could not be started; 71
@@ -333,6 +363,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if why := missing(worker_environment(order), processor_flags()):
             sys.stderr.write(f"{why}\n")
             return EXIT_UNFIT
+        if note_without_gpu and "CUDA_VISIBLE_DEVICES" not in order["environment"]:
+            sys.stderr.write(f"{note_without_gpu}\n")
         child = start(order)
     except (OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"cannot start the worker: {error}\n")
@@ -355,11 +387,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run() -> int:
-    """See `main`; with `--goodbye` in front, the exit code is 0, and the worker's is told."""
+    """See `main`; behind `--step`, it is a step of Slurm: only what that has granted is there.
+
+    The exit code is 0 then, and the worker's is told.
+    """
     words = sys.argv[1:]
-    if words[:1] != ["--goodbye"]:
+    if words[:1] != ["--step"]:
         return main(words)
-    say_goodbye(main(words[1:]))
+    say_goodbye(main(words[1:], note_without_gpu=show_granted_gpus_only()))
     return 0
 
 

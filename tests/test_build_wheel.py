@@ -135,7 +135,7 @@ def packages_of_setup(wheel, tmp_path, monkeypatch, capsys):
             (folder / tool).symlink_to(sys.executable)
         monkeypatch.setenv("PATH", str(folder))
         found.append(fails(capsys, wheel.require_tools, "none").partition("apt-get install ")[2])
-    own, named = "python{}.{}".format(*sys.version_info), "python3.11"
+    own, named = "python{}.{}".format(*sys.version_info), "python3"
     return {package.replace(own, named) for package in found} - {"cmake"}
 
 

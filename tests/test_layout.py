@@ -192,6 +192,7 @@ print("imported")
 
 
 WALL_CLOCK = {
+    "hetero_hvd/agent/interruptions.py": "until when the cloud leaves the machine",
     "hetero_hvd/agent/service.py": "until when an advert is to be believed, on other machines too",
     "hetero_hvd/driver/nodes/node_discovery.py": "whether an advert is still to be believed",
     "scripts/benchmarks/report.py": "the date of a measurement",
@@ -203,6 +204,7 @@ WALL_CLOCK = {
     "hetero_hvd/run/records/run_folder.py": "the name of the output folder",
     "hetero_hvd/security/certificates.py": "until when a certificate is valid, everywhere",
     "hetero_hvd/driver/output/json_logs.py": "when something was logged, for people",
+    "hetero_hvd/run/sinks/destinations/kubernetes_object.py": "when the state was told, for people",
     "hetero_hvd/run/event_bus.py": "when an event happened, for people",
     "hetero_hvd/remote/examination.py": "how far the nodes' wall clocks are off",
     "hetero_hvd/remote/programs/examination_program.py": "the answer to that question",
@@ -229,6 +231,7 @@ NAMES = {
             "hetero_hvd/security/cluster_tls.py": "whom its certificate is for",
             "hetero_hvd/probes/machine/hardware.py": "a program that may be there",
             "hetero_hvd/probes/doctor.py": "the heading of that",
+            "hetero_hvd/probes/other_launchers.py": "programs by which no script is started",
         },
     ),
     "rules": (
@@ -287,8 +290,10 @@ ENVIRONMENT_ROOMS = ("hetero_hvd/cli/", "hetero_hvd/config/")
 ENVIRONMENT = {
     "hetero_hvd/worker/session/launch_settings.py": "what a worker is told at its start",
     "hetero_hvd/worker/comm/horovod.py": "Horovod's own variables",
+    "hetero_hvd/ray_cluster/node_actor.py": "what the agent that it starts inherits from Ray",
     "hetero_hvd/supervisor.py": "what the worker that it starts inherits from the node",
     "hetero_hvd/driver/workers/launch_order.py": "Horovod's and NCCL's, equal on all workers",
+    "hetero_hvd/driver/workers/launchers/srun.py": "what a step does not inherit",
     "hetero_hvd/driver/workers/worker_launch.py": "whether the user records a timeline; checks",
     "hetero_hvd/driver/job.py": "which of its values are secret, to hide them",
     "hetero_hvd/driver/membership/horovod_driver.py": "how much Horovod logs",
@@ -301,6 +306,10 @@ ENVIRONMENT = {
     "hetero_hvd/remote/programs/examination_program.py": "what a worker there would have",
     "hetero_hvd/remote/programs/hardware_program.py": "the same",
     "hetero_hvd/run/sinks/sink.py": "credentials, which belong on no command line",
+    "hetero_hvd/run/sinks/destinations/kubernetes_object.py": "where the API server of a pod is",
+    "hetero_hvd/pod/network.py": "the address that others are told, which is looked at",
+    "hetero_hvd/pod/resources.py": "what was granted, which is looked at",
+    "hetero_hvd/slurm/programs.py": "what Slurm's programs inherit",
     "hetero_hvd/worker/site/sitecustomize.py": "runs before there is a package",
 }
 """Who reads or writes environment variables, and which."""

@@ -6,7 +6,14 @@ import sys
 
 import pytest
 
-from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_REFUSED, EXIT_UNFIT, EXIT_USER_ERROR
+from hetero_hvd.exit_codes import (
+    EXIT_CUT_OFF,
+    EXIT_FAILED,
+    EXIT_REFUSED,
+    EXIT_TRY_AGAIN,
+    EXIT_UNFIT,
+    EXIT_USER_ERROR,
+)
 from hetero_hvd.messages.launch import WORKER_VARIABLE
 
 AT_EXIT = "import atexit\natexit.register(print, 'closed')\n"
@@ -80,6 +87,7 @@ def test_wrong_input_before_training_is_one_line(tmp_path, text, line):
 
 ENDS = {
     "wrong input": ("UserError('x')", EXIT_USER_ERROR, EXIT_REFUSED),
+    "what may pass": ("TryAgainError('x')", EXIT_TRY_AGAIN, EXIT_CUT_OFF),
     "a node that cannot read its data": ("UnreadableError('x')", EXIT_FAILED, EXIT_UNFIT),
     "another error of ours": ("InvariantError('x')", EXIT_FAILED, EXIT_FAILED),
     "an error of the script": ("ValueError('x')", EXIT_FAILED, EXIT_FAILED),
@@ -95,7 +103,7 @@ def test_the_exit_code_says_whose_fault_it_is(tmp_path, case, is_worker):
     variables = {WORKER_VARIABLE: "alpha:0"} if is_worker else {}
     code, _, errors = run_script(tmp_path, text, **variables)
     assert code == (below_driver if is_worker else alone)
-    is_told = case in list(ENDS)[:2]
+    is_told = case in list(ENDS)[:3]
     assert ("Traceback" in errors) is not is_told
     assert (errors == "x (train.py:5)\n") is is_told
 

@@ -105,3 +105,40 @@ def test_a_supervisor_tells_of_its_node_when_asked(tmp_path):
     assert len([sample for sample in told if isinstance(sample, NodeSampled)]) >= 2
     shared = SharedFolder(tmp_path / "own")
     wait_until(lambda: (lock := shared.try_to_lock()) and not os.close(lock), 5, "its lock")
+
+
+STEP = """
+import json, os, sys
+from pathlib import Path
+from hetero_hvd import supervisor
+supervisor.GPU_FOLDER = Path(sys.argv[1])
+note = supervisor.show_granted_gpus_only()
+order = {"environment": json.loads(sys.argv[2]), "gpu": 1}
+given = supervisor.worker_environment(order).get("CUDA_VISIBLE_DEVICES")
+print(json.dumps([len(supervisor.visible_gpus(dict(os.environ))), given, note]))
+"""
+NOTE = "note: Slurm has granted none of the 2 GPUs here: ask for them with --gpus-per-node"
+GRANTED = {
+    "two": ({"CUDA_VISIBLE_DEVICES": "2,3"}, {}, (2, "3", "")),
+    "none": ({}, {}, (0, "", NOTE)),
+    "none, as older versions say it": ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, {}, (0, "", NOTE)),
+    "none, in so many words": ({"CUDA_VISIBLE_DEVICES": ""}, {}, (0, "", "")),
+    "of AMD": ({"ROCR_VISIBLE_DEVICES": "0"}, {}, (2, "1", "")),
+    "of Intel": ({"ZE_AFFINITY_MASK": "0"}, {}, (2, "1", "")),
+    "given by the user": ({}, {"CUDA_VISIBLE_DEVICES": "1"}, (0, "1", NOTE)),
+}
+"""What Slurm says, what nodes.yaml says; then the number, the worker's own, and what is noted."""
+
+
+@pytest.mark.parametrize(("variables", "given", "found"), GRANTED.values(), ids=GRANTED)
+def test_a_step_has_those_gpus_that_slurm_grants(tmp_path, variables, given, found):
+    """A node's other GPUs are those of other jobs, even if nothing keeps a process from them."""
+    for name in ("0000:01", "0000:02"):
+        (tmp_path / name).mkdir()
+    left = {k: v for k, v in os.environ.items() if not k.endswith(("DEVICES", "_MASK"))}
+    words = [sys.executable, "-c", STEP, str(tmp_path), json.dumps(given)]
+    done = subprocess.run(words, env=left | variables, capture_output=True, text=True, check=True)
+    number, own, note = json.loads(done.stdout)
+    assert (number, own) == found[:2]
+    assert note.startswith(found[2])
+    assert bool(note) is bool(found[2])

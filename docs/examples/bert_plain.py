@@ -1,8 +1,9 @@
-"""BERT on a task of GLUE (sst2, mrpc, ...), by Hugging Face's Trainer alone."""
+"""BERT on a task of GLUE (sst2, mrpc, stsb, mnli, ...), by Hugging Face's Trainer alone."""
 
 import argparse
 import zlib
 
+import numpy as np
 import torch
 from transformers import (
     BertConfig,
@@ -14,9 +15,10 @@ from transformers import (
 
 from hetero_hvd.data import glue
 
+TASKS = ("sst2", "mrpc", "qqp", "rte")
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("data", help="folder or URL with train.tsv and dev.tsv, as GLUE gives them out")
-parser.add_argument("--task", choices=["sst2", "mrpc", "qqp", "rte"], default="sst2")
+parser.add_argument("--task", choices=[*TASKS, "stsb", "mnli"], default="sst2")
 parser.add_argument("--layers", type=int, default=12, help="12, 12 and 768 are BERT's")
 parser.add_argument("--heads", type=int, default=12)
 parser.add_argument("--width", type=int, default=768)
@@ -50,12 +52,27 @@ def padded(rows):
 
 
 def metrics(predicted):
+    if options.task == "stsb":
+        scores = predicted.predictions[:, 0]
+        return {"pearson": float(np.corrcoef(scores, predicted.label_ids)[0, 1])}
     return {"accuracy": float((predicted.predictions.argmax(1) == predicted.label_ids).mean())}
+
+
+def rows(split):
+    return glue(options.data, options.task, split, transform=tokens)
+
+
+def held_out():
+    """MNLI has a second set, of texts of other kinds than those of the training."""
+    if options.task != "mnli":
+        return rows("dev")
+    return {"matched": rows("dev"), "mismatched": rows("dev_mismatched")}
 
 
 set_seed(0)
 config = BertConfig(
     vocab_size=VOCABULARY,
+    num_labels={"stsb": 1, "mnli": 3}.get(options.task, 2),  # one is a score: a regression
     hidden_size=options.width,
     num_hidden_layers=options.layers,
     num_attention_heads=options.heads,
@@ -79,8 +96,8 @@ trainer = Trainer(
         use_cpu=not torch.cuda.is_available(),
         remove_unused_columns=False,
     ),
-    train_dataset=glue(options.data, options.task, "train", transform=tokens),
-    eval_dataset=glue(options.data, options.task, "dev", transform=tokens),
+    train_dataset=rows("train"),
+    eval_dataset=held_out(),
     data_collator=padded,
     compute_metrics=metrics,
 )

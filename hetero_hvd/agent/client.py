@@ -14,10 +14,12 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.http11 import Response
 
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.discovery import agent_link as link
@@ -27,6 +29,7 @@ from hetero_hvd.security.cluster_key import read_key
 from hetero_hvd.security.cluster_tls import ClientTls, for_driver, for_driver_with
 
 CONNECT_SECONDS = 10.0
+MAX_REFUSAL_BYTES = 500
 PING_SECONDS = 5.0
 """Between two signs of life; after as long without an answer the connection is dead."""
 
@@ -53,6 +56,7 @@ async def dial(address: str, port: int, tls: ClientTls, start: link.Start) -> in
             f"wss://{host}:{port}{link.PATH}",
             ssl=tls.context,
             server_hostname=tls.name,
+            subprotocols=[link.subprotocol()],
             max_size=link.MAX_FRAME_BYTES,
             compression=None,
             proxy=None,
@@ -61,6 +65,11 @@ async def dial(address: str, port: int, tls: ClientTls, start: link.Start) -> in
             ping_timeout=PING_SECONDS,
             close_timeout=1,
         ) as socket:
+            if socket.subprotocol is None:
+                raise ChannelError(
+                    "the agent is of an older hetero_hvd, the driver "
+                    f"{link.subprotocol()}: {link.REMEDY}"
+                )
             await socket.send(link.encode(start))
             feeder = None if start.what == "gpus" else asyncio.create_task(_feed(socket.send))
             try:
@@ -68,6 +77,8 @@ async def dial(address: str, port: int, tls: ClientTls, start: link.Start) -> in
             finally:
                 if feeder is not None:
                     feeder.cancel()
+    except InvalidStatus as error:
+        raise ChannelError(_refusal(error.response)) from error
     except WebSocketException as error:
         raise ChannelError(f"the connection broke: {error}") from error
     except ssl.SSLError as error:
@@ -80,6 +91,14 @@ def _in_words(error: ssl.SSLError, tls: ClientTls) -> str:
     if tls.by_key:
         return "the other end does not hold this cluster's key, or it has a TLS file, we have not"
     return f"its certificate is not that of node {tls.name}: {error.verify_message}"
+
+
+def _refusal(response: Response) -> str:
+    """What an agent answers that does not open the link."""
+    if response.status_code != HTTPStatus.UPGRADE_REQUIRED:
+        return f"the other end is no agent of this version: HTTP {response.status_code}"
+    text = response.body[:MAX_REFUSAL_BYTES].decode(errors="replace")
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 async def _feed(send: Callable[[bytes], Awaitable[None]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hetero_hvd.core.benchmark import is_valid
@@ -18,19 +18,22 @@ BOTH: Any = ModelMeasured | DeviceMeasured
 _RANKS = {"matrix": 1, "copy": 2}  # by the first word of a name; a model's is another
 
 
-def own_figures() -> dict[str, float]:
+def own_figures(visible: Sequence[str] | None = None) -> dict[str, float]:
     """The newest valid figures of `hetero-hvd benchmark` on this node's devices, the models first.
 
     Of several devices the slowest counts, so that no slot is slower than the node says. The cache's
     folder may be shared by many machines: only what was measured on these devices counts, and
     nothing that was emulated.
 
+    Args:
+        visible: What CUDA_VISIBLE_DEVICES names; None: it is not set.
+
     Returns:
         At most 8 figures by name, each per second: floating point operations or bytes for a
         property of the device, such as `matrix product float32`; samples for a model, at the batch
         size that suits it best.
     """
-    uuids, processor = gpu_uuids(), probe_processor().model
+    uuids, processor = gpu_uuids(visible), probe_processor().model
     newest: dict[tuple[str, str], float] = {}
     for key, result in benchmark_cache.entries(BOTH):
         for name, amount in _amounts(result) if _is_ours(key, uuids, processor) else ():

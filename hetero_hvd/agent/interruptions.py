@@ -1,11 +1,13 @@
 """Asks the cloud whether it is about to take this machine away, as it does with spot machines.
 
 Each provider has a metadata service that a machine reaches at an address of the link. It tells of
-an interruption 30 s (Google, Azure) to 120 s (Amazon) before, over plain HTTP without a name:
+an interruption, over plain HTTP without a name:
 - Amazon: `meta-data/spot/instance-action` is 404, or says what comes and when, to who shows a
-  session token (IMDSv2).
-- Google: `instance/preempted` is FALSE or TRUE.
-- Azure: `scheduledevents` lists what comes to machines of the same set, by their names.
+  session token (IMDSv2); 120 s before.
+- Google: `instance/preempted` is FALSE or TRUE; 30 s before.
+- Azure: `scheduledevents` lists what comes to machines of the same set, by their names, and not
+  before which time: in 30 s for a preemption, in minutes or days for all others. It is only read:
+  who approves an event there makes it begin at once, for everything on the machine.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+from hetero_hvd.discovery.daemon_thread import in_daemon_thread
 from hetero_hvd.security.redirects import NoRedirects
 
 logger = logging.getLogger(__name__)
@@ -38,8 +42,24 @@ LINK_ADDRESS = "http://169.254.169.254"
 ERRORS = (OSError, ValueError, TypeError, HTTPException, RecursionError)
 """What a service that is none, or is broken, can lead to."""
 
+LEAD_SECONDS = 120.0
+"""So long before its machine goes the agent leaves, where that is told earlier: as much as Amazon
+gives, so that the step under way ends and the node's clock may be a minute wrong."""
+
 ENDING = frozenset({"Preempt", "Terminate", "Redeploy", "Reboot"})
 """Azure's events after which no process is left; a `Freeze` of seconds is none."""
+
+
+class Notice(NamedTuple):
+    """Something that is about to end this machine.
+
+    Attributes:
+        words: What and when, for people.
+        not_before_seconds: It does not begin earlier, seconds since 1970; 0: at any moment.
+    """
+
+    words: str
+    not_before_seconds: float = 0.0
 
 
 class MetadataService:
@@ -57,8 +77,8 @@ class MetadataService:
         handlers = urllib.request.ProxyHandler({}), NoRedirects()
         self._opener = urllib.request.build_opener(*handlers)
 
-    def notice(self) -> str | None:
-        """What is about to come, in words; None: nothing is known to come. Blocks.
+    def notice(self) -> Notice | None:
+        """What is about to come, the first of it; None: nothing is known to come. Blocks.
 
         Raises:
             OSError, HTTPException: No answer, or an error.
@@ -91,7 +111,7 @@ class Amazon(MetadataService):
         self._token = ""
         self._token_at_seconds = -1e9
 
-    def notice(self) -> str | None:
+    def notice(self) -> Notice | None:
         """See `MetadataService`."""
         if time.monotonic() - self._token_at_seconds > TOKEN_SECONDS / 2:
             wish = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
@@ -107,7 +127,7 @@ class Amazon(MetadataService):
         if found is None:
             return None
         told = _mapping(json.loads(found))
-        return f"{_word(told.get('action'))} at {_word(told.get('time'))}"
+        return Notice(f"{_word(told.get('action'))} at {_word(told.get('time'))}")
 
 
 class Google(MetadataService):
@@ -115,13 +135,13 @@ class Google(MetadataService):
 
     default_url = "http://metadata.google.internal"
 
-    def notice(self) -> str | None:
+    def notice(self) -> Notice | None:
         """See `MetadataService`."""
         path, headers = "/computeMetadata/v1/instance/preempted", {"Metadata-Flavor": "Google"}
         found = (self._ask(path, headers) or "").strip()
         if found not in ("TRUE", "FALSE"):
             raise ValueError(f"{found[:40]!r} is neither TRUE nor FALSE")
-        return "preempted" if found == "TRUE" else None
+        return Notice("preempted") if found == "TRUE" else None
 
 
 class Azure(MetadataService):
@@ -133,18 +153,31 @@ class Azure(MetadataService):
         super().__init__(url)
         self._name: str | None = None
 
-    def notice(self) -> str | None:
+    def notice(self) -> Notice | None:
         """See `MetadataService`."""
         headers = {"Metadata": "true"}
         if self._name is None:
             path = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
             self._name = (self._ask(path, headers) or "").strip() or None
         found = self._ask("/metadata/scheduledevents?api-version=2020-07-01", headers)
+        notices = []
         for event in map(_mapping, _mapping(json.loads(found or "{}")).get("Events") or ()):
             is_ours = self._name is None or self._name in (event.get("Resources") or ())
             if is_ours and event.get("EventType") in ENDING:
-                return f"{_word(event.get('EventType'))} at {_word(event.get('NotBefore'))}"
-        return None
+                notices.append(_azure_notice(event))
+        return min(notices, key=lambda notice: notice.not_before_seconds, default=None)
+
+
+def _azure_notice(event: Mapping[str, Any]) -> Notice:
+    """An event that has begun has no time any more; one whose time is not understood may begin."""
+    words = f"{_word(event.get('EventType'))} at {_word(event.get('NotBefore'))}"
+    if event.get("EventStatus") == "Started":
+        return Notice(words)
+    try:
+        at_seconds = parsedate_to_datetime(str(event.get("NotBefore"))).timestamp()
+    except (ValueError, OverflowError):
+        return Notice(words)
+    return Notice(words, at_seconds)
 
 
 PROVIDERS: dict[str, type[MetadataService]] = {"aws": Amazon, "azure": Azure, "gcp": Google}
@@ -165,7 +198,7 @@ def _word(found: object) -> str:
 class NoticeSource(Protocol):
     """What is asked."""
 
-    def notice(self) -> str | None:
+    def notice(self) -> Notice | None:
         """See `MetadataService`."""
 
 
@@ -173,15 +206,20 @@ class Interruptions:
     """Knows whether this machine is about to go; never stops the agent, whatever is answered.
 
     Args:
-        service: Is asked every 2 s, in a thread.
+        service: Is asked every 2 s, in a thread; while that hangs it is not asked again.
 
     Attributes:
-        expected: Set while a notice stands. It may be withdrawn: a machine that hibernated goes on.
+        asked: Set when the first question was answered, or was not.
+        expected: Set from 2 min before the machine goes, or as soon as that is known, while the
+            notice stands. It may be withdrawn: a machine that hibernated goes on.
+        withdrawn: Set whenever `expected` is not.
     """
 
     def __init__(self, service: NoticeSource) -> None:
         self._service = service
         self._complained_at_seconds = -1e9
+        self._announced: Notice | None = None
+        self.asked = asyncio.Event()
         self.expected = asyncio.Event()
         self.withdrawn = asyncio.Event()
         self.withdrawn.set()
@@ -190,20 +228,29 @@ class Interruptions:
         """Ask until cancelled."""
         while True:
             try:
-                self._see(await asyncio.to_thread(self._service.notice))
+                self._see(await in_daemon_thread(self._service.notice), time.time())
             except ERRORS as error:  # what is known stays
                 self._complain(error)
+            self.asked.set()
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _see(self, notice: str | None) -> None:
-        if notice is not None and not self.expected.is_set():
-            logger.warning("the cloud takes this machine away (%s): leaving", notice)
+    def _see(self, notice: Notice | None, now_seconds: float) -> None:
+        is_due = notice is not None and notice.not_before_seconds - now_seconds <= LEAD_SECONDS
+        if notice is not None and is_due and not self.expected.is_set():
+            logger.warning("the cloud takes this machine away (%s): leaving", notice.words)
             self.expected.set()
             self.withdrawn.clear()
-        elif notice is None and self.expected.is_set():
+        elif notice is not None and not is_due and notice != self._announced:
+            logger.warning(
+                "the cloud will take this machine away (%s): leaving %.0f s before",
+                notice.words,
+                LEAD_SECONDS,
+            )
+        if not is_due and self.expected.is_set():
             logger.warning("the cloud leaves this machine where it is: coming back")
             self.expected.clear()
             self.withdrawn.set()
+        self._announced = notice
 
     def _complain(self, error: Exception) -> None:
         now_seconds = time.monotonic()

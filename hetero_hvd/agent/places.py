@@ -44,9 +44,13 @@ class Places:
     Args:
         num_slots: Workers that may run at once.
         wait_seconds: See `WAIT_SECONDS`.
+
+    Attributes:
+        closed_by: Why nobody gets a slot for now, in words; empty: who comes may get one.
     """
 
     def __init__(self, num_slots: int, *, wait_seconds: float = WAIT_SECONDS) -> None:
+        self.closed_by = ""
         self._num_slots = num_slots
         self._wait_seconds = wait_seconds
         self._taken: list[_Taken] = []
@@ -63,7 +67,7 @@ class Places:
             worker: Tells when it has been let go.
 
         Raises:
-            NoPlace: Others have all slots.
+            NoPlace: Others have all slots, or nobody gets any.
         """
         shown = "".join(c if c.isprintable() else "?" for c in job[:MAX_JOB_CHARACTERS])
         mine = _Taken(shown, peer, worker)
@@ -93,6 +97,8 @@ class Places:
     async def _wait(self, mine: _Taken) -> None:
         deadline = time.monotonic() + self._wait_seconds
         while len(self._taken) >= self._num_slots and not mine.worker.is_ending:
+            if self.closed_by:
+                raise NoPlace(self.closed_by)
             left_seconds = deadline - time.monotonic()
             if left_seconds <= 0 or not any(self._may_go(other, mine) for other in self._taken):
                 raise NoPlace(self._in_words())
@@ -102,6 +108,8 @@ class Places:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+        if self.closed_by:
+            raise NoPlace(self.closed_by)
 
     @staticmethod
     def _may_go(other: _Taken, mine: _Taken) -> bool:

@@ -38,7 +38,7 @@ PING_SECONDS = 5.0
 END_SECONDS = 7.0
 """For a supervisor whose input ended: its worker's 5 s after SIGTERM, and some more."""
 
-POLICY_VIOLATION = 1008
+GOING_AWAY, POLICY_VIOLATION = 1001, 1008
 MAX_REASON_BYTES = 123
 """Of what who is turned away is told; WebSocket has room for no more."""
 
@@ -74,7 +74,7 @@ class AgentServer:
         self._pages = pages
         self._has_plain_pages = tls is None and pages is not None and pages.are_there
         self._door = ConnectionLimiter("agent")
-        self._num_running = 0
+        self._running: set[ServerConnection] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._sorter: FirstByte | None = None
@@ -84,6 +84,11 @@ class AgentServer:
     def refused(self) -> int:
         """Connections turned away."""
         return self._door.refused
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no supervisor runs, nor any question of a driver."""
+        return self._idle.is_set()
 
     async def listen(self, address: str | None, port: int) -> int:
         """Accept connections.
@@ -112,6 +117,7 @@ class AgentServer:
             self._serve,
             sock=listening,
             process_request=route,
+            subprotocols=[link.subprotocol()],
             max_size=link.MAX_FRAME_BYTES,
             compression=None,
             open_timeout=HANDSHAKE_SECONDS,
@@ -123,10 +129,25 @@ class AgentServer:
         )
         self._servers.append(server)
 
-    async def wait_until_idle(self, timeout_seconds: float) -> None:
-        """Until no supervisor runs, or the time is over."""
+    def offer(self) -> None:
+        """Start workers for who asks, as at first."""
+        self._places.closed_by = ""
+
+    def refuse(self, why: str) -> None:
+        """Start no worker, though the port is open.
+
+        Args:
+            why: For who asks nevertheless.
+        """
+        self._places.closed_by = why
+
+    async def end_workers(self, timeout_seconds: float) -> None:
+        """Let drivers let their workers go; those that still run after this time are ended."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_seconds)
+        for socket in list(self._running):
+            await socket.close(GOING_AWAY)
+        await self._idle.wait()
 
     async def close(self) -> None:
         """End all connections and the workers behind them."""
@@ -140,7 +161,11 @@ class AgentServer:
 
     async def _route(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == link.PATH:
-            return None
+            why = link.in_conflict(", ".join(request.headers.get_all(link.OFFER)))
+            if not why:
+                return None
+            self._door.refuse(connection.remote_address, why)
+            return connection.respond(HTTPStatus.UPGRADE_REQUIRED, why)
         return await self._route_page(connection, request)
 
     async def _route_page(self, connection: ServerConnection, request: Request) -> Response:
@@ -164,14 +189,14 @@ class AgentServer:
             await socket.close(POLICY_VIOLATION, told)
             return
         self._door.authenticated(peer)
-        self._num_running += 1
+        self._running.add(socket)
         self._idle.clear()
         try:
             with suppress(ConnectionClosed):
                 await self._start(socket, start)
         finally:
-            self._num_running -= 1
-            if not self._num_running:
+            self._running.remove(socket)
+            if not self._running:
                 self._idle.set()
 
     async def _start(self, socket: ServerConnection, start: link.Start) -> None:

@@ -9,22 +9,26 @@ import signal
 import ssl
 import time
 from collections import Counter
-from collections.abc import Hashable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from hetero_hvd.agent.driver_file import DriverFile
 from hetero_hvd.agent.figures import own_figures
 from hetero_hvd.agent.interruptions import Interruptions, MetadataService
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
+from hetero_hvd.agent.stay import AgentStay
 from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_TEXT, Advert, sign
 from hetero_hvd.discovery.machine import (
     gpu_uuids,
     own_addresses,
     own_interfaces,
+    visible_in,
 )
 from hetero_hvd.discovery.multicast import AdvertPublisher, packet_of
 from hetero_hvd.discovery.unicast import AnnounceTarget, UnicastSender
@@ -40,9 +44,16 @@ LOOK_SECONDS = 2.0
 
 REPEAT_SECONDS = LIFETIME_SECONDS / 3
 GOODBYE_SECONDS = 3.0
+NUM_GOODBYES, GOODBYE_PAUSE_SECONDS = 3, 0.3
 LEAVE_SECONDS = 10.0
 """After the good-bye: for drivers to let our workers go in order, after the step under way."""
 
+FIRST_ANSWER_SECONDS = 6.0
+"""So long the cloud is waited for before the node is announced: an agent that was started anew on
+a machine that is about to go offers nothing. A cloud that does not answer changes nothing."""
+
+NOT_YET = "the agent has just been started and offers nothing yet"
+LEAVING = "the agent is leaving, as it is ended or the cloud takes its machine away"
 MAX_DEVICES = 16
 FEW_ADDRESSES = 2
 
@@ -61,7 +72,12 @@ class AgentOptions:
         tls: For its port; None: without.
         version: Of hetero_hvd.
         announce_to: Whom multicast does not reach.
+        driver_file: Where a driver says at which addresses it is announced to; None: nowhere.
         cloud: Tells when it takes this machine away; None: nobody is asked.
+        machine: Identity of what this agent has of its machine; None: it has all of it.
+        visible: What CUDA_VISIBLE_DEVICES names; None: it is not set.
+        must_leave: See `AgentStay`.
+        until_idle_seconds: See `AgentStay`.
     """
 
     key: bytes
@@ -73,59 +89,121 @@ class AgentOptions:
     tls: ssl.SSLContext | None
     version: str
     announce_to: tuple[AnnounceTarget, ...] = ()
+    driver_file: Path | None = None
     cloud: MetadataService | None = None
+    machine: str | None = None
+    visible: tuple[str, ...] | None = None
+    must_leave: Callable[[], str] | None = None
+    until_idle_seconds: float | None = None
 
 
-async def serve_node(options: AgentOptions) -> None:
+async def serve_node(options: AgentOptions) -> str:
     """Serve until SIGTERM or SIGINT; then say good-bye, and end the workers that do not leave.
 
-    The same while the cloud says that it takes this machine away.
+    The same while the cloud says that it takes this machine away, and when the stay is over; but
+    while a machine is taken away the port stays open, so that probes find the agent alive and
+    nobody starts it anew on a machine that is about to go.
+
+    Returns:
+        Why whoever lends the machine wants it back; empty: something else has ended the agent.
 
     Raises:
         UserError: The port cannot be had.
     """
     ending = asyncio.Event()
+    stay = AgentStay(options.must_leave, options.until_idle_seconds)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    if options.cloud is None:
-        await _offer(options, ending)
-        return
-    interruptions = Interruptions(options.cloud)
-    watch = asyncio.create_task(interruptions.watch())
-    try:
-        while not ending.is_set():
-            await _offer(options, ending, interruptions.expected)
-            await _first_of(ending, interruptions.withdrawn)
-    finally:
-        watch.cancel()
+    async with _listening(options) as node:
+        if options.cloud is None:
+            await _offer(options, node, stay, ending)
+            return stay.reason
+        interruptions = Interruptions(options.cloud)
+        watch = asyncio.create_task(interruptions.watch())
+        try:
+            await _first_of(ending, interruptions.asked, timeout_seconds=FIRST_ANSWER_SECONDS)
+            while not ending.is_set():
+                await _offer(options, node, stay, ending, interruptions.expected)
+                while not (ending.is_set() or interruptions.withdrawn.is_set()):
+                    await _first_of(ending, interruptions.withdrawn, timeout_seconds=LOOK_SECONDS)
+                    _end_if_over(stay, ending, is_idle=True)
+        finally:
+            watch.cancel()
+    return stay.reason
 
 
-async def _offer(options: AgentOptions, *ends: asyncio.Event) -> None:
-    """Be a node until one of these is set."""
-    found = gpus()
-    num_slots = max(len(found), 1) if options.slots is None else options.slots
+class _Node(NamedTuple):
+    """What an agent has for as long as it lives.
+
+    Attributes:
+        server: Its port, open.
+        port: The number of that.
+        num_slots: Workers that it starts.
+        summary: Its devices in words.
+    """
+
+    server: AgentServer
+    port: int
+    num_slots: int
+    summary: str
+
+
+@asynccontextmanager
+async def _listening(options: AgentOptions) -> AsyncIterator[_Node]:
+    """Answer at the port, and look at this machine, until the end.
+
+    Raises:
+        UserError: The port cannot be had.
+    """
+    found = visible_in(gpus(), options.visible)
+    num_gpus = len(found if options.visible is None else options.visible)
+    num_slots = max(num_gpus, 1) if options.slots is None else options.slots
     newest = NewestSamples()
-    samples = follow_samples(options.name, newest.take, say=logger.warning)
     pages = Pages(newest, options.token)
     server = AgentServer(options.key, pages, options.tls, num_slots=num_slots)
+    server.refuse(NOT_YET)
     try:
         port = await server.listen(options.address, options.port)
     except OSError as error:
         raise UserError(f"port {options.port}: cannot listen: {error.strerror}") from error
     logger.info("node %s listens on port %d", options.name, port)
-    announcer = Announcer(
-        options, port, num_slots, summary_of([gpu.name for gpu in found], allowed_cores())
-    )
+    samples = follow_samples(options.name, newest.take, say=logger.warning)
+    try:
+        summary = summary_of([gpu.name for gpu in found], allowed_cores())
+        yield _Node(server, port, num_slots, summary)
+    finally:
+        await server.close()
+        samples.close()
+
+
+async def _offer(
+    options: AgentOptions,
+    node: _Node,
+    stay: AgentStay,
+    ending: asyncio.Event,
+    *others: asyncio.Event,
+) -> None:
+    """Be a node of the cluster until the stay is over, which sets `ending`, or one of these is."""
+    ends = (ending, *others)
+    if any(end.is_set() for end in ends):
+        return
+    announcer = Announcer(options, node.port, node.num_slots, node.summary)
+    node.server.offer()
     try:
         while not any(end.is_set() for end in ends):
             await announcer.look()
             await _first_of(*ends, timeout_seconds=LOOK_SECONDS)
+            _end_if_over(stay, ending, is_idle=node.server.is_idle)
     finally:
+        node.server.refuse(LEAVING)
         await announcer.close()
-        await server.wait_until_idle(LEAVE_SECONDS)
-        await server.close()
-        samples.close()
+        await node.server.end_workers(LEAVE_SECONDS)
+
+
+def _end_if_over(stay: AgentStay, ending: asyncio.Event, *, is_idle: bool) -> None:
+    if not ending.is_set() and stay.is_over(is_idle=is_idle, now_seconds=time.monotonic()):
+        ending.set()
 
 
 async def _first_of(*events: asyncio.Event, timeout_seconds: float | None = None) -> None:
@@ -172,6 +250,7 @@ class Announcer:
         self._instance = secrets.token_bytes(8)
         self._voice = AdvertPublisher(options.name, port)
         self._senders = [UnicastSender(target) for target in options.announce_to]
+        self._driver = None if options.driver_file is None else DriverFile(options.driver_file)
         self._said: tuple[str, ...] = ()
         self._network: Hashable = None
         self._said_at_seconds = 0.0
@@ -190,24 +269,34 @@ class Announcer:
 
     async def close(self) -> None:
         """Say good-bye, signed and as zeroconf has it."""
+        addresses = self._addresses() or self._said
         with suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_SECONDS):
-                addresses = self._addresses() or self._said
-                if addresses:
-                    await self._send(addresses, leaves=True)
-                if self._said:
-                    await self._say(addresses, leaves=True)
-                await self._voice.close()
+                await asyncio.gather(self._part_from_targets(addresses), self._part(addresses))
+
+    async def _part(self, addresses: tuple[str, ...]) -> None:
+        if self._said:
+            await self._say(addresses, leaves=True)
+        await self._voice.close()
+
+    async def _part_from_targets(self, addresses: tuple[str, ...]) -> None:
+        """Several times, as a packet may be lost and nobody answers; zeroconf does so by itself."""
+        for number in range(NUM_GOODBYES if addresses else 0):
+            if number:
+                await asyncio.sleep(GOODBYE_PAUSE_SECONDS)
+            await self._send(addresses, leaves=True)
 
     def _addresses(self) -> tuple[str, ...]:
         fixed = self._options.address
         return (fixed,) if fixed else own_addresses()
 
     async def _send(self, addresses: tuple[str, ...], *, leaves: bool) -> None:
-        if self._senders:
+        found = () if self._driver is None else await self._driver.senders()
+        senders = (*self._senders, *found)
+        if senders:
             advert = self._signed(addresses, leaves=leaves)
             packet = packet_of(self._options.name, self._port, advert)
-            await asyncio.gather(*(sender.send(packet) for sender in self._senders))
+            await asyncio.gather(*(sender.send(packet) for sender in senders))
 
     async def _say(self, addresses: tuple[str, ...], *, leaves: bool) -> None:
         try:
@@ -233,14 +322,14 @@ class Announcer:
     def _signed(self, addresses: tuple[str, ...], *, leaves: bool) -> dict[str, bytes]:
         advert = Advert(
             name=self._options.name,
-            machine=machine_identity(),
+            machine=self._options.machine or machine_identity(),
             instance=self._instance,
             addresses=addresses,
             port=self._port,
             slots=self._slots,
-            devices=gpu_uuids()[:MAX_DEVICES],
+            devices=gpu_uuids(self._options.visible)[:MAX_DEVICES],
             summary=self._summary,
-            figures=own_figures(),
+            figures=own_figures(self._options.visible),
             version=self._options.version,
             issued_at_seconds=time.time(),
             nonce=secrets.token_bytes(16),

@@ -4,7 +4,7 @@ Each command is a module with SUMMARY, `add_arguments` and `act`, and if it has 
 and USAGE; TAKES_SCRIPT, if a script of the user's may follow after `--`.
 
 Exit codes: 0 done, 1 it did not work, 2 the input is wrong (one line per problem, no traceback),
-130 interrupted; `run` passes on the training's.
+75 not now, as it says in one line, 130 interrupted; `run` passes on the training's.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hetero_hvd.cli.mistakes import about_command, about_words
 from hetero_hvd.cli.train import drain, run, trace
 from hetero_hvd.cli.watch import compare, cost, export, report, runs, top
 from hetero_hvd.errors import UserError
+from hetero_hvd.exit_codes import exit_of_user_error
 
 COMMANDS = {
     "run": run,
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         for line in str(error).splitlines():
             show(f"hetero-hvd: {line}", file=sys.stderr)
-        return 2
+        return exit_of_user_error(may_pass=error.may_pass)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `hetero-hvd config | head`: nobody reads on, which is no failure

@@ -110,6 +110,7 @@ class ClusterConfig:
     """Everything that nodes.yaml, the environment and the flags say together.
 
     Attributes:
+        follows_lender: Whether nodes are granted, and others may be at any time.
         files: That were read, the strongest last.
         sources: Setting, such as `nodes[0].slots`, to where its value came from: `FILE:LINE`,
             `environment`, `flag` or `default`.
@@ -130,6 +131,7 @@ class ClusterConfig:
         default=None,
         default_text="no guard",
     )
+    follows_lender: bool = field(default=False, compare=False)
     files: tuple[Path, ...] = field(default=(Path("nodes.yaml"),), compare=False)
     sources: dict[str, str] = field(default_factory=dict, compare=False)
 
@@ -142,8 +144,13 @@ class ClusterConfig:
         """The files, for a sentence."""
         return " and ".join(map(str, self.files))
 
+    @property
+    def may_grow(self) -> bool:
+        """Whether nodes may come, and come back, of which no file says anything."""
+        return self.job.discover or self.follows_lender
+
     def _relations(self) -> Iterator[tuple[str, str]]:
-        if not self.nodes and not self.job.discover:
+        if not self.nodes and not self.may_grow:
             yield "nodes", f"found an empty list, must be {LIST}"
             return
         if self.guard is not None and not self.job.sample_seconds:
@@ -158,5 +165,5 @@ class ClusterConfig:
         slots = [node.declared_slots for node in self.nodes]
         total = sum(slot or 0 for slot in slots)
         found = self.job.min_np
-        if None not in slots and found > total and not self.job.discover:
+        if None not in slots and found > total and not self.may_grow:
             yield "job.min_np", f"found {found}, must be at most {total}, the slots of all nodes"

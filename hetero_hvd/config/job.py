@@ -116,6 +116,18 @@ class JobConfig:
     baseline_steps: int = setting(
         integer(0), "first steps with uniform shares, so that the summary can compare", default=0
     )
+    torchrun_variables: bool = setting(
+        boolean(),
+        "give each worker RANK, WORLD_SIZE, LOCAL_RANK and what else torchrun sets, as they are "
+        "when it starts, for a script that reads them; see docs/guide/migrate.md",
+        default=False,
+    )
+    calibrate: bool = setting(
+        boolean(),
+        "workers of whom nothing is known measure themselves before their first step, by passes "
+        "that are thrown away, so that it is balanced already; see docs/guide/trainer.md",
+        default=False,
+    )
     output: str | None = setting(
         OWN_FOLDER,
         "folder of this run alone, for logs, records and checkpoints",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from hetero_hvd.config.cluster import ClusterConfig
 from hetero_hvd.config.resolve import parse_cluster
-from hetero_hvd.config.yaml_document import read_content
+from hetero_hvd.config.yaml_document import compose, names_in, read_content
 from hetero_hvd.errors import ConfigError
 
 
@@ -23,10 +23,11 @@ class NodesFile:
             was granted.
         environment: As for `load_cluster`.
         flags: As for `load_cluster`.
-        granted: As for `parse_cluster`.
+        granted: As for `parse_cluster`; where that changes, a function that gives it.
 
     Attributes:
         current: The newest good settings.
+        not_granted: Names of nodes that the files list in vain, at the beginning.
 
     Raises:
         ConfigError: The file, the environment or the flags are wrong.
@@ -37,15 +38,17 @@ class NodesFile:
         paths: Sequence[Path],
         environment: Mapping[str, str],
         flags: Mapping[str, object],
-        granted: bytes = b"",
+        granted: bytes | Callable[[], bytes] = b"",
     ) -> None:
         self._paths = tuple(paths)
-        self._granted = granted
+        self._follows_lender = callable(granted)
+        self._granted = granted if callable(granted) else lambda: granted
         self._environment = dict(environment)
         self._flags = dict(flags)
-        files = self._read()
-        self._seen: list[tuple[Path, bytes]] | str = files
-        self.current = self._parsed(files)
+        found = self._read()
+        self._seen: tuple[list[tuple[Path, bytes]], bytes] | str = found
+        self.current = self._parsed(*found)
+        self.not_granted = self._listed_in_vain(found[0]) if granted else ()
 
     def refresh(self) -> Literal["unchanged", "changed"] | ConfigError:
         """Read the file again. The driver calls it about once a second.
@@ -58,26 +61,35 @@ class NodesFile:
             error, once for each broken content, if the file is wrong now: `current` stays.
         """
         try:
-            files = self._read()
+            found = self._read()
         except ConfigError as error:
             is_new = self._seen != str(error)
             self._seen = str(error)
             return error if is_new else "unchanged"
-        if files == self._seen:
+        if found == self._seen:
             return "unchanged"
-        self._seen = files
+        self._seen = found
         try:
-            cluster = self._parsed(files)
+            cluster = self._parsed(*found)
         except ConfigError as error:
             return error
         is_same = cluster == self.current
         self.current = cluster
         return "unchanged" if is_same else "changed"
 
-    def _read(self) -> list[tuple[Path, bytes]]:
-        return [(path, read_content(path)) for path in self._paths]
+    def _read(self) -> tuple[list[tuple[Path, bytes]], bytes]:
+        return [(path, read_content(path)) for path in self._paths], self._granted()
 
-    def _parsed(self, files: Sequence[tuple[Path, bytes]]) -> ClusterConfig:
+    def _listed_in_vain(self, files: Sequence[tuple[Path, bytes]]) -> tuple[str, ...]:
+        used = {node.name for node in self.current.nodes}
+        listed = (name for path, content in files for name in names_in(compose(content, path)))
+        return tuple(name for name in dict.fromkeys(listed) if name not in used)
+
+    def _parsed(self, files: Sequence[tuple[Path, bytes]], granted: bytes) -> ClusterConfig:
         return parse_cluster(
-            files, environment=self._environment, flags=self._flags, granted=self._granted
+            files,
+            environment=self._environment,
+            flags=self._flags,
+            granted=granted,
+            follows_lender=self._follows_lender,
         )

@@ -57,6 +57,7 @@ def parse_cluster(
     environment: Mapping[str, str],
     flags: Mapping[str, object],
     granted: bytes = b"",
+    follows_lender: bool = False,
 ) -> ClusterConfig:
     """As `load_cluster`, for content that was read already.
 
@@ -66,6 +67,7 @@ def parse_cluster(
         flags: See `load_cluster`.
         granted: YAML with the nodes that the job has, whatever the file lists; what that says of
             one of them counts. Empty: the file decides.
+        follows_lender: Whether that may change, so that it may even be none.
 
     Raises:
         ConfigError: With all problems.
@@ -75,7 +77,7 @@ def parse_cluster(
     if granted:
         paths.append(GRANTED)
         root = with_nodes(root, compose(granted, GRANTED))
-    return _Reader(paths, environment, flags).cluster(root)
+    return _Reader(paths, environment, flags, follows_lender=follows_lender).cluster(root)
 
 
 class _Place(NamedTuple):
@@ -98,12 +100,18 @@ class _Reader:
     """Walks the tree along the declarations; notes problems instead of stopping at the first."""
 
     def __init__(
-        self, paths: Sequence[Path], environment: Mapping[str, str], flags: Mapping[str, object]
+        self,
+        paths: Sequence[Path],
+        environment: Mapping[str, str],
+        flags: Mapping[str, object],
+        *,
+        follows_lender: bool = False,
     ) -> None:
         self._paths = tuple(paths)
         self._numbers = {str(path): number for number, path in enumerate(paths)}
         self._environment = environment
         self._flags = flags
+        self._of_all = {"follows_lender": follows_lender}
         self._problems: list[tuple[_Place, str]] = []
         self._places: dict[str, _Place] = {}
         self._sources: dict[str, str] = {}
@@ -163,6 +171,8 @@ class _Reader:
                     continue
         if len(self._problems) > num_problems:
             raise _BadSettingError
+        if kind is ClusterConfig:
+            values |= self._of_all
         try:
             return kind(**values)
         except ConfigError as error:

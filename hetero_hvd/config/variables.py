@@ -70,6 +70,7 @@ OF_LEADER = {
     "balance",
     "rule",
     "baseline_steps",
+    "calibrate",
     "min_gain_ratio",
     "remember",
     "output",

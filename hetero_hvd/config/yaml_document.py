@@ -190,6 +190,13 @@ def with_nodes(root: yaml.Node | None, granted: yaml.Node | None) -> yaml.Node |
     return yaml.MappingNode(root.tag, [*others, (key, nodes)], root.start_mark, root.end_mark)
 
 
+def names_in(root: yaml.Node | None) -> list[str]:
+    """The names of the nodes that a tree lists, as far as it is one of nodes.yaml."""
+    pairs = root.value if isinstance(root, yaml.MappingNode) else ()
+    listed = next((value for key, value in pairs if key.value == NAMED), None)
+    return [name for item in getattr(listed, "value", None) or () if (name := _name(item))]
+
+
 # Files for others to read.
 
 
@@ -206,8 +213,13 @@ PLAIN = re.compile(
 """Text that means the same to readers of YAML 1.1 and 1.2."""
 
 
+OTHER_BREAKS = re.compile("[\\x85\\u2028\\u2029]")
+"""Line breaks of YAML 1.1, ordinary characters in YAML 1.2: in quotes they are escaped."""
+
+
 def _represented(dumper: _Dumper, text: str) -> yaml.Node:
-    style = None if PLAIN.fullmatch(text) else "|" if "\n" in text else '"'
+    is_block = "\n" in text and not OTHER_BREAKS.search(text)
+    style = None if PLAIN.fullmatch(text) else "|" if is_block else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

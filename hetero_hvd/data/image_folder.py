@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from torch.utils.data import Dataset
 from hetero_hvd.data import arguments
 from hetero_hvd.data.source import Source
 from hetero_hvd.errors import MalformedDataError, MissingPackageError, UserError, first_line
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = (*(".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),)
 
@@ -32,6 +35,8 @@ class ImageFolder(Dataset[Any]):
         url: Of the folder that holds the classes' folders; see `Source`.
         transform: Makes a sample of a `PIL.Image` in RGB; None: a tensor of shape
             [3, height, width], float32, 0...1.
+        skip_broken: Whether the next image takes the place of one that cannot be decoded, which is
+            named once; so all others keep their places, and that neighbour is used twice.
         source: Further arguments of `Source`.
 
     Attributes:
@@ -46,6 +51,8 @@ class ImageFolder(Dataset[Any]):
         self,
         url: str | os.PathLike[str],
         transform: Callable[[Any], Any] | None = None,
+        *,
+        skip_broken: bool = False,
         **source: Any,  # noqa: ANN401 - each has its type there
     ) -> None:
         _require_pillow()
@@ -72,7 +79,15 @@ class ImageFolder(Dataset[Any]):
         self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
         self._files = files
         self._labels = np.array([self.class_to_idx[name] for name in names], np.int64)
+        where = f"images at {self.source.shown}"
+        self._skip_broken = arguments.switch(skip_broken, where, "skip_broken")
+        self._is_broken = torch.zeros(len(files), dtype=torch.bool).share_memory_()
         self.source.announce("images at", files)
+
+    @property
+    def num_broken(self) -> int:
+        """Images that were skipped so far, in this process and in those of its loaders."""
+        return int(self._is_broken.sum())
 
     def __len__(self) -> int:
         return len(self._files)
@@ -82,8 +97,27 @@ class ImageFolder(Dataset[Any]):
 
         Raises:
             UnreadableError: Its file cannot be read here.
-            MalformedDataError: It is no image; names it.
+            MalformedDataError: It is no image; names it. With `skip_broken` none is.
         """
+        if not self._skip_broken:
+            return self._sample(index)
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        for further in range(len(self) - 1):
+            place = (index + further) % len(self)
+            try:
+                return self._sample(place)
+            except MalformedDataError as error:
+                self._tell_broken(place, error)
+        return self._sample(index - 1)  # the last one left: if it is broken, too, all are
+
+    def _tell_broken(self, index: int, error: MalformedDataError) -> None:
+        """Say it once, whichever of this script's processes has met it."""
+        if not self._is_broken[index]:
+            self._is_broken[index] = True
+            logger.warning("%s (skipped: the next image is used in its place)", error)
+
+    def _sample(self, index: int) -> tuple[Any, int]:
         file = self._files[index]
         content = self.source.read(file)
         with self.source.meter.timing("decode_seconds"):

@@ -1,4 +1,7 @@
-"""The files below a place, sorted by name, in little memory; as objects they take five times it."""
+"""The files below a place, sorted by name, in little memory; as objects they take five times it.
+
+And which of them the script has opened in this process, for the comparison with other workers.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import overload
 import numpy as np
 
 from hetero_hvd.core.data.file_sets import FileFacts
+from hetero_hvd.messages import FileSet
 
 ENCODING = "utf-8"
 
@@ -55,3 +59,16 @@ class Listing:
 
     def __iter__(self) -> Iterator[FileFacts]:
         return (self[index] for index in range(len(self)))
+
+
+_opened: list[FileSet] = []
+
+
+def announce(found: FileSet) -> None:
+    """The script has opened a set of files."""
+    _opened.append(found)
+
+
+def opened_files() -> tuple[FileSet, ...]:
+    """All that it has opened so far, in that order."""
+    return tuple(_opened)

@@ -30,8 +30,7 @@ from hetero_hvd.data.file_system import (
     without_secrets,
 )
 from hetero_hvd.data.identity import identity_of
-from hetero_hvd.data.listing import Listing
-from hetero_hvd.data.opened import announce
+from hetero_hvd.data.listing import Listing, announce
 from hetero_hvd.data.read_meter import ReadMeter
 from hetero_hvd.data.walk import FoundFiles, facts_of, found_below
 from hetero_hvd.errors import UnreadableError, UserError, first_line

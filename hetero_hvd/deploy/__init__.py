@@ -1,4 +1,4 @@
-"""Files with which others start agents and a driver: Kubernetes, Docker Compose; and the image.
+"""Files with which others start agents and a driver: Kubernetes, Slurm, Docker Compose; the image.
 
-All are plain data, written as YAML. Nothing here talks to a cluster.
+All are plain data, or short scripts. Nothing here talks to a cluster.
 """

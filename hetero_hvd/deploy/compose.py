@@ -28,6 +28,11 @@ START = f"""\
 exec hetero-hvd run -f /config/nodes.yaml --min-np {len(AGENTS)} --driver-address {DRIVER} \
 --http-address {DRIVER} --output "/runs/$(date -u +%Y-%m-%dT%H-%M-%SZ)" "$@"
 """
+
+TEMPORARY = "/tmp:exec,mode=1777"  # noqa: S108 - of the container alone
+"""Docker mounts it `noexec` unless told otherwise; what torch.compile builds there is loaded as a
+library."""
+
 ASK = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=3).close()"
 
 Service = dict[str, Any]
@@ -92,8 +97,8 @@ def _ours(demo: ComposeDemo, address: str) -> Service:
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "shm_size": "1gb",
-        "tmpfs": ["/tmp"],  # noqa: S108 - of the container alone
-        "environment": {"HOME": "/tmp"},  # noqa: S108 - likewise
+        "tmpfs": [TEMPORARY],
+        "environment": {"HOME": "/tmp"},  # noqa: S108 - of the container alone
         "networks": {"job": {"ipv4_address": address}},
         "volumes": ["./keys:/keys:ro", "./runs:/runs", *script],
     }

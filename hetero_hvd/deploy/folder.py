@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from hetero_hvd.errors import UserError
@@ -58,3 +58,20 @@ def write_files(folder: Path, contents: Mapping[str, str | None]) -> list[Path]:
             raise UserError(f"{path}: cannot be written: {error.strerror}") from error
         written.append(path)
     return written
+
+
+def make_readable(folder: Path, files: Collection[Path]) -> None:
+    """Let every user read these files, whatever the umask was: containers run as several users.
+
+    Args:
+        folder: Above all of them; it stays as it is, as containers do not go through it.
+        files: In it, or in folders of it. Nothing secret.
+
+    Raises:
+        OSError: Somebody else owns one.
+    """
+    below = {parent for path in files for parent in path.relative_to(folder).parents}
+    for path in sorted(below - {Path()}):
+        (folder / path).chmod(0o755)
+    for path in files:
+        path.chmod(0o644)

@@ -39,8 +39,11 @@ _LABEL = b"hetero_hvd advert 1"
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
 
-class Advert(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Advert(msgspec.Struct, frozen=True, kw_only=True):
     """A node in its own words.
+
+    What a later version may add is ignored, so that a driver talks to that node's agent, and both
+    say of which version they are; see `agent_link.in_conflict`.
 
     Attributes:
         name: As in nodes.yaml.
@@ -154,7 +157,7 @@ class Verifier:
         try:
             advert = _decoder.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return "malformed"
+            return "of another version"  # who holds the key means well
         if not _is_sound(advert):
             return "unsound"
         return self._judge_time(advert, now_seconds) or advert

@@ -9,14 +9,45 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from websockets.typing import Subprotocol
 
 from hetero_hvd.errors import ChannelError
 from hetero_hvd.messages import Message
+from hetero_hvd.version import __version__
 
 MAX_FRAME_BYTES = 2**17
 """Both ends send at most 64 KiB at once."""
 
 PATH = "/agent"
+
+PROTOCOL = 1
+"""Grows when what is said here changes within a version of hetero_hvd."""
+
+REMEDY = "install the same version of hetero_hvd on both"
+OFFER = "Sec-WebSocket-Protocol"
+MAX_OFFER_CHARACTERS = 80
+
+
+def subprotocol() -> Subprotocol:
+    """What both ends must name, as WebSocket has it for that.
+
+    The version too: an agent starts the supervisors and workers of its own, with which the driver
+    talks then.
+    """
+    return Subprotocol(f"hetero-hvd.{__version__}.{PROTOCOL}")
+
+
+def in_conflict(offered: str) -> str:
+    """Why a driver is refused, for the people at both ends; empty: it is of our version.
+
+    Args:
+        offered: What the driver has named.
+    """
+    if offered == subprotocol():
+        return ""
+    shown = "".join(c if c.isprintable() else "?" for c in offered[:MAX_OFFER_CHARACTERS])
+    theirs = shown or "of an older hetero_hvd"
+    return f"the driver is {theirs}, the agent {subprotocol()}: {REMEDY}"
 
 
 class Start(Message, frozen=True):

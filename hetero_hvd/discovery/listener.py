@@ -90,6 +90,7 @@ class AdvertListener:
             asyncio.get_running_loop().remove_reader(end)
             end.close()
         self._sockets.clear()
+        self._joined.clear()  # they were of these sockets
         self._doors.clear()
 
     def heard(self, sender: str, packet: bytes) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hetero_hvd.probes.gpu.gpu_records import GpuReport
 from hetero_hvd.probes.machine.hardware import gpus, interfaces
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
@@ -13,8 +15,41 @@ _MDNS = ("224.0.0.251", 5353)
 MAX_ADDRESSES = 8
 
 
-def gpu_uuids() -> tuple[str, ...]:
-    """UUIDs of this machine's NVIDIA GPUs, sorted; from NVML and from the kernel, without CUDA."""
+_PART = "MIG-"
+"""Begins the UUID of a part of a GPU."""
+
+
+def visible_in(found: Sequence[GpuReport], visible: Sequence[str] | None) -> list[GpuReport]:
+    """The GPUs that a process may use.
+
+    Args:
+        found: Those of the machine.
+        visible: What CUDA_VISIBLE_DEVICES names: indices, or beginnings of UUIDs; None: it is not
+            set, and all may be used. A name of no GPU is left out.
+    """
+    if visible is None:
+        return list(found)
+    return [gpu for name in visible for gpu in found if _is_named(gpu, name)]
+
+
+def _is_named(gpu: GpuReport, name: str) -> bool:
+    if name.isdecimal():
+        return gpu.index == int(name)
+    parts = [part.uuid for part in gpu.mig_devices]
+    return bool(name) and any((uuid or "").startswith(name) for uuid in (gpu.uuid, *parts))
+
+
+def gpu_uuids(visible: Sequence[str] | None = None) -> tuple[str, ...]:
+    """UUIDs of NVIDIA GPUs, sorted; from NVML and from the kernel, without CUDA.
+
+    Args:
+        visible: As for `visible_in`: only these, and of a GPU that is divided the parts that are
+            named. None: all of this machine.
+    """
+    if visible is not None:
+        parts = {name for name in visible if name.startswith(_PART)}
+        whole = [name for name in visible if name not in parts]
+        return tuple(sorted(parts | {gpu.uuid for gpu in visible_in(gpus(), whole) if gpu.uuid}))
     found = {gpu.uuid for gpu in gpus() if gpu.uuid}
     for path in _GPUS.glob("*/information"):
         for line in path.read_text(errors="replace").splitlines():

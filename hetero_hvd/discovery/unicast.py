@@ -6,20 +6,29 @@ import asyncio
 import logging
 import re
 import socket
+import time
+from functools import partial
 from typing import NamedTuple
 
+from hetero_hvd.discovery.daemon_thread import in_daemon_thread
 from hetero_hvd.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+WAIT_SECONDS = 1.0
+"""So long a packet waits for a name server; an answer that comes later is for the next packet."""
+
 LOOK_UP_SECONDS = 5.0
-"""For a name server to answer; meanwhile the node is announced elsewhere."""
+"""After so long without an answer people are told."""
+
+MAX_TARGETS = 16
+"""Of one agent: for each a thread may wait for a name server."""
 
 MAX_ADDRESSES = 4
 """Of one name that are told."""
 
 _TARGET = re.compile(
-    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})"
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]{1,15})?)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})"
 )
 MAX_PORT = 65535
 
@@ -28,7 +37,7 @@ class AnnounceTarget(NamedTuple):
     """Whom to tell.
 
     Attributes:
-        host: A name, or an address.
+        host: A name, or an address; one of the link (`fe80::1%eth0`) with its interface.
         port: UDP, 1 to 65535.
     """
 
@@ -55,38 +64,77 @@ class AnnounceTarget(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+Found = list[tuple[int, tuple[object, ...]]]
+"""Families and addresses of a target."""
+
+
 class UnicastSender:
     """Sends packets to one target; says once that it cannot, and once that it can again.
 
+    Its name is looked up for each packet, as addresses change, but never twice at a time. While a
+    name server does not answer, or knows nothing, the addresses found last are told: they were
+    right until then, and a node is not lost because of a name.
+
     Args:
-        target: Whom to tell; its name is looked up each time, as addresses change.
+        target: Whom to tell.
     """
 
     def __init__(self, target: AnnounceTarget) -> None:
         self._target = target
         self._trouble: str | None = "not tried"
+        self._found: Found = _addresses(target, is_name=False)
+        self._is_name = not self._found
+        self._look_up: asyncio.Future[Found] | None = None
+        self._asked_at_seconds = 0.0
 
     async def send(self, packet: bytes) -> None:
-        """Send a packet, once to each address of the target; never raises."""
-        trouble = None
-        try:
-            async with asyncio.timeout(LOOK_UP_SECONDS):
-                found = await asyncio.get_running_loop().getaddrinfo(
-                    self._target.host, self._target.port, type=socket.SOCK_DGRAM
-                )
-        except TimeoutError:
-            trouble = "its name is not answered in time"
-        except (OSError, UnicodeError) as error:
-            trouble = getattr(error, "strerror", None) or str(error)
-        else:
-            told = [_sent(family, address, packet) for family, *_, address in found[:MAX_ADDRESSES]]
-            trouble = None if None in told else told[0]
+        """Send a packet, once to each address of the target; takes at most 1 s, never raises."""
+        trouble = await self._renew() if self._is_name else None
+        told = [_sent(family, address, packet) for family, address in self._found]
+        if told and None not in told:
+            trouble = told[0]
         if trouble != self._trouble:
             self._trouble = trouble
-            if trouble is None:
-                logger.info("announces itself to %s", self._target)
-            else:
-                logger.warning("cannot announce to %s: %s", self._target, trouble)
+            self._say(trouble, is_sent=None in told)
+
+    def _say(self, trouble: str | None, *, is_sent: bool) -> None:
+        if trouble is None:
+            logger.info("announces itself to %s", self._target)
+        elif is_sent:
+            logger.warning("announces itself to %s where it was last: %s", self._target, trouble)
+        else:
+            logger.warning("cannot announce to %s: %s", self._target, trouble)
+
+    async def _renew(self) -> str | None:
+        """Look the name up, or see what became of that; gives what is wrong with it."""
+        if self._look_up is None:
+            self._asked_at_seconds = time.monotonic()
+            self._look_up = in_daemon_thread(partial(_addresses, self._target, is_name=True))
+            await asyncio.wait({self._look_up}, timeout=WAIT_SECONDS)
+        if not self._look_up.done():
+            is_late = time.monotonic() - self._asked_at_seconds >= LOOK_UP_SECONDS
+            return "its name is not answered in time" if is_late else self._trouble
+        look_up, self._look_up = self._look_up, None
+        if (error := look_up.exception()) is None:
+            self._found = look_up.result()
+            return None
+        return getattr(error, "strerror", None) or str(error)
+
+
+def _addresses(target: AnnounceTarget, *, is_name: bool) -> Found:
+    """Those of a target; of a name, which may take long, or else none unless it is an address.
+
+    Raises:
+        OSError, UnicodeError: It is a name that cannot be found.
+    """
+    flags = 0 if is_name else socket.AI_NUMERICHOST
+    try:
+        found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_DGRAM, flags=flags)
+    except (OSError, UnicodeError):
+        if is_name:
+            raise
+        return []
+    return [(family, address) for family, *_, address in found[:MAX_ADDRESSES]]
 
 
 def _sent(family: int, address: tuple[object, ...], packet: bytes) -> str | None:

@@ -31,7 +31,7 @@ from hetero_hvd.driver.workers.launchers.registry import launcher_of
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_launch import WorkerLauncher
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import TryAgainError
 from hetero_hvd.exit_codes import (
     EXIT_FAILED,
     EXIT_REFUSED,
@@ -39,6 +39,7 @@ from hetero_hvd.exit_codes import (
     EXIT_USER_ERROR,
     SIGNALLED,
     exit_in_words,
+    exit_of_user_error,
 )
 from hetero_hvd.messages import (
     BatchPlan,
@@ -51,6 +52,7 @@ from hetero_hvd.messages import (
     Heartbeat,
     Leaving,
     Ready,
+    RouteTold,
     ScriptEnded,
     WorkerExited,
     WorkersJoined,
@@ -101,6 +103,7 @@ class JobController:
         log_lines: LogLines | None = None,
     ) -> None:
         self._job = config.job
+        self._may_grow = config.may_grow
         self._console = console
         self._last_failure = 0
         credentials = Credentials()
@@ -115,8 +118,9 @@ class JobController:
         if log_lines is not None:
             self.bus.subscribe(log_lines.observe, "the log of events")
         self.tracker = RunTracker(config, console.say, output, self.bus)
+        what = config, command, credentials, self.endpoints
         start = WorkerLauncher(
-            config, command, credentials, self.endpoints, output=output, resume=resume
+            *what, output=output, resume=resume, all_slots=lambda: self.slots.all
         )
         self.slots = WorkerPool(
             console,
@@ -136,7 +140,9 @@ class JobController:
         self.bus.subscribe(Grace(self.slots).observe, "the grace of workers that end")
         self.bus.subscribe(self._send_plan, "")
         self._crashes = Crashes(self.slots, self.membership, console, self.end)
-        self.reception = Admission(self.slots, self.membership, self._channels, self.bus, console)
+        self.reception = Admission(
+            config.job, self.slots, self.membership, self._channels, bus=self.bus, console=console
+        )
 
     def _new_membership(self) -> Membership:
         return Membership(
@@ -193,7 +199,7 @@ class JobController:
         self.tracker.diagnosis.look_for_stall(is_training=is_training, slept_seconds=slept_seconds)
         self.reception.look()
         if self.tracker.resets_without_step >= MAX_RESETS_WITHOUT_STEP:
-            raise JobError(
+            raise TryAgainError(
                 f"{MAX_RESETS_WITHOUT_STEP} resets in a row without a step: see the workers' logs"
             )
 
@@ -233,7 +239,7 @@ class JobController:
             self._handle(slot, message)
         except Exception as error:  # noqa: BLE001 - raised again by whoever awaits `ended`
             if not self.ended.done():
-                self.ended.set_exception(error)
+                self.ended.set_exception(self._shortage.judged(error))
 
     def status(self) -> dict[str, Any]:
         """What GET /status answers."""
@@ -258,8 +264,8 @@ class JobController:
                 self._script_ended(slot, message)
             case Leaving():
                 self._leaves(slot, message)
-            case ClockTold():
-                self.reception.told_time(slot, message)
+            case ClockTold() | RouteTold():
+                self.reception.answered(slot, message)
             case WorkersJoined():
                 self.slots.met(message.workers)
 
@@ -296,7 +302,9 @@ class JobController:
             slot.output.drop()  # one line is enough
             self.slots.refuse(slot, crash.error)
         else:
-            self._crashes.add(slot, crash, EXIT_USER_ERROR if crash.user_error else EXIT_FAILED)
+            is_theirs, may_pass = crash.user_error, crash.may_pass
+            code = exit_of_user_error(may_pass=may_pass) if is_theirs else EXIT_FAILED
+            self._crashes.add(slot, crash, code)
 
     def _kill(self, slot: Slot, fault: str) -> None:
         if slot.process is not None:
@@ -307,9 +315,9 @@ class JobController:
 
     @property
     def _may_go_on(self) -> bool:
-        """Whether there are, or will be, enough workers: nodes may still announce themselves."""
-        has_enough = self._job.discover or len(self.slots.all) >= self._job.min_np
-        return self.slots.may_restart and has_enough
+        """Whether there are, or will be, enough workers: nodes may still come."""
+        has_enough = self._may_grow or len(self.slots.all) >= self._job.min_np
+        return has_enough and self.slots.may_restart
 
     @property
     def _has_script_ended(self) -> bool:
@@ -388,7 +396,7 @@ class JobController:
             other.ready or other.num_restarts == 0 for other in self.slots.all if other is not slot
         )
         is_unreached = code in launcher_of(slot.node).unreachable_codes
-        is_away = self._job.discover and is_unreached  # its node may come back
+        is_away = self._may_grow and is_unreached  # its node may come back
         if not self.membership.has_started and not is_hopeful and not is_away:
             if not code:
                 what = (
@@ -402,13 +410,14 @@ class JobController:
         """Of the whole job, unless another worker got further, or still may."""
         others = [other for other in self.slots.all if other is not slot and other.is_wanted]
         may_train = any(is_of_node or other.ready for other in others)
+        code = exit_of_user_error(may_pass=is_of_node)  # another machine may be fit
         if self.membership.has_started or may_train:
-            self._last_failure = EXIT_USER_ERROR  # should too few be left
+            self._last_failure = code  # should too few be left
             self.slots.refuse(slot, line)
             return
         for other in self.slots.all:  # they run the same script: one line is enough
             other.output.is_shown = False
-        self.end(JobResult(EXIT_USER_ERROR, f"{slot.worker}: {line}"))
+        self.end(JobResult(code, f"{slot.worker}: {line}"))
 
     def _over(self, reason: str | None) -> None:
         """All members have ended, or Horovod could not go on without those who did."""

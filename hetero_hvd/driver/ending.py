@@ -24,7 +24,14 @@ class JobResult:
 
 
 class Lender(Protocol):
-    """Who lends the machines for a time: a batch system."""
+    """Who lends the machines for a time: a batch system.
+
+    Attributes:
+        repeats_sigterm: Whether it sends SIGTERM several times, so that a further one means no
+            more than the first.
+    """
+
+    repeats_sigterm: bool
 
     def must_end(self) -> str:
         """Why the job has to end now, in words; empty: it may go on. Asked often."""
@@ -35,6 +42,8 @@ class Lender(Protocol):
 
 class Owner:
     """The lender of machines that nobody takes away."""
+
+    repeats_sigterm = False
 
     def must_end(self) -> str:
         """See `Lender`."""

@@ -31,8 +31,8 @@ from hetero_hvd.driver.output.json_logs import LogLines, log_file
 from hetero_hvd.driver.output.pulse import ASK_SECONDS
 from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.driver.workers.node_samples import NodeSamples
-from hetero_hvd.errors import ConfigError, JobError, UserError
-from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_TERMINATED, EXIT_USER_ERROR, SIGNALLED
+from hetero_hvd.errors import ConfigError, TryAgainError, UserError
+from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_TERMINATED, SIGNALLED, exit_of_user_error
 from hetero_hvd.messages import NodesPriced
 from hetero_hvd.run.records.earlier_run import EarlierRun
 from hetero_hvd.run.records.origin import origin_of
@@ -221,7 +221,7 @@ class Job:
         try:
             ending = await self._team.ended
         except UserError as error:
-            ending = JobResult(EXIT_USER_ERROR, str(error))
+            ending = JobResult(exit_of_user_error(may_pass=error.may_pass), str(error))
             raise
         finally:
             work.cancel()
@@ -308,7 +308,9 @@ class Job:
         is_waiting_for_nodes = False
         while True:
             num_ready, num_wanted = len(slots.available()), len(slots.all)
-            if job.discover and num_wanted < job.min_np:  # nothing was started that could be late
+            if (
+                self._nodes_file.current.may_grow and num_wanted < job.min_np
+            ):  # nothing was started that could be late
                 if not is_waiting_for_nodes:
                     limit = "" if is_first else f", at most {timeout_seconds:g} s"
                     words = f"waiting for agents: {num_wanted} workers of {job.min_np}{limit}"
@@ -329,7 +331,7 @@ class Job:
             await self._team.wait_for_change(min(left_seconds, ASK_SECONDS))
         if num_ready < job.min_np:
             setting = "start_timeout_seconds" if is_first else "elastic_timeout_seconds"
-            raise JobError(
+            raise TryAgainError(
                 f"{num_ready} of {num_wanted} workers were ready after {timeout_seconds:g} s in "
                 f"which the others did nothing, min_np is {job.min_np}; look into "
                 f"{self._output / 'logs'}, or raise {setting}"
@@ -379,13 +381,17 @@ class Job:
 
     def _interrupt(self, number: int) -> None:
         name = signal.Signals(number).name
+        is_expected = number == signal.SIGTERM and self._lender.repeats_sigterm
+        if self._is_interrupted and is_expected:
+            return
         if self._is_interrupted:
             self._console.say(f"{name} again: all workers are killed")
             self._team.slots.kill()
             self._viewing.hurry()
             return
         self._is_interrupted = True
-        self._console.say(f"{name}: all workers are asked to end; once more kills them")
+        more = "SIGINT" if is_expected else "once more"
+        self._console.say(f"{name}: all workers are asked to end; {more} kills them")
         is_called_off = number == signal.SIGTERM
         self._team.end(
             JobResult(SIGNALLED + number, f"ended by {name}", is_called_off=is_called_off)

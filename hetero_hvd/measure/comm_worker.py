@@ -20,7 +20,7 @@ import torch
 
 from hetero_hvd.core.bandwidth import OPERATIONS
 from hetero_hvd.core.benchmark import spread
-from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.errors import TryAgainError, UserError
 from hetero_hvd.measure.patterns import Pattern, pattern_of
 from hetero_hvd.messages import CommMeasured, OperationMeasured, WorkerId
 from hetero_hvd.worker.accelerator import synchronize
@@ -223,13 +223,14 @@ def main() -> None:
     try:
         found = measure(context, plan)
     except (Interrupted, RuntimeError) as fault:  # the second is Horovod's, at the submission
-        raise JobError(f"bench-comm: a worker was lost or came while measuring: {fault}") from fault
+        words = f"bench-comm: a worker was lost or came while measuring: {fault}"
+        raise TryAgainError(words) from fault
     if (
         context.collective.rank == 0
         and context.client is not None
         and not context.client.send(found)
     ):
-        raise JobError("bench-comm: the driver is out of reach")
+        raise TryAgainError("bench-comm: the driver is out of reach")
 
 
 if __name__ == "__main__":

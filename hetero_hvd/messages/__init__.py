@@ -40,10 +40,12 @@ from hetero_hvd.messages.from_driver import (
     FromDriver,
     MemberLost,
     ResetRequested,
+    RouteAsked,
     Stop,
     TraceRequested,
 )
 from hetero_hvd.messages.from_worker import (
+    Calibrated,
     CheckpointWritten,
     ClockTold,
     Crashed,
@@ -60,6 +62,7 @@ from hetero_hvd.messages.from_worker import (
     OutOfMemory,
     Ready,
     Recovered,
+    RouteTold,
     ScriptEnded,
     Sharing,
     StalenessEnded,
@@ -67,7 +70,7 @@ from hetero_hvd.messages.from_worker import (
     WorkersJoined,
 )
 from hetero_hvd.messages.history import event_from_json, event_to_json
-from hetero_hvd.messages.identity import NODE_NAME, Message, WorkerId
+from hetero_hvd.messages.identity import NODE_NAME, GlooAddress, Message, WorkerId
 from hetero_hvd.messages.log import MARK as LOG_MARK
 from hetero_hvd.messages.log import LogRecord
 from hetero_hvd.messages.phases import (
@@ -96,7 +99,7 @@ from hetero_hvd.messages.samples import (
     NodeEquipped,
     NodeSampled,
 )
-from hetero_hvd.messages.timing import StepTiming
+from hetero_hvd.messages.timing import PassTiming, StepTiming
 
 __all__ = [
     "BOUND_BY",
@@ -111,6 +114,7 @@ __all__ = [
     "Admit",
     "BatchPlan",
     "Bound",
+    "Calibrated",
     "Cause",
     "CheckpointWritten",
     "ClockAsked",
@@ -135,6 +139,7 @@ __all__ = [
     "Finished",
     "FromDriver",
     "FromWorker",
+    "GlooAddress",
     "GuardReported",
     "Heartbeat",
     "Judged",
@@ -151,11 +156,14 @@ __all__ = [
     "OperationMeasured",
     "OperationTiming",
     "OutOfMemory",
+    "PassTiming",
     "Phase",
     "PhasesTimed",
     "Ready",
     "Recovered",
     "ResetRequested",
+    "RouteAsked",
+    "RouteTold",
     "RunEnded",
     "RunStarted",
     "ScriptEnded",

@@ -10,6 +10,7 @@ import msgspec
 from hetero_hvd.messages.causes import Judged
 from hetero_hvd.messages.from_driver import BatchPlan
 from hetero_hvd.messages.from_worker import (
+    Calibrated,
     CheckpointWritten,
     Crashed,
     Evaluated,
@@ -255,6 +256,7 @@ Event = (
     DriverEvent
     | Ready
     | WorkersJoined
+    | Calibrated
     | StepsTimed
     | CollectivesTimed
     | PhasesTimed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetero_hvd.messages.identity import Message, WorkerId
+from hetero_hvd.messages.identity import GlooAddress, Message, WorkerId
 
 
 class TraceRequested(Message, frozen=True):
@@ -43,6 +43,8 @@ class BatchPlan(Message, frozen=True):
         workers: Members in rank order.
         local_batch_sizes: Samples per step in rank order; sums to the global batch size.
         reason: Why, in words.
+        calibration_ratio: Part of its share that each member computes to measure itself before the
+            plan's first step, > 0, <= 1: what they find is answered by another plan. 0: none.
     """
 
     rendezvous_id: int
@@ -52,6 +54,7 @@ class BatchPlan(Message, frozen=True):
     workers: tuple[WorkerId, ...]
     local_batch_sizes: tuple[int, ...]
     reason: str
+    calibration_ratio: float = 0.0
 
     @property
     def global_batch_size(self) -> int:
@@ -104,4 +107,25 @@ class ClockAsked(Message, frozen=True):
     asked_at_seconds: float
 
 
-FromDriver = Admit | BatchPlan | ResetRequested | MemberLost | TraceRequested | Stop | ClockAsked
+class RouteAsked(Message, frozen=True):
+    """Can you reach this worker? Sent by the driver.
+
+    Attributes:
+        host: The other worker, as a Horovod host.
+        gloo: Where it is to be reached.
+    """
+
+    host: str
+    gloo: GlooAddress
+
+
+FromDriver = (
+    Admit
+    | BatchPlan
+    | ResetRequested
+    | MemberLost
+    | TraceRequested
+    | Stop
+    | ClockAsked
+    | RouteAsked
+)

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import field
 
-from hetero_hvd.messages.identity import Message, WorkerId
+from hetero_hvd.messages.identity import GlooAddress, Message, WorkerId
 from hetero_hvd.messages.profile import (
     CollectivesTimed,
     CommMeasured,
@@ -16,7 +16,7 @@ from hetero_hvd.messages.profile import (
     SourcesRead,
     TraceWritten,
 )
-from hetero_hvd.messages.timing import StepTiming
+from hetero_hvd.messages.timing import PassTiming, StepTiming
 
 
 class FileSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +55,7 @@ class Ready(Message, frozen=True):
         device_uuid: Identity of its GPU; empty for a CPU.
         machine_id: Identity of its machine, whatever that is called; empty: not told.
         data: The sets of files that its script has opened so far, in that order.
+        gloo: Where the others reach it; None: nobody can try.
     """
 
     worker: WorkerId
@@ -66,6 +67,7 @@ class Ready(Message, frozen=True):
     device_uuid: str = ""
     machine_id: str = ""
     data: tuple[FileSet, ...] = ()
+    gloo: GlooAddress | None = None
 
 
 Sharing = Literal["planned", "fixed", "varying"]
@@ -91,6 +93,7 @@ class WorkersJoined(Message, frozen=True):
         shares_vary: Whether each worker takes in a step what it gets done; `wait_free` on the wire.
         shares_fixed: Whether the script divides its data itself, the same for all; its batches are
             known from the timings only, and `global_batch_size` is a guess.
+        can_calibrate: Whether all members can measure themselves before their next step.
     """
 
     rendezvous_id: int
@@ -106,6 +109,7 @@ class WorkersJoined(Message, frozen=True):
     model: str = ""
     shares_vary: bool = field(default=False, name="wait_free")
     shares_fixed: bool = False
+    can_calibrate: bool = False
 
     @property
     def follows_plan(self) -> bool:
@@ -118,6 +122,20 @@ class WorkersJoined(Message, frozen=True):
         if self.shares_fixed:
             return "fixed"
         return "varying" if self.shares_vary else "planned"
+
+
+class Calibrated(Message, frozen=True):
+    """What the members have measured before the first step of a plan. Sent by rank 0.
+
+    Attributes:
+        rendezvous_id: Membership that it was measured in.
+        plan_id: Plan that asked for it.
+        measured: Of each member in rank order; empty where it could not measure.
+    """
+
+    rendezvous_id: int
+    plan_id: int
+    measured: tuple[tuple[PassTiming, ...], ...]
 
 
 class StepsTimed(Message, frozen=True):
@@ -331,6 +349,7 @@ class Crashed(Message, frozen=True):
         error: Last line of the traceback.
         traceback: All of it.
         user_error: The input was wrong: one line is enough, and trying again is of no use.
+        may_pass: With `user_error`: unless it is tried later.
         is_of_machine: This worker's machine is to blame: one line is enough, others may go on.
     """
 
@@ -339,6 +358,7 @@ class Crashed(Message, frozen=True):
     traceback: str
     user_error: bool
     is_of_machine: bool = False
+    may_pass: bool = False
 
 
 class Heartbeat(Message, frozen=True):
@@ -372,9 +392,22 @@ class ClockTold(Message, frozen=True):
     replied_at_seconds: float
 
 
+class RouteTold(Message, frozen=True):
+    """The answer to `RouteAsked`.
+
+    Attributes:
+        host: As it stood in the question.
+        fault: Why it cannot be reached, in words; empty: it can.
+    """
+
+    host: str
+    fault: str
+
+
 FromWorker = (
     Ready
     | WorkersJoined
+    | Calibrated
     | StepsTimed
     | CollectivesTimed
     | PhasesTimed
@@ -396,4 +429,5 @@ FromWorker = (
     | Crashed
     | Heartbeat
     | ClockTold
+    | RouteTold
 )

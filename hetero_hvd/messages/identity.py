@@ -1,4 +1,4 @@
-"""Who a worker is, and what every record on a channel has in common."""
+"""Who a worker is and where, and what every record on a channel has in common."""
 
 from __future__ import annotations
 
@@ -51,6 +51,22 @@ class RunIdentity(msgspec.Struct, frozen=True, array_like=True):
     run_id: str = ""
     folder: str = ""
     node: str = ""
+
+
+class GlooAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a worker's Gloo will listen, and a port there that can be tried before it does.
+
+    Attributes:
+        address: IPv4 address that Gloo takes: the first one of its network interface.
+        port: Of a listener that says the greeting to whoever connects, and nothing else.
+        greeting: What tells that it is this worker who answers.
+        ports: The first and the last of those that the worker's kernel gives to Gloo.
+    """
+
+    address: str
+    port: int
+    greeting: str
+    ports: tuple[int, int]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):

@@ -12,6 +12,18 @@ from hetero_hvd.messages.phases import OWN_PHASES
 _own_seconds = attrgetter(*(f"{phase}_seconds" for phase in OWN_PHASES))
 
 
+class PassTiming(msgspec.Struct, frozen=True):
+    """Forward and backward pass over a few samples.
+
+    Attributes:
+        num_samples: > 0.
+        seconds: > 0.
+    """
+
+    num_samples: int
+    seconds: float
+
+
 class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Where one worker's time went, mean over `num_steps` steps at one local batch size.
 

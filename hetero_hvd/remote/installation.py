@@ -136,7 +136,11 @@ def _install(
             seconds=SILENCE_SECONDS,
             payload=lambda stream: _send(stream, bundle, node.name, say),
         )
-    return f"installed: {python}, {megabytes:.0f} MB in {time.monotonic() - begin_seconds:.0f} s"
+    seconds = time.monotonic() - begin_seconds
+    gone = sorted(set(facts["packages"]) - set(bundle.versions))
+    options = " ".join(f"--with {name}" for name in gone)
+    lost = f"; not there any more, as it was not asked for: {', '.join(gone)} ({options})"
+    return f"installed: {python}, {megabytes:.0f} MB in {seconds:.0f} s{lost if gone else ''}"
 
 
 def _look(program: NodeProgram, path: str, say: Callable[[str], None]) -> dict[str, Any]:

@@ -82,12 +82,21 @@ def report_on(facts: NodeFacts, reference: Reference) -> NodeReport:
     if facts.failure is not None:
         problem = _stop(facts.failure.what, "there is no way to it", facts.failure.remedy)
         return NodeReport(facts=facts, problems=(problem,))
-    problems = [
-        *_software(facts, reference),
-        *_files(facts, reference),
-        *_network(facts),
-        *_machine(facts),
-    ]
+    try:
+        problems = [
+            *_software(facts, reference),
+            *_files(facts, reference),
+            *_network(facts),
+            *_machine(facts),
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problems = [
+            _stop(
+                f"its answers are not those of hetero_hvd: {type(error).__name__}: {error}",
+                "nothing is known of it",
+                "see what runs there in the place of Python",
+            )
+        ]
     return NodeReport(
         facts=facts, problems=tuple(sorted(problems, key=lambda one: not one.stops_training))
     )

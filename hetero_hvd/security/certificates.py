@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -103,7 +104,9 @@ class Authority:
             certificate = x509.load_pem_x509_certificate(content)
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}") from error
-        except ValueError as error:
+        except TypeError as error:
+            raise UserError(f"{path}: its key is encrypted; store it without a password") from error
+        except (ValueError, UnsupportedAlgorithm) as error:
             raise UserError(f"{path}: is not what hetero-hvd certificates has made") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise UserError(f"{path}: is not what hetero-hvd certificates has made")

@@ -1,22 +1,29 @@
 """A listening port that cannot be filled by those who never say who they are.
 
-Connections that have proved nothing yet are few: the newest takes the place of the oldest. So one
-that is left half-open, before, during or after its TLS or WebSocket handshake, keeps nobody out,
-and a flood takes no file descriptors away: it is cut at the socket, before any of it is read.
+Connections that have proved nothing yet are few: the newest takes the place of the oldest, of the
+address that has most of them. So one that is left half-open, before, during or after its TLS or
+WebSocket handshake, keeps nobody out, a flood from elsewhere cuts off none who shakes hands, and
+takes no file descriptors away: it is cut at the socket, before any of it is read.
 """
 
 from __future__ import annotations
 
 import logging
+import resource
 import socket
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
-MAX_STRANGERS = 256
-"""More than the workers of a large cluster that connect within the milliseconds of a handshake."""
+MAX_STRANGERS = 1024
+"""As many workers of a large cluster as come back at once, after a failure of the network. Those
+that are cut off try again, but their lease runs meanwhile."""
+
+DESCRIPTORS_FOR_EACH = 4
+"""No more strangers than a quarter of what this process may have open."""
 
 BACKLOG = 1024
 COMPLAINT_SECONDS = 10.0
@@ -41,7 +48,7 @@ class ConnectionLimiter:
 
     Args:
         name: Of the server, for the log.
-        max_strangers: Connections that may be open without a proof.
+        max_strangers: Connections that may be open without a proof; None: up to 1024.
 
     Attributes:
         refused: Connections that ended without a proof, or were turned away.
@@ -49,7 +56,7 @@ class ConnectionLimiter:
 
     def __init__(self, name: str, max_strangers: int | None = None) -> None:
         self.refused = 0
-        self._max_strangers = max_strangers or MAX_STRANGERS
+        self._max_strangers = max_strangers or _max_strangers()
         self._name = name
         self._strangers: dict[tuple[Any, ...], _Connection] = {}
         self._complained_at_seconds = -1e9
@@ -117,18 +124,30 @@ class ConnectionLimiter:
         """A connection was accepted."""
         self._strangers[connection.peer] = connection
         if len(self._strangers) > self._max_strangers:
-            self._cut(next(iter(self._strangers)), "others came")
+            self._cut(self._oldest_of_most(), "others came")
 
     def went(self, connection: _Connection) -> None:
         """A connection was closed."""
         if self._strangers.get(connection.peer) is connection:
             self.refuse(connection.peer, "it has gone, or TLS failed: who it is was not shown")
 
+    def _oldest_of_most(self) -> tuple[Any, ...]:
+        """The oldest stranger of the address that has most of them; in a tie the oldest of all."""
+        (address, _), *_ = Counter(peer[0] for peer in self._strangers).most_common(1)
+        return next(peer for peer in self._strangers if peer[0] == address)
+
     def _cut(self, peer: tuple[Any, ...], why: str) -> None:
         connection = self._strangers[peer]
         self.refuse(peer, why)
         with suppress(OSError):  # it has gone by itself
             connection.shutdown(socket.SHUT_RDWR)  # asyncio sees the end and closes it
+
+
+def _max_strangers() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_STRANGERS
+    return max(1, min(MAX_STRANGERS, soft // DESCRIPTORS_FOR_EACH))
 
 
 class _Listening(socket.socket):

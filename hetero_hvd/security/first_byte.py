@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 HANDSHAKE_RECORD = b"\x16"
@@ -76,6 +77,10 @@ class FirstByte:
         self._silent.pop(connection).cancel()
 
 
+MOST_RINGS = 2**16
+"""More than the buffer of a pair of sockets holds, a byte each."""
+
+
 class HandedConnections(socket.socket):
     """Looks to asyncio like a listening socket; accepts what it is handed."""
 
@@ -83,6 +88,7 @@ class HandedConnections(socket.socket):
         bell, ours = socket.socketpair()
         super().__init__(ours.family, ours.type, fileno=ours.detach())
         self.setblocking(False)
+        bell.setblocking(False)
         self._bell = bell
         self._handed: deque[tuple[socket.socket, Any]] = deque()
 
@@ -92,7 +98,8 @@ class HandedConnections(socket.socket):
             connection.close()
             return
         self._handed.append((connection, peer))
-        self._bell.send(b"\0")
+        with suppress(BlockingIOError):  # it is full, and rings until all were accepted
+            self._bell.send(b"\0")
 
     def listen(self, _backlog: int = 0, /) -> None:
         """Nothing is to be done for it."""
@@ -103,8 +110,13 @@ class HandedConnections(socket.socket):
         Raises:
             BlockingIOError: There is none.
         """
-        self.recv(1)
-        return self._handed.popleft()
+        found = self._handed.popleft() if self._handed else None
+        if not self._handed:
+            with suppress(BlockingIOError):
+                self.recv(MOST_RINGS)
+        if found is None:
+            raise BlockingIOError
+        return found
 
     def close(self) -> None:
         """Also close what was not accepted."""

@@ -79,12 +79,17 @@ def server_options(context: ssl.SSLContext) -> dict[str, Any]:
     return {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
 
 
+def _no_password() -> str:
+    """Called where a private key is encrypted; else OpenSSL would ask at the terminal, and wait."""
+    raise ValueError("the private key is encrypted, store it without a password")
+
+
 def _loaded(context: ssl.SSLContext, bundle: bytes) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     descriptor = os.memfd_create("bundle")  # the ssl module reads keys from files only
     try:
         os.write(descriptor, bundle)
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=_no_password)
         certificates = _CERTIFICATE.findall(bundle.decode("ascii", "replace"))
         context.load_verify_locations(cadata="\n".join(certificates[1:]))
     except (OSError, ValueError) as error:

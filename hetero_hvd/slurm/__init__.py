@@ -1,1 +1,1 @@
-"""Inside an allocation of Slurm: which nodes are granted, until when, and what follows then."""
+"""Jobs of Slurm: which nodes are granted, until when and what follows then; and those of agents."""

@@ -9,7 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hetero_hvd.config.launchers import SRUN
+from hetero_hvd.config.value_types import is_loopback
 from hetero_hvd.errors import UserError
+from hetero_hvd.slurm.granted_gpus import gpus_to_ask_for
+from hetero_hvd.slurm.jobs import job_records
 from hetero_hvd.slurm.programs import ask
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.-]+")
@@ -22,10 +25,12 @@ class GrantedNode:
     Attributes:
         slurm_name: As Slurm calls it.
         group: Component of a heterogeneous job that it belongs to; None: the job has one part.
+        gpus: What a step there has to give as `--gpus`; empty: nothing.
     """
 
     slurm_name: str
     group: int | None = None
+    gpus: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +38,14 @@ class Allocation:
     """A Slurm job.
 
     Attributes:
-        job_id: Of the job, of the first component if it is heterogeneous.
-        label: Of the job as people write it, `12` or of an array `12_3`; the same after a requeue.
+        number: Slurm's own of the job, of the first component if it is heterogeneous. Not to be
+            asked for: of an array's last task it is that of all its tasks.
+        label: Of the job as people write it, `12` or of an array `12_3`; what Slurm's programs are
+            to be asked for, and the same after a requeue.
         nodes: In the order of Slurm's lists.
     """
 
-    job_id: str
+    number: int
     label: str
     nodes: tuple[GrantedNode, ...]
 
@@ -52,32 +59,32 @@ def allocation(environment: Mapping[str, str]) -> Allocation:
     """The job in which this process runs.
 
     Args:
-        environment: Of this process.
+        environment: Of this process; of its variables only SLURM_JOB_ID is surely this job's own.
 
     Raises:
         UserError: It runs in none, or Slurm does not say which nodes that has.
     """
-    job_id = environment.get("SLURM_JOB_ID", "")
-    if not job_id.isdigit():
+    number = environment.get("SLURM_JOB_ID", "")
+    if not (number.isascii() and number.isdigit()):
         raise UserError(
             "--slurm: this is no Slurm job, as SLURM_JOB_ID is not set; call it in a script of "
             "sbatch or in a shell of salloc"
         )
-    array, task = (environment.get(f"SLURM_ARRAY_{name}_ID", "") for name in ("JOB", "TASK"))
-    size = environment.get("SLURM_HET_SIZE", "")
-    groups = range(int(size)) if size.isdigit() else (None,)
-    nodes = [node for group in groups for node in _nodes(environment, group)]
-    if not nodes:
-        raise UserError("--slurm: SLURM_JOB_NODELIST is not set; Slurm sets it in every job")
-    label = f"{array}_{task}" if array and task else job_id
-    return Allocation(job_id=job_id, label=label, nodes=tuple(nodes))
-
-
-def _nodes(environment: Mapping[str, str], group: int | None) -> Iterable[GrantedNode]:
-    suffix = "" if group is None else f"_HET_GROUP_{group}"
-    expression = environment.get(f"SLURM_JOB_NODELIST{suffix}", "")
-    names = ask("scontrol", "show", "hostnames", expression).split() if expression else []
-    return [GrantedNode(slurm_name=name, group=group) for name in names]
+    own = next((job for job in job_records(number) if job.number == number), None)
+    parts = job_records(own.reference) if own is not None else []
+    gpus = gpus_to_ask_for(own.reference) if own is not None else {}
+    nodes = [
+        GrantedNode(slurm_name=name, group=part.group, gpus=gpus.get((part.group, name), ""))
+        for part in parts
+        if part.nodes
+        for name in ask("scontrol", "show", "hostnames", part.nodes).split()
+    ]
+    if own is None or not nodes:
+        raise UserError(
+            f"--slurm: job {number}, which SLURM_JOB_ID names, has no nodes: it has ended, or has "
+            "not begun"
+        )
+    return Allocation(number=int(parts[0].number), label=own.reference, nodes=tuple(nodes))
 
 
 def as_yaml(granted: Allocation) -> bytes:
@@ -88,6 +95,8 @@ def as_yaml(granted: Allocation) -> bytes:
         options = {"nodelist": node.slurm_name}
         if node.group is not None:
             options["het-group"] = str(node.group)
+        if node.gpus:
+            options["gpus"] = node.gpus
         name = _unique(_NOT_IN_A_NAME.sub("-", node.slurm_name).strip(".-"), names)
         names.add(name)
         address = addresses[node.slurm_name]
@@ -108,21 +117,58 @@ def _unique(name: str, taken: set[str]) -> str:
 
 
 def _addresses(names: Iterable[str]) -> dict[str, str]:
-    """Where the nodes are reached: by their names, or where Slurm reaches those without."""
+    """Where the nodes are reached from each other.
+
+    By their names; where a name is unknown here, or means this machine only (Debian's /etc/hosts
+    has `127.0.1.1 NAME` on each), where Slurm reaches the node; and where that is its name again,
+    the address that this machine has towards another node.
+    """
     found = {name: name for name in names}
-    unknown = [name for name in found if not _is_known(name)]
-    if unknown:
-        text = ask("scontrol", "show", "node", "--oneliner", ",".join(unknown))
-        for line in text.splitlines():
-            about = dict(re.findall(r"(\w+)=(\S+)", line))
-            if about.get("NodeName") in unknown and about.get("NodeAddr"):
-                found[about["NodeName"]] = about["NodeAddr"]
+    if len(found) == 1:
+        return found if any(map(_ipv4, found)) else found | _told(found)
+    ours = [name for name in found if not _is_of_use(name)]
+    found |= _told(ours)
+    outside = next((address for address in found.values() if _is_of_use(address)), "")
+    for name in ours:
+        if outside and any(map(is_loopback, _ipv4(found[name]))):
+            found[name] = _own_address_towards(outside) or found[name]
     return found
 
 
-def _is_known(name: str) -> bool:
+def _told(names: Iterable[str]) -> dict[str, str]:
+    """Where Slurm reaches nodes, as far as it says."""
+    unknown = set(names)
+    if not unknown:
+        return {}
+    text = ask("scontrol", "show", "node", "--oneliner", ",".join(sorted(unknown)))
+    lines = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in text.splitlines()]
+    return {
+        about["NodeName"]: about["NodeAddr"]
+        for about in lines
+        if about.get("NodeName") in unknown and about.get("NodeAddr")
+    }
+
+
+def _is_of_use(name: str) -> bool:
+    """Whether others can reach a node there, too."""
+    addresses = _ipv4(name)
+    return bool(addresses) and not any(map(is_loopback, addresses))
+
+
+def _ipv4(name: str) -> list[str]:
+    """What a name means on this machine; IPv4, as Horovod knows nothing else."""
     try:
-        socket.gethostbyname(name)
-    except OSError:
-        return False
-    return True
+        return socket.gethostbyname_ex(name)[2]
+    except (OSError, UnicodeError):
+        return []
+
+
+def _own_address_towards(name: str) -> str:
+    """This machine's address on the way to another one; empty: there is no way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((name, 9))  # sends nothing
+        except OSError:
+            return ""
+        address: str = probe.getsockname()[0]
+    return address

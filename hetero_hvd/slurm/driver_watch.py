@@ -20,7 +20,7 @@ from hetero_hvd.slurm.watch_program import END
 logger = logging.getLogger(__name__)
 
 BEATS = 6
-"""Signs of life in the time of silence after which the driver counts as lost."""
+"""Signs of life in the time of silence after which Slurm is asked."""
 
 END_SECONDS, RETRY_SECONDS = 3.0, 10.0
 
@@ -30,13 +30,17 @@ class DriverWatch:
 
     Args:
         nodes: Where it may run: not on the driver's own.
-        job_id: What to requeue.
-        silence_seconds: After which the driver counts as lost.
+        label: What to requeue.
+        host: The driver's node, as Slurm calls it.
+        silence_seconds: After which Slurm is asked whether that is lost.
     """
 
-    def __init__(self, nodes: Sequence[NodeConfig], job_id: str, *, silence_seconds: float) -> None:
+    def __init__(
+        self, nodes: Sequence[NodeConfig], label: str, host: str, *, silence_seconds: float
+    ) -> None:
         self._nodes = tuple(nodes)
-        self._words = ("-m", "hetero_hvd.slurm.watch_program", job_id, f"{silence_seconds:g}")
+        program = ("-m", "hetero_hvd.slurm.watch_program")
+        self._words = (*program, label, host, f"{silence_seconds:g}")
         self._beat_seconds = silence_seconds / BEATS
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="driver watch", daemon=True)

@@ -3,46 +3,65 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from pathlib import Path
 
-from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.errors import UserError
 from hetero_hvd.slurm.allocation import Allocation
+from hetero_hvd.slurm.ancestors import ancestors
 from hetero_hvd.slurm.programs import ask
+from hetero_hvd.slurm.requeue import is_batch_job
 
 VARIABLES = ("SBATCH_NO_KILL", "SALLOC_NO_KILL", "SLURM_NO_KILL")
 """sbatch and salloc take the option from the first two, and leave them in the job's environment."""
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+(.*)")
+_NO_KILL = re.compile(r"-[hHOQsvVW]*k.*|--no-k(i(l(l(=\S*)?)?)?)?")
+"""`-k` may stand behind other letters that take no value; of a long option the begin is enough."""
+
+_NEXT_PART = ("hetjob", "packjob")
 
 
-def check_no_kill(granted: Allocation, environment: Mapping[str, str]) -> None:
+def check_no_kill(granted: Allocation, environment: Mapping[str, str]) -> str:
     """See that the job survives the loss of a node.
 
     Slurm shows nowhere how it was submitted: it is looked for in the environment, in the batch
-    script, and in the command line of the salloc that this is a child of.
+    script, and in the command line of the salloc that this is a child of. Of a heterogeneous job
+    the first part's option is that of all.
 
     Args:
         granted: The job; one of a single node does not survive its loss anyway.
         environment: Of this process.
 
+    Returns:
+        A note if that cannot be found out: there is no script, and salloc runs elsewhere.
+
     Raises:
-        UserError: It does not, or that cannot be found out.
+        UserError: It does not.
     """
-    if len(granted.nodes) == 1:
-        return
     is_given = any(
         name in environment and environment[name] not in ("0", "no", "off") for name in VARIABLES
     )
-    words = [word for line in (*_directives(granted.job_id), *_callers()) for word in line.split()]
-    if not (is_given or _says_no_kill(words)):
-        raise UserError(
-            f"--slurm: Slurm ends job {granted.label} as a whole when one of its "
-            f"{len(granted.nodes)} nodes fails, unless it was submitted with --no-kill, which is "
-            "not in its script; add the line '#SBATCH --no-kill' (or call salloc --no-kill, or set "
-            "SLURM_NO_KILL=1 where it was given to sbatch)"
-        )
+    if len(granted.nodes) == 1 or is_given:
+        return ""
+    risk = (
+        f"Slurm ends job {granted.label} as a whole when one of its {len(granted.nodes)} nodes "
+        "fails"
+    )
+    if is_batch_job(granted):
+        words = list(_options_of(ask("scontrol", "write", "batch_script", granted.label, "-")))
+    else:
+        callers = [line for line in ancestors() if line[0].rpartition("/")[2] == "salloc"]
+        if not callers:
+            return f"note: without --no-kill, which cannot be seen from here, {risk}"
+        words = [word for line in callers for word in line]
+    if _says_no_kill(words):
+        return ""
+    raise UserError(
+        f"--slurm: {risk}, unless it was submitted with --no-kill, which is not in its script; add "
+        "the line '#SBATCH --no-kill' (or call salloc --no-kill, or set SLURM_NO_KILL=1 where it "
+        "was given to sbatch)"
+    )
 
 
 def note_of_first_part(granted: Allocation) -> str:
@@ -57,26 +76,24 @@ def note_of_first_part(granted: Allocation) -> str:
 
 
 def _says_no_kill(words: Iterable[str]) -> bool:
-    last = [word for word in words if re.fullmatch(r"-k|--no-kill(=\S*)?", word)][-1:]
+    last = [word for word in words if _NO_KILL.fullmatch(word)][-1:]
     return bool(last) and not last[0].endswith("=off")
 
 
-def _directives(job_id: str) -> list[str]:
-    """The options in the batch script; none if it is no batch job."""
-    with suppress(JobError):
-        lines = ask("scontrol", "write", "batch_script", job_id, "-").splitlines()
-        return [match[1] for line in lines if (match := _DIRECTIVE.match(line))]
-    return []
+def _options_of(script: str) -> Iterable[str]:
+    """The options in a batch script as sbatch reads them: of the first part, before any command."""
+    for line in script.splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        if match := _DIRECTIVE.match(line):
+            words = _split(match[1])
+            if words[:1] and words[0] in _NEXT_PART:
+                return
+            yield from words
 
 
-def _callers() -> list[str]:
-    """Command lines of those salloc whose child this process is."""
-    found, pid = [], "self"
-    with suppress(OSError, IndexError):
-        while pid not in ("0", "1"):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-            if Path(words[0]).name == "salloc":
-                found.append(" ".join(words))
-            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-            pid = stat.rpartition(")")[2].split()[1]
-    return found
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:  # an open quote
+        return text.split()

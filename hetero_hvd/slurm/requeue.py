@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+import time
+from contextlib import suppress
 
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.slurm.allocation import Allocation
+from hetero_hvd.slurm.jobs import RUNNING, state_of
 from hetero_hvd.slurm.programs import ask
+
+DELAYS_SECONDS = (1.0, 2.0, 4.0, 8.0)
+"""Between two orders to requeue, if slurmctld refuses or is away."""
 
 
 def check_requeue(granted: Allocation) -> None:
@@ -15,7 +21,7 @@ def check_requeue(granted: Allocation) -> None:
     Raises:
         UserError: It would not; says what to do.
     """
-    about = _about(granted.job_id)
+    about = _about(granted)
     if about.get("BatchFlag") == "0":
         raise UserError(
             f"--requeue: job {granted.label} is no batch job, and Slurm starts only those again; "
@@ -35,15 +41,32 @@ def requeue_if_running(granted: Allocation) -> str:
 
     Returns:
         What happens, in words.
+
+    Raises:
+        JobError: Slurm does not do it, however often it is asked.
     """
-    state = _about(granted.job_id).get("JobState", "")
-    if state != "RUNNING":
-        return f"job {granted.label} is {state} already: Slurm decides whether it starts again"
-    ask("scontrol", "requeue", granted.job_id)
-    return f"job {granted.label} is requeued"
+    for delay_seconds in DELAYS_SECONDS:
+        with suppress(JobError):
+            return _requeue_if_running(granted.label)
+        time.sleep(delay_seconds)
+    return _requeue_if_running(granted.label)
 
 
-def _about(job_id: str) -> dict[str, str]:
-    """What Slurm says of the job; of a heterogeneous one, of its first component."""
-    text = ask("scontrol", "show", "job", "--oneliner", job_id).partition("\n")[0]
-    return dict(re.findall(r"(\w+)=(\S*)", text))
+def _requeue_if_running(label: str) -> str:
+    state = state_of(label) or "forgotten"
+    if state != RUNNING:
+        return f"job {label} is {state} already: Slurm decides whether it starts again"
+    ask("scontrol", "requeue", label)
+    return f"job {label} is requeued"
+
+
+def is_batch_job(granted: Allocation) -> bool:
+    """Whether the job has a script, which Slurm can start again."""
+    return _about(granted).get("BatchFlag") != "0"
+
+
+def _about(granted: Allocation) -> dict[str, str]:
+    """How Slurm would start the job again; of a heterogeneous one, its first component."""
+    text = ask("scontrol", "show", "job", "--oneliner", granted.label).partition("\n")[0]
+    fields = re.search(r"\sRequeue=\d+ Restarts=\d+ BatchFlag=\d+", text)
+    return dict(re.findall(r"(\w+)=(\S*)", fields[0] if fields else ""))

@@ -10,12 +10,15 @@ import time
 
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.slurm.allocation import Allocation
-from hetero_hvd.slurm.programs import ask
+from hetero_hvd.slurm.jobs import job_records
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
 """Between two questions to Slurm: slurmctld serves many jobs."""
+
+FOLLOW_SECONDS = 5.0
+"""For an answer of a Slurm that has answered before: without one, so much of the end is lost."""
 
 PARTS = 16
 """Jobs with numbers in a row have different parts of the stagger."""
@@ -38,8 +41,10 @@ class TimeLimit:
     def __init__(
         self, granted: Allocation, *, leave_seconds: float, stagger_seconds: float
     ) -> None:
-        self._job_id = granted.job_id
+        self._label = granted.label
         self._margin_seconds = leave_seconds + stagger_seconds * part_of(granted)
+        self._asks_at_once = threading.Event()
+        self._is_confirmed = False
         self._end_at_seconds = self._asked()
         left_seconds = self._end_at_seconds - time.monotonic()
         if left_seconds <= self._margin_seconds:
@@ -54,23 +59,33 @@ class TimeLimit:
         threading.Thread(target=self._follow, name="time limit", daemon=True).start()
 
     def why_over(self) -> str:
-        """Why the job has to end now; empty: it may go on."""
+        """Why the job has to end now; empty: it may go on.
+
+        A job that was suspended has as much time as before, though our clock went on. So Slurm is
+        asked once more first, and its earlier answer holds if it does not answer soon.
+        """
         left_seconds = self._end_at_seconds - time.monotonic()
         if left_seconds > self._margin_seconds:
+            self._is_confirmed = False
+            return ""
+        if not self._is_confirmed:
+            self._asks_at_once.set()
             return ""
         return f"Slurm's time limit is reached in {max(0.0, left_seconds):.0f} s"
 
     def _follow(self) -> None:
         while True:
-            time.sleep(LOOK_SECONDS)
+            is_near = self._asks_at_once.wait(LOOK_SECONDS)
             try:
-                self._end_at_seconds = self._asked()
+                self._end_at_seconds = self._asked(FOLLOW_SECONDS)
             except JobError as error:  # the earlier answer holds
                 logger.warning("the time limit is not known: %s", error)
+            self._asks_at_once.clear()
+            self._is_confirmed = is_near
 
-    def _asked(self) -> float:
+    def _asked(self, seconds: float | None = None) -> float:
         before = time.monotonic()
-        answers = ask("squeue", "--noheader", f"--jobs={self._job_id}", "--format=%L").split()
+        answers = [job.time_left for job in job_records(self._label, seconds=seconds)]
         return before + min(map(seconds_of, answers), default=math.inf)
 
 
@@ -84,4 +99,4 @@ def seconds_of(text: str) -> float:
 
 def part_of(granted: Allocation) -> float:
     """From 0 to below 1: which part of the stagger is this job's."""
-    return int(granted.job_id) % PARTS / PARTS
+    return granted.number % PARTS / PARTS

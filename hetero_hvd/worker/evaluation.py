@@ -229,6 +229,7 @@ class Evaluations:
         self._metrics = Repeatable("the metrics function", model)
         self._tried: WeakSet[DataLoader[Any]] = WeakSet()
         self.num_done = self._num_apart = 0
+        self._num_before = 0, 0
         self._place = (-1, -1)
 
     def add(self, model: torch.nn.Module) -> None:
@@ -243,6 +244,19 @@ class Evaluations:
     def step_begins(self) -> None:
         """A step is applied, or an epoch begins: no evaluation is done yet."""
         self.num_done = self._num_apart = 0
+
+    def body_begins(self, *, again: bool) -> None:
+        """The loop's body is about to run; what comes before it at this step was evaluated before.
+
+        Args:
+            again: Whether it has run at this step already: it counts from where it did then.
+        """
+        place = self._place
+        self._look_where()
+        if again and place == self._place:
+            self.num_done, self._num_apart = self._num_before
+        else:
+            self._num_before = self.num_done, self._num_apart
 
     def _look_where(self) -> None:
         """The steps since the last evaluation may have come with another worker's state."""

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
+from msgspec.structs import replace
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker import arguments
+from hetero_hvd.worker.calibration import Calibration
 from hetero_hvd.worker.evaluation import Metrics
 from hetero_hvd.worker.micro_batch.split import Loss, is_unpacked
 from hetero_hvd.worker.out_of_memory import contribute
 from hetero_hvd.worker.session.turns import check_turn, turn_of
 from hetero_hvd.worker.several_models.batch_steps import AddedModel
 from hetero_hvd.worker.step.schedule import Schedule
+from hetero_hvd.worker.synchronous.synchronous_step import SynchronousStep
 from hetero_hvd.worker.training_loop import TrainingLoop
 
 
@@ -117,6 +120,7 @@ class Trainer(TrainingLoop):
             self._state.replica.add(key, part)
             self._fingerprints.add(key, part)
         self._evaluations.add(model)
+        self._state.work = replace(self._state.work, can_calibrate=False)
         return added
 
     def fingerprint(self) -> str:
@@ -199,12 +203,15 @@ class Trainer(TrainingLoop):
         step = position.applied_steps
         unpacked = is_unpacked(batch, self._slice and self._slice.batch)
         while True:
-            if not contribute(self._step, self._state, loss_function, batch):
-                self._slice = None
-                self._schedule.leave()
-                return position.loss
-            is_taken = self._apply() or position.applied_steps > step
-            if is_taken or unpacked is None or mode.staleness.now or mode.shares_vary:
+            if not self._calibrates(loss_function, batch, can_retake=unpacked is not None):
+                if not contribute(self._step, self._state, loss_function, batch):
+                    self._slice = None
+                    self._schedule.leave()
+                    return position.loss
+                is_taken = self._apply() or position.applied_steps > step
+                if is_taken or mode.staleness.now or mode.shares_vary:
+                    return position.loss
+            if unpacked is None:
                 return position.loss
             again = self._result.again
             part = self._slice if again else self._next_part()
@@ -212,6 +219,15 @@ class Trainer(TrainingLoop):
                 return position.loss
             self._begin(part, again=again)
             batch = tuple(part.batch or ()) if unpacked else (part.batch,)
+
+    def _calibrates(
+        self, loss_function: Callable[..., Loss], batch: Sequence[Any], *, can_retake: bool
+    ) -> bool:
+        """Measure this worker by the part that it has, if the plan asks for it."""
+        if self._slice is None or not isinstance(self._step, SynchronousStep):
+            return False
+        calibration = Calibration(self._step, self._slice, loss_function, batch)
+        return self._calibrated(calibration.measure, can_retake=can_retake)
 
     def evaluate(
         self, metrics: Callable[..., Metrics], loader: DataLoader[Any]

@@ -24,7 +24,8 @@ from hetero_hvd.worker.evaluation import Evaluations, PartedEvaluation
 from hetero_hvd.worker.logged_values import ValueLog
 from hetero_hvd.worker.options import TrainerOptions, step_options
 from hetero_hvd.worker.own_loop import OwnLoop
-from hetero_hvd.worker.recovery.membership import WorkerMembership
+from hetero_hvd.worker.recovery.membership import Measure, WorkerMembership
+from hetero_hvd.worker.recovery.randomness import randomness, restore_randomness
 from hetero_hvd.worker.recovery.replica import Trainable, all_parts
 from hetero_hvd.worker.recovery.workload import describe_workload
 from hetero_hvd.worker.reproducible.fingerprints import Fingerprints
@@ -37,6 +38,7 @@ from hetero_hvd.worker.step.pipeline import Pipeline
 from hetero_hvd.worker.step.schedule import Schedule
 from hetero_hvd.worker.step.training_mode import Script
 from hetero_hvd.worker.step.training_step import StepResult
+from hetero_hvd.worker.synchronous.synchronous_step import SynchronousStep
 from hetero_hvd.worker.training_modes import open_mode
 
 refuse_in_one_line()  # again, as another package may have put its own hook in the place of ours
@@ -44,6 +46,9 @@ refuse_in_one_line()  # again, as another package may have put its own hook in t
 
 class TrainingLoop:
     """What `Trainer` does behind what scripts call; see there for its arguments."""
+
+    _before_parts: dict[str, Any]
+    """The random numbers before this worker's parts were drawn, where they may be drawn again."""
 
     def __init__(
         self,
@@ -77,7 +82,9 @@ class TrainingLoop:
         parts |= {"optimizer": optimizer, "scheduler": scheduler, "scaler": own.scaler}
         parts |= {**self._step.state, "staleness": mode.staleness if mode.staleness.bound else None}
         state, passes = all_parts(parts, extra_state or {}), self._step.passes
-        work = describe_workload(model, own, device(), shares_vary=mode.shares_vary)
+        can_calibrate = isinstance(self._step, SynchronousStep)
+        ways = {"shares_vary": mode.shares_vary, "can_calibrate": can_calibrate}
+        work = describe_workload(model, own, device(), **ways)
         self._state = open_state(
             state,
             self._loader,
@@ -94,9 +101,9 @@ class TrainingLoop:
         self._parts: Iterator[Slice] = iter(())
         self._parts_of: WorkerMembership | None = None
         self._left_at = 0
-        self._models = self._several(script)
         others = (extra_state or {}).values()
         self._evaluations = Evaluations(model, others, self._state, passes.clock, mode)
+        self._models = self._several(script)
         self._values = ValueLog(
             self._state, optimizer, self._loader, lambda: self._last if self._num_idle else None
         )
@@ -113,6 +120,7 @@ class TrainingLoop:
             state=self._state,
             next_part=self._next_part,
             step_over=self._step_over,
+            body_begins=self._evaluations.body_begins,
         )
 
     def _epochs(self, num_epochs: int) -> Iterator[int]:
@@ -169,6 +177,8 @@ class TrainingLoop:
         """This worker's next part of the epoch in this membership; None at its end."""
         if self._parts_of is not self._state.membership:
             self._parts_of = self._state.membership
+            is_tried = self._parts_of.plan.calibration_ratio > 0
+            self._before_parts = randomness() if is_tried else {}
             self._parts = self._step.parts(self._state.course)
         with self._step.passes.clock.phase("data_wait"):
             part = next(self._parts, None)
@@ -195,7 +205,41 @@ class TrainingLoop:
         self._schedule.leave()
         return self._result.is_taken
 
+    def _calibrated(self, measure: Measure = lambda _: (), *, can_retake: bool) -> bool:
+        """Do what the plan asks for before its first step, if it does.
+
+        Args:
+            measure: See `WorkerMembership.calibrate`.
+            can_retake: See there.
+
+        Returns:
+            Whether another part of the step is handed out.
+        """
+        state = self._state
+        if not state.membership.plan.calibration_ratio:
+            return False
+        try:
+            with self._step.passes.clock.phase("comm_wait"):
+                is_replanned = state.membership.calibrate(
+                    state.context.collective,
+                    state.context.planner,
+                    measure,
+                    applied_steps=state.position.applied_steps,
+                    can_retake=can_retake,
+                )
+        except Interrupted as fault:
+            state.recover("fault", str(fault))
+            return True
+        state.times.restart()  # what it took is no part of the step
+        if is_replanned:
+            self._pipeline.discard(state.context.collective)
+            self._parts_of = self._slice = None
+            restore_randomness(self._before_parts)
+        return is_replanned
+
     def _take(self) -> StepResult:
+        if self._calibrated(can_retake=self._slice is None or not self._slice.num_samples):
+            return StepResult()
         try:
             with self._state.last_state.applying():
                 result = self._pipeline.take(self._state.context.collective, self._state.is_urgent)

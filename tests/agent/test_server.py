@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidMessage
 
 from hetero_hvd.agent import client
@@ -35,7 +36,8 @@ OURS = for_driver(KEY)
 def dial(port, tls=OURS):
     """Connect as a driver does; to be awaited, or entered."""
     url = f"wss://127.0.0.1:{port}{link.PATH}"
-    return connect(url, ssl=tls.context, server_hostname=tls.name, proxy=None)
+    spoken = [link.subprotocol()]
+    return connect(url, ssl=tls.context, server_hostname=tls.name, subprotocols=spoken, proxy=None)
 
 
 async def converse(*frames, tls=OURS, **more):
@@ -129,7 +131,88 @@ def test_a_driver_does_not_talk_to_a_false_agent(bundle):
     asyncio.run(scenario())
 
 
-def test_an_agent_of_another_version_is_told_so():
+VERSIONS = {
+    "a newer hetero_hvd": ["hetero-hvd.9.9.9.1"],
+    "another protocol": ["hetero-hvd.0.1.0.0"],
+    "an older one, which names none": None,
+    "several": ["a", link.subprotocol()],
+    "a long name": ["x" * 3000],
+}
+
+
+@pytest.mark.parametrize("case", VERSIONS)
+def test_a_driver_of_another_version_is_refused_by_name(case, monkeypatch, caplog):
+    """In one line on both sides; nothing is started."""
+
+    async def scenario():
+        server = AgentServer(KEY)
+        port = await server.listen("127.0.0.1", 0)
+
+        def offer(*words, **more):
+            return connect(*words, **more | {"subprotocols": VERSIONS[case]})
+
+        monkeypatch.setattr(client, "connect", offer)
+        with pytest.raises(ChannelError) as found:
+            await client.dial("127.0.0.1", port, OURS, link.Start(what="gpus"))
+        await server.close()
+        assert (server.started, server.refused) == (0, 1)
+        return str(found.value)
+
+    told = asyncio.run(scenario())
+    (record,) = caplog.records
+    for line in (told, record.getMessage()):
+        assert (VERSIONS[case] or ["an older hetero_hvd"])[0][:80] in line
+        assert f"the agent {link.subprotocol()}: install the same version" in line
+        assert "\n" not in line
+        assert len(line) < 300
+
+
+def answers(words):
+    """An agent that says this to whoever asks."""
+
+    async def answer(connection, _):
+        return connection.respond(426, words)
+
+    return answer
+
+
+def test_what_an_agent_answers_is_shown_as_words():
+    """Nothing of it reaches the terminal as an order, or fills it."""
+
+    async def scenario(told):
+        tls = server_context(Authority.of_key(KEY).issue("agent", roles=["server"]))
+        async with serve(lambda _: None, "127.0.0.1", 0, ssl=tls, process_request=told) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(ChannelError) as found:
+                await client.dial("127.0.0.1", port, OURS, link.Start(what="gpus"))
+        return str(found.value)
+
+    line = asyncio.run(scenario(answers("\x1b[31mred\n" + "x" * 10_000)))
+    assert line.isprintable()
+    assert len(line) <= client.MAX_REFUSAL_BYTES
+
+
+def test_an_agent_of_an_older_version_is_refused():
+    """Which knows nothing of versions, and would start a worker."""
+    heard = []
+
+    async def scenario():
+        tls = server_context(Authority.of_key(KEY).issue("agent", roles=["server"]))
+
+        async def old(socket):
+            with suppress(ConnectionClosed):
+                heard.append(await socket.recv())
+
+        async with serve(old, "127.0.0.1", 0, ssl=tls) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(ChannelError, match="the agent is of an older hetero_hvd"):
+                await client.dial("127.0.0.1", port, OURS, link.Start(what="gpus"))
+
+    asyncio.run(scenario())
+    assert heard == []
+
+
+def test_an_agent_that_speaks_no_tls_is_told_so():
     """Which answers in plain text, as agents did."""
 
     async def answer(_, writer):

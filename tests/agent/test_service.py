@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 
 import pytest
 
 from hetero_hvd.agent.figures import own_figures
-from hetero_hvd.agent.service import signed_to_fit, summary_of
+from hetero_hvd.agent.service import (
+    GOODBYE_SECONDS,
+    AgentOptions,
+    Announcer,
+    signed_to_fit,
+    summary_of,
+)
 from hetero_hvd.cli import main
 from hetero_hvd.discovery.advert import Verifier
+from hetero_hvd.discovery.unicast import AnnounceTarget
 from hetero_hvd.messages.benchmark import DeviceMeasured, ModelMeasured, SizeMeasured, Speed
 from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.probes.machine.hardware import allowed_cores
 from hetero_hvd.probes.machine.processor import probe_processor
 from hetero_hvd.probes.sampling.shared_folder import SharedFolder
+from hetero_hvd.security.cluster_key import make_key
 from tests.discovery.test_advert import KEY, NOW, as_text, make
+from tests.discovery.test_unicast import free_port, heard, listening
 from tests.fake_nvml.library import build, environment
 from tests.leftovers import wait_until
 
@@ -100,6 +112,59 @@ def test_of_two_gpus_the_slower_one_counts_and_both_are_named(kept, tmp_path):
     figures, uuids = json.loads(done.stdout)
     assert figures == {"copy float32": 2e9}
     assert [uuid[:8] for uuid in uuids] == ["GPU-1111", "GPU-6666"]
+
+
+def test_a_good_bye_is_said_several_times(monkeypatch):
+    """To each address, signed anew, and in time beside a name that nobody answers."""
+    gate, known = threading.Event(), socket.getaddrinfo
+
+    def look_up(host, *more, flags=0, **named):
+        if host == "nobody.test" and not flags:
+            gate.wait()
+        return known(host, *more, flags=flags, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    async def act():
+        port = free_port()
+        ear = await listening(port)
+        targets = AnnounceTarget("127.0.0.1", port), AnnounceTarget("nobody.test", port)
+        options = AgentOptions(
+            key=KEY, name="a", slots=1, address="10.0.0.1", port=1, token=None, tls=None,
+            version="1", announce_to=targets,
+        )  # fmt: skip
+        began = time.monotonic()
+        await Announcer(options, 9388, 1, "summary").close()
+        seconds = time.monotonic() - began
+        found = await heard(ear, 3)
+        await ear.close()
+        gate.set()
+        verifier = Verifier(KEY)
+        return seconds, [verifier.check(text, now_seconds=time.time()) for _, text in found]
+
+    seconds, adverts = asyncio.run(act())
+    assert seconds < GOODBYE_SECONDS + 1
+    assert [advert.leaves for advert in adverts] == [True] * 3
+
+
+WRONG_FLAGS = {
+    "everywhere": ["--address", "0.0.0.0"],  # noqa: S104 - is refused
+    "everywhere in IPv6": ["--address", "::"],
+    "a group": ["--address", "224.0.0.1"],
+    "an interface": ["--address", "fe80::1%lo"],
+    "a name": ["--address", "localhost"],
+    "whom nobody can be": ["--announce-to", "[fe80::1%]:1"],
+    "too many": ["--announce-to", "h:1"] * 17,
+}
+
+
+@pytest.mark.parametrize("case", WRONG_FLAGS)
+def test_where_nobody_could_reach_it_is_refused(case, tmp_path, capsys):
+    """In one line: adverts of such an address are believed by nobody."""
+    make_key(tmp_path / "key")
+    assert main(["agent", "--key-file", str(tmp_path / "key"), *WRONG_FLAGS[case]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert WRONG_FLAGS[case][0] in line
 
 
 @pytest.mark.process

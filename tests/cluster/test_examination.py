@@ -21,7 +21,7 @@ from hetero_hvd.remote.node_findings import Reference, report_on
 from hetero_hvd.remote.programs.examination_program import TokenListener, digest_of, try_to_reach
 
 pytestmark = pytest.mark.cluster
-HANG_SECONDS = 10.0
+HANG_SECONDS = 8.0
 """After which a node counts as hung; a good one answers sooner, however busy this machine is."""
 
 BARE_PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")

@@ -77,6 +77,15 @@ def test_it_is_there_afterwards_and_a_second_time_nothing_is_sent(bare_cluster, 
     assert again[0].what.startswith("is there already: ")
 
 
+def test_what_is_not_asked_for_again_is_named_as_gone(host):
+    """Who forgets a `--with` reads it there, not in the traceback of a worker."""
+    more = make_bundle(["msgspec", "iniconfig"], imports=["iniconfig"])
+    first, second, third = (install(node_of(host), bundle=one)[0][0] for one in (more, SMALL, more))
+    assert "not there any more" not in first.what
+    assert second.what.endswith("not asked for: iniconfig (--with iniconfig)")
+    assert "not there any more" not in third.what
+
+
 def test_two_drivers_at_once_do_not_disturb_each_other(host, monkeypatch):
     """Nor do two names of one machine: the second waits, however long, and finds it there."""
     monkeypatch.setattr(installation, "LOOK_SECONDS", 5.0)

@@ -93,3 +93,28 @@ def test_a_first_file_that_is_wrong_raises(path: Path):
     path.write_text("nodes: 3\n")
     with pytest.raises(ConfigError):
         NodesFile([path], {}, {})
+
+
+GRANTED = '{"nodes": [{"name": "x", "slots": 1}, {"name": "y", "slots": 1}]}'
+
+
+def test_nodes_that_are_granted_are_followed_down_to_none(path: Path):
+    """The file says more of them and lists none; min_np may wait for others."""
+    path.write_text("job: {min_np: 3}\nnodes: [{name: y, price_per_hour: 2}, {name: a}]\n")
+    now = [GRANTED]
+    file = NodesFile([path], {}, {}, granted=lambda: bytes(now[0], "ascii"))
+    assert [(n.name, n.price_per_hour) for n in file.current.nodes] == [("x", None), ("y", 2.0)]
+    assert file.refresh() == "unchanged"
+    now[0] = '{"nodes": []}'
+    assert file.refresh() == "changed"
+    assert (names(file), file.current.may_grow) == ([], True)
+    now[0] = GRANTED
+    assert file.refresh() == "changed"
+    assert names(file) == ["x", "y"]
+
+
+def test_what_was_granted_once_must_be_enough(path: Path):
+    """Nothing else is to come."""
+    path.write_text("job: {min_np: 3}\nnodes: []\n")
+    with pytest.raises(ConfigError, match="min_np: found 3, must be at most 2"):
+        NodesFile([path], {}, {}, granted=GRANTED.encode())

@@ -27,3 +27,32 @@ def test_what_is_there_twice_is_written_twice():
     written = yaml_text([same, same], None)
     assert "&" not in written
     assert list(yaml.safe_load_all(written)) == [[same, same], None]
+
+
+LINES = [
+    "a\nb",
+    "a\n",
+    "\n",
+    " a\n",
+    "a\r\nb",
+    "a\rb\n",
+    "\ta\n",
+    "a\x07\n",
+    "\ufeffa\n",
+    "---\n",
+    "#\n",
+]
+BREAKS = ["\x85", "\u2028", "\u2029"]
+LINES += [
+    text
+    for mark in BREAKS
+    for text in (mark, f"a{mark}b", f"a{mark}b\nc", f"a\n{mark}", f"{mark}\n")
+]
+
+
+@pytest.mark.parametrize("text", LINES)
+def test_lines_stay_as_they_are(text):
+    """What is a line break to some readers only is never written as itself."""
+    written = yaml_text({"a": text})
+    assert yaml.safe_load(written) == {"a": text}
+    assert not set("\x85\u2028\u2029\ufeff\r").intersection(written)

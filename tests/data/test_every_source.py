@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from hetero_hvd.core.data.file_sets import FileFacts
 from hetero_hvd.data import Source
-from hetero_hvd.data.opened import opened_files
+from hetero_hvd.data.listing import opened_files
 from hetero_hvd.data.read_meter import take_readings
 from hetero_hvd.errors import UnreadableError, UserError
 from tests.data.source_rigs import RIGS, SERVED

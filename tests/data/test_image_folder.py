@@ -1,5 +1,6 @@
 """Folders of images: the same samples from any place, and one line for what is wrong."""
 
+import logging
 import shutil
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from hetero_hvd.data import ImageFolder
-from hetero_hvd.data.opened import opened_files
+from hetero_hvd.data.listing import opened_files
 from hetero_hvd.errors import MalformedDataError, UserError
 from tests.data.source_rigs import RIGS
 from tests.kit.data.images import SIDE, write_images
@@ -123,3 +124,58 @@ def test_the_line_about_a_broken_image_is_about_the_file(tmp_path, content):
         said.add(str(found.value))
     assert len(said) == 1
     assert " object at " not in said.pop()
+
+
+@pytest.fixture
+def told(tmp_path):
+    """What is logged, by a loader's processes, too."""
+    handler = logging.FileHandler(tmp_path / "told")
+    logger = logging.getLogger("hetero_hvd.data.image_folder")
+    logger.addHandler(handler)
+    yield tmp_path / "told"
+    logger.removeHandler(handler)
+    handler.close()
+
+
+BROKEN = {"empty": b"", "cut off": None, "text": b"no picture", "zeros": bytes(200)}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", BROKEN)
+def test_broken_images_are_skipped_and_named_once(tmp_path, images, told, kind, num_workers):
+    """Also the last one, whose neighbour is the first; all others keep their places."""
+    folder = tmp_path / "images"
+    shutil.copytree(images, folder)
+    broken = [folder / "ant" / "1.png", folder / "cat" / "0.png", folder / "dog" / "2.png"]
+    for path in broken:
+        content = BROKEN[kind]
+        path.write_bytes(path.read_bytes()[:-40] if content is None else content)
+    found = ImageFolder(folder, skip_broken=True)
+    whole = ImageFolder(images)
+    expected = [whole[place] for place in (0, 2, 2, 4, 4, 5, 6, 7, 0)]
+    context = "fork" if num_workers else None
+    for _ in range(2):
+        loader = DataLoader(found, 3, num_workers=num_workers, multiprocessing_context=context)
+        pixels, labels = (torch.cat(parts) for parts in zip(*loader, strict=True))
+        assert labels.tolist() == [label for _, label in expected]
+        assert torch.equal(pixels, torch.stack([image for image, _ in expected]))
+    assert found.num_broken == 3
+    lines = told.read_text()
+    for path in broken:
+        assert lines.count(f"{path.parent.name}/{path.name}: cannot be decoded") == 1
+    assert torch.equal(found[-1][0], whole[0][0])
+    with pytest.raises(IndexError):
+        found[9]
+
+
+def test_where_all_are_broken_nothing_is_skipped(tmp_path):
+    """One line that names an image."""
+    for name in ("a", "b"):
+        (tmp_path / "cat").mkdir(exist_ok=True)
+        (tmp_path / "cat" / f"{name}.png").write_bytes(b"no picture")
+    found = ImageFolder(tmp_path, skip_broken=True)
+    for index in (0, 1, -1):
+        with pytest.raises(MalformedDataError, match=r"cat/[ab].png: cannot be decoded"):
+            found[index]
+    with pytest.raises(UserError, match="skip_broken: 'yes': must be True or False"):
+        ImageFolder(tmp_path, skip_broken="yes")

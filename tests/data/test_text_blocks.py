@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hetero_hvd.data import ByteTokenizer, TextBlocks
-from hetero_hvd.data.opened import opened_files
+from hetero_hvd.data.listing import opened_files
 from hetero_hvd.errors import UserError
 
 TEXTS = {"b.txt": "and then\n", "a.txt": "once, ünder ", "c.md": "all."}

@@ -141,7 +141,7 @@ class Pod:
         except (OSError, urllib.error.URLError):
             return False
 
-    def wait_for(self, condition, *, seconds=60):
+    def wait_for(self, condition, *, seconds=100):
         """Until a condition holds; the container must not end before."""
         deadline = time.monotonic() + seconds
         while not condition():
@@ -184,7 +184,8 @@ class Pod:
         return found
 
     def _environment(self, container):
-        return self._outside | self._own_environment(container)
+        store = {name: word for name, word in os.environ.items() if name.startswith("AWS_")}
+        return store | self._outside | self._own_environment(container)  # the Secret has them
 
     def _here(self, text, container):
         """A text with the folders of this machine in the place of the container's."""

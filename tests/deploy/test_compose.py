@@ -44,7 +44,26 @@ def test_each_file_that_is_mounted_is_there(tmp_path):
         assert services[name]["read_only"]
         assert services[name]["cap_drop"] == ["ALL"]
         assert services[name]["init"]
+        assert services[name]["tmpfs"] == ["/tmp:exec,mode=1777"]  # noqa: S108 - a container's
     assert [services[name]["cpus"] for name in AGENTS] == [1.0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_containers_of_any_user_can_read_what_is_no_secret(umask, tmp_path):
+    """Grafana runs as a user of its own; keys and runs stay closed, and so does the folder."""
+    folder = tmp_path / "c"
+    before = os.umask(umask)
+    try:
+        services = written(folder, "--script", str(SCRIPT))["services"]
+    finally:
+        os.umask(before)
+    mounted = {v.partition(":")[0] for service in services.values() for v in service["volumes"]}
+    found = [p for m in mounted for p in ((folder / m), *(folder / m).rglob("*"))]
+    modes = {path.relative_to(folder): stat.S_IMODE(path.stat().st_mode) for path in found}
+    open_modes = {m for p, m in modes.items() if p.parts[0] not in ("keys", "runs")}
+    assert open_modes == {0o644, 0o755}
+    assert {m for p, m in modes.items() if p.parts[0] in ("keys", "runs")} == {0o600, 0o700}
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o777 & ~umask
 
 
 def test_prometheus_asks_the_driver_and_shows_its_token(tmp_path):

@@ -12,6 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from hetero_hvd import exit_codes
 from hetero_hvd.agent import service
 from hetero_hvd.cli import main
 from hetero_hvd.deploy.kubernetes import agents, driver
@@ -22,6 +23,7 @@ from hetero_hvd.deploy.kubernetes.pod import literal
 from hetero_hvd.driver import job as job_of_a_driver
 from hetero_hvd.security.cluster_key import make_key
 from tests.deploy.containers import ADDRESS, Pod, expanded, free_ports, with_words
+from tests.kit.object_servers import BUCKET, object_server
 
 SCRIPT = Path(__file__).with_name("train.py")
 IMAGE = ("--image", "hetero-hvd:0.1.0")
@@ -37,6 +39,7 @@ WAYS = {
     "elsewhere": ("--cpu", "1", "--checkpoint-url", "s3://bucket/runs"),
     "watched": ("--gpu", "1", "--monitoring-namespace", "monitoring"),
     "a cloud": ("--gpu", "1", "--cloud", "aws", "--allow-https"),
+    "told": ("--cpu", "1", "--annotate"),
     "a script": ("--cpu", "1", "--script", str(SCRIPT)),
 }
 
@@ -108,7 +111,10 @@ def test_pods_keep_to_the_restricted_profile(tmp_path, flags):
     """Nobody is root, nothing is gained, no token of the cluster, no secret in any word."""
     for template in templates(written(tmp_path, *flags)):
         spec = template["spec"]
-        assert spec["automountServiceAccountToken"] is False
+        is_driver = template["metadata"]["labels"]["app.kubernetes.io/component"] == "driver"
+        has_token = is_driver and "--annotate" in flags
+        assert spec["automountServiceAccountToken"] is has_token
+        assert ("serviceAccountName" in spec) is has_token
         assert spec["securityContext"]["runAsNonRoot"]
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for container in spec["initContainers"] + spec["containers"]:
@@ -160,6 +166,61 @@ def test_pools_are_what_was_asked_for(kind, pool):
     assert hides == (pool == "cpu")
 
 
+THREADS = {
+    ("4", 1): "limits.cpu",
+    ("8", 4): "2",
+    ("7", 2): "3",
+    ("2", 4): "1",
+    ("500m", 2): "1",
+    ("6500m", 2): "3",
+    ("6.5", 3): "2",
+}
+"""Cores and GPUs of an agent to the threads of each of its workers."""
+
+
+@pytest.mark.parametrize(("cores", "gpus"), THREADS)
+def test_the_workers_of_a_pod_share_its_cores(cores, gpus):
+    """One for each GPU; on a pod without any there is one, which has all."""
+    job = KubernetesJob(
+        name="a",
+        image="b",
+        command=("c",),
+        num_gpu_agents=1,
+        num_cpu_agents=1,
+        gpus_per_agent=gpus,
+        agent_cpu=cores,
+    )
+    found = []
+    for template in templates(manifests(job)["agents.yaml"]):
+        (container,) = template["spec"]["containers"]
+        (one,) = [v for v in container["env"] if v["name"] == "OMP_NUM_THREADS"]
+        found.append(one.get("value") or one["valueFrom"]["resourceFieldRef"]["resource"])
+    assert found == [THREADS[cores, gpus], "limits.cpu"]
+
+
+NETWORKS = {
+    (): set(),
+    ("--cloud", "aws"): {("169.254.169.254/32", 80)},
+    ("--cloud", "gcp"): {("169.254.169.254/32", 80), ("169.254.169.252/32", 988)},
+    ("--checkpoint-url", "gs://b/x"): {("169.254.169.254/32", 80), ("169.254.169.252/32", 988)},
+    ("--checkpoint-url", "s3://b/x"): set(),
+}
+
+
+@pytest.mark.parametrize("flags", NETWORKS)
+def test_pods_reach_the_metadata_service_that_they_need(tmp_path, flags):
+    """And GKE's own, to which it leads them; nobody else does."""
+    (policy,) = of_kind(written(tmp_path, "--cpu", "1", *flags), "NetworkPolicy")
+    found = {
+        (to["ipBlock"]["cidr"], port["port"])
+        for rule in policy["spec"]["egress"]
+        for to in rule.get("to", ())
+        if "ipBlock" in to
+        for port in rule["ports"]
+    }
+    assert found == NETWORKS[flags]
+
+
 def test_only_the_jobs_own_pods_and_prometheus_come_in(tmp_path):
     """All ports among its own; names; the metadata service and HTTPS where they were asked for."""
     (policy,) = of_kind(written(tmp_path / "a", "--cpu", "1"), "NetworkPolicy")
@@ -167,10 +228,11 @@ def test_only_the_jobs_own_pods_and_prometheus_come_in(tmp_path):
     assert policy["spec"]["ingress"] == [{"from": [own]}]
     names, dns = policy["spec"]["egress"]
     assert names == {"to": [own]}
-    assert {(port["protocol"], port["port"]) for port in dns["ports"]} == {("UDP", 53), ("TCP", 53)}
+    named = {(port["protocol"], port["port"]) for port in dns["ports"]}
+    assert named == {("UDP", 53), ("TCP", 53), ("UDP", 5353), ("TCP", 5353)}
     flags = ("--cpu", "1", "--cloud", "gcp", "--allow-https", "--monitoring-namespace", "watch")
     (policy,) = of_kind(written(tmp_path / "b", *flags), "NetworkPolicy")
-    assert [rule["ports"][0]["port"] for rule in policy["spec"]["egress"][2:]] == [443, 80]
+    assert [rule["ports"][0]["port"] for rule in policy["spec"]["egress"][2:]] == [443, 80, 988]
     _, prometheus = policy["spec"]["ingress"]
     assert [port["port"] for port in prometheus["ports"]] == [8080, 9388]
 
@@ -190,6 +252,59 @@ def test_the_pod_monitor_says_what_the_operator_asks_for():
         assert endpoint["port"] in ports
         assert endpoint["path"] == "/metrics"
         assert endpoint["authorization"]["credentials"] == {"name": "a-keys", "key": "token"}
+
+
+ENDS = {
+    0: "Complete",
+    exit_codes.EXIT_FAILED: "again",
+    exit_codes.EXIT_USER_ERROR: "FailJob",
+    exit_codes.EXIT_REFUSED: "FailJob",
+    exit_codes.EXIT_TRY_AGAIN: "again",
+    exit_codes.EXIT_HUNG: "again",
+    exit_codes.EXIT_NOT_STARTED: "again",
+    exit_codes.EXIT_KILLED: "again",
+    exit_codes.EXIT_TERMINATED: "again",
+    exit_codes.EXIT_NO_CONNECTION: "again",
+}
+"""What becomes of the Job when its driver ends with a code, in a pod that nobody took away."""
+
+
+def becomes_of(job, code):
+    """As the Job's controller decides: the first rule that fits; else it is a failure."""
+    if code == 0:
+        return "Complete"
+    for rule in job["spec"]["podFailurePolicy"]["rules"]:
+        wanted = rule.get("onExitCodes", {"operator": "In", "values": []})
+        if (code in wanted["values"]) is (wanted["operator"] == "In"):
+            return rule["action"]
+    return "again" if job["spec"]["backoffLimit"] else "Failed"
+
+
+def test_only_wrong_input_is_not_tried_again(tmp_path):
+    """What another try may mend has another code than what it cannot."""
+    (job,) = of_kind(written(tmp_path, "--cpu", "1"), "Job")
+    assert {code: becomes_of(job, code) for code in ENDS} == ENDS
+
+
+def test_rights_are_given_only_where_they_are_asked_for(tmp_path):
+    """To patch the driver's own Job, and nothing else; the API server is reached then."""
+    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    assert of_kind(written(tmp_path / "none", "--cpu", "1"), *kinds) == []
+    documents = written(tmp_path / "some", "--cpu", "1", "--annotate")
+    account, role, binding = of_kind(documents, *kinds)
+    (job,) = of_kind(documents, "Job")
+    name = job["metadata"]["name"]
+    assert role["rules"] == [
+        {"apiGroups": ["batch"], "resources": ["jobs"], "resourceNames": [name], "verbs": ["patch"]}
+    ]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    spec = job["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == account["metadata"]["name"]
+    (container,) = spec["containers"]
+    assert container["command"][-2:] == ["--export", f"kubernetes:job/{name}"]
+    (policy,) = of_kind(documents, "NetworkPolicy")
+    assert [port["port"] for port in policy["spec"]["egress"][-1]["ports"]] == [443, 6443]
 
 
 WORDS = ("$(POD_IP)", "$$", "$", "a$$(b", "1e3", "yes", "0x10", "-1", "", "a b", "'\"", "ä\n", "$@")
@@ -268,19 +383,51 @@ def test_the_commands_train_as_local_processes(tmp_path, start):
     assert agent_pod.stop() == 0
 
 
+@pytest.fixture(params=["volume", "store"])
+def kept(request, tmp_path, monkeypatch):
+    """Where checkpoints outlive pods: the flags for it, and a question for those that there are.
+
+    The store is a real one of S3's kind, whose credentials all containers have, as by the Secret.
+    """
+    if request.param == "volume":
+        runs = tmp_path / "shared" / "runs" / "train"
+        yield ("--volume", "1Gi"), lambda: list(runs.glob("checkpoints/step-*"))
+        return
+    fsspec, _ = pytest.importorskip("fsspec"), pytest.importorskip("s3fs")
+    with object_server("s3", tmp_path) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        below = f"{BUCKET}/some/jobs"
+        files = fsspec.filesystem("s3", use_listings_cache=False)
+        yield (
+            ("--checkpoint-url", f"s3://{below}"),
+            lambda: [path for path in files.find(below) if path.endswith("manifest.json")],
+        )
+
+
 @pytest.mark.process
-@pytest.mark.timeout(180)
-def test_a_driver_whose_node_fails_goes_on_from_the_volume(tmp_path, start):
-    """Its next pod finds the checkpoint; the agent stays, and takes the new job."""
-    flags = ("--cpu", "1", "--script", str(SCRIPT), "--volume", "1Gi")
+@pytest.mark.timeout(400)
+def test_a_driver_whose_node_fails_goes_on_by_itself(tmp_path, start, kept):
+    """Its next pod finds the checkpoint; the agent stays, and takes the new job.
+
+    A job of another name does not, though it keeps its checkpoints in the same place.
+    """
+    flags, checkpoints = kept
+    flags = ("--cpu", "1", "--script", str(SCRIPT), *flags)
     documents = on_free_ports(written(tmp_path / "files", *flags, command=("train.py", "25")))
     pods = start(documents, checkpoint_seconds=0.5)
     lost = pods["train-driver"]
-    runs = tmp_path / "shared" / "runs" / "train"
-    lost.wait_for(lambda: list(runs.glob("train-driver-1/checkpoints/*")))
+    lost.wait_for(checkpoints)
     lost.kill()
     jobs = of_kind(documents, "Job", "ConfigMap")
     found = start(jobs, number=2, checkpoint_seconds=0.5)["train-driver"]
     assert found.process.wait(120) == 0, found.said() + pods["train-cpu"].said()
-    assert "has found" in found.said()
-    assert [path.name for path in runs.iterdir() if path.is_dir()] == ["train-driver-1"]
+    assert found.said().count("has found") == 1
+    if "--volume" in flags:  # whose folders are apart
+        return
+    words = json.dumps(jobs)
+    assert words.count('"/runs/train"') == 1
+    other = json.loads(words.replace('"/runs/train"', '"/runs/other"').replace('"25"', '"1"'))
+    fresh = start(other, number=3)["train-driver"]
+    assert fresh.process.wait(120) == 0, fresh.said() + pods["train-cpu"].said()
+    assert "has found" not in fresh.said()

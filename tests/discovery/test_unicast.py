@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import threading
 import time
 
 import pytest
 
+from hetero_hvd.discovery import unicast
 from hetero_hvd.discovery.advert import Advert, Verifier, sign
 from hetero_hvd.discovery.listener import MAX_FROM_ONE, AdvertListener
 from hetero_hvd.discovery.multicast import packet_of
@@ -24,6 +26,8 @@ from tests.discovery.test_advert import KEY, make
         ("10.0.0.1:1", AnnounceTarget("10.0.0.1", 1)),
         ("[fd00::1]:65535", AnnounceTarget("fd00::1", 65535)),
         ("[::ffff:10.0.0.1]:9389", AnnounceTarget("::ffff:10.0.0.1", 9389)),
+        ("[fe80::1%eth0]:7000", AnnounceTarget("fe80::1%eth0", 7000)),
+        ("[fe80::1%br-lan.5]:7000", AnnounceTarget("fe80::1%br-lan.5", 7000)),
     ],
 )
 def test_whom_to_tell(text, target):
@@ -34,6 +38,7 @@ def test_whom_to_tell(text, target):
 
 WRONG = ["", "host", "host:", ":9389", "host:0", "host:65536", "host:-1", "host:٣", "fd00::1:9389"]
 WRONG += ["[fd00::1]", "[host]:1", "a b:1", "a;b:1", "http://host:1", "host:1/x", "host:1\n"]
+WRONG += ["[fe80::1%]:1", "[fe80::1%a b]:1", "[fe80::1%/x]:1", "[%eth0]:1", "fe80::1%eth0:1"]
 
 
 @pytest.mark.parametrize("text", WRONG)
@@ -163,19 +168,18 @@ def test_a_target_that_cannot_be_told_is_named_once(caplog, monkeypatch):
     """And once again when it can be."""
 
     async def act():
-        loop, port = asyncio.get_running_loop(), free_port()
+        port, known = free_port(), socket.getaddrinfo
         ear = await listening(port)
         sender = UnicastSender(AnnounceTarget("nowhere.invalid", port))
 
-        async def unknown(*_, **__):
+        def unknown(*_, **__):
             raise socket.gaierror(-2, "Name or service not known")
 
-        known = loop.getaddrinfo
-        monkeypatch.setattr(loop, "getaddrinfo", unknown)
+        monkeypatch.setattr(socket, "getaddrinfo", unknown)
         for _ in range(3):
             await sender.send(signed())
         monkeypatch.setattr(
-            loop, "getaddrinfo", lambda _, *more, **named: known("127.0.0.1", *more, **named)
+            socket, "getaddrinfo", lambda _, *more, **named: known("127.0.0.1", *more, **named)
         )
         for _ in range(3):
             await sender.send(signed())
@@ -191,3 +195,111 @@ def test_a_target_that_cannot_be_told_is_named_once(caplog, monkeypatch):
     assert "cannot announce to nowhere.invalid:" in lines[0]
     assert "Name or service not known" in lines[0]
     assert "announces itself to nowhere.invalid:" in lines[1]
+
+
+class NameServer:
+    """In place of the resolver: answers, fails or hangs, as told; counts who asks."""
+
+    def __init__(self, monkeypatch):
+        self.error = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.num_asked = self.num_waiting = self.most_waiting = 0
+        self._known = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", self._answer)
+
+    def _answer(self, host, *more, flags=0, **named):
+        if host != "driver.test":
+            return self._known(host, *more, flags=flags, **named)
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror(-2, "Name or service not known")
+        self.num_asked += 1
+        self.num_waiting += 1
+        self.most_waiting = max(self.most_waiting, self.num_waiting)
+        try:
+            self.gate.wait()
+            if self.error is not None:
+                raise self.error
+            return self._known("127.0.0.1", *more, **named)
+        finally:
+            self.num_waiting -= 1
+
+
+@pytest.fixture
+def name_server(monkeypatch):
+    """One that is let go in the end."""
+    monkeypatch.setattr(unicast, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(unicast, "LOOK_UP_SECONDS", 0.0)
+    server = NameServer(monkeypatch)
+    yield server
+    server.gate.set()
+
+
+def test_a_name_server_that_hangs_is_asked_once(name_server, caplog):
+    """By one thread, which takes no other's place; nobody waits for it twice, or in the end."""
+
+    async def act():
+        port = free_port()
+        ear = await listening(port)
+        sender = UnicastSender(AnnounceTarget("driver.test", port))
+        name_server.gate.clear()
+        began = time.monotonic()
+        for _ in range(50):
+            await sender.send(signed())
+        assert time.monotonic() - began < 5  # not 50 times the time for one
+        assert (name_server.num_asked, name_server.most_waiting) == (1, 1)
+        await asyncio.wait_for(asyncio.to_thread(int), 5)  # the loop's own threads are free
+        name_server.gate.set()
+        while name_server.num_waiting:  # noqa: ASYNC110 - a thread
+            await asyncio.sleep(0.01)
+        await sender.send(signed())
+        found = await heard(ear)
+        await ear.close()
+        return len(found)
+
+    with caplog.at_level(logging.INFO):
+        assert asyncio.run(act()) == 1
+    lines = [r.getMessage() for r in caplog.records if r.name == unicast.logger.name]
+    assert len(lines) == 2
+    assert lines[0].endswith("its name is not answered in time")
+    assert lines[1].startswith("announces itself to driver.test:")
+
+
+OUTAGES = {
+    "it hangs": (None, "its name is not answered in time"),
+    "it fails": (socket.gaierror(-3, "Temporary failure in name resolution"), "Temporary failure"),
+    "it knows nothing": (socket.gaierror(-2, "Name or service not known"), "not known"),
+}
+
+
+@pytest.mark.parametrize("case", OUTAGES)
+def test_while_names_cannot_be_looked_up_the_last_address_is_told(case, name_server, caplog):
+    """A node is not lost because of a name server; that it was is said once, as is its end."""
+    name_server.error, words = OUTAGES[case]
+
+    async def act():
+        port = free_port()
+        ear = await listening(port)
+        sender = UnicastSender(AnnounceTarget("driver.test", port))
+        error, name_server.error = name_server.error, None
+        await sender.send(signed())
+        if error is None:
+            name_server.gate.clear()
+        name_server.error = error
+        for _ in range(3):
+            await sender.send(signed())
+        name_server.error = None
+        name_server.gate.set()
+        while name_server.num_waiting:  # noqa: ASYNC110 - a thread
+            await asyncio.sleep(0.01)
+        await sender.send(signed())
+        found = await heard(ear, 5)
+        await ear.close()
+        return len(found)
+
+    with caplog.at_level(logging.INFO):
+        assert asyncio.run(act()) == 5
+    lines = [r.getMessage() for r in caplog.records if r.name == unicast.logger.name]
+    assert len(lines) == 3
+    assert "where it was last" in lines[1]
+    assert words in lines[1]

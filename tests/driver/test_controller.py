@@ -12,7 +12,7 @@ from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.driver.output.console import Console, WorkerOutput
 from hetero_hvd.driver.workers.slot import Slot
-from hetero_hvd.exit_codes import EXIT_REFUSED, EXIT_UNFIT
+from hetero_hvd.exit_codes import EXIT_REFUSED, EXIT_TRY_AGAIN, EXIT_UNFIT
 from hetero_hvd.messages import (
     Crashed,
     Entered,
@@ -147,7 +147,8 @@ def test_wrong_input_of_one_worker_is_that_of_the_job_if_none_got_further(
         assert team.ended.done() is ends
         assert slots[0].is_wanted is ends
         if ends:
-            ending = JobResult(2, "alpha:0: no such dataset (train.py:7)")
+            expected = EXIT_TRY_AGAIN if code == EXIT_UNFIT else 2  # another machine may be fit
+            ending = JobResult(expected, "alpha:0: no such dataset (train.py:7)")
             assert team.ended.result() == ending
         else:
             assert team.slots.quarantined[ALPHA][1] == "no such dataset (train.py:7)"

@@ -186,7 +186,8 @@ def test_too_few_workers_is_a_clear_error(start_job):
     job = start_job(
         "--start-timeout-seconds", "1", names=("alpha", "beta"), command=("sleep", "100"), min_np=2
     )
-    assert job.wait() == 2
+    assert job.wait() == 75
+    assert job.summary()["exit_code"] == 75
     assert any(
         "0 of 2 workers were ready after 1 s in which the others did nothing" in line
         for line in job.output

@@ -224,6 +224,47 @@ def test_a_script_for_torchrun_says_in_one_line_what_to_change(start_job, tmp_pa
     assert not re.search("Traceback|trains$|restart", said, re.MULTILINE), said
 
 
+READS = """
+import os, pathlib
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+(pathlib.Path(os.environ["HETERO_HVD_WORKER"])).write_text(" ".join(os.environ[n] for n in names))
+"""
+GROUP = """
+import torch
+torch.distributed.init_process_group('gloo')
+"""
+PARTIAL_STATE = """
+import accelerate
+accelerate.PartialState()
+"""
+STARTS = {
+    "torch.distributed": (GROUP, "calls torch.distributed.init_process_group()"),
+    "accelerate": (PARTIAL_STATE, "calls torch.distributed.init_process_group()"),
+}
+
+
+def test_a_script_that_only_reads_torchruns_variables_finds_them_on_request(start_job, tmp_path):
+    """The values at the start, on every worker."""
+    (tmp_path / "script.py").write_text(f"{READS}\nimport horovod.torch as hvd\nhvd.init()\n")
+    job = start_job(names=("alpha", "beta"), command=("script.py",), torchrun_variables=True)
+    assert job.wait() == 0
+    assert (tmp_path / "alpha:0").read_text() == "0 2 0 1 127.0.0.1"
+    assert (tmp_path / "beta:0").read_text() == "1 2 0 1 127.0.0.1"
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_who_starts_torch_distributed_by_these_variables_is_refused(start_job, tmp_path, name):
+    """Nobody would ever come to MASTER_ADDR."""
+    pytest.importorskip("accelerate")
+    script, what = STARTS[name]
+    (tmp_path / "script.py").write_text(script)
+    job = start_job(names=("alpha", "beta"), command=("script.py",), torchrun_variables=True)
+    assert job.wait() == 2
+    reason = job.summary()["reason"]
+    assert what in reason
+    assert "if a package does it by itself, leave torchrun_variables off" in reason
+
+
 WRONG = {
     "staleness": ("hvd.init()", {"staleness_bound": 1}, "staleness_bound: 1: not for a script"),
     "best": ("hvd.init()", {"checkpoint_best": "loss"}, "checkpoint_best: not for a script"),

@@ -6,13 +6,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.leftovers import processes_of, wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 SCRIPT = Path(__file__).with_name("train.py")
 COUNTING = Path(__file__).parents[1] / "kit" / "fault_script.py"
@@ -30,14 +31,26 @@ class BatchJob:
         options: Of `hetero-hvd run`.
         nodes: Of the allocation, as options of sbatch.
         script: With its arguments.
-        head: Of the batch script.
+        head: Of the batch script, in Latin-1.
+        output: What it prints goes there.
     """
 
-    def __init__(self, slurm, folder, *options, nodes, script=(str(SCRIPT), "5"), head=HEAD):
+    def __init__(
+        self,
+        slurm,
+        folder,
+        *options,
+        nodes,
+        script=(str(SCRIPT), "5"),
+        head=HEAD,
+        output="said.txt",
+    ):
         self.folder = folder
+        self._path = folder / output
         self._slurm = slurm
         words = [sys.executable, "-m", "hetero_hvd", "run", "--slurm", *options, "--", *script]
-        (folder / "job.sh").write_text(f"{head}exec {shlex.join(words)}\n")
+        text = f"{head}exec {shlex.join(words)}\n"
+        (folder / "job.sh").write_text(text, encoding="latin-1")
         done = subprocess.run(
             ["sbatch", "--parsable", *nodes, "job.sh"],
             cwd=folder,
@@ -52,10 +65,9 @@ class BatchJob:
     @property
     def said(self):
         """What it has printed so far."""
-        path = self.folder / "said.txt"
-        return path.read_text() if path.exists() else ""
+        return self._path.read_text() if self._path.exists() else ""
 
-    def wait_for(self, pattern, seconds=60):
+    def wait_for(self, pattern, seconds=120):
         """Until it has printed it."""
         wait_until(lambda: re.search(pattern, self.said), seconds, f"{pattern!r} in {self.folder}")
 
@@ -140,7 +152,7 @@ def test_a_job_that_is_cancelled_keeps_its_state_and_stays_away(submit, slurm):
 
 def ends_of(job, number=2):
     """The step at whose end each start of a job has kept its state, and where the next went on."""
-    job.wait_for(f"(?s)({AGAIN}.*){{{number - 1}}}samples/s", 90)
+    job.wait_for(f"(?s)({AGAIN}.*){{{number - 1}}}samples/s")
     return [int(step) for step in re.findall(KEPT, job.said)], [
         int(step) for step in re.findall(AGAIN, job.said)
     ]
@@ -155,6 +167,83 @@ def test_a_job_that_is_preempted_goes_on_where_it_was(submit, slurm):
     kept, found = ends_of(job)
     assert kept[0] > 10
     assert set(found) == {kept[0]}
+
+
+def test_a_task_of_an_array_is_requeued_alone(submit, slurm, tmp_path):
+    """The number of the last task is that of the array: by it all tasks would be meant."""
+    nodes = ("--array=0-1", "-N1", "-w", "slow1")
+    head = HEAD.replace("said.txt", "said-%a.txt")
+    job = submit("--requeue", nodes=nodes, script=LONG, head=head, output="said-1.txt")
+    other = tmp_path / "said-0.txt"
+    job.wait_for(r"step \d\d.*samples/s")
+    wait_until(lambda: other.exists() and "samples/s" in other.read_text(), 120, "the other task")
+    ids = slurm.ask("squeue", "-h", "-j", job.number, "-o", "%i %A").split()
+    assert f"{job.number}_1 {job.number}" in " ".join(ids)
+    slurm.ask("scancel", "--batch", "--signal=TERM", f"{job.number}_1")
+    job.wait_for(f"job {job.number}_1 is requeued")
+    kept, found = ends_of(job)
+    assert found == kept[:1]
+    assert slurm.job(f"{job.number}_1")["Restarts"] == "1"
+    about = slurm.job(f"{job.number}_0")
+    assert (about["JobState"], about["Restarts"]) == ("RUNNING", "0")
+    assert "asked to end" not in other.read_text()
+    names = {path.name for path in (tmp_path / "runs").iterdir() if path.is_dir()}
+    assert names == {f"slurm-{job.number}_{task}" for task in (0, 1)}
+
+
+@pytest.mark.matrix
+def test_a_job_is_suspended_and_asked_to_end_twice(submit, slurm):
+    """Its GPUs are a number for the whole of it; its script is no UTF-8."""
+    head = HEAD + "# caf\N{LATIN SMALL LETTER E WITH ACUTE}\n"
+    nodes = ("-N2", "-w", "fast1,fast2", "--gpus=3")
+    job = submit("--output", "out", nodes=nodes, head=head, script=LONG)
+    job.wait_for(r"3 workers train together: fast1:0, fast1:1, fast2:0(?s:.*)step \d\d.*samples/s")
+    slurm.ask("scontrol", "suspend", job.number)
+    wait_until(lambda: slurm.job(job.number)["JobState"] == "SUSPENDED", 10, "the pause")
+    threading.Event().wait(2.0)
+    before = len(job.said)
+    slurm.ask("scontrol", "resume", job.number)
+    wait_until(lambda: "samples/s" in job.said[before:], 120, "the job to go on")
+    assert "lost" not in job.said
+    for _ in range(2):
+        slurm.ask("scancel", "--full", "--signal=TERM", job.number)
+    job.wait_for(KEPT)
+    assert job.wait() == 143
+    assert "again" not in job.said
+
+
+CODE = """
+import os
+from hetero_hvd.slurm.allocation import allocation
+from hetero_hvd.slurm.ancestors import check_only_driver
+from hetero_hvd.slurm.node_loss import check_no_kill
+check_only_driver(os.environ)
+print("only;", check_no_kill(allocation(os.environ), os.environ), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "number"),
+    [
+        (("-n2",), "srun has started this 2 times", 2),
+        (("-n1", "-N1"), "only; note: without --no-kill, which cannot be seen", 1),
+        (("--interactive", "-n1", "-N1"), "only; note: without --no-kill", 1),
+    ],
+    ids=["a step of two", "a step of one", "salloc's shell on a node"],
+)
+def test_where_a_driver_is_one_of_several_it_is_refused(slurm, options, said, number):
+    """What Slurm calls its steps is read from its own daemons."""
+    environment = slurm.allocation("-N2", "-n2", "-w", "slow1,slow2")
+    done = subprocess.run(
+        ["srun", *options, sys.executable, "-c", CODE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    slurm.end(environment["SLURM_JOB_ID"])
+    assert (done.stdout + done.stderr).count(said) == number, done
 
 
 @pytest.mark.matrix

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hetero_hvd.core.balance.policies.registry import make_policy
 from hetero_hvd.core.balance.settings import BalanceConfig
-from hetero_hvd.messages import BatchPlan, StepsTimed, WorkersJoined
+from hetero_hvd.messages import BatchPlan, Calibrated, StepsTimed, WorkersJoined
 from hetero_hvd.worker.session.plan_source import even_plan
 
 
@@ -36,6 +36,11 @@ class LocalPlanner:
             return even_plan(event)
         return self._plan
 
+    def calibrated(self, event: Calibrated) -> BatchPlan | None:
+        """Ask the balancer, too."""
+        self._handle(event)
+        return self._plan
+
     def timed(self, event: StepsTimed) -> None:
         """Tell the balancer."""
         self._handle(event)
@@ -44,7 +49,7 @@ class LocalPlanner:
         """What the balancer said last."""
         return self._plan
 
-    def _handle(self, event: WorkersJoined | StepsTimed) -> None:
+    def _handle(self, event: WorkersJoined | Calibrated | StepsTimed) -> None:
         for result in self._policy.handle(event, now_seconds=time.monotonic()):
             if isinstance(result, BatchPlan):
                 self._plan = result

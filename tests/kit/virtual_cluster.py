@@ -1,6 +1,7 @@
 """Hosts on one machine: a network namespace, an address, an sshd and a CPU quota each.
 
-Making the bridge claims names and addresses, atomically: several clusters live side by side.
+Making the bridge claims names and addresses, atomically: several clusters live side by side. Its
+control group is claimed, too: tests in another network namespace see the groups, but no bridges.
 """
 
 from __future__ import annotations
@@ -201,7 +202,12 @@ def _claim_bridge(stack: contextlib.ExitStack) -> tuple[str, str]:
     """Create the first bridge `hvN` that nobody has; return the subnet and its name."""
     for number in range(256):
         bridge = f"hv{number}"
-        with contextlib.suppress(subprocess.CalledProcessError):
+        claim = _cgroup(bridge)
+        if any(claim.parent.glob(f"{bridge}-*")):  # of a run that was killed, or is elsewhere
+            continue
+        with contextlib.suppress(subprocess.CalledProcessError, FileExistsError):
+            claim.mkdir()
+            stack.callback(_remove_cgroup, claim)
             _sh("ip", "link", "add", bridge, "type", "bridge")
             stack.callback(_sh, "ip", "link", "del", bridge)
             _sh("ip", "addr", "add", f"10.77.{number}.1/24", "dev", bridge)
@@ -222,7 +228,7 @@ def _make_host(
 ) -> VirtualHost:
     """Make one host; each step registers its own undoing."""
     namespace, link = f"{bridge}-{name}", f"{bridge}v{address.rpartition('.')[2]}"
-    cgroup = _cgroup(namespace)
+    cgroup = _cgroup(f"{namespace}-{os.getpid()}")  # another network may have such a bridge
     cgroup.mkdir()
     stack.callback(_remove_cgroup, cgroup)
     set_quota(cgroup, percent=percent)

@@ -10,10 +10,10 @@ pytestmark = pytest.mark.process
 @pytest.mark.parametrize("kind", ["in_the_loss", "in_the_loss_of_an_idle_peer"])
 def test_an_exception_on_one_worker_ends_the_others(run_workers, kind):
     """In a job that is not elastic the peer ends within seconds, and says that a worker is gone."""
-    peer, guilty = run_workers("faults", 2, codes=[2, 1], kind=kind)
+    peer, guilty = run_workers("faults", 2, codes=[75, 1], kind=kind)
     assert guilty["error"] == "ArithmeticError"
     assert (peer["error"], peer["message"]) == (
-        "JobError",
+        "TryAgainError",
         "a worker is gone, and this job was not started as an elastic one",
     )
     assert peer["seconds"] < guilty["seconds"] + 10

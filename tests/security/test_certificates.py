@@ -7,7 +7,17 @@ from datetime import UTC, datetime
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
+from hetero_hvd.cli import main
+from hetero_hvd.errors import UserError
 from hetero_hvd.security.certificates import UNDATED, Authority
 from hetero_hvd.security.tls import client_context, peer_names, server_context
 
@@ -72,3 +82,42 @@ def test_a_clock_has_a_say_in_files_only(kept, tmp_path):
         dates = found.not_valid_before_utc, found.not_valid_after_utc
         assert (dates == UNDATED) is not kept
         assert dates[0] < datetime.now(UTC) < dates[1]
+
+
+def pem(key, password=None):
+    """A private key in a file."""
+    protection = NoEncryption() if password is None else BestAvailableEncryption(password)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
+
+
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+CERTIFICATE = Authority.new().as_pem().partition(b"-----END PRIVATE KEY-----")[2]
+KEPT = {
+    "an encrypted key": (pem(EC_KEY, b"secret") + CERTIFICATE, "encrypted; store it without"),
+    "an empty file": (b"", "is not what hetero-hvd certificates has made"),
+    "no PEM": (bytes(range(256)), "is not what"),
+    "a certificate alone": (CERTIFICATE, "is not what"),
+    "a key alone": (pem(EC_KEY), "is not what"),
+    "a key of another kind": (pem(ed25519.Ed25519PrivateKey.generate()) + CERTIFICATE, "is not"),
+    "a broken key": (pem(EC_KEY).replace(b"M", b"N") + CERTIFICATE, "is not what"),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_an_authority_that_cannot_be_used_is_one_line(case, tmp_path, capsys):
+    """Whatever its file holds."""
+    content, words = KEPT[case]
+    (tmp_path / "authority.pem").write_bytes(content)
+    assert main(["certificates", str(tmp_path), "alpha"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert str(tmp_path / "authority.pem") in line
+
+
+def test_a_tls_file_with_an_encrypted_key_is_refused_and_nobody_is_asked():
+    """OpenSSL would wait at the terminal for a password."""
+    bundle = Authority.new().issue("alpha")
+    key = load_pem_private_key(bundle, None)
+    rest = bundle.partition(b"-----END PRIVATE KEY-----")[2]
+    with pytest.raises(UserError, match="the private key is encrypted"):
+        server_context(pem(key, b"secret") + rest)

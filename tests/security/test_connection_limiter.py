@@ -108,3 +108,30 @@ def test_a_stranger_cannot_make_us_keep_much():
         await server.close()
 
     asyncio.run(scenario())
+
+
+def test_a_flood_from_one_address_cuts_off_nobody_of_another(monkeypatch):
+    """Who shakes hands slowly is not the one that makes room; without a flood it is the oldest."""
+    monkeypatch.setattr(doors, "MAX_STRANGERS", 8)
+    limiter, ends = doors.ConnectionLimiter("x"), []
+    with limiter.listen("127.0.0.1", 0) as listening:
+        listening.setblocking(True)
+        for address in ("127.0.0.2", "127.0.0.3", *["127.0.0.4"] * 30):
+            ends.append(socket.create_connection(listening.getsockname(), 5, (address, 0)))
+            ends.append(listening.accept()[0])
+    left = [peer[0] for peer in limiter._strangers]
+    assert left == ["127.0.0.2", "127.0.0.3", *["127.0.0.4"] * 6]
+    assert limiter.refused == 24
+    for end in ends:
+        end.close()
+
+
+LIMITS = {"an ordinary limit": (1024, 256), "a driver's": (16384, 1024), "a tiny one": (2, 1)}
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_strangers_take_a_quarter_of_the_file_descriptors_at_most(case, monkeypatch):
+    """However few there are."""
+    soft, expected = LIMITS[case]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
+    assert doors.ConnectionLimiter("x")._max_strangers == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.discovery import agent_link as link
 from hetero_hvd.security import connection_limiter, first_byte
-from hetero_hvd.security.first_byte import FirstByte
+from hetero_hvd.security.first_byte import FirstByte, HandedConnections
 from tests.agent.test_pages import TOKEN, fetch
 from tests.agent.test_server import KEY, dial
 from tests.security.test_connection_limiter import hold
@@ -134,3 +135,24 @@ def test_nothing_is_left_open(word):
 
     asyncio.run(scenario())
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_more_are_handed_on_at_once_than_the_bell_can_ring():
+    """Nobody waits for anybody: the loop that hands on is the one that accepts."""
+    handed = HandedConnections()
+    pairs = [socket.socketpair() for _ in range(400)]
+    for ours, far in pairs:
+        handed.hand(ours, far)
+
+    def rings():
+        return bool(select.select([handed], [], [], 0)[0])
+
+    for ours, far in pairs:
+        assert rings()
+        assert handed.accept() == (ours, far)
+        ours.close()
+        far.close()
+    assert not rings()
+    with pytest.raises(BlockingIOError):
+        handed.accept()
+    handed.close()

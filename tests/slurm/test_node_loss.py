@@ -9,12 +9,13 @@ import pytest
 from hetero_hvd.errors import UserError
 from hetero_hvd.slurm.allocation import Allocation, GrantedNode
 from hetero_hvd.slurm.node_loss import check_no_kill, note_of_first_part
+from tests.slurm.conftest import ABOUT
 
 
 def job(num_nodes):
     """A job of so many nodes."""
     nodes = tuple(GrantedNode(slurm_name=f"fast{number}") for number in range(num_nodes))
-    return Allocation(job_id="12", label="12", nodes=nodes)
+    return Allocation(number=12, label="12", nodes=nodes)
 
 
 SURVIVE = {
@@ -22,6 +23,12 @@ SURVIVE = {
     "short": "#SBATCH -k",
     "among others": "#SBATCH -N4 -k --gpus=1",
     "the last counts": "#SBATCH --no-kill=off\n#SBATCH --no-kill",
+    "behind other letters": "#SBATCH -Hk",
+    "before a value": "#SBATCH -kN2",
+    "its begin": "#SBATCH --no-k",
+    "among comments": "# text\n\n  # more\n#SBATCH --no-kill # why",
+    "an open quote": "#SBATCH --no-kill --comment=don't",
+    "the first part": "#SBATCH --no-kill\n#SBATCH hetjob\n#SBATCH -N2",
 }
 END = {
     "none": "#SBATCH -N4",
@@ -30,14 +37,20 @@ END = {
     "a comment": "# SBATCH --no-kill",
     "another command": "srun --no-kill train",
     "another option": "#SBATCH --kill-on-invalid-dep=yes",
+    "the value of a short one": "#SBATCH -Jk",
+    "the value of a long one": "#SBATCH --comment='call it --no-kill'",
+    "behind a command": "module load cuda\n#SBATCH --no-kill",
+    "a later part": "#SBATCH -N2\n#SBATCH hetjob\n#SBATCH --no-kill",
+    "a later part by its old name": "#SBATCH -N2\n#SBATCH packjob\n#SBATCH --no-kill",
 }
+"""Of a job of several parts Slurm takes the first one's option for all."""
 
 
 @pytest.mark.parametrize("lines", SURVIVE.values(), ids=SURVIVE)
 def test_the_batch_script_says_it(programs, lines):
     """However it is written."""
     (programs / "scontrol.script").write_text(f"#!/bin/sh\n{lines}\nexec train\n")
-    check_no_kill(job(2), {})
+    assert not check_no_kill(job(2), {})
 
 
 @pytest.mark.parametrize("lines", END.values(), ids=END)
@@ -50,12 +63,28 @@ def test_without_it_the_job_is_refused_in_one_line(programs, lines):
     check_no_kill(job(1), {})  # its one node is the driver's own
 
 
+@pytest.fixture
+def without_script(programs):
+    """The job is no batch job."""
+    (programs / "scontrol.job").write_text(ABOUT.format(requeue=1, batch=0))
+
+
+@pytest.mark.usefixtures("without_script")
+def test_where_nothing_can_be_seen_a_note_is_all():
+    """In the shell that salloc opens on a node (`use_interactive_step`), salloc is elsewhere."""
+    note = check_no_kill(job(2), {})
+    assert note.startswith("note: without --no-kill, which cannot be seen from here, Slurm ends")
+    assert "\n" not in note
+    assert not check_no_kill(job(1), {})
+    assert not check_no_kill(job(2), {"SLURM_NO_KILL": "1"})
+
+
 @pytest.mark.usefixtures("programs")
 @pytest.mark.parametrize("name", ["SBATCH_NO_KILL", "SALLOC_NO_KILL", "SLURM_NO_KILL"])
 def test_the_environment_says_it(name):
-    """There is no batch script in a shell of salloc."""
-    check_no_kill(job(2), {name: "1"})
-    check_no_kill(job(2), {name: ""})  # sbatch takes it so, too
+    """Also what was said on the command line of sbatch can be said so."""
+    assert not check_no_kill(job(2), {name: "1"})
+    assert not check_no_kill(job(2), {name: ""})  # sbatch takes it so, too
     with pytest.raises(UserError):
         check_no_kill(job(2), {name: "no"})
 
@@ -69,18 +98,19 @@ def test_a_first_part_of_one_node_is_told(groups, is_told):
     nodes = tuple(
         GrantedNode(slurm_name=f"fast{number}", group=group) for number, group in enumerate(groups)
     )
-    found = note_of_first_part(Allocation(job_id="12", label="12", nodes=nodes))
+    found = note_of_first_part(Allocation(number=12, label="12", nodes=nodes))
     assert found.startswith("note: the first part") is is_told
 
 
 CODE = """
 from hetero_hvd.slurm.node_loss import check_no_kill
-from tests.slurm.test_node_loss import job
-check_no_kill(job(2), {})
+from hetero_hvd.slurm.allocation import Allocation, GrantedNode
+nodes = tuple(GrantedNode(slurm_name=name) for name in ("fast1", "fast2"))
+assert not check_no_kill(Allocation(number=12, label="12", nodes=nodes), {})
 """
 
 
-@pytest.mark.usefixtures("programs")
+@pytest.mark.usefixtures("without_script")
 @pytest.mark.parametrize(("option", "code"), [("--no-kill", 0), ("-k", 0), ("-N2", 2)])
 def test_the_salloc_above_says_it(tmp_path, option, code):
     """It is an ancestor of this process."""
@@ -90,3 +120,4 @@ def test_the_salloc_above_says_it(tmp_path, option, code):
     vector = [salloc, "-c", run, option]
     found = subprocess.run(vector, env=os.environ, capture_output=True, text=True, check=False)
     assert found.returncode == code, found.stderr
+    assert ("add the line '#SBATCH --no-kill'" in found.stderr) is bool(code)

@@ -13,6 +13,27 @@ def test_what_it_prints_is_the_answer(programs):
     assert programs
 
 
+def test_what_is_no_utf_8_is_read_all_the_same(programs):
+    """A batch script may be in Latin-1, and so may an error be."""
+    (programs / "scontrol").write_text("#!/bin/sh\nprintf 'caf\\351\\n'\n")
+    assert ask("scontrol") == "caf\ufffd\n"
+    (programs / "scontrol").write_text("#!/bin/sh\nprintf 'caf\\351' >&2; exit 1\n")
+    with pytest.raises(JobError, match=r"^scontrol: caf\ufffd$"):
+        ask("scontrol")
+
+
+LIKED = ("SQUEUE_STATES", "SQUEUE_FORMAT", "SQUEUE_PARTITION", "SCONTROL_ALL", "SLURM_CLUSTERS")
+
+
+@pytest.mark.parametrize("name", LIKED)
+def test_what_the_user_likes_to_see_changes_no_answer(programs, monkeypatch, name):
+    """SQUEUE_STATES=PENDING would hide the job itself; where Slurm is counts."""
+    (programs / "scontrol").write_text(f"#!/bin/sh\necho ${name} $SLURM_CONF\n")
+    monkeypatch.setenv(name, "given")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm")
+    assert ask("scontrol") == "/etc/slurm\n"
+
+
 FAILURES = {
     "an error": ("printf 'error:\\nInvalid\\n' >&2; exit 1", "scontrol show job: error: Invalid"),
     "silent": ("exit 3", "scontrol show job: exit code 3"),

@@ -2,12 +2,13 @@
 
 import pytest
 
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.slurm import requeue
 from hetero_hvd.slurm.allocation import Allocation
 from hetero_hvd.slurm.requeue import check_requeue, requeue_if_running
+from tests.slurm.conftest import ABOUT
 
-JOB = Allocation(job_id="12", label="10_3", nodes=())
-ABOUT = "JobId=12 JobName=a b JobState={} Requeue={} Restarts=0 BatchFlag={} ExitCode=0:0\n"
+JOB = Allocation(number=10, label="10_3", nodes=())
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ ABOUT = "JobId=12 JobName=a b JobState={} Requeue={} Restarts=0 BatchFlag={} Exi
 )
 def test_a_job_that_would_not_start_again_is_refused(programs, requeue, batch, words):
     """Before it has trained for a day."""
-    (programs / "scontrol.job").write_text(ABOUT.format("RUNNING", requeue, batch))
+    (programs / "scontrol.job").write_text(ABOUT.format(requeue=requeue, batch=batch))
     if words:
         with pytest.raises(UserError, match=words) as error:
             check_requeue(JOB)
@@ -33,13 +34,27 @@ def test_a_job_that_would_not_start_again_is_refused(programs, requeue, batch, w
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "CANCELLED", "PENDING"])
 def test_slurm_is_asked_only_for_what_it_has_not_decided(programs, state):
     """It requeues what it preempts; and who cancels a job does not want it again."""
-    other = ABOUT.format("RUNNING", 1, 1)  # a second component
-    (programs / "scontrol.job").write_text(ABOUT.format(state, 1, 1) + other)
+    others = "12|10_2|RUNNING|10:00|slow1\n11|10_4|RUNNING|10:00|slow1\n"
+    (programs / "squeue.jobs").write_text(f"10|10_3|{state}|10:00|fast1\n{others}")
     words = requeue_if_running(JOB)
     asked = programs / "scontrol.requeued"
     if state == "RUNNING":
-        assert asked.read_text() == "12\n"
+        assert asked.read_text() == "10_3\n"
         assert words == "job 10_3 is requeued"
     else:
         assert not asked.exists()
         assert state in words
+
+
+def test_slurm_is_asked_again_where_it_refuses(programs, monkeypatch):
+    """As long as the job may run; then what it says is the error."""
+    monkeypatch.setattr(requeue, "DELAYS_SECONDS", (0.01,) * 3)
+    (programs / "squeue.jobs").write_text("10|10_3|RUNNING|10:00|fast1\n")
+    refusing = 'echo again >> "$0.refused"; echo busy >&2; exit 1'
+    (programs / "scontrol").write_text(f"#!/bin/sh\n{refusing}\n")
+    with pytest.raises(JobError, match=r"^scontrol requeue 10_3: busy$"):
+        requeue_if_running(JOB)
+    assert (programs / "scontrol.refused").read_text().count("again") == 4
+    at_last = f'[ $(wc -l < "$0.refused") = 6 ] && exit 0; {refusing}'
+    (programs / "scontrol").write_text(f"#!/bin/sh\n{at_last}\n")
+    assert requeue_if_running(JOB) == "job 10_3 is requeued"

@@ -1,6 +1,9 @@
 """A job is over before Slurm ends it."""
 
 import math
+import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,11 +12,12 @@ from hetero_hvd.slurm import time_limit
 from hetero_hvd.slurm.allocation import Allocation
 from hetero_hvd.slurm.time_limit import TimeLimit, part_of, seconds_of
 from tests.leftovers import wait_until
+from tests.slurm.conftest import SQUEUE
 
 
 def job(number="32"):
     """A job of this number."""
-    return Allocation(job_id=number, label=number, nodes=())
+    return Allocation(number=int(number), label=number, nodes=())
 
 
 @pytest.mark.parametrize(
@@ -34,9 +38,15 @@ def test_what_squeue_says_is_read(text, seconds):
     assert seconds_of(text) == seconds
 
 
+def say(programs, answer, number="32"):
+    """Let squeue say how much time is left, for each part of the job."""
+    lines = [f"{n}|{number}+{n}|RUNNING|{left}|fast1\n" for n, left in enumerate(answer.split())]
+    (programs / "squeue.jobs").write_text("".join(lines))
+
+
 def limit(programs, answer, number="32", **margins):
     """The limit of a job of which squeue says this."""
-    (programs / "squeue.answer").write_text(answer)
+    say(programs, answer, number)
     return TimeLimit(job(number), **{"leave_seconds": 60, "stagger_seconds": 0} | margins)
 
 
@@ -62,9 +72,44 @@ def test_when_it_is_time_it_says_so(programs, monkeypatch):
     found = limit(programs, "10:00\n")
     found.follow()
     assert not found.why_over()
-    (programs / "squeue.answer").write_text("0:59\n")
+    say(programs, "0:59\n")
     wait_until(found.why_over, 10, "the new limit")
     assert found.why_over() == "Slurm's time limit is reached in 59 s"
+
+
+def test_a_job_that_was_suspended_goes_on(programs, monkeypatch):
+    """Our clock went on, Slurm's for this job did not: it is asked once more before the end."""
+    passed = {"seconds": 0.0}
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed["seconds"])
+    monkeypatch.setattr(time_limit, "time", clock)
+    found = limit(programs, "10:00\n")
+    found.follow()
+    assert not found.why_over()
+    say(programs, "9:50\n")
+    passed["seconds"] = 700.0
+    asked = programs / "squeue.asked"
+    (programs / "squeue").write_text(f'{SQUEUE}touch "$0.asked"\n')
+    assert not found.why_over()
+    wait_until(asked.exists, 10, "the question")
+    for _ in range(20):
+        assert not found.why_over()
+        threading.Event().wait(0.02)
+    say(programs, "0:59\n")
+    passed["seconds"] += 600.0
+    wait_until(found.why_over, 10, "the true end")
+
+
+def test_where_slurm_is_away_its_earlier_answer_holds(programs, monkeypatch):
+    """A job that did not end for want of an answer would be killed."""
+    passed = {"seconds": 0.0}
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed["seconds"])
+    monkeypatch.setattr(time_limit, "time", clock)
+    monkeypatch.setattr(time_limit, "FOLLOW_SECONDS", 0.1)
+    found = limit(programs, "10:00\n")
+    found.follow()
+    (programs / "squeue").write_text("#!/bin/sh\nexec sleep 9\n")
+    passed["seconds"] = 545.0
+    wait_until(found.why_over, 10, "the end")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ import pytest
 import torch
 from fake_accelerator import DeviceTensor, FakeTorch
 
+from hetero_hvd.probes.machine.memory import MemoryUse
 from hetero_hvd.worker import accelerator
+from hetero_hvd.worker.micro_batch import memory_meter
 from hetero_hvd.worker.micro_batch.memory_meter import MemoryMeter, device_memory_bytes
 from hetero_hvd.worker.out_of_memory import is_out_of_memory
 
@@ -93,6 +95,19 @@ def test_the_room_of_a_device_is_what_it_has_and_what_is_free(
     assert meter.read().peak_bytes == 40
     accelerator.empty_cache()
     assert (fake.module.reserved, fake.module.free) == (40, 50)
+
+
+def test_the_room_on_the_host_is_looked_for_once_a_second(monkeypatch):
+    """What the process itself uses is new each time."""
+    found = [MemoryUse(used_bytes=1, peak_bytes=2, limit_bytes=2**50 + n) for n in range(2)]
+    now = [100.0]
+    monkeypatch.setattr(memory_meter, "host_memory", lambda _: found.pop(0))
+    monkeypatch.setattr(memory_meter.time, "monotonic", lambda: now[0])
+    meter = MemoryMeter(CPU, None)
+    assert (meter.read().peak_bytes, meter.read().limit_bytes) == (2, 2**50)
+    assert meter.read().peak_bytes > 2**20
+    now[0] += memory_meter.LIMIT_SECONDS
+    assert meter.read().limit_bytes == 2**50 + 1
 
 
 @pytest.mark.parametrize(

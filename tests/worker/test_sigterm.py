@@ -76,6 +76,16 @@ def test_a_further_sigterm_ends_a_process_that_hangs_in_c(run, case):
     assert process.wait(10) == 128 + signal.SIGTERM
 
 
+def test_in_a_step_of_slurm_a_further_sigterm_is_the_same_wish(run, monkeypatch):
+    """Preemption sends one at its beginning and one at its end; SIGKILL comes after it."""
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    process, _ = run("noted")
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1.2 * AGAIN_SECONDS)
+    assert process.poll() is None
+
+
 def test_what_a_child_is_told_is_not_the_workers_wish(run):
     """A forked process has the worker's handlers and descriptors, from its first instant on."""
     process, child = run("child")

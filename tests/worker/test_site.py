@@ -39,6 +39,27 @@ def test_an_error_in_the_sitecustomize_behind_it_is_shown(tmp_path):
     assert "No module named 'no_such_module'" in errors
 
 
+ERRORS = {
+    "no arguments": "KeyError()",
+    "several": "KeyError('RANK', 1)",
+    "what cannot be hashed": "KeyError([])",
+    "another name": "KeyError('rank')",
+    "a key of the script's own": "KeyError('RANK')",
+    "a column of a table": "SystemExit({'rank': 1}['RANK'])",
+    "another kind": "LookupError('RANK')",
+    "one of its own": "type('Mine', (KeyError,), {})('RANK')",
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_of_the_script_is_shown_as_it_is(name, tmp_path):
+    """Unless it looks for a variable of torchrun's."""
+    code, _, errors = run_python(f"raise {ERRORS[name]}", python_path=tmp_path)
+    assert code == 1
+    assert "sitecustomize" not in errors
+    assert errors.count("Traceback") == 1
+
+
 OWN_GROUPS = {
     "a file": "init_method='file://{folder}/store', rank=0, world_size=1",
     "a store": "store=dist.HashStore(), rank=0, world_size=1",
@@ -128,6 +149,36 @@ def test_a_trainer_that_knows_of_no_worker_is_refused_in_one_line(tmp_path, name
     )
     code, _, errors = run_python(both, python_path=tmp_path)
     assert code == 0, errors
+
+
+OURS_TOO = "import hetero_hvd; hetero_hvd.Trainer\n"
+ARGUMENTS = "import transformers; transformers.TrainingArguments('hf', deepspeed='zero3.json')"
+DEEPSPEED = {
+    "initialize": ("import deepspeed; deepspeed.initialize(model=None)", "deepspeed.initialize()"),
+    "by name": ("from deepspeed import initialize; initialize()", "deepspeed.initialize()"),
+    "distributed": ("import deepspeed; deepspeed.init_distributed()", "init_distributed()"),
+    "ours too": (f"{OURS_TOO}import deepspeed; deepspeed.initialize()", "deepspeed.initialize()"),
+    "arguments": (ARGUMENTS, "gives TrainingArguments deepspeed=..."),
+    "imported only": ("import deepspeed; print('runs')", ""),
+}
+
+
+@pytest.mark.parametrize("name", DEEPSPEED)
+def test_deepspeed_is_refused_by_name(tmp_path, name):
+    """Where a script starts it: before it looks for other processes, or for what is not there."""
+    (tmp_path / "deepspeed.py").write_text(
+        "def initialize(*args, **named):\n    print('started')\ninit_distributed = initialize\n"
+    )
+    script, words = DEEPSPEED[name]
+    code, output, errors = run_python(script, python_path=tmp_path)
+    assert "started" not in output
+    if not words:
+        assert code == 0, errors
+        return
+    assert code == 64, errors
+    assert words in errors.splitlines()[-1]
+    assert "take DeepSpeed out" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
 
 
 def test_another_variable_is_the_scripts_own_affair(tmp_path):

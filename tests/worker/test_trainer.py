@@ -15,7 +15,6 @@ from torch.utils.data import (
 )
 
 from hetero_hvd import Trainer, UserError
-from hetero_hvd.worker.comm.horovod import open_collective
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.recovery import elastic_state as elastic
 
@@ -296,15 +295,6 @@ def test_accumulation_bounds_the_micro_batches():
     first_step(trainer, model, lambda model, x: sizes.append(len(x)) or model(x).mean())
     assert sizes == [4, 4, 4]
     assert trainer.applied_steps == 1
-
-
-@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "LOCAL_WORLD_SIZE"])
-def test_processes_of_another_launcher_do_not_each_train_alone(monkeypatch, variable):
-    """They would write the same files and waste the machines: an error names what to use."""
-    monkeypatch.delenv("HOROVOD_RANK", raising=False)
-    monkeypatch.setenv(variable, "2")
-    with pytest.raises(UserError, match=f"{variable} is set: start the script with hetero-hvd run"):
-        open_collective(is_unwanted=lambda: False)
 
 
 def test_before_the_loop_there_is_one_leader(monkeypatch):

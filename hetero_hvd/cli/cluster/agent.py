@@ -6,12 +6,14 @@ import argparse
 import asyncio
 import ipaddress
 import logging
+import os
 import platform
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_hvd import __version__
+from hetero_hvd.cli.cluster import agent_job
 from hetero_hvd.config.launchers import AGENT_PORT
 from hetero_hvd.core.redaction import redacted
 from hetero_hvd.errors import UserError
@@ -19,7 +21,9 @@ from hetero_hvd.messages import NODE_NAME
 
 if TYPE_CHECKING:
     from hetero_hvd.agent.interruptions import MetadataService
+    from hetero_hvd.discovery.unicast import AnnounceTarget
 
+MAX_IDLE_SECONDS = 30 * 24 * 3600
 CLOUDS = ("aws", "azure", "gcp")
 SUMMARY = "announce this machine as a node and start its workers for drivers with the same key"
 
@@ -36,14 +40,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="workers that it starts; 0: it only tells of the node (default: one per GPU, or 1)",
     )
     command.add_argument("--address", default=None, help="listen here only (default: everywhere)")
-    command.add_argument(
-        "--announce-to",
-        action="append",
-        default=[],
-        metavar="HOST:PORT",
-        help="also announce to the driver at this address, where multicast ends at a router: what "
-        "`hetero-hvd run --listen PORT` was given there; may be given again",
-    )
+    _add_drivers(command)
     command.add_argument(
         "--token-file",
         default=None,
@@ -67,18 +64,45 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--metadata-url", default=None, help="of that service, where it is not at its usual place"
     )
     command.add_argument("--port", default=str(AGENT_PORT), help=f"default: {AGENT_PORT}; 0 = any")
+    agent_job.add_arguments(command)
+
+
+def _add_drivers(command: argparse.ArgumentParser) -> None:
+    """Whom it tells of itself, and for how long."""
+    command.add_argument(
+        "--announce-to",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="also announce to the driver at this address, where multicast ends at a router: what "
+        "`hetero-hvd run --listen PORT` was given there; may be given again",
+    )
+    command.add_argument(
+        "--driver-file",
+        type=Path,
+        metavar="FILE",
+        help="also announce to the driver at the addresses in this file, HOST:PORT in each line; "
+        "it is read again and again, and need not be there yet",
+    )
+    command.add_argument(
+        "--until-idle",
+        metavar="SECONDS",
+        help="end when no driver has had a worker here for so long (default: never)",
+    )
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     from hetero_hvd.agent.service import AgentOptions, serve_node  # noqa: PLC0415 - not for all
-    from hetero_hvd.discovery.unicast import AnnounceTarget  # noqa: PLC0415 - not for all
     from hetero_hvd.security.cluster_key import read_key  # noqa: PLC0415 - not for all
     from hetero_hvd.security.tls import read_bundle, server_context  # noqa: PLC0415 - not for all
     from hetero_hvd.security.token import read_token  # noqa: PLC0415 - not for all
 
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("zeroconf").setLevel(logging.ERROR)  # has a traceback for each cable pulled
     tls_file: Path | None = arguments.tls_file
-    name = arguments.name or platform.node()
+    job = _job(arguments)
+    name = arguments.name or (platform.node() if job is None else job.name)
     if NODE_NAME.fullmatch(name) is None:
         raise UserError(f"--name: found {name!r}, must be letters, digits, '-' and '.', at most 64")
     options = AgentOptions(
@@ -90,17 +114,51 @@ def act(arguments: argparse.Namespace) -> int:
         token=read_token(arguments.token_file, "--token-file"),
         tls=None if tls_file is None else server_context(read_bundle(tls_file)),
         version=__version__,
-        announce_to=tuple(
-            AnnounceTarget.read(text, "--announce-to") for text in arguments.announce_to
-        ),
+        announce_to=_targets(arguments.announce_to),
+        driver_file=arguments.driver_file,
         cloud=_cloud(arguments.cloud, arguments.metadata_url),
+        machine=None if job is None else job.machine,
+        visible=_visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")),
+        must_leave=None if job is None else job.must_leave,
+        until_idle_seconds=_idle_seconds(arguments.until_idle),
     )
     if options.cloud is None and arguments.metadata_url is not None:
         raise UserError("--metadata-url needs --cloud: say whose service it is")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("zeroconf").setLevel(logging.ERROR)  # has a traceback for each cable pulled
-    asyncio.run(serve_node(options))
+    if asyncio.run(serve_node(options)) and job is not None:
+        job.left()
     return 0
+
+
+def _targets(texts: list[str]) -> tuple[AnnounceTarget, ...]:
+    from hetero_hvd.discovery.unicast import (  # noqa: PLC0415 - not for all
+        MAX_TARGETS,
+        AnnounceTarget,
+    )
+
+    if len(texts) > MAX_TARGETS:
+        raise UserError(f"--announce-to: given {len(texts)} times, may be at most {MAX_TARGETS}")
+    return tuple(AnnounceTarget.read(text, "--announce-to") for text in texts)
+
+
+def _job(arguments: argparse.Namespace) -> agent_job.AgentJob | None:
+    """The Slurm job that this agent is; None: it is none."""
+    if arguments.slurm:
+        return agent_job.AgentJob(arguments, os.environ)
+    agent_job.check_flags(arguments)
+    return None
+
+
+def _visible_gpus(given: str | None) -> tuple[str, ...] | None:
+    """What CUDA_VISIBLE_DEVICES names, as the supervisor of a worker reads it."""
+    if given is None:
+        return None
+    return tuple(name.strip() for name in given.split(",") if name.strip())
+
+
+def _idle_seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    return float(_number("--until-idle", text, 1, MAX_IDLE_SECONDS))
 
 
 def _cloud(name: str | None, url: str | None) -> MetadataService | None:
@@ -122,6 +180,13 @@ def _number(flag: str, text: str, minimum: int, maximum: int) -> int:
 
 def _address(text: str) -> str:
     try:
-        return str(ipaddress.ip_address(text))
+        address = ipaddress.ip_address(text)
     except ValueError as error:
         raise UserError(f"--address: found {text!r}, must be an IPv4 or IPv6 address") from error
+    if address.is_unspecified or address.is_multicast or "%" in text:
+        raise UserError(
+            f"--address: found {text!r}, must be one by which other machines reach this one: not "
+            "0.0.0.0 or ::, none of a group, none with an interface; leave it out to listen "
+            "everywhere"
+        )
+    return str(address)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hetero_hvd.deploy import checks
 from hetero_hvd.deploy.compose import DRIVER, PAGE_PORT, ComposeDemo, compose_file, nodes_file
-from hetero_hvd.deploy.folder import check_folder, write_files
+from hetero_hvd.deploy.folder import check_folder, make_readable, write_files
 from hetero_hvd.deploy.kubernetes.options import USER_ID
 from hetero_hvd.deploy.script import read_script
 from hetero_hvd.errors import UserError
@@ -53,7 +53,9 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
     contents = {**texts, "compose.yaml": compose_file(demo), "nodes.yaml": nodes_file()}
     written = write_files(folder, contents)
     try:
-        return [*written, *_made(folder)], f"  docker compose -f {folder / 'compose.yaml'} up"
+        keys, stack = _made(folder)
+        make_readable(folder, [*written, *stack])
+        return [*written, *keys, *stack], f"  docker compose -f {folder / 'compose.yaml'} up"
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}") from error
 
@@ -63,8 +65,8 @@ def _user() -> tuple[int, int]:
     return (os.getuid(), os.getgid()) if os.getuid() else (USER_ID, USER_ID)
 
 
-def _made(folder: Path) -> list[Path]:
-    """Keys, which are never replaced, the folder for runs, and what watches them."""
+def _made(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Keys, which are never replaced, and what watches; beside these the folder for runs."""
     (folder / "runs").mkdir(mode=0o700, exist_ok=True)
     (folder / "keys").mkdir(mode=0o700, exist_ok=True)
     keys = [folder / "keys" / name for name in KEYS]
@@ -74,4 +76,5 @@ def _made(folder: Path) -> list[Path]:
     for path in (folder / "runs", folder / "keys", *keys):
         os.chown(path, *_user())
     driver = f"http://{DRIVER}:{PAGE_PORT}"
-    return [*keys, *write_stack(folder / "monitoring", driver=driver, token_file="/keys/token")]  # noqa: S106 - a path
+    stack = write_stack(folder / "monitoring", driver=driver, token_file="/keys/token")  # noqa: S106 - a path
+    return keys, stack

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hetero_hvd.cli.deploy import compose, kubernetes
+from hetero_hvd.cli.deploy import compose, kubernetes, slurm
 
-SUMMARY = "write the files that start a job on Kubernetes, or the demo by Docker Compose"
+SUMMARY = "write the files that start a job on Kubernetes or Slurm, or the demo by Docker Compose"
 TAKES_SCRIPT = True
-TARGETS = {"kubernetes": kubernetes, "compose": compose}
+TARGETS = {"kubernetes": kubernetes, "slurm": slurm, "compose": compose}
 """Each has SUMMARY, `add_arguments`, and `write`, which gives the files and what to do next."""
 
 

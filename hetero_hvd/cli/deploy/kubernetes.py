@@ -9,8 +9,9 @@ from hetero_hvd.cli.cluster.agent import CLOUDS
 from hetero_hvd.config.value_types import CHECKPOINT_URL
 from hetero_hvd.deploy import checks
 from hetero_hvd.deploy.folder import check_folder, write_files
+from hetero_hvd.deploy.kubernetes.chart import chart_files
 from hetero_hvd.deploy.kubernetes.manifests import files
-from hetero_hvd.deploy.kubernetes.options import KubernetesJob
+from hetero_hvd.deploy.kubernetes.options import DEFAULT_NAME, KubernetesJob
 from hetero_hvd.deploy.script import read_script
 from hetero_hvd.errors import UserError
 
@@ -24,7 +25,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """The flags."""
     add = command.add_argument
     add("--image", required=True, help="with hetero_hvd; docs/guide/containers.md says how to make")
-    add("--name", default="train", help="of the job, for all that is made (default: train)")
+    add("--name", default=DEFAULT_NAME, help="of the job, for all that is made (default: train)")
     add("--gpu", default="0", metavar="N", help="agents with GPUs (default: 0)")
     add("--cpu", default="0", metavar="N", help="agents without GPUs (default: 0)")
     add(
@@ -53,6 +54,18 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="where Prometheus is, of its operator: a PodMonitor, and a way in for it",
     )
+    add(
+        "--helm",
+        action="store_true",
+        help="write a chart for Helm; image, command and numbers of agents are values of it, and "
+        "the release's name that of the job",
+    )
+    add(
+        "--annotate",
+        action="store_true",
+        help="let the driver tell the state of the run in annotations of its Job: the only thing "
+        "that needs rights in the cluster, to patch that Job",
+    )
     add("--allow-https", action="store_true", help="let the pods reach port 443 anywhere, for data")
 
 
@@ -65,6 +78,8 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
     job = _job(arguments)
     folder: Path = arguments.folder
     check_folder(folder, force=arguments.force)
+    if arguments.helm:
+        return write_files(folder, chart_files(job)), f"  helm install {job.name} {folder}"
     written = write_files(folder, files(job))
     return written, "\n".join(
         [
@@ -110,6 +125,7 @@ def _job(arguments: argparse.Namespace) -> KubernetesJob:
         monitoring_namespace=None
         if namespace is None
         else checks.name("--monitoring-namespace", namespace, checks.MAX_LABEL),
+        annotate=arguments.annotate,
         allow_https=arguments.allow_https,
     )
 

@@ -8,6 +8,7 @@ import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.cli.table import print_table
 from hetero_hvd.cli.train.run import check_script
 from hetero_hvd.config.launchers import SSH
+from hetero_hvd.deploy import checks
+from hetero_hvd.deploy.kubernetes.options import DEFAULT_NAME, places_of
 from hetero_hvd.errors import UserError
 from hetero_hvd.probes.training_packages import require_training
 
@@ -23,15 +26,16 @@ if TYPE_CHECKING:
     from hetero_hvd.remote.node_findings import NodeReport, Reference
 
 SUMMARY = "say what this machine, or each node, can train with, and what not"
-USAGE = "%(prog)s [--json] [-f nodes.yaml [-- train.py [arguments]]]"
+USAGE = "%(prog)s [--json] [-f nodes.yaml [-- train.py [arguments]] | --kubernetes [NAME]]"
 TAKES_SCRIPT = True
 HELP = """\
 Without -f: what is installed on this machine, and what will not work and why. With -f: the same of
 all nodes of a file, over ssh and at the same time: whether they can be reached, have the software
 of this machine, and reach this machine and each other; clocks, GPUs, memory, room on disks. With a
-script also: whether it is there, the same as here, and what its arguments name.
+script also: whether it is there, the same as here, and what its arguments name. With --kubernetes
+inside a pod of a job: keys, volumes, network, cores, memory and GPUs of that pod.
 
-Exit code 0: training can start; 1: it cannot, on one of the nodes.
+Exit code 0: training can start; 1: it cannot, on one of the nodes, or in this pod.
 """
 SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 3600.0
 
@@ -46,20 +50,53 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="for each answer of a node (default: %(default)g)",
     )
+    command.add_argument(
+        "--kubernetes",
+        nargs="?",
+        const=DEFAULT_NAME,
+        metavar="NAME",
+        help="look at the pod in which this is called, of the job of that name "
+        f"(default: {DEFAULT_NAME}): kubectl exec POD -- hetero-hvd doctor --kubernetes",
+    )
     add_nodes_file(command, is_optional=True)
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Diagnose; 1 if it cannot train."""
+    if arguments.nodes_files and arguments.kubernetes:
+        raise UserError("--kubernetes looks at this pod, -f at the nodes of a file: give one")
     if arguments.nodes_files:
         return _act_on_nodes(arguments)
     if arguments.command:
         raise UserError("a script is looked for on nodes: hetero-hvd doctor -f nodes.yaml -- ...")
+    if arguments.kubernetes:
+        return _act_in_pod(arguments)
     from hetero_hvd.probes.doctor import diagnose  # noqa: PLC0415 - only this command needs it
 
     diagnosis = diagnose()
     print(json.dumps(diagnosis.as_dict(), indent=2) if arguments.json else diagnosis.text())
     return 0 if diagnosis.can_train else 1
+
+
+def _act_in_pod(arguments: argparse.Namespace) -> int:
+    """Examine this pod; 1 if it cannot take part."""
+    from hetero_hvd.pod.examination import examine  # noqa: PLC0415 - not for all
+    from hetero_hvd.probes.doctor import diagnose  # noqa: PLC0415
+
+    places = places_of(checks.name("--kubernetes", arguments.kubernetes))
+    findings = list(examine(places, lambda: diagnose().devices))
+    can_train = not any(finding.stops_training for finding in findings)
+    if arguments.json:
+        lines = [asdict(finding) for finding in findings]
+        print(json.dumps({"findings": lines, "can_train": can_train}, indent=2))
+        return 0 if can_train else 1
+    rows = [
+        (one.what, one.found, f"{one.mark}: {one.to_do}" if one.to_do else one.mark)
+        for one in findings
+    ]
+    print_table(("what", "found", "to do"), rows, ends_in_sentences=True)
+    print("This pod can take part." if can_train else "This pod cannot take part.")
+    return 0 if can_train else 1
 
 
 def _act_on_nodes(arguments: argparse.Namespace) -> int:

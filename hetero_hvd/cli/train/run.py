@@ -5,21 +5,26 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from shutil import which
 
 from hetero_hvd.cli.mistakes import did_you_mean
 from hetero_hvd.cli.settings import add_nodes_file, add_settings, load
-from hetero_hvd.cli.train import slurm_job
+from hetero_hvd.cli.train import ray_job, slurm_agents, slurm_job
 from hetero_hvd.cli.watch.run_argument import HELP as HELP_OF_A_RUN
 from hetero_hvd.cli.watch.run_argument import run_of
-from hetero_hvd.config import ClusterConfig, NodeConfig
+from hetero_hvd.config import ClusterConfig, NodeConfig, NodesFile
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.config.value_types import CHECKPOINT_URL, TAG_NAME
 from hetero_hvd.config.variables import RECORD_SETTINGS, RecordConfig, given
+from hetero_hvd.driver.ending import Lender
 from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.exit_codes import EXIT_USER_ERROR
+from hetero_hvd.probes.other_launchers import started_by
 from hetero_hvd.probes.training_packages import require_training
-from hetero_hvd.run.records.earlier_run import EarlierRun, earlier_run, is_url
+from hetero_hvd.run.records.earlier_run import EarlierRun, earlier_run, is_url, run_of_folder
 
 SUMMARY = "train on all nodes"
 USAGE = "%(prog)s [options] -- train.py [arguments]"
@@ -40,8 +45,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=_run_or_url,
         metavar="RUN",
         help="go on from the newest checkpoint of an earlier run, in its folder unless --output "
-        f"names another: {HELP_OF_A_RUN}, or the checkpoint_url that it had; with --slurm also "
-        f"{slurm_job.AUTO!r}: of an earlier start of the same Slurm job, if there is one",
+        f"names another: {HELP_OF_A_RUN}, or the checkpoint_url that it had; "
+        f"{slurm_job.AUTO!r}: of an earlier start with the same --output, or of the same Slurm "
+        "job, if there is one",
     )
     command.add_argument("--name", default="", metavar="TEXT", help="what to call this run")
     command.add_argument(
@@ -53,6 +59,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="what this run tries, for `hetero-hvd runs --where`; may be given several times",
     )
     slurm_job.add_arguments(command)
+    slurm_agents.add_arguments(command)
+    ray_job.add_arguments(command)
     add_settings(command)
 
 
@@ -89,33 +97,98 @@ def act(arguments: argparse.Namespace) -> int:
     command = arguments.command
     if not command:
         raise UserError("no command: hetero-hvd run [options] -- train.py [arguments]")
-    if not arguments.slurm:
+    if not arguments.name.isprintable():
+        raise UserError(f"--name {arguments.name!r}: must be one line of text")
+    check_started_once(os.environ)
+    ray_job.check_flags(arguments)
+    if arguments.ray:
         slurm_job.check_flags(arguments)
-    inside = slurm_job.SlurmJob(arguments) if arguments.slurm else None
-    resume = _resumed(arguments.resume, inside)
-    nodes_file = load(arguments) if inside is None else inside.nodes_file
+        require_training("hetero-hvd run")
+        with ray_job.RayJob(arguments) as job:
+            resume = _resumed(arguments.resume, job.nodes_file.current.job.output)
+            return _train(arguments, job.nodes_file, resume)
+    inside = _lender(arguments)
+    if inside is None:
+        nodes_file = load(arguments)
+        resume = _resumed(arguments.resume, nodes_file.current.job.output)
+    else:
+        if isinstance(inside, slurm_agents.SlurmAgents):
+            resume = inside.same_run()
+        else:
+            resume = inside.resumed(arguments.resume)
+        nodes_file = inside.nodes_file  # as it is now: all starts of a run have one folder
     check_script(command, nodes_file.current)
     require_training("hetero-hvd run")
+    with inside or nullcontext():
+        return _train(arguments, nodes_file, resume, lender=inside)
+
+
+def _train(
+    arguments: argparse.Namespace,
+    nodes_file: NodesFile,
+    resume: EarlierRun | None,
+    *,
+    lender: Lender | None = None,
+) -> int:
+    """Run the job; gives the training's exit code."""
     from hetero_hvd.driver.job import run_job  # noqa: PLC0415 - imports Horovod
     from hetero_hvd.run.tracking.begin_and_end import RunLabels  # noqa: PLC0415
 
-    if not arguments.name.isprintable():
-        raise UserError(f"--name {arguments.name!r}: must be one line of text")
     known = RecordConfig(**given(RECORD_SETTINGS, os.environ))
     tags = dict(map(tag, known.tags)) | dict(arguments.tag)
     labels = RunLabels(arguments.name or known.name, tags)
-    if inside is None:
-        return run_job(nodes_file, command, resume=resume, labels=labels)
-    with inside:
-        return run_job(nodes_file, command, resume=resume, labels=labels, lender=inside)
+    return run_job(nodes_file, arguments.command, resume=resume, labels=labels, lender=lender)
 
 
-def _resumed(place: Path | str | None, inside: slurm_job.SlurmJob | None) -> EarlierRun | None:
-    """The run to go on from; None: there is none."""
+def check_started_once(environment: Mapping[str, str]) -> None:
+    """Refuse to be started by another launcher: that would be several drivers.
+
+    Args:
+        environment: Of this process.
+
+    Raises:
+        UserError: One has started several processes, and this is the first of them.
+        SystemExit: It is another one of them: the first says it.
+    """
+    found = started_by(environment)
+    if found is None or not found.is_certain:
+        return
+    if found.rank:
+        raise SystemExit(EXIT_USER_ERROR)
+    raise UserError(found.why_not_run())
+
+
+def _lender(arguments: argparse.Namespace) -> slurm_job.SlurmJob | slurm_agents.SlurmAgents | None:
+    """Who lends the machines; None: they are the user's own."""
+    if arguments.slurm_agents is not None:
+        return slurm_agents.SlurmAgents(arguments)
+    if arguments.slurm:
+        return slurm_job.SlurmJob(arguments)
+    slurm_job.check_flags(arguments)
+    return None
+
+
+def is_auto(place: Path | str | None) -> bool:
+    """Whether an earlier start of the same run is meant, if there is one."""
+    return place == Path(slurm_job.AUTO)
+
+
+def _resumed(place: Path | str | None, output: str | None = None) -> EarlierRun | None:
+    """The run to go on from; None: there is none.
+
+    Raises:
+        UserError: There is none where one was named, or nobody knows which starts belong together.
+    """
     if place is None:
         return None
-    is_same = inside is not None and place == Path(slurm_job.AUTO)
-    return inside.same_run() if inside is not None and is_same else earlier_run(place)
+    if not is_auto(place) or Path(slurm_job.AUTO).exists():
+        return earlier_run(place)
+    if output is None:
+        raise UserError(
+            f"--resume {slurm_job.AUTO}: starts belong together by their folder, or by their Slurm "
+            "job; add --output DIR, the same at each start, or --slurm, or name the run"
+        )
+    return run_of_folder(Path(output))
 
 
 def check_script(command: tuple[str, ...], cluster: ClusterConfig) -> None:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from hetero_hvd.core.balance import calibration
 from hetero_hvd.core.balance.balancer import slowest_seconds
 from hetero_hvd.core.balance.hysteresis import Decision, ReplanPolicy
 from hetero_hvd.core.balance.known import SpeedProfile, WorkerModel, own_seconds
@@ -28,7 +29,7 @@ from hetero_hvd.core.balance.step_time import StepTimeEstimator, StepTimeModel
 from hetero_hvd.core.balance.swings import Swings
 from hetero_hvd.core.balance.trial import PlanTrial
 from hetero_hvd.errors import InvariantError
-from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
+from hetero_hvd.messages import BatchPlan, Calibrated, StepsTimed, WorkerId, WorkersJoined
 
 __all__ = ["BalanceConfig", "BalancerState"]
 
@@ -99,13 +100,14 @@ class BalancerState:
         return {worker: curve for worker, curve in curves.items() if curve}
 
     def handle(
-        self, event: WorkersJoined | StepsTimed, *, now_seconds: float
+        self, event: WorkersJoined | Calibrated | StepsTimed, *, now_seconds: float
     ) -> list[BatchPlan | Decision]:
         """Take one event in; give back what follows, in order.
 
         Args:
-            event: A rendezvous (one plan follows) or a table of timings (one decision follows and
-                perhaps a plan; nothing if it is of another rendezvous, or of the first step).
+            event: A rendezvous (one plan follows), what was measured before its first step (one
+                plan follows), or a table of timings (one decision follows and perhaps a plan). What
+                belongs to another rendezvous, or to the first step of one, is ignored.
             now_seconds: The caller's clock; any origin, never falling.
 
         Raises:
@@ -116,6 +118,8 @@ class BalancerState:
         joined = self._joined
         if joined is None or event.rendezvous_id != joined.rendezvous_id:
             return []
+        if isinstance(event, Calibrated):
+            return self._calibrated(event, now_seconds)
         if len(event.timings) != len(joined.workers):
             raise InvariantError(
                 f"{len(event.timings)} timings of {len(joined.workers)} workers in rendezvous "
@@ -129,12 +133,13 @@ class BalancerState:
     def _join(self, event: WorkersJoined, now_seconds: float) -> BatchPlan:
         sizes_of = event.micro_batch_sizes or (0,) * len(event.workers)
         known = {w: self._known_of(w, m) for w, m in zip(event.workers, sizes_of, strict=True)}
-        if self._may_balance(event, event.applied_steps):
+        may_balance = self._may_balance(event, event.applied_steps)
+        if may_balance:
             _, sizes = self._best(event, known, now_seconds)
             measured = sum(record.estimator.is_ready for record in known.values())
             reason = f"start: {measured} of {len(known)} workers were measured before"
         else:
-            sizes = even_plan(event, grain=max(event.undivided, self._config.grain))
+            sizes = self._even(event)
             reason = f"start: {_why_even(event)}"
         for worker, record in known.items():
             record.reset()
@@ -146,8 +151,25 @@ class BalancerState:
         self._moves = MoveRecord()
         self._swings = Swings()
         self._unsettle()
-        self._plan = first_plan(event, sizes, reason=reason)
+        ratio = calibration.first_ratio(self._config, event, known) if may_balance else 0.0
+        self._plan = first_plan(event, sizes, reason=reason, calibration_ratio=ratio)
         return self._plan
+
+    def _calibrated(self, event: Calibrated, now_seconds: float) -> list[BatchPlan | Decision]:
+        """The plan that follows from what the members have measured before its first step."""
+        joined, plan = self._members()
+        if event.plan_id != plan.plan_id or not plan.calibration_ratio:
+            return []
+        calibration.learn(self._known, event)
+        models, sizes = self._best(joined, self._known, now_seconds)
+        self._plan = first_plan(
+            joined,
+            calibration.believed(models, sizes, instead=self._even(joined)),
+            reason=calibration.in_words(event),
+            plan_id=plan.plan_id + 1,
+            calibration_ratio=calibration.next_ratio(plan),
+        )
+        return [self._plan]
 
     def _known_of(self, worker: WorkerId, micro_batch_size: int) -> WorkerModel:
         """What this job knows of a worker, else what was remembered of it, else nothing."""
@@ -407,6 +429,9 @@ class BalancerState:
             grain=max(joined.undivided, self._config.grain),
             retried=joined.workers if self._needs_all else self._spares.retried,
         )
+
+    def _even(self, joined: WorkersJoined) -> tuple[int, ...]:
+        return even_plan(joined, grain=max(joined.undivided, self._config.grain))
 
     def _members(self) -> tuple[WorkersJoined, BatchPlan]:
         if self._joined is None or self._plan is None:

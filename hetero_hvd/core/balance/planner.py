@@ -49,7 +49,12 @@ def even_plan(joined: WorkersJoined, *, grain: int) -> tuple[int, ...]:
 
 
 def first_plan(
-    joined: WorkersJoined, sizes: Sequence[int], *, reason: str, plan_id: int = 1
+    joined: WorkersJoined,
+    sizes: Sequence[int],
+    *,
+    reason: str,
+    plan_id: int = 1,
+    calibration_ratio: float = 0.0,
 ) -> BatchPlan:
     """The plan that a membership starts with; it exchanges timings after each step.
 
@@ -57,7 +62,8 @@ def first_plan(
         joined: The rendezvous.
         sizes: Local batch sizes in rank order, samples per step.
         reason: Why, in words.
-        plan_id: 1; 0 for one that any plan of the driver's replaces.
+        plan_id: 1; 0 for one that any plan of the driver's replaces; more after a calibration.
+        calibration_ratio: See `BatchPlan`.
     """
     return BatchPlan(
         rendezvous_id=joined.rendezvous_id,
@@ -67,6 +73,7 @@ def first_plan(
         workers=joined.workers,
         local_batch_sizes=tuple(sizes),
         reason=reason,
+        calibration_ratio=calibration_ratio,
     )
 
 

@@ -90,6 +90,7 @@ class Scenario:
         prefetch_steps: See `WorkersJoined`.
         lag_steps: Steps from a plan's `from_step` to the one that rank 0 can really stamp.
         recorded: Time ratios of a recorded run, (steps, workers); they repeat after its end.
+        can_calibrate: See `WorkersJoined`.
     """
 
     curves: tuple[TrueCurve, ...]
@@ -105,6 +106,7 @@ class Scenario:
     prefetch_steps: int = 0
     lag_steps: int = 1
     recorded: tuple[tuple[float, ...], ...] = ()
+    can_calibrate: bool = False
 
     @property
     def jitter(self) -> Jitter:

@@ -19,7 +19,15 @@ from hetero_hvd.core.balance.planner import first_plan
 from hetero_hvd.core.balance.policies.registry import Policy
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.simulation.scenario import Blocks, Scenario, TrueCurve
-from hetero_hvd.messages import BatchPlan, StepsTimed, StepTiming, WorkerId, WorkersJoined
+from hetero_hvd.messages import (
+    BatchPlan,
+    Calibrated,
+    PassTiming,
+    StepsTimed,
+    StepTiming,
+    WorkerId,
+    WorkersJoined,
+)
 
 
 class Simulation:
@@ -57,6 +65,7 @@ class Simulation:
         self._random = random
         self._rendezvous_id = 0
         self._members: tuple[int, ...] = ()
+        self.calibration_seconds = 0.0
         self._rows: list[tuple[float, ...]] = []
         self._best: tuple[object, tuple[int, ...], float] = (None, (), math.nan)
         self._moves_at: list[int] = []
@@ -89,6 +98,7 @@ class Simulation:
             micro_batch_sizes=tuple(
                 getattr(self.scenario.curves[i], "micro_batch_size", 0) for i in self._members
             ),
+            can_calibrate=self.scenario.can_calibrate,
         )
         self._pending: list[tuple[int, BatchPlan]] = []
         self._rows = []
@@ -96,6 +106,31 @@ class Simulation:
         for answer in self.policy.handle(event, now_seconds=self.clock) if self.policy else ():
             if isinstance(answer, BatchPlan):
                 self.plan = answer
+        while self.policy and self.plan.calibration_ratio:
+            self._calibrate(self.policy)
+
+    def _calibrate(self, policy: Policy) -> None:
+        """Each worker computes a part of its share, which is thrown away; the slowest counts."""
+        ratios = self.scenario.time_ratios(self.step)
+        sizes = [
+            max(1, round(size * self.plan.calibration_ratio))
+            for size in self.plan.local_batch_sizes
+        ]
+        pairs = zip(self._members, sizes, strict=True)
+        alone = [self.scenario.curves[i].step_seconds(n) * ratios[i] for i, n in pairs]
+        busy = np.array(self.scenario.coupled_seconds(alone)) * self._noise(len(sizes))
+        self.calibration_seconds += float(busy.max())
+        self.clock += float(busy.max())
+        event = Calibrated(
+            rendezvous_id=self._rendezvous_id,
+            plan_id=self.plan.plan_id,
+            measured=tuple((PassTiming(n, t),) for n, t in zip(sizes, busy.tolist(), strict=True)),
+        )
+        (self.plan,) = (
+            answer
+            for answer in policy.handle(event, now_seconds=self.clock)
+            if isinstance(answer, BatchPlan)
+        )
 
     def run(self, num_steps: int, *, best_seconds: float | None = None) -> None:
         """Train on for so many steps.

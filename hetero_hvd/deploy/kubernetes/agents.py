@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_hvd.config.launchers import AGENT_PORT
-from hetero_hvd.deploy.kubernetes.options import ADVERT_PORT, KEYS, KubernetesJob
-from hetero_hvd.deploy.kubernetes.pod import Manifest, field, gone_soon, pod, same_limits
+from hetero_hvd.deploy.kubernetes.options import ADVERT_PORT, KEYS, TEMPORARY, KubernetesJob
+from hetero_hvd.deploy.kubernetes.pod import Manifest, field, gone_soon, num_cores, pod, same_limits
 
 GPU, CPU = "gpu", "cpu"
 """The pools."""
@@ -91,12 +91,11 @@ def _container(job: KubernetesJob, pool: str) -> Manifest:
     amounts = {"cpu": job.agent_cpu, "memory": job.agent_memory}
     if pool == GPU:
         amounts[GPU_RESOURCE] = str(job.gpus_per_agent)
-    cores = {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1"}}
     env: list[Manifest] = [
         field("POD_IP", "status.podIP"),
         field("POD_NAME", "metadata.name"),
-        {"name": "OMP_NUM_THREADS", "valueFrom": cores},  # torch would count the node's cores
-        {"name": "HOME", "value": "/tmp"},  # noqa: S108 - of the pod alone
+        _threads(job, job.gpus_per_agent if pool == GPU else 1),
+        {"name": "HOME", "value": TEMPORARY},
         {"name": "PYTHONUNBUFFERED", "value": "1"},
     ]
     if pool == CPU:
@@ -111,6 +110,19 @@ def _container(job: KubernetesJob, pool: str) -> Manifest:
         "livenessProbe": {**answers, "periodSeconds": 20, "failureThreshold": 6},
         "readinessProbe": {**answers, "periodSeconds": 10},
     }
+
+
+def _threads(job: KubernetesJob, num_workers: int) -> Manifest:
+    """OMP_NUM_THREADS of each worker, as torch would count the node's cores.
+
+    One alone has the pod's cores, whatever becomes of the manifest's limit. Of several each has its
+    part, which Kubernetes cannot divide: it takes no other divisors of cores than 1 and 1m.
+    """
+    if num_workers == 1:
+        source = {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1"}}
+        return {"name": "OMP_NUM_THREADS", "valueFrom": source}
+    threads = max(1, int(num_cores(job.agent_cpu)) // num_workers)
+    return {"name": "OMP_NUM_THREADS", "value": str(threads)}
 
 
 def _command(job: KubernetesJob) -> list[str]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from hetero_hvd.deploy.kubernetes.access import account_of_driver
 from hetero_hvd.deploy.kubernetes.options import (
     ADVERT_PORT,
     CONFIG,
     KEYS,
     PAGE_PORT,
     RUNS,
+    TEMPORARY,
     KubernetesJob,
 )
 from hetero_hvd.deploy.kubernetes.pod import (
@@ -26,17 +28,18 @@ MAX_TRIES = 6
 GRACE_SECONDS = 60
 """For workers to leave after the step under way, and the record to be closed."""
 
-START = f"""\
-newest=$(ls -dt {RUNS}/NAME/*/checkpoints/* 2>/dev/null | head -n 1)
-if [ -n "$newest" ]; then
-  set -- --resume "${{newest%/checkpoints/*}}" "$@"
-else
-  set -- --output "{RUNS}/NAME/$POD_NAME" "$@"
-fi
-exec hetero-hvd run -f {CONFIG}/nodes.yaml --driver-address "$POD_IP" --http-address 0.0.0.0 "$@"
-"""
-"""Goes on where an earlier pod of the job has left a checkpoint. The page is also at the loopback,
-where `kubectl port-forward` asks for it."""
+
+def _start(job: KubernetesJob) -> list[str]:
+    """The driver's command, which goes on where an earlier pod of the job has left a checkpoint.
+
+    All of them have one folder, whose name is that of the run among the checkpoints of a store. The
+    page is also at the loopback, where `kubectl port-forward` asks for it.
+    """
+    words = f"hetero-hvd run -f {CONFIG}/nodes.yaml --driver-address $(POD_IP)"
+    words += f" --http-address 0.0.0.0 --output {RUNS}/{job.name} --resume auto"
+    if job.annotate:
+        words += f" --export kubernetes:job/{job.driver}"
+    return words.split()
 
 
 def nodes_file(job: KubernetesJob) -> dict[str, Any]:
@@ -63,6 +66,7 @@ def driver_job(job: KubernetesJob) -> Manifest:
         restartPolicy="Never",
         tolerations=gone_soon(),
         terminationGracePeriodSeconds=GRACE_SECONDS,
+        **account_of_driver(job),
     )
     template["metadata"]["annotations"] = {
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"
@@ -89,12 +93,11 @@ def driver_job(job: KubernetesJob) -> Manifest:
 def _container(job: KubernetesJob) -> Manifest:
     answers = {"httpGet": {"path": "/", "port": "page"}, "timeoutSeconds": 5}
     return {
-        "command": ["sh", "-c", literal(START.replace("NAME/", f"{job.name}/")), "driver"],
+        "command": _start(job),
         "args": [literal(word) for word in ("--", *job.command)],
         "env": [
             field("POD_IP", "status.podIP"),
-            field("POD_NAME", "metadata.name"),
-            {"name": "HOME", "value": "/tmp"},  # noqa: S108 - of the pod alone
+            {"name": "HOME", "value": TEMPORARY},
             {"name": "PYTHONUNBUFFERED", "value": "1"},
         ],
         "ports": [

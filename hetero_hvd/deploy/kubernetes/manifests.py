@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hetero_hvd.config.yaml_document import yaml_text
+from hetero_hvd.deploy.kubernetes.access import access
 from hetero_hvd.deploy.kubernetes.agents import agent_sets
 from hetero_hvd.deploy.kubernetes.driver import driver_job, driver_service, nodes_file
 from hetero_hvd.deploy.kubernetes.network import network_policy, pod_monitor
@@ -16,6 +17,7 @@ def manifests(job: KubernetesJob) -> dict[str, list[Manifest]]:
         "config.yaml": [_config(job)],
         "network.yaml": [driver_service(job), network_policy(job)],
         "storage.yaml": [] if job.volume is None else [_claim(job, job.volume)],
+        "access.yaml": access(job) if job.annotate else [],
         "driver.yaml": [driver_job(job)],
         "agents.yaml": agent_sets(job),
         "monitoring.yaml": [] if job.monitoring_namespace is None else [pod_monitor(job)],

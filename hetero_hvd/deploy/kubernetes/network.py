@@ -9,8 +9,17 @@ from hetero_hvd.deploy.kubernetes.pod import Manifest
 METADATA_SERVICE = "169.254.169.254/32"
 """Of all three clouds."""
 
+GKE_METADATA_SERVICE = "169.254.169.252/32"
+GKE_METADATA_PORT = 988
+"""Where GKE leads a pod that asks the metadata service; a NetworkPolicy judges by that."""
+
 HTTPS_PORT = 443
-DNS_PORT = 53
+API_SERVER_PORTS = (443, 6443)
+"""Of its Service, and of what is behind that in most clusters; a policy judges by the latter."""
+
+DNS_PORTS = (53, 5353)
+"""As Kubernetes has it, and where name servers of OpenShift listen behind their Service."""
+
 OBJECT_STORES = ("s3://", "gs://")
 
 
@@ -45,13 +54,22 @@ def network_policy(job: KubernetesJob) -> Manifest:
 
 
 def _egress(job: KubernetesJob) -> list[Manifest]:
-    found: list[Manifest] = [{"ports": [_port("UDP", DNS_PORT), _port("TCP", DNS_PORT)]}]
+    names = [_port(protocol, port) for port in DNS_PORTS for protocol in ("UDP", "TCP")]
+    found: list[Manifest] = [{"ports": names}]
     if job.allow_https or (job.checkpoint_url or "").startswith(OBJECT_STORES):
         found.append({"ports": [_port("TCP", HTTPS_PORT)]})
-    if job.cloud is not None:
-        service = [{"ipBlock": {"cidr": METADATA_SERVICE}}]
-        found.append({"to": service, "ports": [_port("TCP", 80)]})
+    if job.annotate:
+        found.append({"ports": [_port("TCP", port) for port in API_SERVER_PORTS]})
+    is_google = job.cloud == "gcp" or (job.checkpoint_url or "").startswith("gs://")
+    if job.cloud is not None or is_google:  # the latter has credentials from there, too
+        found.append(_to(METADATA_SERVICE, 80))
+    if is_google:
+        found.append(_to(GKE_METADATA_SERVICE, GKE_METADATA_PORT))
     return found
+
+
+def _to(network: str, port: int) -> Manifest:
+    return {"to": [{"ipBlock": {"cidr": network}}], "ports": [_port("TCP", port)]}
 
 
 def _port(protocol: str, number: int) -> Manifest:

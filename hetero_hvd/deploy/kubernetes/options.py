@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hetero_hvd.config.launchers import AGENT_PORT
+from hetero_hvd.pod.findings import PodPlaces
+
 AgentsKind = Literal["deployment", "statefulset", "daemonset"]
 
 ADVERT_PORT = 9389
 """UDP, where the driver listens for agents."""
 
 PAGE_PORT = 8080
+DEFAULT_NAME = "train"
+"""Of a job."""
+
 USER_ID = 10001
 """Of the image; no account of the node has it."""
 
@@ -18,6 +24,8 @@ KEYS = "/keys"
 CONFIG = "/config"
 RUNS = "/runs"
 WORKSPACE = "/workspace"
+TEMPORARY = "/tmp"  # noqa: S108 - of the pod alone
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - likewise
 """Folders in the containers."""
 
 
@@ -42,6 +50,7 @@ class KubernetesJob:
         script: Name and text of a script that is not in the image; None: all is there.
         cloud: Whose notices of interruption the agents ask for; None: nobody's.
         monitoring_namespace: Where Prometheus is, of its operator; None: there is none.
+        annotate: Whether the driver tells the state of the run in annotations of its Job.
         allow_https: Whether the pods may reach port 443 anywhere.
     """
 
@@ -61,6 +70,7 @@ class KubernetesJob:
     script: tuple[str, str] | None = None
     cloud: str | None = None
     monitoring_namespace: str | None = None
+    annotate: bool = False
     allow_https: bool = False
 
     @property
@@ -96,3 +106,16 @@ class KubernetesJob:
     def metadata(self, name: str) -> dict[str, Any]:
         """Of an object; without a namespace: `kubectl -n` says where."""
         return {"name": name, "labels": self.labels()}
+
+
+def places_of(name: str) -> PodPlaces:
+    """Where things are in the pods of the job of a name."""
+    job = KubernetesJob(name=name, image="", command=())
+    return PodPlaces(
+        keys=(f"{KEYS}/cluster.key", f"{KEYS}/token"),
+        writable=(SHARED_MEMORY, TEMPORARY, RUNS),
+        driver=job.driver,
+        page_port=PAGE_PORT,
+        advert_port=ADVERT_PORT,
+        agent_port=AGENT_PORT,
+    )

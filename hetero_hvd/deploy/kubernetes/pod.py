@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from hetero_hvd.deploy.kubernetes.options import (
     CONFIG,
     KEYS,
     RUNS,
+    SHARED_MEMORY,
+    TEMPORARY,
     USER_ID,
     WORKSPACE,
     KubernetesJob,
@@ -40,7 +41,7 @@ such a key is refused. So it is copied into memory."""
 
 def literal(word: str) -> str:
     """A word of a command that means itself: Kubernetes puts variables in place of `$(NAME)`."""
-    return re.sub(r"\$(?=[($])", "$$", word)
+    return word.replace("$", "$$")
 
 
 def field(name: str, path: str) -> Manifest:
@@ -51,6 +52,11 @@ def field(name: str, path: str) -> Manifest:
 def same_limits(**amounts: str) -> Manifest:
     """Resources that a container gets and keeps to."""
     return {"requests": amounts, "limits": amounts}
+
+
+def num_cores(amount: str) -> float:
+    """Cores of an amount of the resource `cpu`, such as 4, 2.5 or 500m."""
+    return int(amount[:-1]) / 1000 if amount.endswith("m") else float(amount)
 
 
 def gone_soon() -> list[Manifest]:
@@ -122,8 +128,8 @@ def _mounts(job: KubernetesJob) -> list[Manifest]:
         {"name": "keys", "mountPath": KEYS, "readOnly": True},
         {"name": "config", "mountPath": CONFIG, "readOnly": True},
         {"name": "runs", "mountPath": RUNS},
-        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the pod alone
-        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - likewise
+        {"name": "tmp", "mountPath": TEMPORARY},
+        {"name": "shm", "mountPath": SHARED_MEMORY},
     ]
     if job.script is not None:
         name, _ = job.script

@@ -74,6 +74,7 @@ class Membership:
         self._next_request_at_seconds = -math.inf
         self._wish: tuple[set[str], set[str]] = (set(), set())
         self._wished_at_seconds = self._changed_at_seconds = -math.inf
+        self._began_at_seconds = math.inf
         self._voided: set[str] = set()
         rendezvous.follow(on_members=self._changed, on_return=self._returned)
 
@@ -86,6 +87,11 @@ class Membership:
     def present(self) -> list[Slot]:
         """The members that have neither ended nor left."""
         return [slot for host in self.hosts if (slot := self._find_present(host)) is not None]
+
+    @property
+    def unmet_seconds(self) -> float:
+        """For how long the newest members have tried to meet; 0: they have met."""
+        return 0.0 if self._is_settled else max(0.0, time.monotonic() - self._began_at_seconds)
 
     async def start(self) -> None:
         """Make members of the workers that are ready; returns when Horovod has decided who."""
@@ -229,6 +235,7 @@ class Membership:
         self._voided = set()
         self._wish = (set(), set())
         self._num_met_before = self._tracker.summary.num_memberships
+        self._began_at_seconds = time.monotonic()
         for slot in self._slots.without(hosts):
             slot.holds_state = False
             self._channels.send(slot.host, Stop(reason="this node is no longer in nodes.yaml"))

@@ -1,4 +1,4 @@
-"""Says that a job pauses because too few workers are left."""
+"""What follows from too few workers: a pause, which is told, or an end that may pass."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from hetero_hvd.config import JobConfig
 from hetero_hvd.driver.membership.membership import Membership
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
+from hetero_hvd.errors import InfeasiblePlanError, TryAgainError
 from hetero_hvd.run.tracking.run_tracker import RunTracker
 
 
@@ -48,3 +49,19 @@ class MinWorkersNotice:
                 f"others, at most {self._job.elastic_timeout_seconds:g} s"
             )
         self._is_short = is_short
+
+    def judged(self, error: Exception) -> Exception:
+        """The error that ends the job: a batch that its members cannot hold may fit with others.
+
+        Args:
+            error: What was raised.
+
+        Returns:
+            The same, unless workers are missing for whom the batch was too large, or more may come.
+        """
+        if not isinstance(error, InfeasiblePlanError):
+            return error
+        is_incomplete = len(self._tracker.workers) < len(self._slots.all)
+        has_lost = any(record.exit_codes for record in self._tracker.summary.workers.values())
+        may_pass = self._job.discover or is_incomplete or has_lost
+        return TryAgainError(str(error)) if may_pass else error

@@ -28,7 +28,7 @@ CLOSE_SECONDS = 1.0
 """For a worker to answer our good-bye; one that is out of reach never does."""
 
 MAX_UNSENT_MESSAGES = 1000
-POLICY_VIOLATION = 1008
+NORMAL_CLOSURE, POLICY_VIOLATION = 1000, 1008
 
 
 class ChannelHandler(Protocol):
@@ -79,9 +79,9 @@ class Channel:
             if found := tampering(error):
                 raise ChannelError(f"what comes is not genuine: {found}") from error
 
-    async def close(self) -> None:
+    async def close(self, code: int = NORMAL_CLOSURE) -> None:
         """Say good-bye."""
-        await self._socket.close()
+        await self._socket.close(code)
 
     def cut(self) -> None:
         """End it at once."""
@@ -176,16 +176,28 @@ class ChannelServer:
         host = connection.host
         earlier = self._connections.get(host)
         self._connections[host] = connection
-        if earlier is not None:
-            await earlier.close()
-        self._desk.connected(host, peer)
-        writer = asyncio.create_task(connection.write())
         try:
-            await connection.read(self._desk.received)
+            if earlier is not None and not await self._takes_over(connection, earlier):
+                return
+            self._desk.connected(host, peer)
+            writer = asyncio.create_task(connection.write())
+            try:
+                await connection.read(self._desk.received)
+            finally:
+                writer.cancel()
         finally:
-            writer.cancel()
             if self._connections.get(host) is connection:
                 del self._connections[host]
+
+    async def _takes_over(self, connection: Channel, earlier: Channel) -> bool:
+        """End a worker's earlier channel; whether the new one still counts after that time."""
+        await earlier.close()
+        if self._connections.get(connection.host) is not connection:
+            return False  # a newer one has come, and closes this one
+        if not self._desk.expects(connection.host):
+            await connection.close(channel.NOT_EXPECTED)
+            return False
+        return True
 
 
 def _host_of(socket: ServerConnection) -> str:

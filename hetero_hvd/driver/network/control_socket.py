@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.errors import JobError, UserError, job_error
 
 NAME = "control.sock"
 MAX_LINE_BYTES = 4096
@@ -66,7 +66,8 @@ class ControlSocket:
                 end.bind(path)
         except OSError as error:
             end.close()
-            raise JobError(f"{self._folder / NAME} cannot be made: {error.strerror}") from error
+            words = f"{self._folder / NAME} cannot be made: {error.strerror}"
+            raise job_error(words, error) from error
         self._server = await asyncio.start_unix_server(
             self._serve, sock=end, limit=MAX_LINE_BYTES, **REMOVES_NOTHING
         )

@@ -7,7 +7,7 @@ import socket
 from typing import NamedTuple, Protocol
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, job_error
 
 LOOPBACK = "127.0.0.1"
 MULTICAST = ("224.0.0.251", 5353)
@@ -27,9 +27,10 @@ def address_towards(node: NodeConfig) -> str:
         try:
             probe.connect((node.address, 9))
         except OSError as error:
-            raise JobError(
+            raise job_error(
                 f"node {node.name}: no route to {node.address} ({error}); correct its address, "
-                "or set job.driver_address to the address at which the nodes reach this machine"
+                "or set job.driver_address to the address at which the nodes reach this machine",
+                error,
             ) from error
         address: str = probe.getsockname()[0]
     return address
@@ -45,8 +46,9 @@ def outside() -> str:
         try:
             probe.connect(MULTICAST)
         except OSError as error:
-            raise JobError(
-                f"job.discover: no route to other machines ({error}); set job.driver_address"
+            raise job_error(
+                f"job.discover: no route to other machines ({error}); set job.driver_address",
+                error,
             ) from error
         address: str = probe.getsockname()[0]
     return address
@@ -61,7 +63,8 @@ def resolve(address: str) -> str:
     try:
         return socket.gethostbyname(address)
     except OSError as error:
-        raise JobError(f"job.driver_address: {address} has no IPv4 address ({error})") from error
+        words = f"job.driver_address: {address} has no IPv4 address ({error})"
+        raise job_error(words, error) from error
 
 
 class DriverAddresses:
@@ -152,6 +155,7 @@ class Endpoints:
                 try:
                     port = await self._channels.listen(address)
                 except OSError as error:
-                    raise JobError(f"the driver cannot listen on {address}: {error}") from error
+                    words = f"the driver cannot listen on {address}: {error}"
+                    raise job_error(words, error) from error
                 self._open[address] = Endpoint(address, port)
         return self._open[address]

@@ -18,7 +18,7 @@ from hetero_hvd.discovery.listener import AdvertListener
 from hetero_hvd.discovery.registry import NodeRegistry
 from hetero_hvd.discovery.words import in_words
 from hetero_hvd.driver.nodes.host_resolver import HostResolver
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.security.cluster_key import read_key
 
@@ -117,7 +117,8 @@ class NodeDiscovery:
             try:
                 await self._ear.open()
             except OSError as error:
-                raise JobError(f"job.discover: cannot listen for nodes: {error}") from error
+                words = f"job.discover: cannot listen for nodes: {error}"
+                raise job_error(words, error) from error
 
     async def close(self) -> None:
         """Listen no more."""

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from hetero_hvd.probes.sampling.sample_signs import BEGIN, MAX_SIGN_BYTES, SamplePieces
 
-_SIGN = re.compile(rb"\x01hetero-hvd:(?:(.) ([\d.]+) ([\d.]+)|sample ([-\w/=+ ]+))\x01")
+_SECONDS = rb"(\d{1,15}\.\d{1,9})"
+SIGN = re.compile(rb"\x01hetero-hvd:(?:(.) %b %b|sample ([-\w/=+ ]+))\x01" % (_SECONDS, _SECONDS))
+"""What does not fit is none: the script may write such bytes, too."""
 
 
 class Signs(NamedTuple):
@@ -34,16 +36,16 @@ class SignFilter:
         """The output without the signs in the next piece, and these."""
         data = self._rest + data
         found = Signs([], [])
-        for match in _SIGN.finditer(data):
+        for match in SIGN.finditer(data):
             if match[1] is None:
                 whole = self._pieces.add(match[4])
                 found.samples.extend([whole] if whole else [])
             else:
                 state = match[1].decode(errors="replace")
                 found.looks.append((state, float(match[2]), float(match[3])))
-        data = _SIGN.sub(b"", data)
+        data = SIGN.sub(b"", data)
         start = data.rfind(b"\x01")
-        is_cut = start >= 0 and _may_be_a_sign(data[start:])
+        is_cut = start >= 0 and may_be_a_sign(data[start:])
         self._rest = data[start:] if is_cut else b""
         return (data[:start] if is_cut else data), found
 
@@ -53,6 +55,7 @@ class SignFilter:
         return rest
 
 
-def _may_be_a_sign(beginning: bytes) -> bool:
+def may_be_a_sign(beginning: bytes) -> bool:
+    """Whether more is needed to tell what this is, which begins as a sign does."""
     head = beginning[: len(BEGIN)]
     return len(beginning) < MAX_SIGN_BYTES and BEGIN.startswith(head)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 
+from hetero_hvd.driver.output.signs import SIGN, may_be_a_sign
+
 _GOODBYE = re.compile(rb"\x01hetero-hvd:goodbye (\d{1,3})\x01")
-_BEGINNING = b"\x01hetero-hvd:goodbye "
-_DIGITS = re.compile(rb"\d{0,3}")
 
 
 class Goodbye:
     """Takes the good-bye out of what a supervisor and its worker write, wherever that was cut.
+
+    Signs of other kinds are passed on whole, as soon as they are: their last byte is what a
+    good-bye begins with.
 
     Attributes:
         exit_code: That was told; None: nothing was.
@@ -31,7 +34,8 @@ class Goodbye:
             self.exit_code = int(match[1])
         data = _GOODBYE.sub(b"", data)
         start = data.rfind(b"\x01")
-        is_cut = start >= 0 and _may_be_one(data[start:])
+        is_end = any(sign.end() == len(data) for sign in SIGN.finditer(data))
+        is_cut = start >= 0 and not is_end and may_be_a_sign(data[start:])
         self._rest = data[start:] if is_cut else b""
         return data[:start] if is_cut else data
 
@@ -39,8 +43,3 @@ class Goodbye:
         """What was kept back."""
         rest, self._rest = self._rest, b""
         return rest
-
-
-def _may_be_one(beginning: bytes) -> bool:
-    head, digits = beginning[: len(_BEGINNING)], beginning[len(_BEGINNING) :]
-    return _BEGINNING.startswith(head) and _DIGITS.fullmatch(digits) is not None

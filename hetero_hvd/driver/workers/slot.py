@@ -33,6 +33,8 @@ class Slot:
     Attributes:
         worker: Who runs there.
         node: The node, as nodes.yaml described it at the last start.
+        number: Of this slot among those of the job, 0-based; a slot that is gone leaves it to one
+            that comes.
         host: The worker's name as a Horovod host, new at each restart.
         process: The running process; None between two.
         ready: What the running worker said of itself; None before.
@@ -52,6 +54,7 @@ class Slot:
     worker: WorkerId
     node: NodeConfig
     output: WorkerOutput
+    number: int = 0
     host: str = ""
     process: WorkerProcess | None = None
     ready: Ready | None = None

@@ -6,12 +6,14 @@ import os
 import pwd
 import secrets
 import socket
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
 from hetero_hvd.config import ClusterConfig, JobConfig
 from hetero_hvd.config.job import traced_steps
+from hetero_hvd.config.setting import ENVIRONMENT_PREFIX
 from hetero_hvd.config.variables import script_config
 from hetero_hvd.core.numerics import cpu_capability
 from hetero_hvd.driver.network.endpoints import Endpoints
@@ -35,6 +37,12 @@ SLEEPS = "timeline-writer-sleeps"
 """The correction without which a timeline that may be started takes a core of rank 0 all the time:
 a stock Horovod records one only where the user sets HOROVOD_TIMELINE."""
 
+MASTER_PORT = "29500"
+"""The one that torchrun takes where none is given. Nobody listens there."""
+
+GIVEN_VARIABLE = f"{ENVIRONMENT_PREFIX}TORCHRUN_VARIABLES"
+"""Tells a worker that RANK and its like are to be read only: they describe no torch.distributed."""
+
 
 class WorkerLauncher:
     """Starts the process of a slot.
@@ -46,6 +54,7 @@ class WorkerLauncher:
         endpoints: Where the nodes reach the driver.
         output: Folder of the run; the workers keep their checkpoints there.
         resume: The run to go on from; None: there is none.
+        all_slots: Gives all slots of the job, as they are now.
     """
 
     def __init__(
@@ -57,8 +66,11 @@ class WorkerLauncher:
         *,
         output: Path,
         resume: EarlierRun | None,
+        all_slots: Callable[[], Iterable[Slot]] = tuple,
     ) -> None:
         job = config.job
+        self._all_slots = all_slots
+        self._has_torchrun_variables = job.torchrun_variables
         self._command = command
         self._run = output.name
         user, machine = _user(), socket.gethostname()
@@ -97,8 +109,37 @@ class WorkerLauncher:
         )
         environment = self._environment | {WORKER_VARIABLE: str(slot.worker)}
         environment |= self._credentials.for_worker(slot.host)
+        if self._has_torchrun_variables:
+            given = torchrun_variables(slot, self._all_slots(), endpoint.address)
+            environment |= {n: v for n, v in given.items() if n not in slot.node.env}
         order = launch_order(slot.node, slot.worker.slot, self._command, environment, launch)
         return await WorkerProcess.start(slot.node, order, slot.output, job=self._job)
+
+
+def torchrun_variables(
+    slot: Slot, all_slots: Iterable[Slot], driver_address: str
+) -> dict[str, str]:
+    """What torchrun would set in the environment of a worker, as it is now.
+
+    Args:
+        slot: Of the worker.
+        all_slots: Of the job, this one among them.
+        driver_address: Where the worker's node reaches the driver's machine.
+    """
+    slots = sorted(all_slots, key=lambda each: each.number)
+    nodes = list(dict.fromkeys(each.worker.node for each in slots))
+    first = slots[0].node
+    return {
+        "RANK": str(slot.number),
+        "WORLD_SIZE": str(slots[-1].number + 1),
+        "LOCAL_RANK": str(slot.worker.slot),
+        "LOCAL_WORLD_SIZE": str(sum(each.worker.node == slot.worker.node for each in slots)),
+        "GROUP_RANK": str(nodes.index(slot.worker.node)),
+        "GROUP_WORLD_SIZE": str(len(nodes)),
+        "MASTER_ADDR": driver_address if first.is_local else first.address or driver_address,
+        "MASTER_PORT": MASTER_PORT,
+        GIVEN_VARIABLE: "1",
+    }
 
 
 def _user() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
@@ -169,9 +170,14 @@ class WorkerPool:
                     worker=worker,
                     node=node,
                     output=self._output_of(worker, path),
+                    number=self._free_number(),
                 )
                 self._tasks[slot] = asyncio.create_task(self._live(slot))
         self._released()
+
+    def _free_number(self) -> int:
+        taken = {slot.number for slot in self._tasks}
+        return next(number for number in itertools.count() if number not in taken)
 
     def _output_of(self, worker: WorkerId, path: Path) -> WorkerOutput:
         as_json = partial(self._log_lines.of_output, worker) if self._log_lines else None
@@ -247,9 +253,17 @@ class WorkerPool:
             del self.quarantined[worker]
         self._follow()
 
-    def refuse(self, slot: Slot, reason: str) -> None:
-        """Let a worker go that does not fit; an entry that was changed is worth a new try."""
+    def refuse(self, slot: Slot, reason: str, *, may_return: bool = False) -> None:
+        """Let a worker go that does not fit; an entry that was changed is worth a new try.
+
+        Args:
+            slot: Of the worker.
+            reason: Why, in words.
+            may_return: Whether it may be readmitted, too.
+        """
         self._quarantine(slot.worker, slot.node, reason)
+        if may_return:
+            self._withdrawn.add(slot.worker)
         self._release(slot, f"is refused ({reason})")
         self.changed()
 

@@ -23,6 +23,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from hetero_hvd.errors import UserError
 from hetero_hvd.integrations.steps import Steps, numbers
 from hetero_hvd.worker.data.share_loader import contiguous_batches
+from hetero_hvd.worker.data.streams import WholeStream
 from hetero_hvd.worker.evaluation import PartedEvaluation, evaluating
 from hetero_hvd.worker.recovery import replica
 
@@ -193,6 +194,9 @@ class TrainerWithParts(transformers.Trainer):
         options = PredictionOptions(prediction_loss_only, ignore_keys, metric_key_prefix)
         dataset: Any = dataloader.dataset
         if not self._has_steps or isinstance(dataset, IterableDataset):
+            if self._has_steps:
+                workers = self._steps.world_size
+                WholeStream(dataset, description).tell(workers, 1 - self._steps.is_leader)
             return self._transformers_loop(dataloader, description, options)
         outputs: list[EvalLoopOutput] = []
 

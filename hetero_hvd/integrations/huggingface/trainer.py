@@ -21,6 +21,7 @@ from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import TrainOutput
 from transformers.utils import logging as transformers_logging
 
+from hetero_hvd.data.stream_shards import StreamShards
 from hetero_hvd.errors import UserError
 from hetero_hvd.integrations.huggingface.arguments import check_arguments
 from hetero_hvd.integrations.huggingface.evaluation import TrainerWithParts, num_samples_of
@@ -68,7 +69,7 @@ class HuggingFaceTrainer(TrainerWithParts):
         check_job("transformers")
         self._has_steps = False
         self._is_preparing = True
-        self._leads = is_alone()
+        self._leads = self._is_alone = is_alone()
         _use_own_device(args)
         _take_role(args, leads=self._leads)
         super().__init__(model, args, *more, **named)
@@ -79,7 +80,7 @@ class HuggingFaceTrainer(TrainerWithParts):
         self._grad_norm: torch.Tensor | None = None
         self._learning_rate: float | None = None
         self._ignored_keys: list[str] | None = None
-        self._saved_step = 0
+        self._saved_step = self._batches_per_epoch = 0
         self._scale = self._start_seconds = 0.0
 
     # Who leads.
@@ -90,7 +91,7 @@ class HuggingFaceTrainer(TrainerWithParts):
         The answer is known once the worker is admitted to the job: the others wait from then on, so
         what transformers asks while it gets ready is answered with what was the case before.
         """
-        if self._is_preparing or is_alone():
+        if self._is_preparing or self._is_alone:
             return self._leads
         return self._steps.is_leader if self._has_steps else init().collective.rank == 0
 
@@ -109,6 +110,16 @@ class HuggingFaceTrainer(TrainerWithParts):
         transformers_logging.set_verbosity(self.args.get_process_log_level())
 
     # The loop, in place of that of transformers.
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:  # noqa: ANN401 - as there
+        """As there; shards of a stream are read on and on."""
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if not isinstance(dataset, StreamShards):
+            return super()._get_train_sampler(train_dataset)
+        args = self.args
+        batch_size = args.train_batch_size * args.gradient_accumulation_steps
+        is_shuffled = args.train_sampling_strategy != "sequential"
+        return dataset.sampler(batch_size, shuffle=is_shuffled)
 
     def _inner_training_loop(
         self,
@@ -137,6 +148,7 @@ class HuggingFaceTrainer(TrainerWithParts):
         self._prepare_for_training(max_steps or 0, loader, checkpoint)
         self._begin_totals()
         self._ignored_keys = ignore_keys_for_eval
+        self._batches_per_epoch = self._count_batches(loader)
         self._steps = self._make_steps(loader)
         self._has_steps = True
         if checkpoint is not None:
@@ -310,11 +322,14 @@ class HuggingFaceTrainer(TrainerWithParts):
             self.state.num_input_tokens_seen = seen + sum(map(int, counts))
 
     def _part_of_epoch(self) -> float:
-        per_step = self.args.gradient_accumulation_steps
-        loader: Any = self.callback_handler.train_dataloader
-        is_stream = isinstance(loader.dataset, IterableDataset)
-        total = self.state.max_steps * per_step if is_stream else len(loader)
-        return min(1.0, self._steps.step_in_epoch * per_step / total)
+        done = self._steps.step_in_epoch * self.args.gradient_accumulation_steps
+        return min(1.0, done / self._batches_per_epoch)
+
+    def _count_batches(self, loader: DataLoader[Any]) -> int:
+        """Those of an epoch; of a stream, whose end nobody knows, those of the training."""
+        if isinstance(loader.dataset, IterableDataset):
+            return self.state.max_steps * self.args.gradient_accumulation_steps
+        return len(loader)
 
     def _log_save_evaluate(self) -> None:
         self._maybe_log_save_evaluate(

@@ -53,6 +53,7 @@ def look(path: str) -> dict[str, Any]:
         "libc": platform.libc_ver()[0],
         "path": str(link.absolute()),
         "fingerprint": None,
+        "packages": [],
         "is_foreign": os.path.lexists(link) and not _is_ours(link),
         "is_busy": False,
     }
@@ -71,6 +72,8 @@ def look(path: str) -> dict[str, Any]:
     signal.alarm(SILENCE_SECONDS)
     if (link / "bin" / "python").exists():  # the system's, which it names, may be gone
         facts["fingerprint"] = _mark(link).get("fingerprint")
+        site = next(link.glob("lib/python3*/site-packages"), link)
+        facts["packages"] = sorted(one.name for one in distributions(path=[str(site)]))
     return facts
 
 

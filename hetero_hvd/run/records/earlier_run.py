@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from hetero_hvd.run.records.reader import read_record
 
 CHECKPOINTS = "checkpoints"
 """Folder in a run's folder where they are kept unless the job has a `checkpoint_url`."""
+
+MAX_NAME = 63
+RUN_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
+"""A dot in it would make a writer take another run's unfinished checkpoints for its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +68,25 @@ def _recorded_url(folder: Path) -> str:
     starts = [event for _, event in events if isinstance(event, RunStarted)]
     url = starts[-1].settings.get("checkpoint_url", "") if starts else ""
     return url if is_url(url) else ""
+
+
+def run_of_folder(output: Path) -> EarlierRun:
+    """Another start of the run in a folder, or its first one; the folder's name is that of the run.
+
+    Args:
+        output: The folder, the same at all starts. It may be empty at each of them, where the
+            checkpoints are in a store that knows the run by its name.
+
+    Raises:
+        JobError: The folder's name cannot be one among checkpoints.
+    """
+    name = output.absolute().name
+    if RUN_NAME.fullmatch(name) is None:
+        raise JobError(
+            f"--resume auto: {name!r} is to name the run among its checkpoints, so it must be of "
+            f"at most {MAX_NAME} letters, digits, '-' and '_'; give such a folder with --output"
+        )
+    return same_run(name, output)
 
 
 def same_run(name: str, output: Path) -> EarlierRun:

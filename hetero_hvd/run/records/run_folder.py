@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, TryAgainError, job_error
 from hetero_hvd.messages.identity import RunIdentity
 from hetero_hvd.run.records.earlier_run import CHECKPOINTS
 from hetero_hvd.run.records.reader import run_id_of
@@ -137,8 +137,12 @@ class _TakenError(JobError):
     """A folder that another run has, or another process."""
 
 
+class _HeldError(_TakenError, TryAgainError):
+    """A folder that another process has, as long as it runs."""
+
+
 def _cannot_be_used(error: OSError) -> JobError:
-    return JobError(f"job.output: {error.filename} cannot be used: {error.strerror}")
+    return job_error(f"job.output: {error.filename} cannot be used: {error.strerror}", error)
 
 
 def _fresh() -> Path:
@@ -181,7 +185,7 @@ def _hold(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise _TakenError(
+        raise _HeldError(
             f"job.output: {path}: another job runs in it; give another folder"
         ) from None
     except OSError:  # a file system without locks

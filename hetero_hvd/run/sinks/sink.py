@@ -33,6 +33,7 @@ OWN = {
         "postgresql": "postgresql_tables:PostgresqlTables",
         "influx": "influx_lines:InfluxLines",
         "redis": "redis_hash:RedisHash",
+        "kubernetes": "kubernetes_object:KubernetesObject",
     }.items()
 }
 """Those that come with the package. setup.py registers them as any other's are; a checkout that is

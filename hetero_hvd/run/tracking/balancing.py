@@ -18,7 +18,15 @@ from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeEstimator
 from hetero_hvd.core.step_table import Observed
 from hetero_hvd.kept_file import KeptFile
-from hetero_hvd.messages import BatchPlan, Decided, Evaluated, StepsTimed, WorkerId, WorkersJoined
+from hetero_hvd.messages import (
+    BatchPlan,
+    Calibrated,
+    Decided,
+    Evaluated,
+    StepsTimed,
+    WorkerId,
+    WorkersJoined,
+)
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.tracking.speed_store import CurveStore
 
@@ -98,7 +106,7 @@ class Balancing:
                 if self._store is not None:
                     self.remembered.update(self._store.load(event))
                 self._balance(event)
-            case StepsTimed() if event.rendezvous_id == self._rendezvous_id:
+            case Calibrated() | StepsTimed() if event.rendezvous_id == self._rendezvous_id:
                 self._balance(event)
             case Evaluated() if event.needs_all and isinstance(self._policy, BalancerState):
                 self._policy.need_all()
@@ -124,7 +132,7 @@ class Balancing:
         if self._decisions is not None:
             self._decisions.close()
 
-    def _balance(self, event: WorkersJoined | StepsTimed) -> None:
+    def _balance(self, event: WorkersJoined | Calibrated | StepsTimed) -> None:
         for result in self._policy.handle(event, now_seconds=time.monotonic()):
             if isinstance(result, BatchPlan):
                 self._bus.publish(result)
@@ -158,5 +166,6 @@ def _balance_config(config: ClusterConfig) -> BalanceConfig:
         baseline_steps=job.baseline_steps,
         min_gain_ratio=job.min_gain_ratio,
         grain=job.grain if job.training_mode == "reproducible" else 1,
+        calibrate=job.calibrate,
         relative_speeds=hints,
     )

@@ -17,7 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hetero_hvd.config import JobConfig
-from hetero_hvd.errors import ConfigError, JobError
+from hetero_hvd.errors import ConfigError, job_error
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import Answers, Sources
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
@@ -157,7 +157,8 @@ class Web:
             with os.fdopen(os.open(self._file, flags, 0o600), "w") as file:
                 json.dump(facts, file)
         except OSError as error:
-            raise JobError(f"{self._file} cannot be written: {error.strerror}") from error
+            words = f"{self._file} cannot be written: {error.strerror}"
+            raise job_error(words, error) from error
 
 
 def _bound(door: ConnectionLimiter, address: str, port: int) -> socket.socket:
@@ -169,6 +170,7 @@ def _bound(door: ConnectionLimiter, address: str, port: int) -> socket.socket:
     try:
         return door.listen(address, port)
     except OSError as error:
-        raise JobError(
-            f"job.http_address: cannot listen on {address} port {port}: {error.strerror or error}"
+        raise job_error(
+            f"job.http_address: cannot listen on {address} port {port}: {error.strerror or error}",
+            error,
         ) from error

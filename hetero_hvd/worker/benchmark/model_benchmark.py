@@ -23,6 +23,7 @@ from hetero_hvd.worker import accelerator
 from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
+from hetero_hvd.worker.recovery.membership import Report
 from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.self_description import describe_device, software
 from hetero_hvd.worker.session.worker_context import device
@@ -130,7 +131,7 @@ class BenchmarkState(ElasticState):
         total = self._loader.global_batch_size
         self._key = cache_key(
             device(),
-            model=self._work.model,
+            model=self.work.model,
             global_batch_size=str(total),
             micro_batch_size=str(self._sizing.largest),
             numerics=self._numerics,
@@ -177,9 +178,11 @@ class BenchmarkState(ElasticState):
         self._conclude()
         return True
 
-    @property
-    def _capacity(self) -> int:
-        return -1  # a batch that this worker cannot hold alone is none of its business
+    def _report(self, *, is_new: bool, has_state: bool) -> Report:
+        report = super()._report(is_new=is_new, has_state=has_state)
+        return msgspec.structs.replace(
+            report, capacity=-1
+        )  # a batch that this worker cannot hold alone is none of its business
 
     @property
     def _elapsed_seconds(self) -> float:
@@ -194,7 +197,7 @@ class BenchmarkState(ElasticState):
         curve = fit(points, self._sizing.largest)
         result = ModelMeasured(
             device=describe_device(device()),
-            model=self._work.model,
+            model=self.work.model,
             global_batch_size=self._loader.global_batch_size,
             micro_batch_size=self._sizing.largest,
             sizes=sizes,

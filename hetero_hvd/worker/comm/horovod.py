@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hetero_hvd.errors import JobError, TransientError, WorkerLostError
+from hetero_hvd.errors import JobError, TransientError, TryAgainError, WorkerLostError
 from hetero_hvd.probes.horovod_build import corrections
 from hetero_hvd.worker.accelerator import is_accelerator
 from hetero_hvd.worker.comm.instruments import HorovodIntrospection
@@ -39,13 +39,6 @@ MAX_INIT_SECONDS = 600.0
 
 RETRY_SECONDS = 0.05
 """Between two such tries."""
-
-OTHER_LAUNCHERS = {
-    "OMPI_COMM_WORLD_SIZE": "mpirun",
-    "PMI_SIZE": "mpiexec",
-    "LOCAL_WORLD_SIZE": "torchrun",
-}
-"""Variables that tell that another launcher started several processes."""
 
 Handle = Any
 """An operation under way, as `wait` takes it; it remembers its end, so it can be asked again."""
@@ -168,7 +161,7 @@ class HorovodCollective:
     def start(self) -> None:
         """Enter a rendezvous; try again if it breaks while it forms (corrected Horovod only).
 
-        Raises JobError if Horovod does not start, WorkerLostError if this is no member any more.
+        Raises TryAgainError if Horovod does not start, WorkerLostError if this is a member no more.
         """
         deadline = time.monotonic() + MAX_INIT_SECONDS
         with self._cutting:
@@ -188,7 +181,7 @@ class HorovodCollective:
                 if self._is_unwanted():
                     raise WorkerLostError("no longer a member of the job") from error
                 if not self._elastic or time.monotonic() > deadline:
-                    raise JobError(f"Horovod did not start: {error}") from error
+                    raise TryAgainError(f"Horovod did not start: {error}") from error
                 time.sleep(RETRY_SECONDS)
 
     def _reserve(self) -> None:
@@ -220,7 +213,7 @@ class HorovodCollective:
     def restart(self) -> None:
         """Shut Horovod down and start it again; all handles are void afterwards."""
         if not self._elastic:
-            raise JobError("a worker is gone, and this job was not started as an elastic one")
+            raise TryAgainError("a worker is gone, and this job was not started as an elastic one")
         with self._cutting:  # what is meant for this rendezvous must not hit the next one
             self.generation += 1
         self.operations.forget()
@@ -370,17 +363,8 @@ def open_collective(*, is_unwanted: Callable[[], bool]) -> Collective:
 
     Args:
         is_unwanted: Whether the driver has told this worker to leave.
-
-    Raises:
-        JobError: Another launcher started several processes, which would each train alone.
     """
     if "HOROVOD_RANK" not in os.environ:
-        for variable, launcher in OTHER_LAUNCHERS.items():
-            if int(os.environ.get(variable, "1")) > 1:
-                raise JobError(
-                    f"{variable} is set: start the script with hetero-hvd run or horovodrun "
-                    f"instead of {launcher}"
-                )
         return SingleProcess()
     return HorovodCollective(elastic=is_elastic(), is_unwanted=is_unwanted)
 

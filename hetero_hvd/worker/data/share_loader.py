@@ -24,6 +24,7 @@ from hetero_hvd.worker.data.grain_reading import GrainDataset, GrainRequest, Gra
 from hetero_hvd.worker.data.position import Order
 from hetero_hvd.worker.data.samplers import Indices, Sampling
 from hetero_hvd.worker.data.seeding import Seeds, own_course
+from hetero_hvd.worker.data.streams import WholeStream
 
 
 class Slice(NamedTuple):
@@ -106,6 +107,7 @@ class ShareLoader:
         self._grain = grain
         self._undivided = grain or undivided
         self._is_stream = isinstance(loader.dataset, torch_data.IterableDataset)
+        self._stream = WholeStream(loader.dataset, "training")
         if not self._is_stream:
             _check_length(loader, "the training loader")
         self._sampling = sampling or Sampling(loader, seed)
@@ -292,18 +294,14 @@ class ShareLoader:
     def _stream_slices(
         self, epoch: int, first_step: int, shares_at: SharesAt, skipped: int
     ) -> Iterator[Slice]:
-        dataset = self._source.dataset
-        if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(epoch)
-        stream = iter(dataset)
         size = self.global_batch_size
-        for _ in itertools.islice(stream, skipped + first_step * size):
-            pass
-        for step in itertools.count(first_step):
-            samples = list(itertools.islice(stream, size))
-            if not samples or (self._sampling.drop_last and len(samples) < size):
+        found = self._stream.batches(epoch, skipped + first_step * size, size)
+        for step, samples in enumerate(found, first_step):
+            if self._sampling.drop_last and len(samples) < size:
                 return
-            mine, num_idle = _my_part(range(len(samples)), *shares_at(step), self._undivided)
+            shares, rank = shares_at(step)
+            self._stream.tell(len(shares), rank)
+            mine, num_idle = _my_part(range(len(samples)), shares, rank, self._undivided)
             kept = samples[mine.start : mine.stop]
             batch = self._source.collate_fn(kept) if kept else None
             first = mine.start

@@ -21,6 +21,7 @@ from hetero_hvd.core.step_table import Observed
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import (
     BatchPlan,
+    Calibrated,
     Event,
     Leaving,
     RunStarted,
@@ -123,6 +124,19 @@ class Lead:
             self._changed.wait_for(lambda: self._answered >= event.rendezvous_id, timeout_seconds)
         plan = self._plan
         return plan if plan is not None and plan.rendezvous_id == event.rendezvous_id else None
+
+    def calibrated(self, event: Calibrated, *, timeout_seconds: float) -> BatchPlan | None:
+        """The members have measured themselves; gives the plan that follows, or None."""
+
+        def is_answered() -> bool:
+            plan = self._plan
+            is_newer = plan is not None and plan.plan_id > event.plan_id
+            return plan is not None and plan.rendezvous_id == event.rendezvous_id and is_newer
+
+        self._thread.put(partial(self._bus.publish, event))
+        with self._changed:
+            self._changed.wait_for(is_answered, timeout_seconds)
+            return self._plan if is_answered() else None
 
     def end(self, ending: tuple[int, str] | None) -> None:
         """Nothing more will come; the record is completed in the thread.
@@ -249,7 +263,9 @@ class Lead:
 
     def _note_plan(self, _at_unix_seconds: float, event: Observed) -> None:
         if isinstance(event, BatchPlan):
-            self._plan = event
+            with self._changed:
+                self._plan = event
+                self._changed.notify_all()
 
     def _hand_on(self, at_unix_seconds: float, event: Observed) -> None:
         if isinstance(event, RunStarted):

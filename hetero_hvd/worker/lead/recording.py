@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hetero_hvd.messages import (
     BatchPlan,
+    Calibrated,
     Event,
     Finished,
     FromWorker,
@@ -103,6 +104,12 @@ class Recording:
                 before=self._join_ended(),  # their folder is the lead's from now on
             )
         return self._lead.joined(event, grain, timeout_seconds=PLAN_TIMEOUT_SECONDS)
+
+    def calibrated(self, event: Calibrated) -> BatchPlan | None:
+        """The members have measured themselves; gives the plan that follows, if there is one."""
+        if self._lead is None:
+            return None
+        return self._lead.calibrated(event, timeout_seconds=PLAN_TIMEOUT_SECONDS)
 
     def met(self, members: tuple[WorkerId, ...], rank: int) -> None:
         """All members of a membership have its first plan.

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from hetero_hvd.core.redaction import encodable
 from hetero_hvd.errors import UnreadableError, UserError
-from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_USER_ERROR, SIGNALLED
+from hetero_hvd.exit_codes import EXIT_FAILED, SIGNALLED, exit_of_user_error
 from hetero_hvd.messages import Crashed, WorkerId
 from hetero_hvd.refusal import in_one_line
 
@@ -82,9 +82,10 @@ class ScriptEnd:
     def _crashed(self, lines: list[str], error: BaseException) -> None:
         lines = list(map(encodable, lines))
         is_input = isinstance(error, UserError)
+        may_pass = isinstance(error, UserError) and error.may_pass
         is_known = isinstance(error, UserError | UnreadableError)
         said = in_one_line(error, error.__traceback__) if is_known else lines[-1].strip()
-        code = EXIT_USER_ERROR if is_input else EXIT_FAILED
+        code = exit_of_user_error(may_pass=may_pass) if is_input else EXIT_FAILED
         self._ending = code, f"{self._worker}: {said}"
         self._tell(
             Crashed(
@@ -92,6 +93,7 @@ class ScriptEnd:
                 error=said,
                 traceback="".join(lines),
                 user_error=is_input,
+                may_pass=may_pass,
             )
         )
 

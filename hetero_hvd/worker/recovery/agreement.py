@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, TryAgainError
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
@@ -90,13 +90,13 @@ class Agreement:
 
         Raises:
             Interrupted: A worker is lost.
-            JobError: Nobody has one.
+            TryAgainError: Nobody has one.
         """
         self._last_state.is_trusted = False
         step, path = self._position.applied_steps, self._kept.load()
         found = gather_bytes(collective, str(path or "").encode(), "fallback")
         if not any(found):
-            raise JobError(
+            raise TryAgainError(
                 f"after step {step} {why}, no state is held by most, and there is no checkpoint: "
                 "start the job again"
             )

@@ -67,6 +67,8 @@ class ElasticState:
     Attributes:
         replica: What must be equal on all workers.
         last_state: What is kept when the script leaves its loop.
+        times: Of the steps.
+        work: As above; may be changed until `enter`.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class ElasticState:
         self._pipeline = pipeline
         self._sizing = sizing
         self._mode = mode
-        self._work = work
+        self.work = work
         self.position = Position(order=loader.order)
         self.replica = Replica({**parts, "position": self.position})
         self._kept = Keeping(
@@ -110,7 +112,7 @@ class ElasticState:
         self._context: WorkerContext | None = None
         self._membership: WorkerMembership | None = None
         self._timed_at = (0, math.nan)
-        self._times = StepTimes(shares_vary=mode.shares_vary)
+        self.times = StepTimes(shares_vary=mode.shares_vary)
         self._profile = StepProfile(self._clock, launch.traces)
 
     @property
@@ -174,7 +176,7 @@ class ElasticState:
             self._meet(is_new=True, has_state=self._has_loaded or resumed is not None)
             is_found = self.membership.consistency.num_fresh < self.num_workers
             self._kept.check_found(is_found=is_found)
-            self._times.ended_at = time.perf_counter()
+            self.times.restart()
         if self._mode.needs_equal_models and self.membership.started_apart:
             raise JobError(
                 f"{self._mode.name}: the workers start with different parameters: call "
@@ -216,12 +218,12 @@ class ElasticState:
                 worker=self.context.settings.worker,
                 rendezvous_id=self.membership.rendezvous_id,
                 cause=cause,
-                seconds=time.perf_counter() - self._times.ended_at,
+                seconds=time.perf_counter() - self.times.ended_at,
                 broadcast=self.membership.consistency.broadcast,
             )
         )
         self._clock.current = NO_PHASE
-        self._times.ended_at = time.perf_counter()  # what it took is no part of the next step
+        self.times.restart()  # what it took is no part of the next step
 
     def is_urgent(self, share: int, busy_seconds: float | None) -> bool:
         """Whether the next exchange should not wait: this worker has changed, or has a new plan.
@@ -232,11 +234,11 @@ class ElasticState:
         """
         if busy_seconds is not None:
             step = self.position.applied_steps + self._pipeline.num_in_flight
-            own = time.perf_counter() - self._times.ended_at - self._clock.waited_seconds
+            own = time.perf_counter() - self.times.ended_at - self._clock.waited_seconds
             evaluation = self._clock.evaluation_seconds
-            self._times.look(share, own, evaluation, planned=self._planned(step))
-        if self._times.has_changed or not self.is_leader:
-            return self._times.has_changed
+            self.times.look(share, own, evaluation, planned=self._planned(step))
+        if self.times.has_changed or not self.is_leader:
+            return self.times.has_changed
         return self.membership.exchange.is_news(self.context.planner.newest())
 
     def step_taken(self, share: int, seconds: dict[str, float], is_urgent: bool) -> None:
@@ -252,9 +254,9 @@ class ElasticState:
         if is_told and self._clock.busy_seconds is None:
             own = sum(value for phase, value in seconds.items() if phase != "comm_wait")
             evaluation = seconds.get("evaluation", 0.0)
-            self._times.look(share, own, evaluation, planned=self._planned(step))
+            self.times.look(share, own, evaluation, planned=self._planned(step))
         more = self._profile.step_applied(self.context, step, seconds)
-        self._times.add(share, seconds, more | self._pipeline.state())
+        self.times.add(share, seconds, more | self._pipeline.state())
         self._watchdog.learn(seconds)
         self._sizing.timed(share, seconds)
         self._kept.step_done()
@@ -266,7 +268,7 @@ class ElasticState:
             if is_check_due(self.position, self._check_steps):
                 when = f"at step {self.position.applied_steps}"
                 if self._compare(when, "checksums"):
-                    self._times.forget()
+                    self.times.forget()
             table = None
             if exchange.is_awaited(step):
                 with self._clock.phase("comm_wait"):
@@ -277,7 +279,7 @@ class ElasticState:
                 flags = RESET * self.context.reset_requested + STOP * self.context.stop_requested
                 newest = self.context.planner.newest() if self.is_leader else None
                 self._timed_at = self.position.epoch, self.position.loss
-                timing = self._sizing.measured(self._times.take())
+                timing = self._sizing.measured(self.times.take())
                 exchange.submit(step, timing, newest, flags, self.context.payload())
         except Interrupted as fault:
             self.recover("fault", str(fault))
@@ -300,10 +302,6 @@ class ElasticState:
     def evaluated(self, metrics: dict[str, float], *, is_keeper: bool) -> None:
         """Keep the state that has the best result, if it is for this worker to do so."""
         self._kept.evaluated(metrics, is_keeper=is_keeper)
-
-    @property
-    def _capacity(self) -> int:
-        return self.context.settings.capacity
 
     def _phase(self) -> str:
         """The phase that the training is in; in the channel's thread."""
@@ -423,7 +421,7 @@ class ElasticState:
                 self._restart()
         self._agreement.reached(self.membership.consistency.checksum)
         context.reset_done(self.membership.workers)
-        self._times.forget()
+        self.times.forget()
 
     def _report(self, *, is_new: bool, has_state: bool) -> Report:
         return Report(
@@ -435,7 +433,7 @@ class ElasticState:
             checksum=self.replica.checksum(),
             rendezvous_id=self.context.rendezvous_id,
             global_batch_size=self._loader.global_batch_size,
-            capacity=self._capacity,
+            capacity=self.context.settings.capacity,
             prefetch_steps=self._loader.prefetch_steps,
             agreed=self._agreement.checksum,
             order=self._loader.order,
@@ -443,7 +441,7 @@ class ElasticState:
             staleness_bound=self._pipeline.bound,
             numerics=self._numerics,
             mode=self._mode.name,
-            work=self._work,
+            work=self.work,
             micro_batch_size=self._sizing.largest,
             run=self.context.run,
             steps_on_batch=self.position.steps_on_batch,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from hetero_hvd.core.balance.planner import stretched
 from hetero_hvd.core.data.file_sets import differing
 from hetero_hvd.errors import InvariantError, JobError
-from hetero_hvd.messages import BatchPlan, WorkerId, WorkersJoined
+from hetero_hvd.messages import BatchPlan, Calibrated, PassTiming, WorkerId, WorkersJoined
 from hetero_hvd.messages.identity import RunIdentity
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
@@ -24,6 +26,9 @@ from hetero_hvd.worker.session.plan_source import Planner
 from hetero_hvd.worker.timing.timing_exchange import TimingExchange
 
 logger = logging.getLogger(__name__)
+
+Measure = Callable[[int], tuple[PassTiming, ...]]
+Told = tuple[bool, tuple[PassTiming, ...]]
 
 FRESH = -1
 """Applied steps of a worker that has no state worth keeping."""
@@ -117,10 +122,18 @@ class WorkerMembership:
         self.workers = tuple(report.worker for report in reports)
         self.consistency = consistency
         self.prefetch_steps = max(report.prefetch_steps for report in reports)
+        self._staleness_bound = reports[0].staleness_bound
+        self._plans: deque[BatchPlan] = deque()
+        self._begin(collective, plan)
+
+    def _begin(self, collective: Collective, plan: BatchPlan, *, at_once: bool = True) -> None:
+        """Follow a plan, the first one or what has come out of its calibration."""
+        if at_once:
+            self._plans.clear()
+        self._plans.append(plan)
         self.exchange = TimingExchange(
-            collective, self.workers, plan, self.prefetch_steps, reports[0].staleness_bound
+            collective, self.workers, plan, self.prefetch_steps, self._staleness_bound
         )
-        self._plans: deque[BatchPlan] = deque([plan])
 
     @property
     def plan(self) -> BatchPlan:
@@ -131,6 +144,54 @@ class WorkerMembership:
     def started_apart(self) -> bool:
         """Whether all members have come without state, and with different models."""
         return self.consistency.broadcast and self.consistency.num_fresh == len(self.workers)
+
+    def calibrate(
+        self,
+        collective: Collective,
+        planner: Planner,
+        measure: Measure,
+        *,
+        applied_steps: int,
+        can_retake: bool,
+    ) -> bool:
+        """Measure, as the plan asks for it, until a plan does not; all members call it at once.
+
+        Args:
+            collective: The rendezvous.
+            planner: Answers what was found; asked by rank 0 alone.
+            measure: Computes so many samples and gives how many it were, and in how many seconds.
+            applied_steps: The next step to be taken.
+            can_retake: Whether this worker can still take another part of that step.
+
+        Returns:
+            Whether the step is taken by the new plan; else that holds from a later one on, as a
+            member has its part of the step already.
+
+        Raises:
+            Interrupted: The rendezvous broke.
+        """
+        may_retake = True
+        while ratio := self.plan.calibration_ratio:
+            share = self.plan.local_batch_sizes[collective.rank]
+            told = can_retake, measure(max(1, round(share * ratio))) if share else ()
+            payloads = gather_bytes(collective, msgspec.msgpack.encode(told), "calibration")
+            answers = [msgspec.msgpack.decode(each, type=Told) for each in payloads]
+            may_retake &= all(can for can, _ in answers)
+            payload = b""
+            if collective.rank == 0:
+                found = Calibrated(
+                    rendezvous_id=self.rendezvous_id,
+                    plan_id=self.plan.plan_id,
+                    measured=tuple(passes for _, passes in answers),
+                )
+                plan = planner.calibrated(found) or replace(self.plan, calibration_ratio=0.0)
+                first = applied_steps + (0 if may_retake else 1 + self.prefetch_steps)
+                payload = msgspec.msgpack.encode(replace(plan, from_step=first))
+            payload = gather_bytes(collective, payload, "plan")[0]
+            self._begin(
+                collective, msgspec.msgpack.decode(payload, type=BatchPlan), at_once=may_retake
+            )
+        return may_retake
 
     def follow(self, plan: BatchPlan, *, applied_steps: int) -> None:
         """Switch to `plan` from its `from_step` on.
@@ -316,6 +377,7 @@ def first_plan(collective: Collective, reports: list[Report], planner: Planner) 
             model=reports[0].work.model,
             shares_vary=reports[0].work.shares_vary,
             shares_fixed=reports[0].work.shares_fixed,
+            can_calibrate=all(report.work.can_calibrate for report in reports),
         )
         payload = msgspec.msgpack.encode(planner.joined(event))
     return msgspec.msgpack.decode(gather_bytes(collective, payload, "plan")[0], type=BatchPlan)

@@ -7,7 +7,7 @@ from hashlib import sha256
 import msgspec
 import torch
 
-from hetero_hvd.data.opened import opened_files
+from hetero_hvd.data.listing import opened_files
 from hetero_hvd.messages import FileSet
 from hetero_hvd.worker.micro_batch.memory_meter import device_memory_bytes
 from hetero_hvd.worker.options import StepOptions
@@ -24,6 +24,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         undivided: Samples that are never split between workers, >= 1.
         shares_vary: Whether a worker takes in a step what it gets done, whatever the plan says.
         shares_fixed: Whether the script divides its data itself, whatever the plan says.
+        can_calibrate: Whether this worker can measure itself before its next step.
         data: The sets of files that the script had opened when it made its trainer.
     """
 
@@ -33,11 +34,17 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     undivided: int = 1
     shares_vary: bool = msgspec.field(default=False, name="wait_free")
     shares_fixed: bool = False
+    can_calibrate: bool = False
     data: tuple[FileSet, ...] = ()
 
 
 def describe_workload(
-    model: torch.nn.Module, options: StepOptions, device: torch.device, *, shares_vary: bool
+    model: torch.nn.Module,
+    options: StepOptions,
+    device: torch.device,
+    *,
+    shares_vary: bool,
+    can_calibrate: bool,
 ) -> Workload:
     """Describe what a trainer was given; gradients are scaled for float16 only."""
     parts = [f"{name} {tuple(p.shape)} {p.dtype}" for name, p in model.named_parameters()]
@@ -49,5 +56,6 @@ def describe_workload(
         memory_bytes=device_memory_bytes(device),
         undivided=options.undivided,
         shares_vary=shares_vary,
+        can_calibrate=can_calibrate,
         data=opened_files(),
     )

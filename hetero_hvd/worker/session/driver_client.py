@@ -27,11 +27,14 @@ from hetero_hvd.messages import (
     MemberLost,
     Ready,
     ResetRequested,
+    RouteAsked,
     Stop,
     TraceRequested,
 )
 from hetero_hvd.security.tls import client_context
+from hetero_hvd.security.tls_stream import TlsStream
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
+from hetero_hvd.worker.session.route_probe import RouteProbe
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +106,7 @@ class DriverClient:
         self._stop: Stop | None = None
         self._heard_at_seconds = time.monotonic()
         self._is_cut_off = self._is_refused = False
+        self._routes = RouteProbe()
         self.reset_requested = False
         self._on_void = on_void
         self._on_member_lost = on_member_lost
@@ -156,15 +160,25 @@ class DriverClient:
             raise WorkerLostError(self._stop.reason if self._stop else "no admission")
         return self._admission
 
-    def wait_for_plan(self, rendezvous_id: int, *, timeout_seconds: float) -> BatchPlan | None:
-        """Block until a plan for this membership is there; None after the timeout."""
+    def wait_for_plan(
+        self, rendezvous_id: int, *, timeout_seconds: float, newer_than: int = -1
+    ) -> BatchPlan | None:
+        """Block until a plan for this membership is there; None after the timeout.
+
+        Args:
+            rendezvous_id: Of the membership.
+            timeout_seconds: The training waits no longer.
+            newer_than: Id of a plan of it that is known already.
+        """
+
+        def is_there() -> bool:
+            plan = self._plan
+            is_ours = plan is not None and plan.rendezvous_id == rendezvous_id
+            return is_ours and plan is not None and plan.plan_id > newer_than
+
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._plan is not None and self._plan.rendezvous_id == rendezvous_id,
-                timeout_seconds,
-            )
-        plan = self._plan
-        return plan if plan is not None and plan.rendezvous_id == rendezvous_id else None
+            self._changed.wait_for(is_there, timeout_seconds)
+            return self._plan if is_there() else None
 
     def send(self, message: FromWorker) -> bool:
         """Send if the driver is within reach; whether it was."""
@@ -185,6 +199,7 @@ class DriverClient:
         if connection is not None:
             connection.close()
         self._thread.join(timeout=CONNECT_TIMEOUT_SECONDS)
+        self._routes.close()
 
     def _run(self) -> None:
         backoff = 0.1
@@ -222,11 +237,16 @@ class DriverClient:
     def _connect(self) -> ClientConnection:
         address, port = self._settings.driver or ("127.0.0.1", 0)
         host = f"[{address}]" if ":" in address else address
+        timeout_seconds = self._timeout_seconds()
+        deadline = time.monotonic() + timeout_seconds
+        connected = socket.create_connection((address, port), timeout_seconds)
+        left_seconds = deadline - time.monotonic()
+        # `send` is called in any thread while this one listens, which `ssl.SSLSocket` is not for.
+        stream = TlsStream(connected, self._tls, channel.DRIVER_NAME, left_seconds)
         return connect(
-            f"wss://{host}:{port}/channel",
-            ssl=self._tls,
-            server_hostname=channel.DRIVER_NAME,
-            open_timeout=self._timeout_seconds(),
+            f"ws://{host}:{port}/channel",  # within TLS
+            sock=stream,
+            open_timeout=max(0.0, deadline - time.monotonic()),
             close_timeout=LEASED_TIMEOUT_SECONDS,
             ping_interval=None,  # `_listen` pings: it has to know when the driver answered
             max_size=channel.MAX_FRAME_BYTES,
@@ -241,11 +261,13 @@ class DriverClient:
             self._connection = connection
 
     def _ready(self, connection: socket.socket) -> Ready:
+        interface = self._settings.node.interface or interface_of(connection.getsockname()[0])
         return Ready(
             worker=self._settings.worker,
             host=self._settings.launch.identity.host,
-            interface=self._settings.node.interface or interface_of(connection.getsockname()[0]),
+            interface=interface,
             pid=os.getpid(),
+            gloo=self._routes.listen(interface),
             **self._introduction(),
         )
 
@@ -295,6 +317,8 @@ class DriverClient:
                     self._stop = message
                 case ClockAsked():
                     self._tell_time(message)
+                case RouteAsked():
+                    self._routes.answer(message, self.send)
             self._changed.notify_all()
 
     def _tell_time(self, question: ClockAsked) -> None:

@@ -96,6 +96,7 @@ class Farewell:
                     traceback="".join(lines),
                     user_error=is_user_error,
                     is_of_machine=is_of_machine,
+                    may_pass=isinstance(error, UserError) and error.may_pass,
                 )
             )
         self._previous_hook(kind, error, trace)

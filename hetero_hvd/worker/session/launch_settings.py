@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,10 +30,11 @@ from hetero_hvd.messages.launch import (
     asked_mode,
     launch_from_text,
 )
+from hetero_hvd.probes.other_launchers import started_by
 from hetero_hvd.worker.lead.settings import LeadSettings
 
 BALANCE_VARIABLE = "HETERO_HVD_BALANCE"
-BALANCING = {"balance", "rule", "baseline_steps", "min_gain_ratio"}
+BALANCING = {"balance", "rule", "baseline_steps", "calibrate", "min_gain_ratio"}
 """Settings of the balancer that are settings of a job, too."""
 
 SECRETS = frozenset({TLS_VARIABLE})
@@ -83,6 +85,11 @@ class LaunchSettings:
         return f"rank {rank}" if self.driver is None else str(self.worker)
 
 
+def in_step_of_slurm() -> bool:
+    """Whether srun has started this: preemption, a time limit and each scancel send SIGTERM."""
+    return "SLURM_STEP_ID" in os.environ
+
+
 def is_under_driver() -> bool:
     """Whether our driver has started this process to train; what else it says is not read yet."""
     return WORKER_VARIABLE in os.environ
@@ -105,12 +112,18 @@ def read_launch_settings(environment: Mapping[str, str] | None = None) -> Launch
 
     Raises:
         UserError: A variable is malformed; the line names it.
-        SystemExit: One of this process's own is, where no driver would tell of it: it is told.
+        SystemExit: One of this process's own is, where no driver would tell of it: it is told. Or
+            another launcher has started several processes, which would each train alone.
     """
     if environment is not None:
         return _settings_of(environment)
     if is_under_driver():
         return _settings_of(_own_environment())
+    if is_alone() and (found := started_by(os.environ)) is not None:
+        if found.rank == 0:  # one of them is enough
+            script = Path(sys.argv[0]).name or "the script"
+            sys.stderr.write(f"hetero-hvd: {found.why_not(script)}\n")
+        raise SystemExit(EXIT_USER_ERROR)
     try:
         return _settings_of(_own_environment())
     except UserError as error:

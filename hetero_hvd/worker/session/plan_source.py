@@ -6,7 +6,7 @@ import logging
 from typing import Protocol
 
 from hetero_hvd.core.balance import planner
-from hetero_hvd.messages import BatchPlan, StepsTimed, WorkersJoined
+from hetero_hvd.messages import BatchPlan, Calibrated, StepsTimed, WorkersJoined
 from hetero_hvd.worker.lead.recording import Recording
 from hetero_hvd.worker.session.driver_client import DriverClient
 
@@ -24,6 +24,9 @@ class Planner(Protocol):
 
     def joined(self, event: WorkersJoined) -> BatchPlan:
         """The first plan of a membership."""
+
+    def calibrated(self, event: Calibrated) -> BatchPlan | None:
+        """The plan that follows from what the members have measured; None: there is no answer."""
 
     def timed(self, event: StepsTimed) -> None:
         """Take in one exchange of timings."""
@@ -51,6 +54,10 @@ class LeadPlanner:
         """Ask the balancer; if it does not answer in time, divide evenly."""
         plan = self._recording.joined(event, self._grain)
         return plan if plan is not None else even_plan(event)
+
+    def calibrated(self, event: Calibrated) -> BatchPlan | None:
+        """Ask the balancer."""
+        return self._recording.calibrated(event)
 
     def timed(self, event: StepsTimed) -> None:
         """Tell the balancer."""
@@ -80,6 +87,16 @@ class DriverPlanner:
                 return plan
         logger.warning("no plan from the driver: starting with even shares")
         return even_plan(event)
+
+    def calibrated(self, event: Calibrated) -> BatchPlan | None:
+        """Ask the driver."""
+        if not self._client.send(event):
+            return None
+        return self._client.wait_for_plan(
+            event.rendezvous_id,
+            timeout_seconds=PLAN_TIMEOUT_SECONDS,
+            newer_than=event.plan_id,
+        )
 
     def timed(self, event: StepsTimed) -> None:
         """Tell the driver."""

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import torch
 
-from hetero_hvd.data.opened import opened_files
+from hetero_hvd.data.listing import opened_files
 from hetero_hvd.errors import InvariantError, UserError, WorkerFault, WorkerLostError
 from hetero_hvd.exit_codes import EXIT_CUT_OFF, EXIT_TERMINATED
 from hetero_hvd.messages import Finished, FromWorker, Leaving, Ready, WorkerId
@@ -37,6 +37,7 @@ from hetero_hvd.worker.session.farewell import Farewell
 from hetero_hvd.worker.session.json_logs import log_records
 from hetero_hvd.worker.session.launch_settings import (
     LaunchSettings,
+    in_step_of_slurm,
     read_launch_settings,
     unknown_variables,
 )
@@ -291,7 +292,10 @@ class WorkerContext:
             self._collective.stop()
 
     def _drain_on_sigterm(self) -> None:
-        """SIGTERM: finish the step and leave; a later one ends at once. An own handler stays."""
+        """SIGTERM: finish the step and leave; a later one ends at once. An own handler stays.
+
+        In a step of Slurm a later one is no more than the first; SIGKILL follows there anyway.
+        """
         is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         if not is_free or threading.current_thread() is not threading.main_thread():
             return
@@ -301,11 +305,13 @@ class WorkerContext:
             if not self._is_terminated:
                 self._is_terminated = True
                 self._terminated_at_seconds = now_seconds
-            elif now_seconds > self._terminated_at_seconds + AGAIN_SECONDS:
+            elif not is_lent and now_seconds > self._terminated_at_seconds + AGAIN_SECONDS:
                 os._exit(EXIT_TERMINATED)
 
+        is_lent = in_step_of_slurm()
         signal.signal(signal.SIGTERM, terminated)
-        _end_if_asked_again()
+        if not is_lent:
+            _end_if_asked_again()
 
 
 def _end_if_asked_again() -> None:

@@ -83,6 +83,7 @@ class SeveralModels:
         state: This worker's.
         next_part: Gives this worker's next part of the epoch; None at its end.
         step_over: Called with the trainer's loss when all steps on a batch are applied.
+        body_begins: Called when the loop's body is about to run, with whether it runs `again`.
 
     Attributes:
         lead: As above.
@@ -97,6 +98,7 @@ class SeveralModels:
         state: ElasticState,
         next_part: Callable[[], Slice | None],
         step_over: Callable[[float], None],
+        body_begins: Callable[..., None],
     ) -> None:
         self._script = script
         self._loader = loader
@@ -105,6 +107,7 @@ class SeveralModels:
         self._state = state
         self._next_part = next_part
         self._step_over = step_over
+        self._body_begins = body_begins
         self._part: Slice | None = None
         self._part_of: WorkerMembership | None = None
         self._place = (0, 0)
@@ -203,10 +206,12 @@ class SeveralModels:
         self._place = (position.epoch, position.applied_steps)
         self._part = part
         self._part_of = self._state.membership
-        is_over = False
+        is_over = has_run = False
         while not is_over and (now := self._current()) is not None:
             self._begin_body(now)
             if now.num_samples:
+                self._body_begins(again=has_run)
+                has_run = True
                 self._leave_schedules()
                 yield now.batch
                 for each in self._all:

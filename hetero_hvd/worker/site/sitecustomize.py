@@ -32,6 +32,18 @@ OF_DDP = (
     "hetero_hvd.Trainer"
 )
 
+GIVEN = os.environ.get("HETERO_HVD_TORCHRUN_VARIABLES") == "1"
+"""Whether the driver has set these variables: a script may read them, but nobody is there to meet
+at MASTER_ADDR. Packages that see them start torch.distributed by themselves."""
+
+OR_OFF = "; or, if a package does it by itself, leave torchrun_variables off"
+
+
+OF_DEEPSPEED = (
+    "take DeepSpeed out, as it shards the model over equal processes and each worker holds the "
+    "whole model here, and train with hetero_hvd.Trainer"
+)
+
 
 def refuse(what: str, remedy: str, launcher: str) -> NoReturn:
     """End this process; the driver repeats the line.
@@ -47,6 +59,11 @@ def refuse(what: str, remedy: str, launcher: str) -> NoReturn:
         f"{remedy} ({GUIDE}), or start the script with {launcher}\n"
     )
     raise SystemExit(EXIT_REFUSED)
+
+
+def has_own_group() -> bool:
+    """Whether the script, or who has started it, describes a group of processes of its own."""
+    return "RANK" in os.environ and not GIVEN
 
 
 def take_part(*arguments: Any, **options: Any) -> None:  # noqa: ANN401 - whatever the script gives
@@ -87,10 +104,11 @@ def guard_torch(distributed: Any) -> None:  # noqa: ANN401 - has what mypy does 
     def init_process_group(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as above
         given = signature.bind_partial(*arguments, **options).arguments
         has_address = given.get("init_method") not in (None, "env://") or "store" in given
-        has_rank = "rank" in given or "RANK" in os.environ
-        if not has_address and not (has_rank and "MASTER_ADDR" in os.environ):
+        has_rank = "rank" in given or has_own_group()
+        is_own = has_rank and "MASTER_ADDR" in os.environ and not GIVEN
+        if not has_address and not is_own:
             what = "calls torch.distributed.init_process_group()"
-            refuse(what, OF_DDP, "torchrun")
+            refuse(what, OF_DDP + OR_OFF * GIVEN, "torchrun")
         return start(*arguments, **options)
 
     distributed.init_process_group = init_process_group
@@ -103,7 +121,7 @@ def guard_accelerate(module: Any) -> None:  # noqa: ANN401 - as above
     @wraps(start)
     def init(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - as above
         caller = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001 - as the manual has it
-        if caller == "__main__" and "RANK" not in os.environ:
+        if caller == "__main__" and not has_own_group():
             remedy = "take out accelerate.Accelerator, and train with hetero_hvd.Trainer"
             refuse("makes an accelerate.Accelerator", remedy, "accelerate launch")
         start(self, *arguments, **options)
@@ -137,6 +155,25 @@ def guard_lightning(module: Any) -> None:  # noqa: ANN401 - as above
     )
 
 
+def guard_training_arguments(module: Any) -> None:  # noqa: ANN401 - as above
+    """It is transformers that looks for DeepSpeed, as soon as the argument is given."""
+    guard_method(
+        module.TrainingArguments,
+        "__post_init__",
+        lambda given: not given.deepspeed,
+        ("gives TrainingArguments deepspeed=...", OF_DEEPSPEED, "deepspeed"),
+        has_other=False,
+    )
+
+
+def guard_deepspeed(module: Any) -> None:  # noqa: ANN401 - as above
+    """Packages that can do with it import it, too: what counts is that the script starts it."""
+    for name in ("initialize", "init_distributed", "init_inference"):
+        words = (f"calls deepspeed.{name}()", OF_DEEPSPEED, "deepspeed")
+        if hasattr(module, name):
+            guard_method(module, name, lambda *_: False, words, has_other=False)
+
+
 def is_ours(kind: type) -> bool:
     """Whether a class belongs to hetero_hvd."""
     return kind.__module__.partition(".")[0] == "hetero_hvd"
@@ -145,18 +182,28 @@ def is_ours(kind: type) -> bool:
 def guard_method(
     kind: Any,  # noqa: ANN401 - as above
     name: str,
-    is_known: Callable[[Any], bool],
+    is_known: Callable[..., bool],
     words: tuple[str, str, str],
+    *,
+    has_other: bool = True,
 ) -> None:
-    """Refuse a training in which nobody takes part, unless the script has also one of ours."""
+    """Refuse a training in which nobody takes part.
+
+    Args:
+        kind: The class, or the module.
+        name: Of its function.
+        is_known: Whether a call with these arguments is none.
+        words: What the script does, what to do about it, and the launcher that it is made for.
+        has_other: Whether a script that has also a trainer of ours may call it.
+    """
     start = getattr(kind, name)
 
     @wraps(start)
-    def train(self: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as above
-        takes_part = "hetero_hvd.worker.trainer" in sys.modules or "RANK" in os.environ
-        if not takes_part and not is_known(self):
+    def train(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - as above
+        takes_part = has_other and "hetero_hvd.worker.trainer" in sys.modules
+        if not takes_part and not has_own_group() and not is_known(*arguments[:1]):
             refuse(*words)
-        return start(self, *arguments, **options)
+        return start(*arguments, **options)
 
     setattr(kind, name, train)
 
@@ -168,15 +215,26 @@ def guard_variables() -> None:
     def raised(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        if kind is not KeyError or error.args[0] not in OF_TORCHRUN:
+        name = error.args[0] if kind is KeyError and len(error.args) == 1 else None
+        if not isinstance(name, str) or name not in OF_TORCHRUN or not is_of_environment(trace):
             previous(kind, error, trace)
             return
         try:
-            refuse(f"looks for {error.args[0]}, which torchrun sets", OF_DDP, "torchrun")
+            remedy = f"{OF_DDP}, or with torchrun_variables in nodes.yaml if it only reads them"
+            refuse(f"looks for {name}, which torchrun sets", remedy, "torchrun")
         except SystemExit:
             os._exit(EXIT_REFUSED)
 
     sys.excepthook = raised
+
+
+def is_of_environment(trace: TracebackType | None) -> bool:
+    """Whether an error was raised where environment variables are looked up, in `os` itself."""
+    if trace is None:
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code is type(os.environ).__getitem__.__code__
 
 
 GUARDS: dict[str, Callable[[Any], None]] = {
@@ -184,6 +242,8 @@ GUARDS: dict[str, Callable[[Any], None]] = {
     "torch.distributed.distributed_c10d": guard_torch,
     "accelerate.accelerator": guard_accelerate,
     "transformers.trainer": guard_transformers,
+    "transformers.training_args": guard_training_arguments,
+    "deepspeed": guard_deepspeed,
     "lightning.pytorch.trainer.trainer": guard_lightning,
     "pytorch_lightning.trainer.trainer": guard_lightning,
 }

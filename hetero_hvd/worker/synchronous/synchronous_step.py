@@ -42,6 +42,7 @@ class SynchronousStep:
         self._rounds = find_rounds(script.model)
         self._loader = loader
         self._collective: Collective = SingleProcess()
+        self._tried: Slice | None = None
 
     @property
     def in_flight(self) -> deque[InFlightStep]:
@@ -59,6 +60,34 @@ class SynchronousStep:
 
     def check_evaluation(self) -> None:
         """All workers are at the same step, always."""
+
+    def try_passes(
+        self, loss_function: Callable[..., Loss], batch: Sequence[Any], part: Slice
+    ) -> None:
+        """Passes of this worker alone, of which nothing is submitted; then `forget_trial`.
+
+        Args:
+            loss_function: The script's.
+            batch: The part's, as the script gives it.
+            part: Of the step that has begun, or fewer samples of that.
+        """
+        passes = self.passes
+        self._tried = self._tried or passes.part
+        self._sums.prepare()
+        passes.begin(part)
+        for micro_batch in passes.pieces(batch, passes.sizing.choose(part.num_samples)):
+            loss = self.compute(loss_function, micro_batch)
+            mean, weight = mean_and_weight(loss, num_samples=passes.num_samples)
+            if weight:
+                passes.backward(mean * (weight / part.global_samples))
+
+    def forget_trial(self) -> None:
+        """The step is as it was when it began."""
+        passes = self.passes
+        self._sums.restart()
+        passes.begin(self._tried or passes.part)
+        self._tried = None
+        passes.clock.take()
 
     def begin(self, collective: Collective, part: Slice, *, again: bool = False) -> None:  # noqa: ARG002
         """Start a step on this worker's part of the global batch."""

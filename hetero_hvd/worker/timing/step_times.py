@@ -27,6 +27,10 @@ class StepTimes:
         self.has_changed = self._is_another = False
         self.ended_at = time.perf_counter()
 
+    def restart(self) -> None:
+        """The next step begins now: what was done since the last one is no part of it."""
+        self.ended_at = time.perf_counter()
+
     def forget(self) -> None:
         """What was before says nothing any more."""
         self._window = TimingWindow(shares_vary=self._shares_vary)

@@ -15,7 +15,7 @@ from benchmarks.tables import Effort, Say, Table
 from hetero_hvd.errors import JobError
 from tests.kit.fault_job import FaultJob
 
-STEP_SECONDS, BATCH, NUM_STEPS = 0.1, 16, 40
+STEP_SECONDS, BATCH, NUM_STEPS = 0.1, 16, 70
 NODES = ("alpha", "beta")
 GOAL_RATIO = 0.01
 OURS, OWN_LOOP, HOROVOD = "ours", "own loop", "Horovod"

@@ -71,7 +71,7 @@ def watch(trainer: hetero_hvd.Trainer) -> Stopwatch:
     clock.phase = lambda name: TimedBlock(stopwatch, phase(name))  # type: ignore[method-assign]
     stopwatch.watch(state.context.collective.operations, "launched", "poll_if_due", "done")
     stopwatch.watch(state._profile, "step_applied")  # noqa: SLF001
-    stopwatch.watch(state._times, "look", "add")  # noqa: SLF001
+    stopwatch.watch(state.times, "look", "add")
     stopwatch.watch(state._watchdog, "learn")  # noqa: SLF001
     return stopwatch
 

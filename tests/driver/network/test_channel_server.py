@@ -270,3 +270,55 @@ def test_what_crosses_the_network_tells_nothing():
             assert word not in b"".join(spy.seen)
 
     serve(scenario)
+
+
+CHANGES = {
+    "nothing has changed": None,
+    "it is not expected any more": channel.NOT_EXPECTED,
+    "a newer one has come": 1000,
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_channel_that_takes_anothers_place_waits_for_its_end(case, monkeypatch):
+    """What has changed meanwhile, which may take a second, counts."""
+    code = CHANGES[case]
+
+    async def scenario(server, desk, port):
+        first = await open_channel(port)
+        await first.send(channel.encode(Heartbeat(applied_steps=1)))
+        await desk.news.wait()
+        close, newer = server_module.Channel.close, []
+
+        async def change(self, *words):
+            monkeypatch.setattr(server_module.Channel, "close", close)
+            await close(self, *words)
+            if case == "it is not expected any more":
+                monkeypatch.setattr(desk, "expects", lambda _: False)
+            elif case == "a newer one has come":
+                newer.append(await open_channel(port))
+                await newer[0].send(channel.encode(Heartbeat(applied_steps=2)))
+                while desk.heard[1:] == []:  # noqa: ASYNC110 - nobody tells of the second
+                    await asyncio.sleep(0.01)
+
+        monkeypatch.setattr(server_module.Channel, "close", change)
+        second = await open_channel(port)
+        if code is None:
+            await second.send(channel.encode(Heartbeat(applied_steps=2)))
+        else:
+            with pytest.raises(ConnectionClosed) as error:
+                await second.recv()
+            assert error.value.rcvd.code == code
+        is_there = code is None or bool(newer)
+
+        def is_settled():
+            is_reached = server.send("alpha-0", Stop(reason="x"))
+            return (len(desk.heard), is_reached) == (1 + is_there, is_there)
+
+        while not is_settled():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        assert len(desk.addresses) == 1 + is_there
+        for socket in (first, second, *newer):
+            await socket.close()
+
+    serve(scenario)

@@ -68,3 +68,16 @@ def test_what_grows_without_end_when_unpacked_is_none():
     (sign,) = sample_signs(bytes(2**20))
     assert taken_out(sign, 4096)[2] == [bytes(2**20)]
     assert list(sample_signs(bytes(2**20 + 1))) == []
+
+
+LOOKS = [b"R 1.2.3 4.0", b"R . .", b"R 1. .5", b"R -1.0 1.0", b"R nan inf", b"R 1e5 1.0", b"R 1 2"]
+LOOKS += [b"R " + b"9" * 400 + b".0 1.0", "R \u0663.0 1.0".encode(), b" 1.0 1.0", b"RR 1.0 1.0"]
+
+
+@pytest.mark.parametrize("words", LOOKS)
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_script_may_print_what_looks_like_a_look(words, size):
+    """It is shown as any of its words, and a real one that follows is read."""
+    stream = b"own" + b"\x01hetero-hvd:" + words + b"\x01" + b"more" + SIGN
+    own, looks, _ = taken_out(stream, size)
+    assert (own, len(looks)) == (stream.removesuffix(SIGN), 1)

@@ -11,7 +11,7 @@ from hetero_hvd.config import ClusterConfig, EmulateConfig, JobConfig, NodeConfi
 from hetero_hvd.core.numerics.cpu_capability import in_force
 from hetero_hvd.driver.workers import worker_launch
 from hetero_hvd.driver.workers.credentials import Credentials
-from hetero_hvd.driver.workers.worker_launch import WorkerLauncher
+from hetero_hvd.driver.workers.worker_launch import WorkerLauncher, torchrun_variables
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.messages.launch import (
     CheckpointSettings,
@@ -68,10 +68,12 @@ def launched(orders, job, node=EMULATED, resume=None, limit=0):
         SimpleNamespace(towards=towards),
         output=Path("/runs/one"),
         resume=resume,
+        all_slots=lambda: [slot],
     )
     slot = SimpleNamespace(
         node=node,
         worker=WorkerId(node.name, 1),
+        number=0,
         host="alpha-1",
         memory=SimpleNamespace(limit=limit),
         output=None,
@@ -170,3 +172,52 @@ def test_a_node_without_settings_is_one_with_defaults(orders):
     """And so is a job."""
     _, settings = launched(orders, JobConfig(), node=NodeConfig(name="beta"))
     assert (settings.node, settings.launch.job) == (NodeSettings(), JobSettings())
+
+
+def as_slot(name, index, number, **node):
+    """A slot as far as its variables depend on it."""
+    return SimpleNamespace(
+        worker=WorkerId(name, index), number=number, node=NodeConfig(name=name, **node)
+    )
+
+
+REMOTE = {"launcher": "ssh", "address": "10.0.0.7"}
+SLOTS = {
+    "alpha:0": as_slot("alpha", 0, 0),
+    "alpha:1": as_slot("alpha", 1, 1),
+    "beta:0": as_slot("beta", 0, 2, **REMOTE),
+}
+TORCHRUN = {
+    "alpha:0": ("0", "3", "0", "2", "0", "2"),
+    "alpha:1": ("1", "3", "1", "2", "0", "2"),
+    "beta:0": ("2", "3", "0", "1", "1", "2"),
+}
+NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+
+
+@pytest.mark.parametrize("name", TORCHRUN)
+def test_the_variables_of_torchrun_are_those_of_the_slots_that_there_are(name):
+    """As it would number the same processes; the first worker's machine is the master."""
+    found = torchrun_variables(SLOTS[name], SLOTS.values(), "10.0.0.1")
+    assert tuple(found[variable] for variable in NUMBERS) == TORCHRUN[name]
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("10.0.0.1", "29500")
+
+
+def test_slots_that_are_gone_leave_their_number_to_others():
+    """No number is there twice, and all are below the size."""
+    slots = [SLOTS["alpha:1"], SLOTS["beta:0"]]
+    found = torchrun_variables(SLOTS["beta:0"], slots, "10.0.0.1")
+    assert [found[name] for name in NUMBERS] == ["2", "3", "0", "1", "1", "2"]
+    found = torchrun_variables(SLOTS["beta:0"], slots[1:], "10.0.0.1")
+    assert found["MASTER_ADDR"] == "10.0.0.7"
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_the_variables_of_torchrun_are_set_on_request_only(orders, monkeypatch, is_asked):
+    """Packages that see them start torch.distributed; what the node's `env` says counts more."""
+    monkeypatch.delenv("HETERO_HVD_TORCHRUN_VARIABLES", raising=False)
+    node = NodeConfig(name="alpha", env={"MASTER_PORT": "4444"})
+    found, _ = launched(orders, JobConfig(torchrun_variables=is_asked), node=node)
+    assert found["MASTER_PORT"] == "4444"
+    assert {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"} <= found.keys() or not is_asked
+    assert ("RANK" in found) == ("HETERO_HVD_TORCHRUN_VARIABLES" in found) == is_asked

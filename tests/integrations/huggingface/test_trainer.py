@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from transformers import TrainerCallback, TrainingArguments
 
+from hetero_hvd.data import StreamShards
 from hetero_hvd.errors import UserError
 from hetero_hvd.integrations.huggingface import Trainer
 from hetero_hvd.integrations.huggingface.evaluation import (
@@ -20,6 +22,7 @@ from hetero_hvd.integrations.huggingface.progress_bar import LateProgressBar
 from hetero_hvd.integrations.huggingface.state import Logs, TrainingProgress
 from hetero_hvd.integrations.huggingface.trainer import count_labels
 from hetero_hvd.integrations.steps import Steps, numbers
+from tests.data.streams import numbered
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
@@ -137,6 +140,33 @@ def test_a_job_whose_steps_overlap_is_refused(tmp_path, monkeypatch, job):
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match="one after the other"):
         make_trainer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "is_shuffled"), [({}, True), ({"train_sampling_strategy": "sequential"}, False)]
+)
+def test_shards_of_a_stream_are_read_on(tmp_path, more, is_shuffled):
+    """In the order for the samples of a whole step, and each sample once in an epoch."""
+    lengths = [7, 5, 8]
+    stream = StreamShards(numbered(lengths), lengths)
+    trainer = make_trainer(tmp_path, gradient_accumulation_steps=2, num_train_epochs=1, **more)
+    trainer.train_dataset = stream
+    size = trainer.args.train_batch_size
+    sampler = trainer.get_train_dataloader().batch_sampler.sampler
+    np.random.seed(3)  # noqa: NPY002 - as the trainer does
+    order = list(sampler)
+    np.random.seed(3)  # noqa: NPY002
+    assert order == list(stream.sampler(2 * size, shuffle=is_shuffled))
+    seen = []
+    trainer.data_collator = lambda rows: (
+        seen.extend(rows)
+        or {
+            "inputs": torch.ones(len(rows), 3),
+            "labels": torch.ones(len(rows)),
+        }
+    )
+    trainer.train()
+    assert sorted(seen) == list(range(20))
 
 
 def test_a_search_is_refused(tmp_path):

@@ -5,7 +5,11 @@ import pytest
 import torch
 import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
+from lightning.pytorch.trainer.connectors.logger_connector.result import (
+    _ResultCollection,
+    _ResultMetric,
+)
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from hetero_hvd.errors import UserError
@@ -239,6 +243,54 @@ def test_what_is_synced_is_that_of_all_workers():
     assert idle["training_step.a"].compute() == 3.2
     idle.log("on_train_batch_end", "b", torch.tensor(3.0), reduce_fx="sum", **LOGGED)
     assert idle["on_train_batch_end.b"].compute() == 6.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "on_step", "on_epoch", "dtype"),
+    [
+        ("mean", True, True, torch.float32),
+        ("mean", True, False, torch.float64),
+        ("mean", False, True, torch.bfloat16),
+        ("sum", True, True, torch.int64),
+        ("sum", True, False, torch.bfloat16),
+        ("max", True, True, torch.float64),
+        ("max", False, True, torch.float32),
+        ("min", True, True, torch.bfloat16),
+        ("min", True, False, torch.float32),
+    ],
+)
+def test_a_value_adds_up_as_in_lightning_and_nothing_moves_twice(
+    kind, on_step, on_epoch, dtype, monkeypatch
+):
+    """Whatever is logged, through several epochs; what is moved is moved at the first call."""
+    own, lightning = StepResults(lambda value, *_: value), _ResultCollection(training=True)
+    moved = []
+    move = _ResultMetric.to
+    monkeypatch.setattr(_ResultMetric, "to", lambda *at: moved.append(id(at[0])) or move(*at))
+    named = {"on_step": on_step, "on_epoch": on_epoch}
+    for value in (3, 7, 5):
+        own.begin_pass(value, 4)
+        own.log("training_step", "a", torch.tensor(value, dtype=dtype), reduce_fx=kind, **named)
+        own.end_pass()
+        own.flush(None)
+        given = {"reduce_fx": kind, "batch_size": 4, **named}
+        lightning.log("training_step", "a", torch.tensor(value, dtype=dtype), **given)
+        for step in (True, False):
+            assert own.metrics(on_step=step) == lightning.metrics(on_step=step)
+        if value == 7:
+            own.reset()
+            lightning.reset()
+    assert moved.count(id(own["training_step.a"])) == 1
+    assert moved.count(id(lightning["training_step.a"])) == 3
+
+
+def test_a_name_with_other_arguments_is_refused_as_in_lightning():
+    """Also after it was known."""
+    results = StepResults(lambda value, *_: value)
+    for _ in range(2):
+        results.log("on_train_batch_end", "a", torch.tensor(1.0), batch_size=1)
+    with pytest.raises(MisconfigurationException, match="twice"):
+        results.log("on_train_batch_end", "a", torch.tensor(1.0), batch_size=1, prog_bar=True)
 
 
 def test_entries_are_put_together():

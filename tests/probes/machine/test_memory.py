@@ -34,6 +34,20 @@ def test_a_peak_is_seen_after_its_end_and_forgotten_when_asked():
     assert memory.host_memory().peak_bytes < after.peak_bytes - 50 * MIB
 
 
+def test_a_second_look_has_a_new_peak_and_the_old_limit():
+    """What is in use may not be more than the limit."""
+    memory.reset_host_peak()
+    before = memory.host_memory()
+    block = bytearray(64 * MIB)
+    del block
+    again = memory.host_memory_again(before)
+    assert again.peak_bytes - before.peak_bytes > 60 * MIB
+    assert again.limit_bytes == before.limit_bytes
+    small = memory.MemoryUse(used_bytes=1, peak_bytes=1, limit_bytes=1)
+    narrow = memory.host_memory_again(small)
+    assert narrow.limit_bytes == narrow.used_bytes > MIB
+
+
 def test_the_limit_is_no_more_than_the_machine_or_the_user_allows():
     """The user's number wins where it is smaller."""
     use = memory.host_memory()

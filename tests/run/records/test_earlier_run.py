@@ -6,7 +6,7 @@ import pytest
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import RunStarted
-from hetero_hvd.run.records.earlier_run import EarlierRun, earlier_run
+from hetero_hvd.run.records.earlier_run import EarlierRun, earlier_run, run_of_folder
 
 from .test_records import write
 
@@ -63,3 +63,24 @@ def test_a_run_without_checkpoints_is_one_line(folder, kind):
     with pytest.raises(JobError) as error:
         earlier_run(folder)
     assert str(error.value) == f"--resume {folder}: there is no folder 'checkpoints' in it"
+
+
+@pytest.mark.parametrize("name", ["one", "One_2-b", "a" * 63])
+def test_a_folder_names_the_run_of_all_starts(tmp_path, monkeypatch, name):
+    """Whether it is there yet or not, and however it is written."""
+    monkeypatch.chdir(tmp_path)
+    for output in (Path(name), tmp_path / name, Path("x") / ".." / name):
+        assert run_of_folder(output) in (
+            EarlierRun(folder=None, checkpoints="", name=name),
+            EarlierRun(folder=output, checkpoints="", name=name),
+        )
+    assert run_of_folder(Path(name)).folder is None
+    Path(name).mkdir()
+    assert run_of_folder(Path(name)).folder == Path(name)
+
+
+@pytest.mark.parametrize("name", ["a.b", "a b", "ä", "a" * 64, "/"])
+def test_a_folder_whose_name_can_be_none_among_checkpoints_is_refused(name):
+    """In one line with what is allowed."""
+    with pytest.raises(JobError, match="must be of at most 63 letters, digits, '-' and '_'"):
+        run_of_folder(Path(name))

@@ -328,6 +328,47 @@ def test_a_fault_in_an_evaluation_at_the_end_of_the_body(turn, when):
     assert scripts[1].results == scripts[0].results[: len(scripts[1].results)]
 
 
+@pytest.mark.parametrize("num_before", [0, 1])
+@pytest.mark.parametrize("turn", [2, 4])
+@pytest.mark.parametrize("order", [("critic", "lead"), ("lead", "critic")])
+def test_a_body_that_runs_again_counts_its_evaluation_once(order, turn, num_before):
+    """Between two steps on a batch, of which the second is lost with a worker.
+
+    What was evaluated before the loop is another evaluation, and comes first.
+    """
+    fault = (1, "totals.0", turn, "unsent")
+    hub = Hub(3, [fault])
+
+    def run(context):
+        script = Script(context, unpack="changed")
+        script.bodies = 0
+        script.numbers = []
+        script.results = set()
+        for _ in script.trainer.epochs(1):
+            for _ in range(num_before):
+                script.evaluate()
+            for batch in script.trainer.batches():
+                script.bodies += 1
+                for name in order:
+                    script.order = (name,)
+                    script.take(batch)
+                    if name == order[0]:
+                        found = script.evaluate()["mean"]
+                        step = script.trainer._state.position.applied_steps
+                        number = script.trainer._evaluations.number
+                        script.numbers.append(number - (num_before if step == 0 else 0))
+                        script.results.add((script.trainer._state.position.step_in_epoch, found))
+        return script
+
+    scripts = run_together(hub, run)
+    assert hub.fired == {fault}
+    assert max(script.bodies for script in scripts) > 3, "no body has run again"
+    assert {number for script in scripts for number in script.numbers} == {1}
+    for script in scripts:  # of one batch there is one result, whoever asks again
+        steps = [step for step, _ in script.results]
+        assert sorted(steps) == sorted(set(steps))
+
+
 def test_two_faults_in_a_step_and_the_evaluation_after_it():
     """Steps that came with another's state count as taken, for evaluations too."""
     faults = [(1, "totals.0", 3, "after"), (1, "metrics", 2, "after")]

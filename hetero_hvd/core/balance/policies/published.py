@@ -14,7 +14,7 @@ from typing import Self
 from hetero_hvd.core.balance.hysteresis import Decision
 from hetero_hvd.core.balance.planner import even_plan, first_plan, next_plan
 from hetero_hvd.core.balance.settings import BalanceConfig
-from hetero_hvd.messages import BatchPlan, StepsTimed, WorkersJoined
+from hetero_hvd.messages import BatchPlan, Calibrated, StepsTimed, WorkersJoined
 
 
 class StaticSplit:
@@ -41,7 +41,7 @@ class StaticSplit:
 
     def handle(
         self,
-        event: WorkersJoined | StepsTimed,
+        event: WorkersJoined | Calibrated | StepsTimed,
         *,
         now_seconds: float,  # noqa: ARG002 - the rules know no time
     ) -> Sequence[BatchPlan | Decision]:
@@ -51,6 +51,8 @@ class StaticSplit:
             self._plan = first_plan(event, self._first(event), reason="start")
             return [self._plan]
         joined, plan = self._joined, self._plan
+        if isinstance(event, Calibrated):  # none of these rules asks for it
+            return []
         if joined is None or plan is None or event.rendezvous_id != joined.rendezvous_id:
             return []
         sizes = [row.local_batch_size for row in event.timings]

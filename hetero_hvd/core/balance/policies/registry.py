@@ -11,7 +11,7 @@ from hetero_hvd.core.balance.hysteresis import Decision
 from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.policies.published import LbbRule, OmniLearnRule, StaticSplit
 from hetero_hvd.core.balance.settings import DEFAULT_RULE, BalanceConfig
-from hetero_hvd.messages import BatchPlan, StepsTimed, WorkerId, WorkersJoined
+from hetero_hvd.messages import BatchPlan, Calibrated, StepsTimed, WorkerId, WorkersJoined
 
 Remembered = Mapping[WorkerId, SpeedProfile]
 """What earlier jobs have learnt about the same workers."""
@@ -25,7 +25,7 @@ class Policy(Protocol):
         """The newest plan; None before the first rendezvous."""
 
     def handle(
-        self, event: WorkersJoined | StepsTimed, *, now_seconds: float
+        self, event: WorkersJoined | Calibrated | StepsTimed, *, now_seconds: float
     ) -> Sequence[BatchPlan | Decision]:
         """Take one event in; give back what follows, in order."""
 

@@ -26,7 +26,7 @@ class Launcher(Protocol):
             runs there.
         busy_codes: Those of them with which a healthy node says that others have all its slots.
         says_goodbye: Whether the exit code is that which the supervisor tells at its end, as
-            `--goodbye` asks it to: the process has exit codes of its own.
+            `--step` asks it to: the process has exit codes of its own.
     """
 
     unreachable_codes: frozenset[int]

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import msgspec
 
 from hetero_hvd.data.file_system import as_os_errors, open_file_system
-from hetero_hvd.errors import JobError, MissingPackageError, first_line
+from hetero_hvd.errors import JobError, MissingPackageError, first_line, job_error
 from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, Manifest, decoded, encoded
 from hetero_hvd.worker.recovery.replica import Unreadable
 
@@ -41,7 +41,7 @@ class ObjectStore:
         except MissingPackageError as error:
             raise JobError(f"checkpoints at {first_line(error)}") from error
         except OSError as error:
-            raise JobError(f"checkpoints at {location}: {first_line(error)}") from error
+            raise job_error(f"checkpoints at {location}: {first_line(error)}", error) from error
 
     def place(self, name: str) -> str:
         """See `CheckpointStore`."""

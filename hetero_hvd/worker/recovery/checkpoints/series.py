@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,15 +19,14 @@ from operator import itemgetter
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
-import numpy as np
 import torch
 
-from hetero_hvd.errors import JobError, UserError, first_line
+from hetero_hvd.errors import UserError, first_line, job_error
 from hetero_hvd.messages import CheckpointWritten
 from hetero_hvd.messages.launch import CheckpointSettings
-from hetero_hvd.worker import accelerator
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
 from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, CheckpointStore, Manifest
+from hetero_hvd.worker.recovery.randomness import randomness, restore_randomness
 from hetero_hvd.worker.recovery.replica import Replica, Unreadable, unpacked
 
 logger = logging.getLogger(__name__)
@@ -122,9 +120,10 @@ class Checkpoints:
         try:
             found = self._own() + self._of_the_earlier_run()
         except OSError as error:
-            raise JobError(
+            raise job_error(
                 f"which checkpoints there are is not known: {first_line(error)}; correct "
-                "checkpoint_url, the credentials for it or the way to it"
+                "checkpoint_url, the credentials for it or the way to it",
+                error,
             ) from error
         for number, one in enumerate(found, start=1):
             try:
@@ -140,7 +139,7 @@ class Checkpoints:
                 raise UserError(f"{one}: {error}") from error
             for line in words:
                 logger.warning("%s: %s", one, line)
-            _restore_randomness(state.get("randomness", {}))
+            restore_randomness(state.get("randomness", {}))
             logger.warning("has found %s: step %d", one, one.manifest.applied_steps)
             return str(one)
         return None
@@ -156,6 +155,12 @@ class Checkpoints:
             raise UserError(
                 f"{one}: cpu_capability was {was} and is {own}: a reproducible run keeps to one "
                 f"from its first step on; go on with --cpu-capability {was}"
+            )
+        if own and not was:
+            logger.warning(
+                "%s: no instruction set is recorded with it: only the steps from here on can be "
+                "reproduced",
+                one,
             )
 
     def kept(self) -> str:
@@ -199,7 +204,7 @@ class Checkpoints:
         self._writer = None
         self._next_at_seconds = time.monotonic() + self._settings.every_seconds
         try:
-            state = self._replica.snapshot() | {"randomness": _randomness()}
+            state = self._replica.snapshot() | {"randomness": randomness()}
         except (MemoryError, RuntimeError, UserError) as error:  # RuntimeError comes from torch
             self._complain(applied_steps, error)
             return
@@ -351,28 +356,3 @@ def _state(found: Found) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise Unreadable("it holds no state")
     return state
-
-
-def _randomness() -> dict[str, Any]:
-    """The state of every generator that a script is likely to use."""
-    version, words, gauss = random.getstate()
-    kind, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - the one scripts use
-    state = {
-        "python": [version, list(words), gauss],
-        "numpy": [kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest],
-        "torch": torch.get_rng_state(),
-    }
-    if states := accelerator.random_states():
-        state["accelerators"] = states
-    return state
-
-
-def _restore_randomness(state: dict[str, Any]) -> None:
-    if not state:
-        return
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
-    kind, keys, *rest = state["numpy"]
-    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))  # noqa: NPY002
-    torch.set_rng_state(state["torch"])
-    accelerator.restore_random_states(state.get("accelerators", []))

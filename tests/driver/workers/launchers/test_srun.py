@@ -1,8 +1,11 @@
 """What is particular about steps of a Slurm job: their options, what they inherit, a lost node."""
 
 import asyncio
+import gzip
 import io
+import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,12 @@ from hetero_hvd.driver.output.console import Console, WorkerOutput
 from hetero_hvd.driver.workers.gpu_counts import count_gpus
 from hetero_hvd.driver.workers.launch_order import launch_order
 from hetero_hvd.driver.workers.launchers.registry import launcher_of
+from hetero_hvd.driver.workers.launchers.srun import (
+    ABOUT_ONE_STEP,
+    NOT_OF_THIS_NODE,
+    OF_ALL_STEPS,
+    srun_vector,
+)
 from hetero_hvd.driver.workers.worker_process import WorkerProcess
 from hetero_hvd.exit_codes import EXIT_NO_CONNECTION
 from tests.leftovers import processes_of, wait_until
@@ -34,7 +43,7 @@ def test_srun_gets_an_argument_vector(settings, options):
     assert vector[0] == "env"
     at = vector.index("srun")
     assert vector[at + 1 : at + 3] == ["--nodes=1", "--ntasks=1"]
-    words = ["--", "/opt/my python", "-m", "hetero_hvd.supervisor", "--goodbye", "--gpus"]
+    words = ["--", "/opt/my python", "-m", "hetero_hvd.supervisor", "--step", "--gpus"]
     assert vector[-len(words) - len(options) :] == [*options, *words]
 
 
@@ -53,14 +62,64 @@ def slurm_node(name):
     return NodeConfig(name=name, launcher="srun")
 
 
+PAGE = Path("/usr/share/man/man1/srun.1.gz")
+
+
+def documented():
+    """The variables that srun takes for options, as its manual lists them; none without one."""
+    if not PAGE.exists():
+        return []
+    text = gzip.decompress(PAGE.read_bytes()).decode(errors="replace")
+    section = text.partition('.SH "INPUT ENVIRONMENT VARIABLES"')[2].partition(".SH ")[0]
+    return re.findall(r"\\fB([A-Z]+_[A-Z0-9_]+)\\fR", section.replace("\\_", "_"))
+
+
+def test_the_manual_of_srun_names_no_variable_that_is_not_thought_of():
+    """Each is either of use to all steps, or left out; none is both."""
+    names = documented()
+    assert len(names) > 90 or not PAGE.exists()
+    unknown = [n for n in names if not n.startswith("SRUN_") and n not in OF_ALL_STEPS]
+    assert [name for name in unknown if name not in ABOUT_ONE_STEP] == []
+    assert not OF_ALL_STEPS & (ABOUT_ONE_STEP | set(NOT_OF_THIS_NODE))
+
+
+@pytest.mark.parametrize("name", sorted({*ABOUT_ONE_STEP, *NOT_OF_THIS_NODE, "SRUN_NEW"}))
+def test_what_would_make_another_step_is_left_out(monkeypatch, name):
+    """Also options of srun that this version of it does not know."""
+    node = slurm_node("gpu1")
+    monkeypatch.setenv(name, "1")
+    vector = srun_vector(node, ["true"])
+    at = vector.index(name)
+    assert vector[at - 1] == "-u"
+    assert at < vector.index("srun")
+
+
+@pytest.mark.parametrize("name", [*sorted(OF_ALL_STEPS), "SLURM_ARRAY_TASK_ID", "SLURM_SUBMIT_DIR"])
+def test_what_a_step_or_a_script_needs_is_handed_down(monkeypatch, name):
+    """The job and its cluster, what the user wants of all steps, what scripts read."""
+    monkeypatch.setenv(name, "1")
+    assert name not in srun_vector(slurm_node("gpu1"), ["true"])
+
+
 LEFT = {
     "SLURM_NTASKS_PER_NODE": "7",
     "SLURM_MEM_PER_CPU": "100",
     "SLURM_GPUS": "8",
+    "SLURM_GPUS_PER_NODE": "9",
     "SLURM_LABELIO": "1",
     "SLURM_EXPORT_ENV": "NONE",
+    "SRUN_EXPORT_ENV": "NONE",
     "SLURM_NO_KILL": "1",
     "SLURM_STDINMODE": "none",
+    "SLURM_CPU_BIND": "quiet,mask_cpu:0x800",
+    "SLURM_DISTRIBUTION": "arbitrary",
+    "SLURM_HOSTFILE": "/nowhere",
+    "SLURM_THREADS_PER_CORE": "9",
+    "SRUN_CPUS_PER_TASK": "99",
+    "SLURM_TIMELIMIT": "nonsense",
+    "SLURM_REMOTE_CWD": "/nowhere",
+    "SLURM_CONSTRAINT": "nothing",
+    "SLURM_MPI_TYPE": "nonsense",
 }
 """Variables by which srun would do something else."""
 
@@ -74,6 +133,7 @@ def test_a_node_has_no_gpu_of_the_drivers_node(monkeypatch):
     for variable, value in LEFT.items():
         monkeypatch.setenv(variable, value)
     assert asyncio.run(count_gpus(slurm_node("slow1"))) == 0
+    assert asyncio.run(count_gpus(slurm_node("fast1"))) == 0  # it has two, none is granted
 
 
 @pytest.mark.process

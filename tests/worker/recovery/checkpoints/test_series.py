@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.messages.launch import CheckpointSettings, NodeSettings
 from hetero_hvd.probes.machine.memory import MemoryUse
@@ -196,6 +196,28 @@ def test_a_resume_is_refused_where_what_is_there_cannot_be_read(
         return
     with pytest.raises(JobError, match=words):
         keeping.check_found(is_found=False)
+
+
+@pytest.mark.parametrize(
+    ("was", "own", "outcome"),
+    [
+        ("", "", "silent"),
+        ("", "avx2", "said"),
+        ("avx2", "avx2", "silent"),
+        ("avx512", "avx2", "refused"),
+        ("avx2", "", "silent"),
+    ],
+)
+def test_a_reproducible_run_keeps_to_one_instruction_set(tmp_path, caplog, was, own, outcome):
+    """What was written without one is told of, as bits of its steps are not known."""
+    save(keeper(tmp_path, cpu_capability=was), 7)
+    other = keeper(tmp_path, cpu_capability=own)
+    if outcome == "refused":
+        with pytest.raises(UserError, match="go on with --cpu-capability avx512"):
+            other.load_newest()
+    else:
+        assert other.load_newest()
+    assert ("no instruction set is recorded with it" in caplog.text) == (outcome == "said")
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):

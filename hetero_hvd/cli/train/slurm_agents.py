@@ -1,0 +1,183 @@
+"""`hetero-hvd run --slurm-agents DIR`: on agents, each of which is a Slurm job of its own."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import secrets
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.settings import NODES_FILE, flags_of
+from hetero_hvd.config import NodesFile
+from hetero_hvd.deploy.slurm import RUN
+from hetero_hvd.driver.ending import JobResult
+from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.run.records.earlier_run import EarlierRun, same_run
+from hetero_hvd.slurm.agent_jobs import AgentJobs
+from hetero_hvd.slurm.allocation import Allocation, allocation
+from hetero_hvd.slurm.driver_address import free_port, told_address
+from hetero_hvd.slurm.next_start import starts_again
+from hetero_hvd.slurm.requeue import check_requeue, requeue_if_running
+from hetero_hvd.slurm.time_limit import TimeLimit
+
+RUN_NAME = "run.name"
+"""In the folder: what the run's checkpoints are called in all its starts."""
+
+INSIDE = "SLURM_JOB_ID"
+"""The variable by which a process knows that it is in a Slurm job."""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    group = command.add_argument_group("beside Slurm jobs, see docs/guide/slurm.md")
+    group.add_argument(
+        "--slurm-agents",
+        type=Path,
+        metavar="DIR",
+        help="train on agents that are Slurm jobs: submit those of DIR, which `hetero-hvd deploy "
+        "slurm` has written, go on from DIR's newest checkpoint, and cancel them at the end",
+    )
+
+
+def check_flags(arguments: argparse.Namespace) -> None:
+    """Refuse what is decided already.
+
+    Raises:
+        UserError: It was given beside --slurm-agents.
+    """
+    for flag in ("slurm", "requeue", "resume"):
+        if getattr(arguments, flag):
+            raise UserError(
+                f"--{flag}: cannot be given with --slurm-agents, which follows its own Slurm job, "
+                "if it is in one, and goes on from DIR's newest checkpoint; leave it out"
+            )
+
+
+class SlurmAgents:
+    """The jobs of the agents, and the job of this driver, if it is in one: a `Lender`.
+
+    Args:
+        arguments: Of the command line.
+
+    Attributes:
+        nodes_file: The settings of the job.
+        repeats_sigterm: See `Lender`: Slurm does.
+
+    Raises:
+        UserError: The folder is not as it must be, or its driver runs already.
+    """
+
+    repeats_sigterm = True
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        check_flags(arguments)
+        self._folder = Path(os.path.abspath(arguments.slurm_agents))  # noqa: PTH100 - as nodes know it
+        self._jobs = AgentJobs(self._folder, os.environ)
+        self._held = ExitStack()
+        self._hold()
+        flags = flags_of(arguments)
+        paths = tuple(arguments.nodes_files or (self._folder / NODES_FILE,))
+        settings = NodesFile(paths, os.environ, flags).current.job
+        flags["output"] = settings.output or str(self._folder / RUN)
+        flags["listen"] = str(settings.listen or free_port())
+        self.nodes_file = NodesFile(paths, os.environ, flags)
+        self._granted = allocation(os.environ) if INSIDE in os.environ else None
+        self._is_requeued = self._granted is not None and _can_be_requeued(self._granted)
+        self._limit = self._time_limit()
+        self._are_theirs = False
+
+    def __enter__(self) -> Self:
+        """The driver's place is told, and the agents that are not there are submitted.
+
+        Raises:
+            JobError: Slurm refuses them.
+        """
+        job = self.nodes_file.current.job
+        if self._limit is not None:
+            self._limit.follow()
+        try:
+            told = told_address(self._folder, job.listen, job.driver_address)
+            show(f"agents find this driver at {', '.join(self._held.enter_context(told))}")
+            for number, pool in self._jobs.submit().items():
+                show(f"agents {pool} are job {number}")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Unless the training goes on in another start, nobody needs the agents any more."""
+        try:
+            if not self._are_theirs:
+                for number, pool in self._jobs.cancel().items():
+                    show(f"agents {pool} are ended: job {number} is cancelled")
+        except JobError as error:
+            show(f"the agents end by themselves when they have been idle for long enough: {error}")
+        finally:
+            self._held.close()
+
+    def same_run(self) -> EarlierRun:
+        """The run of the earlier starts."""
+        path = self._folder / RUN_NAME
+        try:
+            if not path.exists():
+                path.write_text(f"{self._folder.name}-{secrets.token_hex(4)}\n")
+            name = path.read_text().strip()
+        except OSError as error:
+            raise JobError(f"{path}: cannot be used: {error.strerror}") from error
+        return same_run(name, Path(self.nodes_file.current.job.output or RUN))
+
+    def must_end(self) -> str:
+        """See `Lender`."""
+        return "" if self._limit is None else self._limit.why_over()
+
+    def ended(self, result: JobResult) -> None:
+        """See `Lender`."""
+        if not result.is_called_off:
+            return
+        if self._granted is None or not self._is_requeued:
+            self._are_theirs = True
+            show("the agents stay until they have been idle for long enough; start this again")
+            return
+        try:
+            show(requeue_if_running(self._granted))
+            self._are_theirs = starts_again(self._granted, os.environ)
+        except JobError as error:
+            show(f"the job is not requeued: {error}")
+
+    def _time_limit(self) -> TimeLimit | None:
+        if self._granted is None:
+            return None
+        job = self.nodes_file.current.job
+        return TimeLimit(
+            self._granted,
+            leave_seconds=job.leave_seconds,
+            stagger_seconds=job.leave_stagger_seconds,
+        )
+
+    def _hold(self) -> None:
+        """Be the only driver of the folder, until this process ends in whatever way."""
+        try:
+            descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            self._held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise JobError(
+                f"--slurm-agents {self._folder}: its driver runs already; wait for its end, or "
+                "write another folder"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+
+
+def _can_be_requeued(granted: Allocation) -> bool:
+    try:
+        check_requeue(granted)
+    except UserError as error:
+        show(f"note: this driver does not start again by itself: {error}")
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""What workers of whom nothing is known measure before their first step, and what follows from it.
+
+All wait for each other at their admission anyway, and an even share costs as much as the slowest
+needs for it. So each first computes a small part of an even share, and then half of what follows
+from that, which takes all about as long as half a balanced step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hetero_hvd.core.balance.balancer import slowest_seconds
+from hetero_hvd.core.balance.known import WorkerModel
+from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.core.balance.step_time import StepTimeModel
+from hetero_hvd.messages import BatchPlan, Calibrated, WorkerId, WorkersJoined
+
+EVEN_RATIO, BALANCED_RATIO = 1 / 8, 1 / 2
+"""Parts of a share that are computed: of an even one, then of a first guess at a balanced one."""
+
+GAIN_RATIO = 0.1
+"""What other shares must save to be believed after a pass or two: noise alone promises less."""
+
+
+def first_ratio(
+    config: BalanceConfig, joined: WorkersJoined, known: Mapping[WorkerId, WorkerModel]
+) -> float:
+    """Part of its share that each member is to compute before the first step; 0: none.
+
+    Args:
+        config: What the user says.
+        joined: The rendezvous.
+        known: Its members.
+    """
+    if not (config.calibrate and joined.can_calibrate and len(joined.workers) > 1):
+        return 0.0
+    is_new = any(
+        not record.estimator.is_ready and worker.node not in config.relative_speeds
+        for worker, record in known.items()
+    )
+    return EVEN_RATIO if is_new else 0.0
+
+
+def next_ratio(plan: BatchPlan) -> float:
+    """The same for the plan after this one."""
+    return BALANCED_RATIO if plan.calibration_ratio == EVEN_RATIO else 0.0
+
+
+def learn(known: Mapping[WorkerId, WorkerModel], event: Calibrated) -> None:
+    """Take in what the members have measured."""
+    for record, passes in zip(known.values(), event.measured, strict=True):
+        for each in passes:
+            record.estimator.update(each.num_samples, each.seconds)
+
+
+def believed(
+    models: Mapping[WorkerId, StepTimeModel], sizes: tuple[int, ...], *, instead: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The shares that follow from the models, where they save enough against others.
+
+    Args:
+        models: Of the members in rank order.
+        sizes: The best shares by them, samples.
+        instead: The others.
+    """
+    now, then = (slowest_seconds(tuple(models.values()), each) for each in (instead, sizes))
+    return sizes if then <= (1 - GAIN_RATIO) * now else instead
+
+
+def in_words(event: Calibrated) -> str:
+    """Why the plan after it is as it is."""
+    measured = sum(map(bool, event.measured))
+    return f"start: {measured} of {len(event.measured)} workers have measured themselves"

@@ -1,0 +1,205 @@
+"""A stream that has shards, such as `datasets` gives, read in parts: each worker its few shards.
+
+A stream has no places, so that every worker would have to read all of it. With the length of each
+shard every sample has one, and the trainer divides, resumes and recovers as with any data set.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset, Sampler, get_worker_info
+from torch.utils.data._utils import worker as loader_process
+
+from hetero_hvd.core.data.lanes import lane_order, lanes_of
+from hetero_hvd.data import arguments
+from hetero_hvd.errors import MalformedDataError, UserError
+
+logger = logging.getLogger(__name__)
+
+INFO = "_worker_info"
+"""Where torch keeps what `get_worker_info` gives."""
+
+MAX_LANES = 64
+"""A worker's part of a batch lies in few of them already; each is an open shard."""
+
+MAX_OPEN = 2 * MAX_LANES
+"""Shards that are kept open at the place up to which they are read."""
+
+
+class StreamShards(Dataset[Any]):
+    """The samples of a stream's shards, one shard behind the other, each in the stream's own order.
+
+    A shard can only be read from its beginning: `sampler` gives an order in which every worker goes
+    on in its shards. What a worker has to skip, where it takes over a shard, is read and dropped.
+
+    Args:
+        stream: With `num_shards` and `shard(num_shards, index)`, as `load_dataset(...,
+            streaming=True)` gives; the same each time that it is read.
+        lengths: Samples of each shard. None: they are counted when the data set is made, which
+            reads the whole stream once on each worker; keep `lengths` and give them.
+
+    Attributes:
+        lengths: As above.
+
+    Raises:
+        UserError: The stream has fewer than two shards, or the lengths are not theirs.
+    """
+
+    def __init__(self, stream: Any, lengths: Sequence[int] | None = None) -> None:  # noqa: ANN401 - of any package
+        self._name = f"StreamShards({type(stream).__name__})"
+        num_shards = shards_in(stream)
+        if num_shards < 2:  # noqa: PLR2004 - one would be read by every worker
+            raise UserError(
+                f"{self._name}: cannot be divided: it must have two shards or more, in num_shards, "
+                "and shard(num_shards, index): name several files, or make the set anew with more"
+            )
+        self._shards = [stream.shard(num_shards=num_shards, index=i) for i in range(num_shards)]
+        self._open: OrderedDict[int, _OpenShard] = OrderedDict()
+        self._process = os.getpid()
+        self.lengths = self._counted() if lengths is None else self._checked(lengths)
+        self._first = np.cumsum([0, *self.lengths])
+        if not len(self):
+            raise UserError(f"{self._name}: there is no sample in its {num_shards} shards")
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def __getitem__(self, index: int) -> Any:  # noqa: ANN401 - what the stream gives
+        """A sample.
+
+        Raises:
+            MalformedDataError: Its shard has fewer samples than were counted.
+        """
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        index %= len(self)
+        shard = int(np.searchsorted(self._first, index, "right")) - 1
+        return self._opened(shard).at(index - int(self._first[shard]))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Several samples."""
+        return [self[index] for index in indices]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a loader's processes, which open shards of their own."""
+        return vars(self) | {"_open": OrderedDict()}
+
+    def sampler(self, batch_size: int, *, shuffle: bool = True) -> LaneSampler:
+        """The order in which workers read on in their shards.
+
+        Args:
+            batch_size: Of the loader, times the batches in a step.
+            shuffle: Lay the shards in another order in each epoch.
+        """
+        return LaneSampler(self, batch_size, shuffle=shuffle)
+
+    def _opened(self, shard: int) -> _OpenShard:
+        if self._process != os.getpid():  # this is a loader's process: its files are not ours
+            self._open = OrderedDict()
+            self._process = os.getpid()
+        if shard not in self._open:
+            name = f"{self._name}: shard {shard}"
+            self._open[shard] = _OpenShard(self._shards[shard], self.lengths[shard], name)
+        self._open.move_to_end(shard)
+        while len(self._open) > MAX_OPEN:
+            self._open.popitem(last=False)
+        return self._open[shard]
+
+    def _counted(self) -> list[int]:
+        logger.warning(
+            "%s: the samples of its %d shards are counted, by reading all of them: keep .lengths, "
+            "and give them as lengths=[...]",
+            self._name,
+            len(self._shards),
+        )
+        with outside_of_loader():
+            return [sum(1 for _ in shard) for shard in self._shards]
+
+    def _checked(self, lengths: Any) -> list[int]:  # noqa: ANN401 - whatever the script gives
+        wanted = f"a list of {len(self._shards)} numbers, the samples of each shard"
+        if not isinstance(lengths, Sequence) or len(lengths) != len(self._shards):
+            raise arguments.refused(self._name, "lengths", lengths, wanted)
+        return [arguments.whole_number(each, self._name, "lengths", least=0) for each in lengths]
+
+
+class LaneSampler(Sampler[int]):
+    """The order of `StreamShards.sampler`; shuffled by NumPy's global generator, as the trainer's.
+
+    Args:
+        dataset: The samples.
+        batch_size: Samples of all workers in a step, >= 1.
+        shuffle: Whether the shards are laid in another order in each epoch.
+    """
+
+    def __init__(self, dataset: StreamShards, batch_size: int, *, shuffle: bool) -> None:
+        self._lengths = dataset.lengths
+        where = "StreamShards.sampler"
+        self._batch_size = arguments.whole_number(batch_size, where, "batch_size", least=1)
+        self._shuffle = arguments.switch(shuffle, where, "shuffle")
+
+    def __len__(self) -> int:
+        return sum(self._lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        num_shards = len(self._lengths)
+        order = np.random.permutation(num_shards) if self._shuffle else np.arange(num_shards)  # noqa: NPY002
+        num_lanes = min(num_shards, self._batch_size, MAX_LANES)
+        lanes = lanes_of(self._lengths, order.tolist(), num_lanes)
+        return iter(lane_order(self._lengths, lanes, self._batch_size).tolist())
+
+
+class _OpenShard:
+    """A shard that is read on from where it was left.
+
+    Args:
+        shard: Gives its samples each time anew.
+        length: How many.
+        name: For errors.
+    """
+
+    def __init__(self, shard: Any, length: int, name: str) -> None:  # noqa: ANN401 - see `StreamShards`
+        self._shard = shard
+        self._length = length
+        self._name = name
+        self._samples: Iterator[Any] = iter(())
+        self._next = length
+
+    def at(self, index: int) -> Any:  # noqa: ANN401 - as above
+        """The sample in this place; from the beginning again, if it lies behind."""
+        with outside_of_loader():
+            if index < self._next:
+                self._samples = iter(self._shard)
+                self._next = 0
+            skipped = index - self._next
+            self._next = index + 1
+            for sample in itertools.islice(self._samples, skipped, skipped + 1):
+                return sample
+        self._next = self._length
+        raise MalformedDataError(
+            f"{self._name}: has no sample {index}, and should have {self._length}: count them anew"
+        )
+
+
+def shards_in(stream: object) -> int:
+    """How many shards a stream can be divided into; 1 where it cannot."""
+    found = getattr(stream, "num_shards", 1)
+    return found if isinstance(found, int) and callable(getattr(stream, "shard", None)) else 1
+
+
+@contextmanager
+def outside_of_loader() -> Iterator[None]:
+    """Let a stream give all of a shard: in a loader's process it would give that process's part."""
+    before = get_worker_info()
+    vars(loader_process)[INFO] = None
+    try:
+        yield
+    finally:
+        vars(loader_process)[INFO] = before

@@ -1,0 +1,1 @@
+"""Inside a pod of Kubernetes: what is wrong with it."""

@@ -1,0 +1,1 @@
+"""On a cluster of Ray: an actor per node starts an agent there, and the driver hears where."""

@@ -1,0 +1,175 @@
+"""The latest state of a run as annotations of the object that Kubernetes knows it by."""
+
+from __future__ import annotations
+
+import http
+import json
+import os
+import re
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hetero_hvd.errors import UserError
+from hetero_hvd.messages import RunStarted
+from hetero_hvd.run.sinks.sample import Sample, latest
+from hetero_hvd.run.sinks.sink import TIMEOUT_SECONDS
+from hetero_hvd.security.redirects import NoRedirects
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Token, certificate and namespace of a pod with a service account."""
+
+KINDS = {
+    "job": "apis/batch/v1/namespaces/{namespace}/jobs/{name}",
+    "mpijob": "apis/kubeflow.org/v2beta1/namespaces/{namespace}/mpijobs/{name}",
+    "pytorchjob": "apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs/{name}",
+}
+PREFIX = "hetero-hvd/"
+PERIOD_SECONDS = 30.0
+"""Between two patches: the cluster keeps each on several disks, and tells all who watch."""
+
+MAX_WAIT_SECONDS = 300.0
+"""However long a busy server asks us to wait."""
+
+LAST_WAIT_SECONDS = 2.0
+"""At the end of a run, which waits for its exports for some seconds only."""
+
+MAX_CHARACTERS = 1024
+NUMBERS = {
+    "run/loss": "loss",
+    "run/learning_rate": "learning-rate",
+    "run/samples_per_second": "samples-per-second",
+    "run/checkpoint_step": "checkpoint-step",
+}
+"""Path of a sample to its annotation; evaluations are `evaluation-NAME`."""
+
+AGAIN = (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.CONFLICT)
+"""Tried once more: the token was rotated just now, or somebody else has changed the object."""
+
+LASTING = {
+    http.HTTPStatus.UNAUTHORIZED: "the token of the service account is not known there",
+    http.HTTPStatus.FORBIDDEN: "a Role must let this pod's service account patch it",
+    http.HTTPStatus.NOT_FOUND: "there is no such object in this namespace",
+    http.HTTPStatus.UNPROCESSABLE_ENTITY: "it does not take such annotations",
+}
+"""Answers after which nothing is tried again."""
+
+
+class KubernetesObject:
+    """`kubernetes:job/NAME`, also mpijob and pytorchjob, from a pod of the same namespace.
+
+    Its service account must be allowed to `patch` it. No other object is read or written.
+
+    Raises:
+        UserError: The URL names no object, or this is no pod.
+    """
+
+    def __init__(self, url: str) -> None:
+        found = re.fullmatch(r"kubernetes:([a-z]+)/([a-z0-9]([a-z0-9.-]*[a-z0-9])?)", url)
+        if found is None or found[1] not in KINDS:
+            kinds = ", ".join(f"kubernetes:{kind}/NAME" for kind in KINDS)
+            raise UserError(f"{url}: must be one of {kinds}")
+        host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+        if not host:
+            raise UserError(f"{url}: KUBERNETES_SERVICE_HOST is not set: this is no pod")
+        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        self._server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+        self._kind = found[1]
+        self._name = found[2]
+        self.resumes = True
+        self._facts: dict[str, str] = {}
+        self._next_at_seconds = 0.0
+        self._is_busy = False
+
+    def begin(self, run: RunStarted) -> None:
+        """Say which run it is."""
+        self._facts = {"run": run.run_id, "state": "running"}
+        self._patch()
+
+    def write(self, samples: Sequence[Sample]) -> None:
+        """The newest of each; told when it is time."""
+        newest = latest(samples)
+        if not newest:
+            return
+        self._facts["step"] = str(max(one.step for one in newest.values()))
+        for path, one in newest.items():
+            kind, _, name = path.partition("/")
+            key = NUMBERS.get(path) or (f"evaluation-{name}" if kind == "evaluation" else "")
+            if re.fullmatch(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", key, re.ASCII):
+                self._facts[key] = f"{one.value:.6g}"
+        if workers := [path for path in newest if path.endswith("/local_batch_size")]:
+            self._facts["workers"] = str(len(workers))
+        if time.monotonic() >= self._next_at_seconds:
+            self._patch()
+
+    def end(self, state: str) -> None:
+        """Say how the run has ended; a busy server is waited for, but not for long."""
+        self._facts["state"] = state
+        self._patch()
+        wait_seconds = self._next_at_seconds - time.monotonic()
+        if self._is_busy:
+            time.sleep(max(0.0, min(wait_seconds, LAST_WAIT_SECONDS)))
+            self._patch()
+        if self._is_busy:
+            raise OSError(f"{self._kind}/{self._name}: the server is busy, the end is not told")
+
+    def _patch(self) -> None:
+        facts = self._facts | {"updated": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+        cut = {f"{PREFIX}{key}": value[:MAX_CHARACTERS] for key, value in facts.items()}
+        content = json.dumps({"metadata": {"annotations": cut}}).encode()
+        self._next_at_seconds = time.monotonic() + PERIOD_SECONDS
+        error = self._send(content)
+        if error is not None and error.code in AGAIN:
+            error = self._send(content)
+        self._is_busy = error is not None and error.code == http.HTTPStatus.TOO_MANY_REQUESTS
+        if error is None:
+            return
+        if self._is_busy:
+            self._next_at_seconds = time.monotonic() + _seconds(error.headers.get("Retry-After"))
+            return
+        why = f"{self._kind}/{self._name}: {error.code} {error.reason}"
+        if error.code in LASTING:
+            self.resumes = False
+            why += f": {LASTING[http.HTTPStatus(error.code)]}"
+        raise OSError(why)
+
+    def _send(self, content: bytes) -> urllib.error.HTTPError | None:
+        """One request, with the token as it is now; what the server has refused.
+
+        Raises:
+            OSError: It does not answer, or is not the cluster's.
+        """
+        namespace = (ACCOUNT / "namespace").read_text().strip()
+        path = KINDS[self._kind].format(namespace=namespace, name=self._name)
+        headers = {
+            "Authorization": f"Bearer {(ACCOUNT / 'token').read_text().strip()}",
+            "Content-Type": "application/merge-patch+json",
+        }
+        request = urllib.request.Request(  # noqa: S310 - always https
+            f"{self._server}/{path}", content, headers, method="PATCH"
+        )
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}),  # the token is for this server alone
+            urllib.request.HTTPSHandler(
+                context=ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+            ),
+            NoRedirects(),
+        )
+        try:
+            with opener.open(request, timeout=TIMEOUT_SECONDS):
+                return None
+        except urllib.error.HTTPError as error:
+            with closing(error):
+                return error
+
+
+def _seconds(retry_after: str | None) -> float:
+    """What a busy server asks for, in reason."""
+    with suppress(TypeError, ValueError):
+        return min(max(float(retry_after or ""), 1.0), MAX_WAIT_SECONDS)
+    return PERIOD_SECONDS

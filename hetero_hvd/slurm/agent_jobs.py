@@ -1,0 +1,122 @@
+"""The Slurm jobs in which agents run: arrays that are submitted for the driver, and cancelled."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hetero_hvd.driver.workers.launchers.srun import NOT_OF_THIS_NODE
+from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.slurm.programs import ask
+
+BEFORE, AFTER = "agents-", ".sh"
+"""Around the name of a pool in the name of its batch script."""
+
+END_SECONDS = 15.0
+"""For cancelled jobs to be gone: who submits again at once would take them for running ones."""
+
+LOOK_SECONDS = 0.5
+CONFIGURATION = "SLURM_CONF"
+OF_A_JOB = ("SLURM", "SBATCH")
+"""How variables begin that Slurm leaves in a job, and of which sbatch takes some for options."""
+
+
+class AgentJobs:
+    """The arrays of one folder, a pool each. Which of them there are, only Slurm knows.
+
+    What belongs to the folder has its path in the job's comment: numbers of jobs are used again,
+    names are used by others.
+
+    Args:
+        folder: With the batch scripts, under the path by which all nodes know it.
+        environment: Of this process.
+
+    Attributes:
+        pools: Their scripts, by name.
+
+    Raises:
+        UserError: There is no such script.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        scripts = sorted(folder.glob(f"{BEFORE}*{AFTER}"))
+        self.pools = {path.name.removeprefix(BEFORE).removesuffix(AFTER): path for path in scripts}
+        if not self.pools:
+            raise UserError(
+                f"--slurm-agents {folder}: there is no {BEFORE}NAME{AFTER} in it; write the folder "
+                "with hetero-hvd deploy slurm"
+            )
+        self._environment = {
+            name: value
+            for name, value in environment.items()
+            if name not in NOT_OF_THIS_NODE
+            and (name == CONFIGURATION or not name.startswith(OF_A_JOB))
+        }
+
+    def submit(self) -> dict[str, str]:
+        """Submit the arrays of which Slurm has no task any more.
+
+        Returns:
+            Their numbers, each with its pool.
+
+        Raises:
+            JobError: Slurm refuses one; those that were submitted here are cancelled then.
+        """
+        present = set(self.present().values())
+        new: dict[str, str] = {}
+        try:
+            for pool in sorted(self.pools.keys() - present):
+                new[self._submitted(pool)] = pool
+        except JobError:
+            self._cancel(new)
+            raise
+        return new
+
+    def present(self) -> dict[str, str]:
+        """Numbers of the arrays that Slurm has tasks of, waiting or running, each with its pool.
+
+        Raises:
+            JobError: Slurm does not tell.
+        """
+        # Of all partitions: some are hidden, or closed to others than those who run in them.
+        words = ("--all", "--noheader", f"--user={os.getuid()}", "--format=%F %k")
+        lines = ask("squeue", *words).splitlines()
+        pools = {self._comment(pool): pool for pool in self.pools}
+        jobs = (line.strip().partition(" ") for line in lines)
+        return {number: pools[comment] for number, _, comment in jobs if comment in pools}
+
+    def cancel(self) -> dict[str, str]:
+        """Cancel all of them, and wait a little until they are gone.
+
+        Returns:
+            What was cancelled, as `present` has it.
+
+        Raises:
+            JobError: Slurm does not tell, or refuses.
+        """
+        found = self.present()
+        self._cancel(found)
+        deadline = time.monotonic() + END_SECONDS
+        while self.present() and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        return found
+
+    def _submitted(self, pool: str) -> str:
+        script = self.pools[pool]
+        answer = ask(
+            *("sbatch", "--parsable", f"--comment={self._comment(pool)}", str(script)),
+            folder=self._folder,
+            environment=self._environment,
+        )
+        return answer.strip().partition(";")[0]  # behind it is the name of a federation's cluster
+
+    def _comment(self, pool: str) -> str:
+        return f"hetero-hvd:{pool}:{self._folder}"
+
+    @staticmethod
+    def _cancel(numbers: Iterable[str]) -> None:
+        if words := tuple(numbers):
+            ask("scancel", *words)

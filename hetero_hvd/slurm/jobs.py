@@ -1,0 +1,76 @@
+"""What Slurm says of a job now: its own word, as the environment may be that of another job.
+
+What `sbatch` is called in hands its variables down: a job that an array's task submits has
+`SLURM_ARRAY_TASK_ID`, too. Standard library only, as `programs`: `watch_program` asks here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hetero_hvd.slurm.programs import ask
+
+FORMAT = "%A|%i|%T|%L|%N"
+"""No text that a user may choose."""
+
+RUNNING, SUSPENDED = "RUNNING", "SUSPENDED"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """A line of `squeue`: a job, a task of an array, or a component of a heterogeneous job.
+
+    Attributes:
+        number: Slurm's own; of an array's last task it is that of the whole array.
+        label: As people write it: `12`, of an array `12_3`, of a heterogeneous job `12+0`.
+        state: In capitals, such as `RUNNING`.
+        time_left: As `squeue` writes times.
+        nodes: An expression such as `gpu[1-4]`; empty: it has none.
+    """
+
+    number: str
+    label: str
+    state: str
+    time_left: str
+    nodes: str
+
+    @property
+    def reference(self) -> str:
+        """What to call the job so that all its components are meant, and no other task."""
+        return self.label.partition("+")[0]
+
+    @property
+    def group(self) -> int | None:
+        """Component of a heterogeneous job; None: it is none."""
+        offset = self.label.partition("+")[2]
+        return int(offset) if offset.isdigit() else None
+
+
+def job_records(reference: str, *, seconds: float | None = None) -> list[JobRecord]:
+    """The lines of a job, in the order of its components; none: Slurm has forgotten it.
+
+    Args:
+        reference: Of the job. The number of an array's last task means all of its tasks.
+        seconds: For Slurm's answer; None: as `ask` has it.
+
+    Raises:
+        JobError: Slurm does not say.
+    """
+    words = ("--noheader", "--states=all", f"--jobs={reference}", f"--format={FORMAT}")
+    lines = ask("squeue", *words, seconds=seconds).splitlines()
+    fields = [line.strip().split("|") for line in lines if line.count("|") == FORMAT.count("|")]
+    found = [
+        JobRecord(number=number, label=label, state=state, time_left=left, nodes=nodes)
+        for number, label, state, left, nodes in fields
+    ]
+    return sorted(found, key=lambda record: record.group or 0)
+
+
+def state_of(reference: str) -> str:
+    """The state of a job, of its first component if it has several; empty: it is forgotten.
+
+    Raises:
+        JobError: Slurm does not say.
+    """
+    records = job_records(reference)
+    return records[0].state if records else ""

@@ -1,0 +1,131 @@
+"""Workers of whom nothing is known measure themselves, and the first step is balanced."""
+
+from statistics import mean
+
+import numpy as np
+import pytest
+
+from hetero_hvd.core.balance.balancer_state import BalancerState
+from hetero_hvd.core.balance.known import SpeedProfile
+from hetero_hvd.core.balance.settings import BalanceConfig
+from hetero_hvd.core.balance.step_time import StepTimeModel
+from hetero_hvd.core.simulation.scenario import Scenario
+from hetero_hvd.core.simulation.simulation import Simulation
+from hetero_hvd.messages import Calibrated, PassTiming, WorkerId, WorkersJoined
+
+CLUSTERS = {
+    "a slow one of four": (1, 1, 1, 0.21),
+    "a half and a quarter": (1, 0.5, 0.25),
+    "down to a tenth": (1, 0.7, 0.3, 0.1),
+    "one of twenty": (1, 0.05),
+    "eight": (1, 0.9, 0.8, 0.6, 0.5, 0.3, 0.2, 0.1),
+    "equal": (1, 1, 1, 1),
+}
+"""Speeds of the workers."""
+
+
+def trained(speeds, seed, *, calibrates):
+    """150 steps with nothing known before: share of the best plan's speed, of all and of five."""
+    curves = tuple(
+        StepTimeModel(overhead_seconds=0.01 / speed**0.5, seconds_per_sample=0.001 / speed)
+        for speed in speeds
+    )
+    scenario = Scenario(
+        curves=curves, global_batch_size=512, noise_ratio=0.05, can_calibrate=calibrates
+    )
+    policy = BalancerState(BalanceConfig(calibrate=True))
+    simulation = Simulation(scenario, policy, np.random.default_rng(seed))
+    simulation.run(150)
+    taken, best = simulation.true_seconds_at, simulation.best_seconds_at
+    all_steps = sum(best) / (sum(taken) + simulation.calibration_seconds)
+    return all_steps, sum(best[:5]) / sum(taken[:5])
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_the_first_steps_are_balanced(cluster):
+    """What the measurements cost is counted; where all are equal they are no gain, and cheap."""
+    speeds = CLUSTERS[cluster]
+    found = [trained(speeds, seed, calibrates=True) for seed in range(10)]
+    before = [trained(speeds, seed, calibrates=False) for seed in range(10)]
+    assert mean(first for _, first in found) > 0.85
+    assert mean(whole for whole, _ in found) > 0.95
+    if cluster != "equal":
+        assert mean(whole for whole, _ in found) > mean(whole for whole, _ in before) + 0.02
+    else:
+        assert mean(whole for whole, _ in found) > mean(whole for whole, _ in before) - 0.015
+
+
+WORKERS = tuple(WorkerId(name, 0) for name in ("alpha", "beta"))
+KNOWN = SpeedProfile(
+    model=StepTimeModel(overhead_seconds=0.0, seconds_per_sample=0.01), largest_share=32
+)
+ASKED = {
+    "nothing is known": ({}, {}, {}, True),
+    "one is known": ({}, {}, {WORKERS[0]: KNOWN}, True),
+    "all are known": ({}, {}, dict.fromkeys(WORKERS, KNOWN), False),
+    "it is off": ({"calibrate": False}, {}, {}, False),
+    "balancing is off": ({"balance": False}, {}, {}, False),
+    "a baseline is measured": ({"baseline_steps": 5}, {}, {}, False),
+    "hints": ({"relative_speeds": {"alpha": 1.0, "beta": 0.5}}, {}, {}, False),
+    "a hint for one": ({"relative_speeds": {"alpha": 1.0}}, {}, {}, True),
+    "a worker cannot": ({}, {"can_calibrate": False}, {}, False),
+    "shares vary": ({}, {"shares_vary": True}, {}, False),
+    "shares are fixed": ({}, {"shares_fixed": True}, {}, False),
+    "one worker": ({}, {"workers": WORKERS[:1], "capacities": (-1,)}, {}, False),
+}
+"""What the user says, how the members are, what is remembered, and whether they are asked."""
+
+
+def joined(**changes):
+    """A membership."""
+    facts = {
+        "rendezvous_id": 1,
+        "workers": WORKERS,
+        "applied_steps": 0,
+        "global_batch_size": 64,
+        "capacities": (-1, -1),
+        "prefetch_steps": 0,
+        "can_calibrate": True,
+    }
+    return WorkersJoined(**facts | changes)
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_who_is_asked(case):
+    """Only where it tells something, and can be done."""
+    settings, members, remembered, is_asked = ASKED[case]
+    state = BalancerState(BalanceConfig(**{"calibrate": True} | settings), remembered)
+    (plan,) = state.handle(joined(**members), now_seconds=0.0)
+    assert (plan.calibration_ratio > 0) == is_asked
+
+
+def told(plan_id, *seconds, rendezvous_id=1):
+    """What the members have measured at 4 samples; None: nothing."""
+    measured = tuple(() if each is None else (PassTiming(4, each),) for each in seconds)
+    return Calibrated(rendezvous_id=rendezvous_id, plan_id=plan_id, measured=measured)
+
+
+def test_two_measurements_then_a_plan():
+    """The second is at shares that follow from the first; what comes twice is ignored."""
+    state = BalancerState(BalanceConfig(calibrate=True))
+    (first,) = state.handle(joined(), now_seconds=0.0)
+    assert first.local_batch_sizes == (32, 32)
+    (second,) = state.handle(told(1, 0.04, 0.12), now_seconds=0.0)
+    assert second.local_batch_sizes == (48, 16)
+    assert second.calibration_ratio > first.calibration_ratio
+    assert state.handle(told(1, 9.0, 0.1), now_seconds=0.0) == []
+    assert state.handle(told(2, 9.0, 0.1, rendezvous_id=2), now_seconds=0.0) == []
+    (third,) = state.handle(told(2, 0.04, 0.12), now_seconds=0.0)
+    assert (third.plan_id, third.from_step, third.calibration_ratio) == (3, 0, 0.0)
+    assert third.local_batch_sizes[0] > third.local_batch_sizes[1]
+    assert state.handle(told(3, 0.04, 0.12), now_seconds=0.0) == []
+
+
+@pytest.mark.parametrize("seconds", [(None, None), (0.1, 0.102), (None, 0.1)])
+def test_shares_stay_even_where_nothing_else_is_known(seconds):
+    """Nobody could measure, one could not, or the difference is noise."""
+    state = BalancerState(BalanceConfig(calibrate=True))
+    state.handle(joined(), now_seconds=0.0)
+    for plan_id in (1, 2):
+        (plan,) = state.handle(told(plan_id, *seconds), now_seconds=0.0)
+    assert plan.local_batch_sizes == (32, 32)

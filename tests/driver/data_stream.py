@@ -1,0 +1,23 @@
+"""Trains on a stream's shards: python data_stream.py EPOCHS; says what it has seen and read."""
+
+import sys
+
+import torch
+from torch.utils.data import DataLoader
+
+import hetero_hvd
+from hetero_hvd.data import StreamShards
+from tests.data.streams import ShardedStream, numbered
+
+LENGTHS = [40, 8, 24, 40, 16, 32]
+
+torch.manual_seed(0)
+rows = StreamShards(numbered(LENGTHS), LENGTHS)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+trainer = hetero_hvd.Trainer(model, optimizer, DataLoader(rows, 16, sampler=rows.sampler(16)))
+for epoch in trainer.epochs(int(sys.argv[1])):
+    for x in trainer.batches():
+        trainer.step(lambda x: model(x[:, None].float()).square().mean(), x)
+        sys.stdout.write(f"epoch {epoch} seen {' '.join(str(int(one)) for one in x)}\n")
+sys.stdout.write(f"read {ShardedStream.num_read}\n")

@@ -1,0 +1,49 @@
+"""Workers measure themselves before the first step, and nothing of it stays."""
+
+import pytest
+
+EVEN, UNEVEN, LAST = [12, 12], [16, 8], [18, 6]
+
+WAYS = {
+    "as handed out": ({}, 2),
+    "moved by the script": ({"way": "changed"}, 1),
+    "an own loop": ({"way": "own_loop"}, 0),
+    "micro-batches": ({"options": {"micro_batch_size": 2}}, 2),
+    "two models": ({"way": "two_models"}, None),
+    "staleness": ({"options": {"staleness_bound": 1}}, 2),
+    "the memory holds less": ({"holds": 3}, 2),
+    "a worker without a part": ({"spare": True}, 2),
+}
+"""What the script does, and how it comes out: None: nobody is asked; 0: nothing can be measured;
+1: measured, and the step under way keeps its parts; 2: the first step has the new shares."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_training_is_what_it_would_be_with_the_last_plan_alone(tmp_path, start_workers, way):
+    """Losses, parameters, buffers and random numbers, bit for bit, whatever was measured before."""
+    changes, outcome = WAYS[way]
+    settings = {"way": "step"} | changes
+    shares = [[24, 0], [16, 8], [24, 0]] if settings.pop("spare", 0) else None
+    shares = shares or [EVEN, UNEVEN, LAST]
+    settings |= {"shares": shares, "ratios": [0.25, 0.5]}
+    found = start_workers(tmp_path, "calibrated", 2, **settings)
+    first = [rank["sizes"][0] if rank["sizes"] else 0 for rank in found]
+    asked = found[0]["answers"]
+    if outcome is None:
+        assert asked == []
+    elif outcome == 0:
+        assert asked == [[[], []], [[], []]]
+    else:
+        assert way != "as handed out" or asked == [[[3], [3]], [[8], [4]]]
+        assert found[0]["seconds"]
+        assert min(found[0]["seconds"]) > 0
+    if outcome == 2:
+        alone = start_workers(
+            tmp_path, "calibrated", 2, **settings | {"shares": shares[2:], "ratios": []}
+        )
+        for one, other in zip(found, alone, strict=True):
+            for key in ("losses", "drawn", "state"):
+                assert one[key] == other[key], key
+            assert one["sizes"][1:] == other["sizes"][1:]  # in the first, within the step
+    else:
+        assert first == shares[0]
