@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from benchmarks.causes import drawn
@@ -103,10 +105,14 @@ def test_runs_that_others_disturbed_do_not_count():
 def test_a_run_that_is_kept_is_not_run_again(tmp_path, monkeypatch):
     """After an interruption the others follow; a disturbed one, or other code, is run again."""
     calls = []
+    others_began = threading.Event()
 
     def run(seed, _folder):
         calls.append(seed)
+        if seed == 3:
+            others_began.set()
         if seed == 2 and calls.count(seed) == 1:
+            assert others_began.wait(timeout=20)
             raise KeyboardInterrupt
         return result(seed, idle_ratio=0.0 if calls.count(seed) == 1 and seed == 1 else 0.5)
 

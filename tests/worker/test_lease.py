@@ -16,12 +16,12 @@ from tests.worker.session.test_driver_client import Driver, pair, start, wait_fo
 
 def test_the_lease_ends_when_the_driver_is_silent(start, monkeypatch):  # noqa: F811
     """The rendezvous under way is void then, so that no wait for a peer keeps it from leaving."""
-    monkeypatch.setattr(client_module, "LEASE_SECONDS", 0.5)
     voided = []
     driver, client, tell = pair(start, on_void=lambda: voided.append(time.monotonic()))
     tell(Admit(environment={}, rendezvous_id=0))
     client.wait_for_admission()
     assert not client.is_cut_off
+    monkeypatch.setattr(client_module, "LEASE_SECONDS", 0.5)
     driver.close()
     wait_for(lambda: client.is_cut_off)
     assert len(voided) == 1
