@@ -398,7 +398,7 @@ def kept(request, tmp_path, monkeypatch):
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         below = f"{BUCKET}/some/jobs"
-        files = fsspec.filesystem("s3", use_listings_cache=False)
+        files = fsspec.filesystem("s3", use_listings_cache=False, skip_instance_cache=True)
         yield (
             ("--checkpoint-url", f"s3://{below}"),
             lambda: [path for path in files.find(below) if path.endswith("manifest.json")],
