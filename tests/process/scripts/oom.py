@@ -2,6 +2,7 @@
 
 import ctypes
 import resource
+import time
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 import hetero_hvd
-from hetero_hvd.worker.micro_batch.memory_meter import free_memory
+from hetero_hvd.worker.micro_batch.memory_meter import LIMIT_SECONDS, free_memory
 from hetero_hvd.worker.session.worker_context import init
 
 WIDTH, BATCH, STEPS = 8192, 600, 6
@@ -87,6 +88,7 @@ def train(kind):
                 squeeze(len(x), tensors=1.5)
             if is_due("never"):  # there is room for 300 samples, but not for 400
                 squeeze(300, tensors=4)
+                time.sleep(LIMIT_SECONDS)  # so long a change of the limit may go unseen
             trainer.step(loss, x, y)
     return nn.utils.parameters_to_vector(model.parameters())
 
