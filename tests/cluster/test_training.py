@@ -15,8 +15,9 @@ SCRIPT = Path(__file__).parents[1] / "driver" / "train.py"
 
 
 def run_job(folder, nodes, *command):
-    """Run a job over these nodes; its output and its summary."""
-    (folder / "nodes.yaml").write_text(yaml.safe_dump({"nodes": nodes}))
+    """Run a job over these nodes, with all of them or not at all; its output and its summary."""
+    job = {"min_np": sum(node["slots"] for node in nodes)}
+    (folder / "nodes.yaml").write_text(yaml.safe_dump({"nodes": nodes, "job": job}))
     vector = [sys.executable, "-m", "hetero_hvd", "run", "--output", "out", "--", *command]
     done = subprocess.run(
         vector, cwd=folder, capture_output=True, text=True, timeout=150, check=False
