@@ -1,76 +1,66 @@
 """Trainings of tiny models with Hugging Face's Trainer, with us or without.
 
-Usage: huggingface.py JSON, with the fields of `Case`; each worker leaves result-WORKER.json.
+Usage: huggingface.py JSON, with the fields of `trainer_faults.CASE`: `trainings` with the model,
+arguments and checkpoint of each, and `is_plain`, if it is to be without us.
 """
 
-import json
-import os
-import signal
-import sys
-import time
 from pathlib import Path
 
 import torch
 import transformers
-
-CASE = json.loads(sys.argv[1])
-"""`is_plain`: without us; `trainings`: of each its model, arguments and checkpoint; `kill`:
-which workers are lost, and where; `join_step`: from when on all give these time to come back."""
+from trainer_faults import CASE, fault_at, give_time, leave_result, tell_that_it_is_back
 
 if CASE.get("is_plain"):
     Base = transformers.Trainer
 else:
     from hetero_hvd.integrations.huggingface import Trainer as Base
 
-WORKER = os.environ.get("HETERO_HVD_WORKER", "alone")
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 NO_DROPOUT_BERT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 transformers.logging.disable_progress_bar()
 
 
-def lose_at(place):
-    """Kill this worker, once, if it is to be lost here."""
-    mark = Path(f"fired-{WORKER}")
-    if CASE.get("kill", {}).get(WORKER) == place and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def give_time(trainer):
-    """Wait until the workers that were lost are about to train, then be slow until they are in."""
-    lost = CASE.get("kill", {})
-    if trainer.state.global_step < CASE.get("join_step", 0) or trainer._steps.world_size > len(
-        lost
-    ):
-        return
-    deadline = time.monotonic() + 100
-    while not all(Path(f"back-{worker}").exists() for worker in lost):
-        assert time.monotonic() < deadline, "the workers that were lost did not come back"
-        time.sleep(0.02)
-    time.sleep(0.5)
-
-
 class Trainer(Base):
-    """Tells what it computes, and is lost where the case says so."""
+    """Tells what it computes, and meets a fault where the case says so."""
+
+    _doing = "evaluate"
 
     def compute_loss(self, model, inputs, *more, **named):
         """Log how much of the batch is this worker's."""
-        lose_at(f"loss {self.state.global_step}")
-        if CASE.get("kill"):
-            give_time(self)
+        if model.training:
+            fault_at(f"loss {self.state.global_step}")
+            if CASE.get("faults"):
+                give_time(self.state.global_step, self._steps.world_size)
         found = super().compute_loss(model, inputs, *more, **named)
         if model.training:
             self.log({"own_samples": len(inputs["input_ids"])})
         return found
 
+    def prediction_step(self, *arguments, **named):
+        """Of an evaluation, and of a prediction."""
+        fault_at(f"{self._doing} {self.state.global_step}")
+        return super().prediction_step(*arguments, **named)
+
+    def predict(self, *arguments, **named):
+        """Tell evaluations and predictions apart."""
+        self._doing = "predict"
+        return super().predict(*arguments, **named)
+
     def _train(self, num_epochs):
-        if Path(f"fired-{WORKER}").exists():
-            Path(f"back-{WORKER}").touch()
+        tell_that_it_is_back()
         super()._train(num_epochs)
 
     def _save_optimizer_and_scheduler(self, output_dir):
-        lose_at(f"save {self.state.global_step}")
+        fault_at(f"save {self.state.global_step}")
         super()._save_optimizer_and_scheduler(output_dir)
+
+
+class BeforeTheUpdate(transformers.TrainerCallback):
+    """The place between the gradients and what becomes of them."""
+
+    def on_pre_optimizer_step(self, args, state, control, **named):  # noqa: ARG002
+        """See `trainer_faults`."""
+        fault_at(f"update {state.global_step}")
 
 
 def sequences(count):
@@ -151,7 +141,7 @@ def train(model, arguments, *, resume=None, patience=None, **_):
         eval_dataset=rows[70:],
         compute_metrics=accuracy,
         preprocess_logits_for_metrics=lambda logits, _: logits.argmax(-1),
-        callbacks=[stopping] if patience else [],
+        callbacks=[BeforeTheUpdate(), *([stopping] if patience else [])],
     )
     output = trainer.train(resume_from_checkpoint=resume)
     best = trainer.state.best_model_checkpoint
@@ -166,5 +156,4 @@ def train(model, arguments, *, resume=None, patience=None, **_):
     }
 
 
-results = [train(**training) for training in CASE["trainings"]]
-Path(f"result-{WORKER.replace(':', '-')}.json").write_text(json.dumps(results))
+leave_result([train(**training) for training in CASE["trainings"]])

@@ -1,13 +1,9 @@
 """Trainings of a tiny module with Lightning, with our strategy or without.
 
-Usage: lightning_training.py JSON, with the fields of `CASE`; each worker leaves result-WORKER.json.
+Usage: lightning_training.py JSON, with the fields of `trainer_faults.CASE`: `trainings` with the
+arguments and checkpoint of each, and `is_plain`, if it is to be without us.
 """
 
-import json
-import os
-import signal
-import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -17,15 +13,11 @@ import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, Sampler, TensorDataset
-
-CASE = json.loads(sys.argv[1])
-"""`trainings`: of each its arguments and checkpoint, and `is_plain`: without us; `kill`: which
-workers are lost, and where; `join_step`: from when on all give these time to come back."""
+from trainer_faults import CASE, fault_at, give_time, leave_result, tell_that_it_is_back
 
 SYNCED = ("mean", "sum", "max", "min")
 """How values of all workers become one with `sync_dist=True`."""
 
-WORKER = os.environ.get("HETERO_HVD_WORKER", "alone")
 warnings.filterwarnings("ignore", module="lightning")
 
 
@@ -36,26 +28,6 @@ def strategy(*, is_plain):
     from hetero_hvd.integrations.lightning import HeteroStrategy  # noqa: PLC0415 - if at all
 
     return {"strategy": HeteroStrategy()}
-
-
-def lose_at(place):
-    """Kill this worker, once, if it is to be lost here."""
-    mark = Path(f"fired-{WORKER}")
-    if CASE.get("kill", {}).get(WORKER) == place and not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def give_time(trainer):
-    """Wait until the workers that were lost are about to train, then be slow until they are in."""
-    lost = CASE.get("kill", {})
-    if trainer.global_step < CASE.get("join_step", 0) or trainer.world_size > len(lost):
-        return
-    deadline = time.monotonic() + 100
-    while not all(Path(f"back-{worker}").exists() for worker in lost):
-        assert time.monotonic() < deadline, "the workers that were lost did not come back"
-        time.sleep(0.02)
-    time.sleep(0.5)
 
 
 class Order(Sampler):
@@ -99,9 +71,9 @@ class Module(pl.LightningModule):
 
     def training_step(self, batch, batch_idx):
         """Log the loss over all workers, and how many samples are this worker's."""
-        if CASE.get("kill"):
-            lose_at(f"loss {self.global_step}")
-            give_time(self.trainer)
+        if CASE.get("faults"):
+            fault_at(f"loss {self.global_step}")
+            give_time(self.global_step, self.trainer.world_size)
         assert batch_idx >= 0
         loss, found = self.loss(batch)
         self.train_error.update(found, batch[1])
@@ -113,6 +85,7 @@ class Module(pl.LightningModule):
 
     def on_before_optimizer_step(self, optimizer):
         """What the update is made of, before it is clipped."""
+        fault_at(f"update {self.global_step}")
         grads = [p.grad.norm() for group in optimizer.param_groups for p in group["params"]]
         self.norm = float(torch.stack(grads).norm())
 
@@ -123,6 +96,8 @@ class Module(pl.LightningModule):
 
     def validation_step(self, batch, batch_idx):  # noqa: ARG002
         """A mean by `self.log`, and a metric object."""
+        if not self.trainer.sanity_checking:
+            fault_at(f"evaluate {self.global_step}")
         loss, found = self.loss(batch)
         self.error.update(found, batch[1])
         self.log("val_loss", loss)
@@ -139,6 +114,7 @@ class Module(pl.LightningModule):
 
     def predict_step(self, batch, batch_idx):
         """In order."""
+        fault_at(f"predict {self.global_step}")
         return {"found": self.loss(batch)[1], "batch": batch_idx}
 
     def configure_optimizers(self):
@@ -170,8 +146,7 @@ class Tell(pl.Callback):
 
     def on_fit_start(self, trainer, module):  # noqa: ARG002
         """Tell the others that this worker is back."""
-        if Path(f"fired-{WORKER}").exists():
-            Path(f"back-{WORKER}").touch()
+        tell_that_it_is_back()
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):  # noqa: ARG002
         """Plain Lightning gives each batch's part of the loss."""
@@ -193,7 +168,7 @@ class Tell(pl.Callback):
 
     def on_save_checkpoint(self, trainer, module, checkpoint):  # noqa: ARG002
         """The leader writes."""
-        lose_at(f"save {trainer.global_step}")
+        fault_at(f"save {trainer.global_step}")
 
 
 def samples(count, seed):
@@ -246,5 +221,4 @@ def train(name, batch_size, arguments, *, scheduling="step", resume=None, rel=No
     }
 
 
-results = [train(**training) for training in CASE["trainings"]]
-Path(f"result-{WORKER.replace(':', '-')}.json").write_text(json.dumps(results))
+leave_result([train(**training) for training in CASE["trainings"]])

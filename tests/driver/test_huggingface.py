@@ -1,21 +1,16 @@
 """Hugging Face's Trainer: the same script with us and without, whatever happens to the workers."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hetero_hvd.messages import BatchPlan, Recovered
-from hetero_hvd.run.records.reader import read_record
-from tests.kit.fault_job import FaultJob
+from tests.driver.trainer_job import FAULTS, events_of, record_of, run_alone, run_job, survive
 
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).with_name("huggingface.py")
-SPEEDS = {"alpha": 1.0, "beta": 0.5, "gamma": 0.5}
 TOKENS = {
     "model": "gpt2",
     "arguments": {
@@ -76,46 +71,11 @@ TIMES = ("runtime", "per_second", "flos", "preparation_time")
 """What a log tells that is another number each time."""
 
 
-def run_alone(folder, *trainings, is_plain=False):
-    """What a process finds that no launcher has started."""
-    folder.mkdir(parents=True, exist_ok=True)
-    case = {"is_plain": is_plain, "trainings": trainings}
-    command = [sys.executable, SCRIPT, json.dumps(case)]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "result-alone.json").read_text())
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """The folder in which transformers by itself has trained, and what it has found."""
     folder = tmp_path_factory.mktemp("plain")
-    return folder, run_alone(folder, *TRAININGS, is_plain=True)
-
-
-def run_job(folder, names, *trainings, **faults):
-    """What each worker of a job finds that has come to the script's end; and the job's record."""
-    folder.mkdir(parents=True, exist_ok=True)
-    nodes = [
-        {"name": name, "slots": 1, "devices": [], "relative_speed": SPEEDS[name]} for name in names
-    ]
-    case = {"trainings": trainings, **faults}
-    command = [str(SCRIPT), json.dumps(case)]
-    settings = {"rule": "static", "checkpoint_seconds": 0, "hang_timeout_seconds": 200}
-    job = FaultJob(folder, nodes, settings=settings, command=command)
-    code = job.wait(300)
-    assert code == 0, job.console
-    assert all((folder / f"fired-{worker}").exists() for worker in faults.get("kill", ()))
-    assert job.summary()["replicas_equal"] is not False
-    results = {file.stem: json.loads(file.read_text()) for file in folder.glob("result-*.json")}
-    return results, read_record(folder / "out")
-
-
-def events_of(record, kind):
-    """The events of a class, in order."""
-    return [event for _, event in record.events if isinstance(event, kind)]
+    return folder, run_alone(SCRIPT, folder, trainings=TRAININGS, is_plain=True)
 
 
 def losses(result):
@@ -151,7 +111,7 @@ def check_equal(found, expected, *, from_step=0, rel=1e-6):
 def test_a_process_alone_is_as_without_us(plain, tmp_path):
     """Losses over tokens and samples, an adapter, evaluations, an early end, the best model."""
     folder, expected = plain
-    found = run_alone(tmp_path, *TRAININGS)
+    found = run_alone(SCRIPT, tmp_path, trainings=TRAININGS)
     for mine, theirs, training in zip(found, expected, TRAININGS, strict=True):
         check_equal(mine, theirs, rel=training.get("rel", 1e-6))
     assert expected[1]["steps"] < 35, "nothing ended early"
@@ -164,7 +124,8 @@ def test_unequal_workers_train_the_same(plain, tmp_path):
     """Two, with what is logged in the record; one goes on from a checkpoint of the other."""
     folder, expected = plain
     again = TOKENS | {"resume": str(folder / "gpt2" / "checkpoint-6")}
-    results, record = run_job(tmp_path, ("alpha", "beta"), *TRAININGS, again)
+    results, _ = run_job(SCRIPT, tmp_path, ("alpha", "beta"), *TRAININGS, again)
+    record = record_of(tmp_path)
     assert (5, 3) in {plan.local_batch_sizes for plan in events_of(record, BatchPlan)}
     assert results.keys() == {"result-alpha-0", "result-beta-0"}
     for result in results.values():
@@ -178,7 +139,7 @@ def test_unequal_workers_train_the_same(plain, tmp_path):
     logged = {name for _, event in record.logged for name in event.values}
     assert {"loss", "grad_norm", "learning_rate", "own_samples", "eval_accuracy"} <= logged
     mine = TOKENS | {"resume": str(tmp_path / "gpt2" / "checkpoint-12")}
-    (back,) = run_alone(tmp_path / "back", mine, is_plain=True)
+    (back,) = run_alone(SCRIPT, tmp_path / "back", trainings=[mine], is_plain=True)
     check_equal(back, expected[0], from_step=12)
 
 
@@ -189,9 +150,10 @@ def test_workers_are_lost_and_come_back(plain, tmp_path):
     even of the last one, at which all end.
     """
     _, expected = plain
-    kill = {"gamma:0": "loss 7", "alpha:0": "save 12"}
+    faults = {"gamma:0": "loss 7", "alpha:0": "save 12"}
     names, trainings = ("alpha", "beta", "gamma"), (TOKENS, SAMPLES)
-    results, record = run_job(tmp_path, names, *trainings, kill=kill, join_step=14)
+    results, _ = run_job(SCRIPT, tmp_path, names, *trainings, faults=faults, join_step=14)
+    record = record_of(tmp_path)
     assert {"fault", "membership"} <= {event.cause for event in events_of(record, Recovered)}
     plans = events_of(record, BatchPlan)
     assert [0, 1, 1] in [sorted(plan.local_batch_sizes) for plan in plans]
@@ -201,3 +163,11 @@ def test_workers_are_lost_and_come_back(plain, tmp_path):
         check_equal(result[1], expected[1])
     for step in (6, 12, 18, 24, 30):
         assert (tmp_path / "gpt2" / f"checkpoint-{step}" / "trainer_state.json").exists()
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_whoever_meets_no_fault_trains_the_same(plain, tmp_path, fault):
+    """Wherever a worker is lost; what no restart mends ends the job, and says what it was."""
+    for result in survive(SCRIPT, tmp_path, TOKENS, fault):
+        check_equal(result, plain[1][0])

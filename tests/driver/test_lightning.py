@@ -1,17 +1,13 @@
 """Lightning: the same script with our strategy and without, whatever happens to the workers."""
 
 import csv
-import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from hetero_hvd.messages import BatchPlan, Recovered
-from hetero_hvd.run.records.reader import read_record
-from tests.kit.fault_job import FaultJob
+from tests.driver.trainer_job import FAULTS, events_of, record_of, run_alone, run_job, survive
 
 pytestmark = [
     pytest.mark.process,
@@ -20,7 +16,6 @@ pytestmark = [
 ]
 
 SCRIPT = Path(__file__).with_name("lightning_training.py")
-SPEEDS = {"alpha": 1.0, "beta": 0.5, "gamma": 0.5}
 BY_STEPS = {
     "name": "steps",
     "batch_size": 4,
@@ -66,45 +61,13 @@ def plainly(training, name):
     return training | {"is_plain": True, "name": name}
 
 
-def run_alone(folder, *trainings):
-    """What a process finds that no launcher has started."""
-    command = [sys.executable, SCRIPT, json.dumps({"trainings": trainings})]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "result-alone.json").read_text())
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The folder in which one process has trained, and what it has found: without us, with us."""
     folder = tmp_path_factory.mktemp("alone")
     plain = [plainly(training, f"plain-{training['name']}") for training in TRAININGS]
-    found = run_alone(folder, *plain, *TRAININGS)
+    found = run_alone(SCRIPT, folder, trainings=[*plain, *TRAININGS])
     return folder, found[: len(plain)], found[len(plain) :]
-
-
-def run_job(folder, names, *trainings, **faults):
-    """What each worker of a job finds that has come to the script's end; and the job's record."""
-    nodes = [
-        {"name": name, "slots": 1, "devices": [], "relative_speed": SPEEDS[name]} for name in names
-    ]
-    case = {"trainings": trainings, **faults}
-    command = [str(SCRIPT), json.dumps(case)]
-    settings = {"rule": "static", "checkpoint_seconds": 0, "hang_timeout_seconds": 200}
-    job = FaultJob(folder, nodes, settings=settings, command=command)
-    code = job.wait(300)
-    assert code == 0, job.console
-    assert all((folder / f"fired-{worker}").exists() for worker in faults.get("kill", ()))
-    assert job.summary()["replicas_equal"] is not False
-    results = {file.stem: json.loads(file.read_text()) for file in folder.glob("result-*.json")}
-    return results, read_record(folder / "out")
-
-
-def events_of(record, kind):
-    """The events of a class, in order."""
-    return [event for _, event in record.events if isinstance(event, kind)]
 
 
 def check_equal(found, expected, *, from_step=0, rel=1e-6):
@@ -141,7 +104,8 @@ def test_unequal_workers_train_the_same(alone, tmp_path):
     """Two, with what is logged in the record; one goes on from a checkpoint of the other."""
     folder, expected, _ = alone
     again = BY_STEPS | {"name": "again", "resume": str(folder / "plain-steps" / "step=18.ckpt")}
-    results, record = run_job(tmp_path, ("alpha", "beta"), *TRAININGS, again)
+    results, _ = run_job(SCRIPT, tmp_path, ("alpha", "beta"), *TRAININGS, again)
+    record = record_of(tmp_path)
     assert (5, 3) in {plan.local_batch_sizes for plan in events_of(record, BatchPlan)}
     assert results.keys() == {"result-alpha-0", "result-beta-0"}
     for result in results.values():
@@ -156,7 +120,7 @@ def test_unequal_workers_train_the_same(alone, tmp_path):
     logged = {name for _, event in record.logged for name in event.values}
     assert {"loss", "learning_rate", "own_samples", "train_loss_step", "val_error"} <= logged
     mine = plainly(BY_STEPS, "back") | {"resume": str(tmp_path / "steps" / "step=18.ckpt")}
-    (back,) = run_alone(tmp_path, mine)
+    (back,) = run_alone(SCRIPT, tmp_path, trainings=[mine])
     check_equal(back, expected[0], from_step=18)
 
 
@@ -167,9 +131,10 @@ def test_workers_are_lost_and_come_back(alone, tmp_path):
     even of the last one, at which all end.
     """
     _, expected, _ = alone
-    kill = {"gamma:0": "loss 7", "alpha:0": "save 12"}
+    faults = {"gamma:0": "loss 7", "alpha:0": "save 12"}
     names, trainings = ("alpha", "beta", "gamma"), (BY_STEPS, BY_EPOCHS)
-    results, record = run_job(tmp_path, names, *trainings, kill=kill, join_step=14)
+    results, _ = run_job(SCRIPT, tmp_path, names, *trainings, faults=faults, join_step=14)
+    record = record_of(tmp_path)
     assert {"fault", "membership"} <= {event.cause for event in events_of(record, Recovered)}
     assert results.keys() == {f"result-{name}-0" for name in names}
     for name, result in results.items():
@@ -177,3 +142,11 @@ def test_workers_are_lost_and_come_back(alone, tmp_path):
         check_equal(result[1], expected[1])
     for step in (6, 12, 18, 24, 30):
         assert (tmp_path / "steps" / f"step={step}.ckpt").exists()
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_whoever_meets_no_fault_trains_the_same(alone, tmp_path, fault):
+    """Wherever a worker is lost; what no restart mends ends the job, and says what it was."""
+    for result in survive(SCRIPT, tmp_path, BY_STEPS, fault):
+        check_equal(result, alone[1][0])
