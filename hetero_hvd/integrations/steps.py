@@ -47,6 +47,11 @@ class Steps(Trainer):
         return [grain for (grain,) in part.grains.pieces((part.batch,))]
 
     @property
+    def last_counted(self) -> float:
+        """What the loss functions of all workers have counted in the step that was applied last."""
+        return self._pipeline.counted
+
+    @property
     def num_begun(self) -> int:
         """How often this worker has begun a part of a step; one that is taken again counts anew."""
         return self._step.passes.num_begun

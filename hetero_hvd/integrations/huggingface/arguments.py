@@ -92,7 +92,7 @@ RULES: dict[str, ArgumentRule] = {
     "logging_first_step": HONOURED,
     "log_on_each_node": taken_over("the leader logs, once for the job"),
     "logging_nan_inf_filter": honoured("a step whose numbers are not finite changes nothing here"),
-    "include_num_input_tokens_seen": honoured("of all workers; costs a small gather in each step"),
+    "include_num_input_tokens_seen": honoured("of all workers"),
     "log_level": honoured("of the leader"),
     "log_level_replica": honoured("of the other workers"),
     "disable_tqdm": HONOURED,

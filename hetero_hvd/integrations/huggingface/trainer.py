@@ -29,6 +29,7 @@ from hetero_hvd.integrations.huggingface.progress_bar import LateProgressBar
 from hetero_hvd.integrations.huggingface.state import Logs, TrainingProgress
 from hetero_hvd.integrations.packages import HUGGING_FACE
 from hetero_hvd.integrations.steps import Steps, check_job, numbers
+from hetero_hvd.worker.micro_batch.split import parts_of
 from hetero_hvd.worker.recovery.replica import loaded, packed
 from hetero_hvd.worker.session.launch_settings import is_alone
 from hetero_hvd.worker.session.worker_context import device, init
@@ -256,7 +257,7 @@ class HuggingFaceTrainer(TrainerWithParts):
             self.control = self.callback_handler.on_step_begin(self.args, self.state, self.control)
 
     def _loss(self, inputs: dict[str, Any]) -> Any:  # noqa: ANN401 - see `worker.micro_batch.split`
-        """The mean loss over a micro-batch, with its weight where it is not over its samples."""
+        """The mean loss over a micro-batch, its weight, and how many input tokens it has."""
         self._find_role()
         if self._must_complete_save:
             self._complete_save()
@@ -268,7 +269,16 @@ class HuggingFaceTrainer(TrainerWithParts):
         num_items = self._get_num_items_in_batch([inputs], self.args.device)
         with self.compute_loss_context_manager():
             loss = self.compute_loss(self.model_wrapped, inputs, num_items_in_batch=num_items)
-        return loss if weight is None else (loss, weight)
+        given = loss if weight is None else (loss, weight)
+        parts = parts_of(given, num_samples=self._steps.num_samples)
+        return parts._replace(counted=self._count_tokens(inputs))
+
+    def _count_tokens(self, inputs: dict[str, Any]) -> float:
+        """As transformers counts them, which adds them to its state: here the step does that."""
+        seen = self.state.num_input_tokens_seen
+        self._track_num_input_tokens(inputs)  # type: ignore[no-untyped-call]
+        found, self.state.num_input_tokens_seen = self.state.num_input_tokens_seen - seen, seen
+        return float(found)
 
     def _clip(self, parameters: list[torch.nn.Parameter]) -> None:
         """The gradients are those of the whole step."""
@@ -310,16 +320,11 @@ class HuggingFaceTrainer(TrainerWithParts):
 
     def _add_counts(self, batches: list[Any]) -> None:
         """What the step's samples cost, and how many tokens they have on all workers."""
-        seen = self.state.num_input_tokens_seen
         num_samples = sum(map(num_samples_of, batches))
         for batch in batches:
             whole = self.args.train_batch_size * self.args.gradient_accumulation_steps
             self.current_flos += round(self.floating_point_ops(batch) * whole / num_samples)
-            self._track_num_input_tokens(batch)  # type: ignore[no-untyped-call]
-        if self.args.include_num_input_tokens_seen != "no":
-            own = str(self.state.num_input_tokens_seen - seen)
-            counts = self._steps.gather(own.encode(), "input tokens")
-            self.state.num_input_tokens_seen = seen + sum(map(int, counts))
+        self.state.num_input_tokens_seen += round(self._steps.last_counted)
 
     def _part_of_epoch(self) -> float:
         done = self._steps.step_in_epoch * self.args.gradient_accumulation_steps

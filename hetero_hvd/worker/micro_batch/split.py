@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -140,12 +140,28 @@ def is_scalar(value: Any) -> bool:  # noqa: ANN401 - what a user's function gave
     return isinstance(value, int | float)
 
 
-def mean_and_weight(loss: Any, *, num_samples: int) -> tuple[torch.Tensor, float]:  # noqa: ANN401
-    """A loss as its mean and the weight of that.
+class LossParts(NamedTuple):
+    """What a loss function tells of its samples.
+
+    Attributes:
+        mean: Their mean loss, a scalar.
+        weight: Of that mean, >= 0.
+        counted: Of something in the samples, added up over the step and all workers, >= 0.
+    """
+
+    mean: torch.Tensor
+    weight: float
+    counted: float = 0.0
+
+
+def parts_of(loss: Any, *, num_samples: int) -> LossParts:  # noqa: ANN401
+    """A loss as its mean, the weight of that, and what is counted along.
 
     Raises:
         UserError: The loss function gave something else; says what to do.
     """
+    if isinstance(loss, LossParts):
+        return loss
     is_pair = isinstance(loss, tuple) and len(loss) == 2 and not hasattr(loss, "_fields")  # noqa: PLR2004
     mean, weight = loss if is_pair else (loss, num_samples)
     if is_pair and isinstance(weight, torch.Tensor) and weight.requires_grad:
@@ -167,7 +183,7 @@ def mean_and_weight(loss: Any, *, num_samples: int) -> tuple[torch.Tensor, float
             "the loss has no gradient: compute it from the model's output, without torch.no_grad, "
             "detach, item or a model whose parameters are all frozen"
         )
-    return mean, float(weight)
+    return LossParts(mean, float(weight))
 
 
 def _instead_of(found: Any) -> str:  # noqa: ANN401 - what the loss function gave

@@ -25,7 +25,7 @@ from hetero_hvd.worker.data.seeding import Seeds
 from hetero_hvd.worker.data.share_loader import ShareLoader, Slice
 from hetero_hvd.worker.data.stateful import Stateful
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
-from hetero_hvd.worker.micro_batch.split import Loss, mean_and_weight, own_memory, to_device
+from hetero_hvd.worker.micro_batch.split import Loss, own_memory, parts_of, to_device
 from hetero_hvd.worker.model.check import ModelCheck
 from hetero_hvd.worker.model.registered import Digest, Registered
 from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger
@@ -72,12 +72,14 @@ class Told(NamedTuple):
         weights: Their weights.
         observed: The largest exponents of each tensor.
         is_urgent: Whether any worker wants an exchange of timings.
+        counted: Sum of what the loss functions have counted.
     """
 
     losses: list[float]
     weights: list[float]
     observed: list[int]
     is_urgent: bool
+    counted: float
 
 
 class GrainStep:
@@ -114,6 +116,7 @@ class GrainStep:
         self._shaped: list[torch.Tensor] = []
         self._losses: list[torch.Tensor] = []
         self._weights: list[float] = []
+        self._counted = 0.0
         self._used: list[bool] = []
         self._is_prepared = self._is_second_try = self._has_failed = False
         self._loss_functions = Repeatable("the loss function", model)
@@ -177,6 +180,7 @@ class GrainStep:
         sums.begin(assumed, num_grains=self._settings.num_grains)
         self._losses = []
         self._weights = []
+        self._counted = 0.0
         self._used = [False] * len(self._parameters)
 
     def try_smaller(self) -> Retry:
@@ -224,7 +228,8 @@ class GrainStep:
     def backward(self, loss: Loss) -> None:
         """Backward of a grain, and its contribution to the sums."""
         self._registered.check_unwritten()
-        mean, weight = mean_and_weight(loss, num_samples=self.passes.num_samples)
+        mean, weight, counted = parts_of(loss, num_samples=self.passes.num_samples)
+        self._counted += counted
         if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
             return
         self._losses.append(mean.detach().double() * weight)
@@ -297,7 +302,12 @@ class GrainStep:
             self._apply(told)
             weight = sum(told.weights)
             loss = sum(told.losses) / weight if weight else 0.0
-        return AppliedStep(loss=loss, num_samples=part.global_samples, is_urgent=told.is_urgent)
+        return AppliedStep(
+            loss=loss,
+            num_samples=part.global_samples,
+            is_urgent=told.is_urgent,
+            counted=told.counted,
+        )
 
     def _skip(self, collective: Collective) -> None:
         is_mine = not all(map(math.isfinite, self._own_losses()))
@@ -348,9 +358,9 @@ class GrainStep:
         return torch.stack(self._losses).tolist() if self._losses else []
 
     def _rows(self, observed: list[int], is_urgent: bool) -> torch.Tensor:
-        """What is gathered: a head, then loss and weight of each grain, then the exponents."""
+        """What is gathered: three of a head, loss and weight of each grain, the exponents."""
         losses = self._own_losses()
-        rows = [[float(len(losses)), float(is_urgent)], list(self._digest())]
+        rows = [[float(len(losses)), float(is_urgent)], list(self._digest()), [self._counted, 0.0]]
         rows += [[loss, weight] for loss, weight in zip(losses, self._weights, strict=True)]
         rows += [[float(exponent), 0.0] for exponent in observed]
         return torch.tensor(rows, dtype=torch.float64)
@@ -364,22 +374,23 @@ class GrainStep:
         Raises:
             JobError: The workers' models differ.
         """
-        losses, weights, is_any_urgent = [], [], False
+        losses, weights, is_any_urgent, counted = [], [], False, 0.0
         num_tensors, at = len(self._names()), 0
         observed = [UNUSED] * num_tensors
         while at < len(rows):
-            (num_grains, is_urgent), theirs = rows[at : at + 2]
+            (num_grains, is_urgent), theirs, (own_counted, _) = rows[at : at + 3]
             self._registered.check_alike(
                 collective, theirs, digest=self._digest(), part=self.passes.part, num_workers=1
             )
             is_any_urgent |= is_urgent > 0
-            at += 2 + int(num_grains)
+            counted += own_counted
+            at += 3 + int(num_grains)
             losses += [loss for loss, _ in rows[at - int(num_grains) : at]]
             weights += [weight for _, weight in rows[at - int(num_grains) : at]]
             exponents = [int(exponent) for exponent, _ in rows[at : at + num_tensors]]
             observed = [max(pair) for pair in zip(observed, exponents, strict=True)]
             at += num_tensors
-        return Told(losses, weights, observed, is_any_urgent)
+        return Told(losses, weights, observed, is_any_urgent, counted)
 
     def _follow(self, observed: list[int]) -> bool:
         """Set the scales that the maxima ask for; gives whether those of this step were right."""

@@ -23,6 +23,9 @@ class Pipeline:
         step: Computes and applies them.
         mode: For the bound, and whether a worker can lag behind.
         applied: Called with the loss of each applied step, in order.
+
+    Attributes:
+        counted: See `AppliedStep`; of the step that was applied last.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Pipeline:
         self._may_lag = mode.staleness.bound > 0 and not mode.shares_vary
         self._applied = applied
         self._lag = 0
+        self.counted = 0.0
 
     @property
     def num_in_flight(self) -> int:
@@ -109,5 +113,6 @@ class Pipeline:
         if applied is None:
             self._step.abort()
         elif applied.num_samples:
+            self.counted = applied.counted
             self._applied(applied.loss)
         return applied

@@ -14,6 +14,7 @@ from hetero_hvd.probes.phase_clock import PhaseClock
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.single_process import SingleProcess
 from hetero_hvd.worker.data.share_loader import Slice
+from hetero_hvd.worker.micro_batch.split import LossParts
 from hetero_hvd.worker.model.check import ModelCheck
 from hetero_hvd.worker.model.registered import Registered
 from hetero_hvd.worker.reduction.buffer_average import BufferAverage
@@ -37,12 +38,14 @@ class Totals(NamedTuple):
         weight: Sum of all weights.
         weighted_loss: Sum of all losses times their weights.
         is_urgent: Whether any worker wanted an exchange of timings.
+        counted: Sum of what the loss functions have counted.
         counts: Sums of what else the workers have submitted.
     """
 
     weight: float
     weighted_loss: float
     is_urgent: bool
+    counted: float
     counts: list[float]
 
 
@@ -87,7 +90,7 @@ class StepReduction:
         self.in_flight: deque[InFlightStep] = deque()
         self._collective: Collective = SingleProcess()
         self._tag_index = 0
-        self._weight = 0.0
+        self._weight = self._counted = 0.0
         self._weighted_loss = torch.zeros((), dtype=torch.float64)
         self._is_prepared = False
         self._loss_scale = self._samples_per_weight = 1.0
@@ -100,7 +103,7 @@ class StepReduction:
         self._forget_sums()
 
     def _forget_sums(self) -> None:
-        self._weight = 0.0
+        self._weight = self._counted = 0.0
         self._weighted_loss = torch.zeros((), dtype=torch.float64, device=self._device)
 
     def prepare(self) -> None:
@@ -147,16 +150,18 @@ class StepReduction:
         """
         self._registered.check_unwritten()
 
-    def add(self, mean: torch.Tensor, weight: float, *, is_last: bool) -> None:
-        """Account for a backward pass that is about to begin.
+    def add(self, loss: LossParts, *, is_last: bool) -> None:
+        """Account for a micro-batch; a backward pass follows unless its weight is 0.
 
         Args:
-            mean: Its mean loss.
-            weight: Of that mean, > 0.
+            loss: Of its samples.
             is_last: Whether no other one follows in this step.
         """
-        self._weight += weight
-        self._weighted_loss += mean.detach().double() * weight
+        self._counted += loss.counted
+        if loss.weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
+            return
+        self._weight += loss.weight
+        self._weighted_loss += loss.mean.detach().double() * loss.weight
         self._reducer.last_backward = is_last
 
     def submit(
@@ -181,7 +186,7 @@ class StepReduction:
         collective.start_staged()  # before the loss is read, which waits for the device
         loss = float(self._weighted_loss)
         digest = self._registered.digest(part)
-        facts = [self._weight, loss, is_urgent, *counts, *digest]
+        facts = [self._weight, loss, is_urgent, self._counted, *counts, *digest]
         totals = torch.tensor(facts, dtype=self._reducer.wire_dtype)
         tag = f"totals.{self._tag_index}"
         totals_handle = collective.sum_async(totals, tag)  # one cycle with the next
@@ -215,8 +220,8 @@ class StepReduction:
         flight = self.in_flight[0]
         with self._clock.phase("comm_wait"):
             flight.wait(collective)
-        weight, weighted_loss, num_urgent, *counts = flight.totals[:-2].tolist()
-        return Totals(weight, weighted_loss, num_urgent > 0, counts)
+        weight, weighted_loss, num_urgent, counted, *counts = flight.totals[:-2].tolist()
+        return Totals(weight, weighted_loss, num_urgent > 0, counted, counts)
 
     def apply(
         self,
@@ -260,7 +265,12 @@ class StepReduction:
                     self._update.apply(self._reducer.parameters, lr_factor)
                 self._settle(flight, weight if is_finite else 0.0)
             self.in_flight.popleft()
-        return AppliedStep(loss=loss, num_samples=round(num_samples), is_urgent=totals.is_urgent)
+        return AppliedStep(
+            loss=loss,
+            num_samples=round(num_samples),
+            is_urgent=totals.is_urgent,
+            counted=totals.counted,
+        )
 
     def _settle(self, flight: InFlightStep, weight: float) -> None:
         """What rounding has lost is known now that the sum of all weights is; 0: nothing applied.

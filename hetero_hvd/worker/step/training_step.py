@@ -25,11 +25,13 @@ class AppliedStep:
             gradients were not finite: then nothing was applied, on any worker.
         num_samples: Samples of all workers in the step; 0: there was nothing to apply.
         is_urgent: Whether any worker wanted an exchange of timings in it; the same on all.
+        counted: Sum over all workers of what the loss functions have counted, see `LossParts`.
     """
 
     loss: float
     num_samples: int
     is_urgent: bool
+    counted: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

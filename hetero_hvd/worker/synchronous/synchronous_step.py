@@ -13,7 +13,7 @@ from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.single_process import SingleProcess
 from hetero_hvd.worker.data.share_loader import ShareLoader, Slice
 from hetero_hvd.worker.data.stateful import Stateful
-from hetero_hvd.worker.micro_batch.split import Loss, mean_and_weight
+from hetero_hvd.worker.micro_batch.split import Loss, parts_of
 from hetero_hvd.worker.model.sync_batch_norm import find_rounds
 from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger, InFlightStep
 from hetero_hvd.worker.step.staleness import Staleness
@@ -76,10 +76,11 @@ class SynchronousStep:
         self._sums.prepare()
         passes.begin(part)
         for micro_batch in passes.pieces(batch, passes.sizing.choose(part.num_samples)):
-            loss = self.compute(loss_function, micro_batch)
-            mean, weight = mean_and_weight(loss, num_samples=passes.num_samples)
-            if weight:
-                passes.backward(mean * (weight / part.global_samples))
+            loss = parts_of(
+                self.compute(loss_function, micro_batch), num_samples=passes.num_samples
+            )
+            if loss.weight:
+                passes.backward(loss.mean * (loss.weight / part.global_samples))
 
     def forget_trial(self) -> None:
         """The step is as it was when it began."""
@@ -119,12 +120,12 @@ class SynchronousStep:
         """Add one micro-batch's contribution to the gradients."""
         passes = self.passes
         self._sums.check_unwritten()
-        mean, weight = mean_and_weight(loss, num_samples=passes.num_samples)
-        if weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
+        parts = parts_of(loss, num_samples=passes.num_samples)
+        self._sums.add(parts, is_last=passes.is_last)
+        if parts.weight == 0:
             self._rounds.help_backward()
             return
-        self._sums.add(mean, weight, is_last=passes.is_last)
-        passes.backward(mean * (weight / passes.part.global_samples))
+        passes.backward(parts.mean * (parts.weight / passes.part.global_samples))
 
     def try_smaller(self) -> Retry:
         """Begin the step anew with smaller micro-batches, if any; gradients under way stay."""

@@ -13,7 +13,7 @@ from hetero_hvd.worker.accelerator import DeviceEvent, is_accelerator
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.data.stateful import Stateful
-from hetero_hvd.worker.micro_batch.split import Loss, mean_and_weight
+from hetero_hvd.worker.micro_batch.split import Loss, parts_of
 from hetero_hvd.worker.model.sync_batch_norm import find_rounds
 from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger, InFlightStep
 from hetero_hvd.worker.step.staleness import Staleness
@@ -101,10 +101,10 @@ class RoundStep:
         """Add one micro-batch's contribution to the gradients; nothing is reduced yet."""
         passes = self.passes
         self._sums.check_unwritten()
-        mean, weight = mean_and_weight(loss, num_samples=passes.num_samples)
-        if weight:  # a mean over nothing is NaN: it must not spoil the sum
-            self._sums.add(mean, weight, is_last=False)
-            passes.backward(mean * (weight / passes.part.global_samples))
+        parts = parts_of(loss, num_samples=passes.num_samples)
+        self._sums.add(parts, is_last=False)
+        if parts.weight:
+            passes.backward(parts.mean * (parts.weight / passes.part.global_samples))
 
     def try_smaller(self) -> Retry:
         """The chunks of this round are computed again, in smaller pieces.
