@@ -46,7 +46,7 @@ class Places:
         wait_seconds: See `WAIT_SECONDS`.
 
     Attributes:
-        closed_by: Why nobody gets a slot for now, in words; empty: who comes may get one.
+        closed_by: Why nobody gets a slot or an answer for now, in words; empty: who comes may.
     """
 
     def __init__(self, num_slots: int, *, wait_seconds: float = WAIT_SECONDS) -> None:
@@ -84,8 +84,10 @@ class Places:
         """Be told something; takes no slot.
 
         Raises:
-            NoPlace: Too many ask at once.
+            NoPlace: Too many ask at once, or nobody is answered.
         """
+        if self.closed_by:
+            raise NoPlace(self.closed_by)
         if self._num_questions >= MAX_QUESTIONS:
             raise NoPlace(f"{MAX_QUESTIONS} drivers ask this agent at the same time already")
         self._num_questions += 1

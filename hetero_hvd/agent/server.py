@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket as sockets
 import ssl
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -37,6 +38,9 @@ HANDSHAKE_SECONDS = 5.0
 PING_SECONDS = 5.0
 END_SECONDS = 7.0
 """For a supervisor whose input ended: its worker's 5 s after SIGTERM, and some more."""
+
+LAST_OUTPUT_SECONDS = 1.0
+"""After a supervisor's end: so long a process of its worker's may keep the output open."""
 
 GOING_AWAY, POLICY_VIOLATION = 1001, 1008
 MAX_REASON_BYTES = 123
@@ -74,9 +78,10 @@ class AgentServer:
         self._pages = pages
         self._has_plain_pages = tls is None and pages is not None and pages.are_there
         self._door = ConnectionLimiter("agent")
-        self._running: set[ServerConnection] = set()
+        self._num_running = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._leaving = asyncio.Event()
         self._sorter: FirstByte | None = None
         self._servers: list[Server] = []
 
@@ -130,11 +135,12 @@ class AgentServer:
         self._servers.append(server)
 
     def offer(self) -> None:
-        """Start workers for who asks, as at first."""
+        """Start workers for who asks, and answer questions, as at first."""
         self._places.closed_by = ""
+        self._leaving.clear()
 
     def refuse(self, why: str) -> None:
-        """Start no worker, though the port is open.
+        """Start no worker and answer no question, though the port is open.
 
         Args:
             why: For who asks nevertheless.
@@ -142,15 +148,18 @@ class AgentServer:
         self._places.closed_by = why
 
     async def end_workers(self, timeout_seconds: float) -> None:
-        """Let drivers let their workers go; those that still run after this time are ended."""
+        """Let drivers let their workers go; those that still run after this time are ended.
+
+        For use after `refuse`: nobody comes any more.
+        """
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_seconds)
-        for socket in list(self._running):
-            await socket.close(GOING_AWAY)
+        self._leaving.set()
         await self._idle.wait()
 
     async def close(self) -> None:
         """End all connections and the workers behind them."""
+        self._leaving.set()
         if self._sorter is not None:
             self._sorter.close()
         for server in self._servers:
@@ -189,14 +198,14 @@ class AgentServer:
             await socket.close(POLICY_VIOLATION, told)
             return
         self._door.authenticated(peer)
-        self._running.add(socket)
+        self._num_running += 1
         self._idle.clear()
         try:
             with suppress(ConnectionClosed):
                 await self._start(socket, start)
         finally:
-            self._running.remove(socket)
-            if not self._running:
+            self._num_running -= 1
+            if not self._num_running:
                 self._idle.set()
 
     async def _start(self, socket: ServerConnection, start: link.Start) -> None:
@@ -207,7 +216,7 @@ class AgentServer:
             async with place if is_worker else self._places.question():
                 logger.info("%s starts: %s", peer, start.what)
                 self.started += 1
-                await _run(socket, start)
+                await _run(socket, start, self._leaving)
         except NoPlace as error:
             logger.warning("%s asks for a worker of job %r: %s", peer, start.job[:100], error)
             await socket.send(link.encode(link.Data(data=f"{error}\n".encode())))
@@ -236,27 +245,65 @@ class _Driver:
         return self._socket.state is not State.OPEN
 
 
-async def _run(socket: ServerConnection, start: link.Start) -> None:
-    """Run a supervisor until it or the connection ends; then neither is left."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "hetero_hvd.supervisor",
-        *([] if start.what == "worker" else [f"--{start.what}"]),
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=STDOUT,
-        start_new_session=True,  # a Ctrl-C is for the agent, who ends the workers in order
-    )
-    feeder = asyncio.create_task(_feed(socket, process))
-    assert process.stdout is not None  # noqa: S101 - a pipe was asked for
-    try:
-        while chunk := await process.stdout.read(65536):
+async def _run(socket: ServerConnection, start: link.Start, leaving: asyncio.Event) -> None:
+    """Run a supervisor until it ends, or the agent leaves; then it is gone.
+
+    When the connection ends so does its input, and by that the worker, within the grace that its
+    driver has given it.
+    """
+    with ExitStack() as held:
+        process, output = await _supervisor(start, held)
+        feeder = asyncio.create_task(_feed(socket, process))
+        passing = asyncio.create_task(_pass_on(socket, output))
+        left = asyncio.create_task(leaving.wait())
+        ended = asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait({ended, left}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                await asyncio.wait({passing}, timeout=LAST_OUTPUT_SECONDS)
+                held.close()
+                await passing
+                await socket.send(link.encode(link.Exited(code=as_exit_code(ended.result()))))
+            else:
+                await socket.close(GOING_AWAY)
+        finally:
+            for task in (feeder, passing, left):
+                task.cancel()
+            await _end(process)
+
+
+async def _supervisor(start: link.Start, held: ExitStack) -> tuple[Process, asyncio.StreamReader]:
+    """Start one; gives it, and what it writes.
+
+    Its output is a pipe of ours: that of asyncio's own ends, and with it a process, only when
+    nothing that the worker has started has it open any more.
+    """
+    reading, writing = os.pipe()
+    with ExitStack() as until_started:
+        until_started.callback(os.close, writing)
+        output = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(reading, "rb", 0)
+        )
+        held.callback(transport.close)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "hetero_hvd.supervisor",
+            *([] if start.what == "worker" else [f"--{start.what}"]),
+            stdin=PIPE,
+            stdout=writing,
+            stderr=STDOUT,
+            start_new_session=True,  # a Ctrl-C is for the agent, who ends the workers in order
+        )
+    return process, output
+
+
+async def _pass_on(socket: ServerConnection, output: asyncio.StreamReader) -> None:
+    """Send what a supervisor writes; without a driver it is read, too, so that nobody waits."""
+    while chunk := await output.read(65536):
+        with suppress(ConnectionClosed):
             await socket.send(link.encode(link.Data(data=chunk)))
-        await socket.send(link.encode(link.Exited(code=await _exit_code(process))))
-    finally:
-        feeder.cancel()
-        await _end(process)
 
 
 async def _feed(socket: ServerConnection, process: Process) -> None:
@@ -276,11 +323,6 @@ async def _feed(socket: ServerConnection, process: Process) -> None:
             logger.warning("%s cut off: not genuine: %s", socket.remote_address[0], found)
     finally:
         process.stdin.close()
-
-
-async def _exit_code(process: Process) -> int:
-    code = await process.wait()
-    return as_exit_code(code)
 
 
 async def _end(process: Process) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import ssl
 import subprocess
 import sys
@@ -353,6 +354,56 @@ def test_a_slot_whose_worker_ends_is_waited_for(job):
         await first.socket.close()
         await until(lambda: server.started == 2)
         await second.socket.close()
+
+    on_an_agent(scenario)
+
+
+@pytest.mark.parametrize("what", ["worker", "gpus", "samples"])
+def test_an_agent_that_leaves_starts_nothing(what):
+    """Neither a worker nor an answer, which might have no end either."""
+
+    async def scenario(server, port):
+        server.refuse("it leaves")
+        await server.end_workers(0.0)
+        assert await (await Caller(port, "late", what=what).call()).answer() == (
+            "it leaves\n",
+            EXIT_NO_PLACE,
+        )
+        assert server.started == 0
+        server.offer()
+        asked = await Caller(port, "again", what="gpus").call()
+        assert (await asked.answer())[1] == 0
+
+    on_an_agent(scenario)
+
+
+ENDINGS = {"by itself": 5, "its driver is lost": None, "the agent leaves": None}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_a_worker_has_started_keeps_no_slot(tmp_path, ending):
+    """A process in a session of its own outlives the worker, with the worker's output."""
+    last = f"exit {ENDINGS[ending]}" if ENDINGS[ending] else "exec sleep 100"
+    begin = "setsid sh -c 'echo $$; touch begun; exec sleep 100' &"
+    command = ["sh", "-c", f"{begin} until test -e begun; do sleep 0.01; done; {last}"]
+    order = {"command": command, "directory": str(tmp_path), "environment": {}, "gpu": None}
+
+    async def scenario(server, port):
+        first = await Caller(port, "first").call()
+        await first.socket.send(link.encode(link.Data(data=json.dumps(order).encode() + b"\n")))
+        pid = int(link.decode(await first.socket.recv()).data)
+        try:
+            if ENDINGS[ending]:
+                assert link.decode(await first.socket.recv()).code == ENDINGS[ending]
+            elif ending == "its driver is lost":
+                first.socket.transport.abort()
+            else:
+                await server.end_workers(0.0)
+            await until(lambda: server.is_idle)
+            os.kill(pid, 0)
+        finally:
+            os.kill(pid, signal.SIGKILL)
 
     on_an_agent(scenario)
 
