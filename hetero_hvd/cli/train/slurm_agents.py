@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import secrets
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from hetero_hvd.deploy.slurm import RUN
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.run.records.earlier_run import EarlierRun, same_run
+from hetero_hvd.run.records.run_files import lock_folder
 from hetero_hvd.slurm.agent_jobs import AgentJobs
 from hetero_hvd.slurm.allocation import Allocation, allocation
 from hetero_hvd.slurm.driver_address import free_port, told_address
@@ -162,16 +162,15 @@ class SlurmAgents:
     def _hold(self) -> None:
         """Be the only driver of the folder, until this process ends in whatever way."""
         try:
-            descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-            self._held.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            descriptor = lock_folder(self._folder)
+        except OSError as error:
+            raise JobError(f"{self._folder}: cannot be used: {error.strerror}") from error
+        if descriptor is None:
             raise JobError(
                 f"--slurm-agents {self._folder}: its driver runs already; wait for its end, or "
                 "write another folder"
-            ) from None
-        except OSError:  # a file system without locks
-            pass
+            )
+        self._held.callback(os.close, descriptor)
 
 
 def _can_be_requeued(granted: Allocation) -> bool:

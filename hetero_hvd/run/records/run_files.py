@@ -1,12 +1,20 @@
-"""How the files of a run are opened; its folder may be one that others can write to, too."""
+"""How the files of a run are opened; its folder may be one that others can write to, too.
+
+A process has the folder for itself by a lock of a file in it. Of the folder itself the lock would
+be this machine's alone: NFS and Lustre know locks of files.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+from pathlib import Path
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
+LOCK = ".lock"
+"""Stays there: who removed it would let somebody else lock another one."""
 
 
 def private(path: str, flags: int) -> int:
@@ -29,3 +37,40 @@ def regular(path: str, flags: int) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "is no regular file", path)
+
+
+def lock_folder(folder: Path) -> int | None:
+    """Have a folder until this process ends, in whatever way.
+
+    Returns:
+        A descriptor, which gives it back when it is closed; None: another process has the folder.
+
+    Raises:
+        OSError: There is no such folder, or nothing can be written in it.
+    """
+    descriptor = private(str(folder / LOCK), os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:  # a file system without locks
+        pass
+    return descriptor
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process has a folder, as far as its file system tells."""
+    try:
+        descriptor = regular(str(folder / LOCK), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from hetero_hvd.errors import JobError, TryAgainError, job_error
 from hetero_hvd.messages.identity import RunIdentity
 from hetero_hvd.run.records.earlier_run import CHECKPOINTS
 from hetero_hvd.run.records.reader import run_id_of
-from hetero_hvd.run.records.run_files import FOLDER_MODE
+from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder
 from hetero_hvd.run.records.timings import FILE as TIMINGS
 from hetero_hvd.run.records.writer import FILE as CATALOGUE
 
@@ -49,19 +48,15 @@ def run_folder(output: str | None, resume: Path | None) -> Iterator[RunFolder]:
     Raises:
         JobError: The folder cannot be had.
     """
-    try:
-        path = (resume or _fresh()) if output is None else Path(output)
+    with ExitStack() as held:
+        try:
+            path = (resume or _fresh()) if output is None else Path(output)
+        except OSError as error:
+            raise _cannot_be_used(error) from error
         _refuse_root(path)
-        path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise _cannot_be_used(error) from error
-    try:
-        _hold(descriptor, path)
+        _hold(path, held)
         _prepare(path, goes_on=resume is not None and resume.resolve() == path.resolve())
         yield RunFolder(path=path, run_id=_new_id(path))
-    finally:
-        os.close(descriptor)
 
 
 def new_identity(output: str | None, node: str) -> RunIdentity:
@@ -97,40 +92,13 @@ def run_part(run: RunIdentity, node: str) -> Iterator[RunFolder]:
         path = first if number == 1 else first.with_name(f"{first.name}-{number}")
         with ExitStack() as held:
             try:
-                _hold_part(path, run.run_id, held)
+                _hold(path, held)
+                _prepare(path, goes_on=run_id_of(path) == run.run_id)
             except _TakenError:
                 continue
             yield RunFolder(path=path, run_id=run.run_id)
             return
     raise JobError(f"{first}: is taken, and so are all that are numbered after it")
-
-
-def _hold_part(path: Path, run_id: str, held: ExitStack) -> None:
-    try:
-        path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise _cannot_be_used(error) from error
-    held.callback(os.close, descriptor)
-    _hold(descriptor, path)
-    _prepare(path, goes_on=run_id_of(path) == run_id)
-
-
-def is_held(path: Path) -> bool:
-    """Whether a run is under way in a folder, as far as this machine knows."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(descriptor)
-    return False
 
 
 class _TakenError(JobError):
@@ -167,7 +135,6 @@ def _new_id(path: Path) -> str:
 
 def _prepare(path: Path, *, goes_on: bool) -> None:
     try:
-        _refuse_links(path)
         if not goes_on:
             _refuse_a_run(path)
         (path / "logs").mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -180,16 +147,17 @@ def _refuse_root(path: Path) -> None:
         raise JobError(f"job.output: {path} has no name: give a folder of this run alone")
 
 
-def _hold(descriptor: int, path: Path) -> None:
-    """Be the only driver there, until this process ends in whatever way."""
+def _hold(path: Path, held: ExitStack) -> None:
+    """Make the folder, and be the only driver there."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _HeldError(
-            f"job.output: {path}: another job runs in it; give another folder"
-        ) from None
-    except OSError:  # a file system without locks
-        pass
+        path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        _refuse_links(path)
+        descriptor = lock_folder(path)
+    except OSError as error:
+        raise _cannot_be_used(error) from error
+    if descriptor is None:
+        raise _HeldError(f"job.output: {path}: another job runs in it; give another folder")
+    held.callback(os.close, descriptor)
 
 
 def _refuse_links(path: Path) -> None:

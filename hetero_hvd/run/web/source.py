@@ -19,8 +19,7 @@ from hetero_hvd.core.step_table import with_tables
 from hetero_hvd.core.view.live import LiveState, LiveView
 from hetero_hvd.errors import JobError
 from hetero_hvd.run.records.parts import history, parts_of
-from hetero_hvd.run.records.run_files import regular
-from hetero_hvd.run.records.run_folder import is_held
+from hetero_hvd.run.records.run_files import is_locked, regular
 from hetero_hvd.run.records.timings import FILE
 from hetero_hvd.run.reports.facts import NO_END
 from hetero_hvd.run.web.server import NAME
@@ -94,7 +93,7 @@ def recorded(folder: Path) -> LiveState:
         view.observe(at_seconds, event)
     state = view.state()
     state.run_id = state.run_id or folder.absolute().name
-    if state.state != "ended" and not any(map(is_held, parts_of(folder))):
+    if state.state != "ended" and not any(map(is_locked, parts_of(folder))):
         state.state = NO_END
     return state
 

@@ -191,7 +191,7 @@ def write_all(folder):
 
 @pytest.mark.parametrize(
     "name",
-    ["run.sqlite", "run.sqlite-wal", "timings.jsonl", "summary.json", "logs/driver.log"],
+    ["run.sqlite", "run.sqlite-wal", "timings.jsonl", "summary.json", "logs/driver.log", ".lock"],
 )
 def test_planted_links_are_not_followed(tmp_path, name):
     """A link in the place of a file of ours is refused at the start, and by each opener."""
