@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -20,6 +22,9 @@ RUN = "run"
 
 QUEUE_SECONDS = 7 * 24 * 3600
 """So long a job waits for agents that Slurm has taken away: they may stand in a long queue."""
+
+NUM_DIGITS = 8
+"""Of the folder, in the name of its driver's job: of one name one job runs at a time."""
 
 MAX_AGENTS = 1024
 MAX_POOL_NAME = 20
@@ -206,7 +211,9 @@ HIDE_GPUS = """\
 
 def _driver(job: SlurmDeployment) -> str:
     words = [job.python, "-m", "hetero_hvd", "run", "--slurm-agents", str(job.folder), "--"]
-    head = _head(job, "driver", "driver.txt", job.driver_options)
+    folder = hashlib.sha256(os.fsencode(job.folder)).hexdigest()[:NUM_DIGITS]
+    options = ("--dependency=singleton", *job.driver_options)
+    head = _head(job, f"driver-{folder}", "driver.txt", options)
     return f"{head}exec {shlex.join([*words, *job.command])}\n"
 
 

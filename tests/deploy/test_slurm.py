@@ -72,6 +72,17 @@ def test_the_agents_of_a_pool_are_an_array_with_a_cap(place):
     assert next(word for word in gpu if "output" in word).endswith("logs/gpu-%a.txt")
 
 
+def test_a_folder_has_one_driver_at_a_time(place):
+    """A second one waits for the end of the first; the drivers of other folders do not."""
+    assert written(*POOL) == 0
+    assert main(["deploy", "slurm", "e", *POOL, "--", "train.py"]) == 0
+    options = [set(directives((place / d / "driver.sh").read_text())) for d in ("d", "e")]
+    assert all("--dependency=singleton" in words for words in options)
+    names = [word for words in options for word in words if word.startswith("--job-name=")]
+    assert len(set(names)) == 2
+    assert all(name.startswith("--job-name=train-driver-") for name in names)
+
+
 def words_of(place, script, **environment):
     """What a script runs, with its variables: a program in the interpreter's place says it."""
     program = place / "python"
