@@ -30,6 +30,8 @@ def free_port() -> int:
 def told_address(folder: Path, port: int, host: str | None = None) -> Iterator[Sequence[str]]:
     """Have the file while the driver is there; who reads it finds all of it or nothing.
 
+    Where another driver's has taken its place, that one stays.
+
     Args:
         folder: In which the file is.
         port: UDP, where the driver listens.
@@ -43,15 +45,17 @@ def told_address(folder: Path, port: int, host: str | None = None) -> Iterator[S
     """
     hosts = (host,) if host else own_addresses() or (LOOPBACK,)
     lines = [str(AnnounceTarget(each, port)) for each in hosts]
+    text = "".join(f"{line}\n" for line in lines)
     path = folder / FILE
     fresh = folder / f".{FILE}.{os.getpid()}"
     try:
-        fresh.write_text("".join(f"{line}\n" for line in lines))
+        fresh.write_text(text)
         fresh.replace(path)
     except OSError as error:
         raise JobError(f"{path}: cannot be written: {error.strerror}") from error
     try:
         yield lines
     finally:
-        with suppress(OSError):
-            path.unlink()
+        with suppress(OSError, UnicodeDecodeError):
+            if path.read_text() == text:
+                path.unlink()

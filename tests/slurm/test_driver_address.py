@@ -28,6 +28,17 @@ def test_the_file_is_there_as_long_as_the_driver(tmp_path, monkeypatch, case):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("content", [b"10.0.0.9:9389\n", b"\xff", None])
+def test_what_is_another_drivers_stays(tmp_path, content):
+    """Whatever it is; where nothing is left, nothing happens."""
+    with told_address(tmp_path, 9389, "10.0.0.5"):
+        if content is None:
+            (tmp_path / FILE).unlink()
+        else:
+            (tmp_path / FILE).write_bytes(content)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == ([content] if content else [])
+
+
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     """With what is wrong."""
     with (
