@@ -1,15 +1,25 @@
 """Whether another launcher than ours or Horovod's has started this process as one of several.
 
 Each of its processes would train alone on all of the data. Launchers are known by the variables
-that they set; those that a user or a scheduler may have set for another reason are no sign.
+that they set; those that a user or a scheduler may have set for another reason are no sign. Nor
+are those that a job of Slurm was submitted with: sbatch hands them down from where it was called.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hetero_hvd.probes.kernel.ancestors import ancestors
+
 GUIDE = "docs/guide/migrate.md"
+
+_DAEMON = re.compile(r"slurmstepd: \[[^\]]*\.([^\].]+)\]")
+"""How a slurmstepd calls itself: `[12.batch]`, `[12.interactive]`, `[12.0]`, `[13+1.0]`."""
+
+FIRST_RESERVED = 4294967280
+"""Numbers from here on are no steps of srun's: the batch script, the shell of salloc."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,16 +31,20 @@ class OtherLauncher:
         size: Variable with the number of its processes.
         rank: Variable with the number of this one.
         mark: A variable that tells it from others with the same ones; empty: none is needed.
+        sets_in_steps: Whether each step of Slurm has them from Slurm itself.
     """
 
     name: str
     size: str
     rank: str
     mark: str = ""
+    sets_in_steps: bool = False
 
 
 OTHER_LAUNCHERS = (
-    OtherLauncher(name="srun", size="SLURM_STEP_NUM_TASKS", rank="SLURM_PROCID"),
+    OtherLauncher(
+        name="srun", size="SLURM_STEP_NUM_TASKS", rank="SLURM_PROCID", sets_in_steps=True
+    ),
     OtherLauncher(name="mpirun", size="OMPI_COMM_WORLD_SIZE", rank="OMPI_COMM_WORLD_RANK"),
     OtherLauncher(name="mpirun", size="MV2_COMM_WORLD_SIZE", rank="MV2_COMM_WORLD_RANK"),
     OtherLauncher(name="jsrun", size="JSM_NAMESPACE_SIZE", rank="JSM_NAMESPACE_RANK"),
@@ -90,7 +104,9 @@ def started_by(environment: Mapping[str, str]) -> StartedBy | None:
     for known in OTHER_LAUNCHERS:
         size, rank = _number(environment, known.size), _number(environment, known.rank)
         is_marked = not known.mark or known.mark in environment
-        if is_marked and size is not None and rank is not None and size > 1:
+        if not is_marked or size is None or rank is None or size <= 1:
+            continue
+        if not _is_handed_down(known, environment):
             return StartedBy(
                 launcher=known.name,
                 num_processes=size,
@@ -98,6 +114,18 @@ def started_by(environment: Mapping[str, str]) -> StartedBy | None:
                 is_certain=bool(known.mark) or known.size != "WORLD_SIZE",
             )
     return None
+
+
+def _is_handed_down(known: OtherLauncher, environment: Mapping[str, str]) -> bool:
+    """Whether the nearest slurmstepd above has started its first process with that variable."""
+    first: Mapping[str, str] = environment
+    for process in ancestors():
+        if match := _DAEMON.match(process.words[0]):
+            is_step = match[1].isdigit() and int(match[1]) < FIRST_RESERVED
+            is_its_own = is_step and known.sets_in_steps
+            return not is_its_own and first.get(known.size) == environment[known.size]
+        first = process.environment
+    return False
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

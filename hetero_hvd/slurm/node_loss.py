@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.probes.kernel.ancestors import ancestors
 from hetero_hvd.slurm.allocation import Allocation
-from hetero_hvd.slurm.ancestors import ancestors
 from hetero_hvd.slurm.programs import ask
 from hetero_hvd.slurm.requeue import is_batch_job
 
@@ -51,7 +51,8 @@ def check_no_kill(granted: Allocation, environment: Mapping[str, str]) -> str:
     if is_batch_job(granted):
         words = list(_options_of(ask("scontrol", "write", "batch_script", granted.label, "-")))
     else:
-        callers = [line for line in ancestors() if line[0].rpartition("/")[2] == "salloc"]
+        above = (process.words for process in ancestors())
+        callers = [words for words in above if words[0].rpartition("/")[2] == "salloc"]
         if not callers:
             return f"note: without --no-kill, which cannot be seen from here, {risk}"
         words = [word for line in callers for word in line]

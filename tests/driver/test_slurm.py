@@ -214,10 +214,10 @@ def test_a_job_is_suspended_and_asked_to_end_twice(submit, slurm):
 
 CODE = """
 import os
+from hetero_hvd.cli.train.run import check_started_once
 from hetero_hvd.slurm.allocation import allocation
-from hetero_hvd.slurm.ancestors import check_only_driver
 from hetero_hvd.slurm.node_loss import check_no_kill
-check_only_driver(os.environ)
+check_started_once(os.environ)
 print("only;", check_no_kill(allocation(os.environ), os.environ), flush=True)
 """
 
@@ -225,7 +225,7 @@ print("only;", check_no_kill(allocation(os.environ), os.environ), flush=True)
 @pytest.mark.parametrize(
     ("options", "said", "number"),
     [
-        (("-n2",), "srun has started this 2 times", 2),
+        (("-n2",), "was started by srun in 2 processes", 2),
         (("-n1", "-N1"), "only; note: without --no-kill, which cannot be seen", 1),
         (("--interactive", "-n1", "-N1"), "only; note: without --no-kill", 1),
     ],

@@ -11,6 +11,8 @@ import pytest
 
 from hetero_hvd.cli.train.run import check_started_once
 from hetero_hvd.errors import UserError
+from hetero_hvd.probes import other_launchers
+from hetero_hvd.probes.kernel.ancestors import Ancestor
 from hetero_hvd.probes.other_launchers import started_by
 
 PROGRAMS = Path(sys.executable).parent
@@ -78,17 +80,50 @@ ONCE = {
 
 
 @pytest.mark.parametrize("name", ONCE)
-@pytest.mark.parametrize("is_first", [True, False], ids=["first", "another"])
-def test_the_driver_is_started_once(name, is_first):
-    """The first process says it, the others end as it does."""
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_the_driver_is_started_once(name, rank):
+    """Each process says why it ends: what they print may be in different places."""
     ranks = {"RANK", "SLURM_PROCID", "PMI_RANK"} & ONCE[name].keys()
-    environment = ONCE[name] | dict.fromkeys(ranks, "0" if is_first else "1")
-    if is_first:
-        with pytest.raises(UserError, match=f"was started by {name} in . processes"):
-            check_started_once(environment)
-    else:
-        with pytest.raises(SystemExit, match="2"):
-            check_started_once(environment)
+    environment = ONCE[name] | dict.fromkeys(ranks, rank)
+    with pytest.raises(UserError, match=f"was started by {name} in . processes"):
+        check_started_once(environment)
+
+
+MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+TWO = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
+ONE = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}
+PMI = {"PMI_SIZE": "2", "PMI_RANK": "1"}
+ABOVE = {
+    "a batch script": ("12.batch", {}, {}, False),
+    "one that was submitted in a step": ("12.batch", TWO | PMI, {}, False),
+    "a batch script of an older Slurm": ("12.4294967294", TWO, {}, False),
+    "one that was submitted under mpirun": ("12.batch", MPIRUN, {}, False),
+    "mpirun in a batch script": ("12.batch", {}, MPIRUN, True),
+    "salloc's shell on a node": ("12.interactive", TWO, {}, False),
+    "salloc's shell where it was called": (None, {}, {}, False),
+    "a step of one task": ("12.0", ONE, {}, False),
+    "a step of one task in a job that was submitted in another": ("12.0", ONE | PMI, {}, False),
+    "a step of two tasks": ("12.0", TWO, {}, True),
+    "a step of two parts": ("13+1.0", TWO, {}, True),
+    "mpirun's own step": ("12.0", ONE, MPIRUN, True),
+    "a step whose daemon is not seen": (None, TWO, {}, True),
+}
+"""What the nearest slurmstepd calls itself, what it has started its first process with, what has
+come since, and whether this is one of several."""
+
+
+@pytest.mark.parametrize("case", ABOVE)
+def test_what_a_job_was_submitted_with_is_no_sign(monkeypatch, case):
+    """Only what was set below the nearest slurmstepd, or by it; one above that does not count."""
+    daemon, first, since, is_several = ABOVE[case]
+    above = [Ancestor(["train.py"], first | since)]
+    above += [Ancestor(["bash"], first)] * bool(since)  # else this process is in its place
+    if daemon is not None:
+        above.append(Ancestor([f"slurmstepd: [{daemon}]"], {}))
+        above += [Ancestor(["srun"], {}), Ancestor(["slurmstepd: [7.0]"], {})]
+    monkeypatch.setattr(other_launchers, "ancestors", lambda: iter(above))
+    found = started_by(first | since)
+    assert (found is not None) == is_several
 
 
 @pytest.mark.parametrize("environment", [{}, {"RANK": "0", "WORLD_SIZE": "3"}])

@@ -21,7 +21,6 @@ from hetero_hvd.config.value_types import CHECKPOINT_URL, TAG_NAME
 from hetero_hvd.config.variables import RECORD_SETTINGS, RecordConfig, given
 from hetero_hvd.driver.ending import Lender
 from hetero_hvd.errors import JobError, UserError
-from hetero_hvd.exit_codes import EXIT_USER_ERROR
 from hetero_hvd.probes.other_launchers import started_by
 from hetero_hvd.probes.training_packages import require_training
 from hetero_hvd.run.records.earlier_run import EarlierRun, earlier_run, is_url, run_of_folder
@@ -147,15 +146,11 @@ def check_started_once(environment: Mapping[str, str]) -> None:
         environment: Of this process.
 
     Raises:
-        UserError: One has started several processes, and this is the first of them.
-        SystemExit: It is another one of them: the first says it.
+        UserError: One has started several processes, of which this is one.
     """
     found = started_by(environment)
-    if found is None or not found.is_certain:
-        return
-    if found.rank:
-        raise SystemExit(EXIT_USER_ERROR)
-    raise UserError(found.why_not_run())
+    if found is not None and found.is_certain:
+        raise UserError(found.why_not_run())
 
 
 def _lender(arguments: argparse.Namespace) -> slurm_job.SlurmJob | slurm_agents.SlurmAgents | None:

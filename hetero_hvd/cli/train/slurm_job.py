@@ -15,7 +15,6 @@ from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.run.records.earlier_run import EarlierRun, earlier_run, is_url, same_run
 from hetero_hvd.slurm.allocation import allocation, as_yaml
-from hetero_hvd.slurm.ancestors import check_only_driver
 from hetero_hvd.slurm.driver_watch import DriverWatch
 from hetero_hvd.slurm.node_loss import check_no_kill, note_of_first_part
 from hetero_hvd.slurm.requeue import check_requeue, requeue_if_running
@@ -88,7 +87,6 @@ class SlurmJob:
     repeats_sigterm = True
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        check_only_driver(os.environ)
         self._granted = allocation(os.environ)
         notes = [check_no_kill(self._granted, os.environ), note_of_first_part(self._granted)]
         if os.environ.get("SLURM_TASK_PID", str(os.getpid())) != str(os.getpid()):
