@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hetero_hvd.driver.workers.launchers.srun import NOT_OF_THIS_NODE
 from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.slurm.batch_script import array_of
 from hetero_hvd.slurm.programs import ask
 
 BEFORE, AFTER = "agents-", ".sh"
@@ -57,7 +58,7 @@ class AgentJobs:
         }
 
     def submit(self) -> dict[str, str]:
-        """Submit the arrays of which Slurm has no task any more.
+        """Submit what of the arrays Slurm has no more: agents end by themselves when they are idle.
 
         Returns:
             Their numbers, each with its pool.
@@ -65,11 +66,12 @@ class AgentJobs:
         Raises:
             JobError: Slurm refuses one; those that were submitted here are cancelled then.
         """
-        present = set(self.present().values())
+        present = self._tasks()
         new: dict[str, str] = {}
         try:
-            for pool in sorted(self.pools.keys() - present):
-                new[self._submitted(pool)] = pool
+            for pool in sorted(self.pools):
+                if (options := self._missing(pool, present)) is not None:
+                    new[self._submitted(pool, *options)] = pool
         except JobError:
             self._cancel(new)
             raise
@@ -81,12 +83,7 @@ class AgentJobs:
         Raises:
             JobError: Slurm does not tell.
         """
-        # Of all partitions: some are hidden, or closed to others than those who run in them.
-        words = ("--all", "--noheader", f"--user={os.getuid()}", "--format=%F %k")
-        lines = ask("squeue", *words).splitlines()
-        pools = {self._comment(pool): pool for pool in self.pools}
-        jobs = (line.strip().partition(" ") for line in lines)
-        return {number: pools[comment] for number, _, comment in jobs if comment in pools}
+        return {number: pool for number, _, pool in self._tasks()}
 
     def cancel(self) -> dict[str, str]:
         """Cancel all of them, and wait a little until they are gone.
@@ -104,10 +101,30 @@ class AgentJobs:
             time.sleep(LOOK_SECONDS)
         return found
 
-    def _submitted(self, pool: str) -> str:
+    def _tasks(self) -> list[tuple[str, str, str]]:
+        """Of each task the array, its number there, and the pool."""
+        # Of all partitions: some are hidden, or closed to others than those who run in them.
+        words = ("--all", "--array", "--noheader", f"--user={os.getuid()}", "--format=%F %K %k")
+        lines = ask("squeue", *words).splitlines()
+        pools = {self._comment(pool): pool for pool in self.pools}
+        jobs = [(*line.strip().split(" ", 2), "", "")[:3] for line in lines]
+        return [(array, task, pools[text]) for array, task, text in jobs if text in pools]
+
+    def _missing(self, pool: str, present: list[tuple[str, str, str]]) -> tuple[str, ...] | None:
+        """Options of sbatch for what is missing of a pool; None: nothing is."""
+        there = {task for _, task, of_pool in present if of_pool == pool}
+        if not there:
+            return ()
+        array = array_of(self.pools[pool].read_text(errors="replace"))
+        numbers = {int(task) for task in there if task.isdecimal()}
+        if array is None or array.tasks <= numbers:
+            return None
+        return (f"--array={array.without(numbers)}",)
+
+    def _submitted(self, pool: str, *options: str) -> str:
         script = self.pools[pool]
         answer = ask(
-            *("sbatch", "--parsable", f"--comment={self._comment(pool)}", str(script)),
+            *("sbatch", "--parsable", f"--comment={self._comment(pool)}", *options, str(script)),
             folder=self._folder,
             environment=self._environment,
         )

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.probes.kernel.ancestors import ancestors
 from hetero_hvd.slurm.allocation import Allocation
+from hetero_hvd.slurm.batch_script import options_of
 from hetero_hvd.slurm.programs import ask
 from hetero_hvd.slurm.requeue import is_batch_job
 
 VARIABLES = ("SBATCH_NO_KILL", "SALLOC_NO_KILL", "SLURM_NO_KILL")
 """sbatch and salloc take the option from the first two, and leave them in the job's environment."""
 
-_DIRECTIVE = re.compile(r"#SBATCH\s+(.*)")
 _NO_KILL = re.compile(r"-[hHOQsvVW]*k.*|--no-k(i(l(l(=\S*)?)?)?)?")
 """`-k` may stand behind other letters that take no value; of a long option the begin is enough."""
-
-_NEXT_PART = ("hetjob", "packjob")
 
 
 def check_no_kill(granted: Allocation, environment: Mapping[str, str]) -> str:
@@ -49,7 +46,7 @@ def check_no_kill(granted: Allocation, environment: Mapping[str, str]) -> str:
         "fails"
     )
     if is_batch_job(granted):
-        words = list(_options_of(ask("scontrol", "write", "batch_script", granted.label, "-")))
+        words = list(options_of(ask("scontrol", "write", "batch_script", granted.label, "-")))
     else:
         above = (process.words for process in ancestors())
         callers = [words for words in above if words[0].rpartition("/")[2] == "salloc"]
@@ -79,22 +76,3 @@ def note_of_first_part(granted: Allocation) -> str:
 def _says_no_kill(words: Iterable[str]) -> bool:
     last = [word for word in words if _NO_KILL.fullmatch(word)][-1:]
     return bool(last) and not last[0].endswith("=off")
-
-
-def _options_of(script: str) -> Iterable[str]:
-    """The options in a batch script as sbatch reads them: of the first part, before any command."""
-    for line in script.splitlines():
-        if line.strip() and not line.lstrip().startswith("#"):
-            return
-        if match := _DIRECTIVE.match(line):
-            words = _split(match[1])
-            if words[:1] and words[0] in _NEXT_PART:
-                return
-            yield from words
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text, comments=True)
-    except ValueError:  # an open quote
-        return text.split()

@@ -45,7 +45,7 @@ def test_what_is_not_there_is_submitted_from_its_folder(rig):
     assert found.keys().isdisjoint(leaking)
 
 
-OTHERS = "7 (null)\n8 hetero-hvd:gpu:/elsewhere\n9 a comment of mine\n"
+OTHERS = "7 N/A (null)\n8 1 hetero-hvd:gpu:/elsewhere\n9 2 a comment of mine\n"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ OTHERS = "7 (null)\n8 hetero-hvd:gpu:/elsewhere\n9 a comment of mine\n"
 def test_what_is_there_stays_and_is_cancelled_at_the_end(rig, there, new):
     """Jobs of other folders and of the user's own are neither counted nor cancelled."""
     programs, folder = rig
-    own = "".join(f"{number} {comment(folder, pool)}\n" * 2 for number, pool in there.items())
+    own = "".join(f"{number} N/A {comment(folder, pool)}\n" * 2 for number, pool in there.items())
     (programs / "squeue.answer").write_text(OTHERS + own)
     jobs = AgentJobs(folder, {"PATH": f"{programs}:/usr/bin:/bin"})
     assert jobs.present() == there
@@ -72,11 +72,40 @@ def test_what_is_there_stays_and_is_cancelled_at_the_end(rig, there, new):
     assert len(asked(programs, "scancel")) == 1
 
 
+MISSING = {
+    "none": ("--array=1-3%3", [1, 2, 3], None),
+    "all but one": ("--array=1-4%4", [2], "--array=1,3,4%3"),
+    "under a cap": ("--array=1-16%2", [1, 2, 3], "--array=4,5,6,7,8,9,10,11,12,13,14,15,16%1"),
+    "without a cap": ("--array=1-3", [3], "--array=1,2"),
+    "by a letter": ("-a1-3", [3], "--array=1,2"),
+    "in steps": ("--array=1-9:4,12%9", [5], "--array=1,9,12%8"),
+    "others": ("--array=1-2", [1, 2, 7], None),
+    "what is no array": ("--gpus=1", [1], None),
+    "what is not understood": ("--array=x", [1], None),
+}
+"""The options of a batch script, the tasks that are there, and with what it is submitted."""
+
+
+@pytest.mark.parametrize("case", MISSING)
+def test_tasks_that_have_ended_are_submitted_anew(rig, case):
+    """The others stay; as many run at once as before, as far as can be said."""
+    programs, folder = rig
+    options, there, expected = MISSING[case]
+    (folder / "agents-cpu.sh").write_text(f"#!/bin/sh\n#SBATCH {options}\nexec agent\n")
+    lines = [f"{40 + task % 2} {task} {comment(folder, 'cpu')}\n" for task in there]
+    lines.append(f"50 N/A {comment(folder, 'gpu')}\n")
+    (programs / "squeue.answer").write_text("".join(lines))
+    submitted = AgentJobs(folder, {"PATH": f"{programs}:/usr/bin:/bin"}).submit()
+    assert submitted == ({} if expected is None else {"1": "cpu"})
+    words = f"--parsable --comment={comment(folder, 'cpu')} {expected} {folder}/agents-cpu.sh"
+    assert asked(programs, "sbatch") == ([] if expected is None else [words])
+
+
 def test_a_pool_that_slurm_refuses_leaves_none_behind(rig):
     """What was submitted here before is cancelled; the line says what Slurm says."""
     programs, folder = rig
     (folder / "agents-bad.sh").touch()
-    (programs / "squeue.answer").write_text(f"40 {comment(folder, 'gpu')}\n")
+    (programs / "squeue.answer").write_text(f"40 N/A {comment(folder, 'gpu')}\n")
     (folder / "agents-a.sh").touch()
     with pytest.raises(JobError, match="invalid partition"):
         AgentJobs(folder, {"PATH": f"{programs}:/usr/bin:/bin"}).submit()

@@ -86,7 +86,7 @@ def test_agents_stay_only_for_another_start(folder, programs, monkeypatch, capsy
     about = f"JobId=12 Requeue=1 Restarts={restarts} BatchFlag={0 if salloc else 1} Reboot=0\n"
     (programs / "scontrol.job").write_text(about)
     (programs / "squeue.jobs").write_text(f"12|12|{state}|10:00|fast1\n")
-    own = "".join(f"{n} hetero-hvd:{pool}:{folder}\n" for n, pool in ((7, "cpu"), (8, "gpu")))
+    own = "".join(f"{n} N/A hetero-hvd:{pool}:{folder}\n" for n, pool in ((7, "cpu"), (8, "gpu")))
     (programs / "squeue.answer").write_text(own)
     with suppress(KeyError), SlurmAgents(Given(folder)) as agents:
         assert not (programs / "sbatch.asked").exists()  # they are there
@@ -95,6 +95,15 @@ def test_agents_stay_only_for_another_start(folder, programs, monkeypatch, capsy
     is_requeued = (programs / "scontrol.requeued").exists()
     assert (is_cancelled, is_requeued) == (expected == "cancelled", expected == "requeued")
     assert ("agents gpu are ended: job 8 is cancelled" in capsys.readouterr().out) == is_cancelled
+
+
+@pytest.mark.parametrize("jobs", ["", "12|12|COMPLETED|0:00|fast1\n", "12|12|PENDING|0:00|\n"])
+def test_a_variable_of_another_time_is_no_job(folder, programs, capsys, jobs):
+    """As in a shell that has outlived its allocation: the driver follows none, and says so."""
+    (programs / "squeue.jobs").write_text(jobs)
+    with SlurmAgents(Given(folder)) as agents:
+        assert agents.must_end() == ""
+    assert "note: this driver follows no Slurm job of its own: " in capsys.readouterr().out
 
 
 def test_a_slurm_that_is_away_at_the_end_is_one_line(folder, programs, capsys):
