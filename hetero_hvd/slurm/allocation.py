@@ -76,7 +76,7 @@ def allocation(environment: Mapping[str, str]) -> Allocation:
     nodes = [
         GrantedNode(slurm_name=name, group=part.group, gpus=gpus.get((part.group, name), ""))
         for part in parts
-        if part.nodes
+        if part.has_nodes
         for name in ask("scontrol", "show", "hostnames", part.nodes).split()
     ]
     if own is None or not nodes:

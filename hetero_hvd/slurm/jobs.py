@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hetero_hvd.errors import JobError
 from hetero_hvd.slurm.programs import ask
 
 FORMAT = "%A|%i|%T|%L|%N"
 """No text that a user may choose."""
 
 RUNNING, SUSPENDED = "RUNNING", "SUSPENDED"
+HOLDING = {RUNNING, SUSPENDED, "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"}
+"""States in which a job has its nodes; a job that has ended is listed with those that it had."""
+
+UNKNOWN = "Invalid job id"
+"""What squeue says, as an error, when it is asked for a single job that Slurm has forgotten."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +31,7 @@ class JobRecord:
         label: As people write it: `12`, of an array `12_3`, of a heterogeneous job `12+0`.
         state: In capitals, such as `RUNNING`.
         time_left: As `squeue` writes times.
-        nodes: An expression such as `gpu[1-4]`; empty: it has none.
+        nodes: An expression such as `gpu[1-4]`; of a job that has ended, what it had; empty: none.
     """
 
     number: str
@@ -38,6 +44,11 @@ class JobRecord:
     def reference(self) -> str:
         """What to call the job so that all its components are meant, and no other task."""
         return self.label.partition("+")[0]
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether it has its nodes now."""
+        return bool(self.nodes) and self.state in HOLDING
 
     @property
     def group(self) -> int | None:
@@ -57,7 +68,12 @@ def job_records(reference: str, *, seconds: float | None = None) -> list[JobReco
         JobError: Slurm does not say.
     """
     words = ("--noheader", "--states=all", f"--jobs={reference}", f"--format={FORMAT}")
-    lines = ask("squeue", *words, seconds=seconds).splitlines()
+    try:
+        lines = ask("squeue", *words, seconds=seconds).splitlines()
+    except JobError as error:
+        if UNKNOWN not in str(error):
+            raise
+        lines = []
     fields = [line.strip().split("|") for line in lines if line.count("|") == FORMAT.count("|")]
     found = [
         JobRecord(number=number, label=label, state=state, time_left=left, nodes=nodes)

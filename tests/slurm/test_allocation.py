@@ -173,6 +173,26 @@ def test_what_is_no_allocation_is_refused_in_one_line(environment, words):
     assert "\n" not in str(error.value)
 
 
+STATES = {"RUNNING": 2, "SUSPENDED": 2, "COMPLETING": 2, "COMPLETED": 0, "TIMEOUT": 0, "PENDING": 0}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_what_has_ended_is_no_allocation(job, state):
+    """Slurm lists it for minutes with the nodes that it had, which others have now."""
+    records = f"12|12|{state}|10:00|fast[1-2]\n"
+    if STATES[state]:
+        assert len(job(records).nodes) == STATES[state]
+    else:
+        with pytest.raises(UserError, match="job 12, which SLURM_JOB_ID names, has no nodes"):
+            job(records)
+
+
+def test_a_part_that_has_ended_has_no_nodes(job):
+    """The others of a heterogeneous job have theirs."""
+    found = nodes(job(HETEROGENEOUS.replace("20+1|RUNNING", "20+1|NODE_FAIL"), "20"))
+    assert [group for *_, group in found] == ["0", "0"]
+
+
 def test_a_file_adds_settings_and_what_it_says_of_granted_nodes(job, tmp_path):
     """Of others that it lists nothing is used: they are not granted."""
     path = tmp_path / "nodes.yaml"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hetero_hvd.errors import JobError
 from hetero_hvd.slurm.jobs import JobRecord, job_records, state_of
 
 SAID = """\
@@ -40,6 +41,16 @@ def test_a_job_is_known_by_one_reference(asked, found):
 def test_the_state_is_that_of_the_first_component(asked, state):
     """A job that Slurm has forgotten has none."""
     assert state_of(asked) == state
+
+
+def test_a_job_that_is_forgotten_is_no_error(programs):
+    """Of a single one squeue makes an error; any other error is one here, too."""
+    said = "slurm_load_jobs error: Invalid job id specified"
+    (programs / "squeue").write_text(f"#!/bin/sh\necho {said} >&2; exit 1\n")
+    assert job_records("99") == []
+    (programs / "squeue").write_text("#!/bin/sh\necho Unable to contact >&2; exit 1\n")
+    with pytest.raises(JobError, match="Unable to contact"):
+        job_records("99")
 
 
 def test_times_are_given_as_they_are():

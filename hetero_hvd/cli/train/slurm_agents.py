@@ -85,7 +85,7 @@ class SlurmAgents:
         flags["output"] = settings.output or str(self._folder / RUN)
         flags["listen"] = str(settings.listen or free_port())
         self.nodes_file = NodesFile(paths, os.environ, flags)
-        self._granted = allocation(os.environ) if INSIDE in os.environ else None
+        self._granted = _own_job()
         self._is_requeued = self._granted is not None and _can_be_requeued(self._granted)
         self._limit = self._time_limit()
         self._are_theirs = False
@@ -171,6 +171,17 @@ class SlurmAgents:
                 "write another folder"
             )
         self._held.callback(os.close, descriptor)
+
+
+def _own_job() -> Allocation | None:
+    """The Slurm job that this process runs in; None: it is on a login node, say."""
+    if INSIDE not in os.environ:
+        return None
+    try:
+        return allocation(os.environ)
+    except UserError as error:
+        show(f"note: this driver follows no Slurm job of its own: {error}")
+        return None
 
 
 def _can_be_requeued(granted: Allocation) -> bool:
