@@ -18,11 +18,18 @@ LOOK_SECONDS = 60.0
 """Between two questions to Slurm: slurmctld serves many jobs."""
 
 FOLLOW_SECONDS = 5.0
-"""For an answer of a Slurm that has answered before: without one, so much of the end is lost."""
+"""For an answer of a Slurm that has answered before."""
+
+AHEAD_SECONDS = 10.0
+"""So long before the job has to end Slurm is asked once more, so that its answer is there then."""
+
+FRESH_SECONDS = 20.0
+"""So long an answer counts for that; an older one may be from before the job was suspended."""
 
 PARTS = 16
 """Jobs with numbers in a row have different parts of the stagger."""
 
+OVER = "INVALID"
 _LEFT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
@@ -44,8 +51,8 @@ class TimeLimit:
         self._label = granted.label
         self._margin_seconds = leave_seconds + stagger_seconds * part_of(granted)
         self._asks_at_once = threading.Event()
-        self._is_confirmed = False
         self._end_at_seconds = self._asked()
+        self._asked_at_seconds = time.monotonic()
         left_seconds = self._end_at_seconds - time.monotonic()
         if left_seconds <= self._margin_seconds:
             raise UserError(
@@ -64,24 +71,25 @@ class TimeLimit:
         A job that was suspended has as much time as before, though our clock went on. So Slurm is
         asked once more first, and its earlier answer holds if it does not answer soon.
         """
-        left_seconds = self._end_at_seconds - time.monotonic()
-        if left_seconds > self._margin_seconds:
-            self._is_confirmed = False
-            return ""
-        if not self._is_confirmed:
+        now_seconds = time.monotonic()
+        left_seconds = self._end_at_seconds - now_seconds
+        spare_seconds = left_seconds - self._margin_seconds
+        is_fresh = now_seconds - self._asked_at_seconds < FRESH_SECONDS
+        if spare_seconds < AHEAD_SECONDS and not is_fresh:
             self._asks_at_once.set()
+        if spare_seconds > 0 or not is_fresh:
             return ""
         return f"Slurm's time limit is reached in {max(0.0, left_seconds):.0f} s"
 
     def _follow(self) -> None:
         while True:
-            is_near = self._asks_at_once.wait(LOOK_SECONDS)
+            self._asks_at_once.wait(LOOK_SECONDS)
+            self._asks_at_once.clear()
             try:
                 self._end_at_seconds = self._asked(FOLLOW_SECONDS)
             except JobError as error:  # the earlier answer holds
                 logger.warning("the time limit is not known: %s", error)
-            self._asks_at_once.clear()
-            self._is_confirmed = is_near
+            self._asked_at_seconds = time.monotonic()
 
     def _asked(self, seconds: float | None = None) -> float:
         before = time.monotonic()
@@ -90,7 +98,12 @@ class TimeLimit:
 
 
 def seconds_of(text: str) -> float:
-    """What `squeue` calls the time that is left; infinite for what is no time, as UNLIMITED."""
+    """What `squeue` calls the time that is left; infinite for what is no time, as UNLIMITED.
+
+    It is INVALID when it is over: OverTimeLimit lets a job go on for a while.
+    """
+    if text == OVER:
+        return 0.0
     if (match := _LEFT.fullmatch(text)) is None:
         return math.inf
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
