@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 import tempfile
@@ -17,8 +16,6 @@ import msgspec
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.ray_cluster.reports import AgentNode, PlacerOrder, PlacerReport, nodes_as_yaml
 from hetero_hvd.security.cluster_key import make_key
-
-logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 60.0
 """For Ray to answer; by itself it tries for minutes."""
@@ -132,31 +129,30 @@ class RayAgents:
 
     def _run(self) -> str:
         """Until that process ends; gives why, as far as it has said so."""
-        order = PlacerOrder(
-            address=self._address, resources=self._resources, key=self._key_file.read_text().strip()
-        )
-        why = ""
-        with self._errors.open("wb") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "hetero_hvd.ray_cluster.placer_program"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-            )
-        self._process = process
+        self._process = None
         try:
+            key = self._key_file.read_text().strip()
+            order = PlacerOrder(address=self._address, resources=self._resources, key=key)
+            with self._errors.open("wb") as errors:
+                self._process = process = subprocess.Popen(
+                    [sys.executable, "-m", "hetero_hvd.ray_cluster.placer_program"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    start_new_session=True,
+                )
             assert process.stdin is not None  # noqa: S101 - a pipe was asked for
             assert process.stdout is not None  # noqa: S101 - a pipe was asked for
             process.stdin.write(msgspec.json.encode(order) + b"\n")
             process.stdin.flush()
             with process.stdout as lines:
-                why = self._listen(lines)
-        except OSError as error:
-            logger.warning("the process that talks with Ray: %s", error)
+                return self._listen(lines)
+        except BrokenPipeError:  # it has ended already: its last words say why
+            return ""
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            return f"the process that talks with Ray: {error}"
         finally:
-            self._end(process)
-        return why
+            self._end(self._process)
 
     def _listen(self, lines: IO[bytes]) -> str:
         why = ""

@@ -107,6 +107,34 @@ def test_a_cluster_that_has_nothing_for_us_is_refused(connect, name):
     assert "\n" not in str(refused.value)
 
 
+BROKEN = {
+    "the key": "cluster.key'",
+    "a report": "the process that talks with Ray: Input data was truncated",
+    "a report of another kind": "the process that talks with Ray: Expected `bool`",
+    "the program": "No such file or directory: '/nowhere/python'",
+}
+
+
+@pytest.mark.usefixtures("told_ray")
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_cannot_be_read_or_understood_is_one_line(connect, monkeypatch, tmp_path, what):
+    """Nobody waits for a thread that has died of it."""
+    program = tmp_path / "program"
+    told = {"a report": "{", "a report of another kind": '{"connected": 1}'}.get(what, "")
+    program.write_text(f"#!/bin/sh\nread order; echo '{told}'\n")
+    program.chmod(0o755)
+    if what == "the key":
+        monkeypatch.setattr("hetero_hvd.ray_cluster.agents.make_key", lambda _: None)
+    else:
+        python = "/nowhere/python" if what == "the program" else str(program)
+        monkeypatch.setattr("hetero_hvd.ray_cluster.agents.sys.executable", python)
+    agents, _ = connect()
+    with pytest.raises(UserError) as refused:
+        agents.start()
+    assert BROKEN[what] in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 TRACEBACK = "ray::NodeActor.__init__()\n  File x\nModuleNotFoundError: No module named 'hetero_hvd'"
 
 
