@@ -36,10 +36,26 @@ def test_what_cannot_be_is_refused(name, capsys, monkeypatch, tmp_path):
         monkeypatch.setattr(ray_job, "installed", lambda package: f"{package} 2.60.0")
     monkeypatch.setattr("hetero_hvd.cli.train.run.require_training", lambda _: None)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     assert main(["run", *words, "--", "train.py"]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"hetero-hvd: {line}")
     assert said.count("\n") == 1
+
+
+def test_a_mistyped_script_is_refused_before_anything_is_placed(
+    told_ray, capsys, monkeypatch, tmp_path
+):
+    """Script and data are on all nodes under the same path, and so on the driver's."""
+    told_ray.list(entry("1"))
+    monkeypatch.setattr(ray_job, "installed", lambda package: f"{package} 2.60.0")
+    monkeypatch.setattr("hetero_hvd.cli.train.run.require_training", lambda _: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert main(["run", "--ray", "--", "tran.py"]) == 2
+    line = f"hetero-hvd: tran.py: no such file in {tmp_path}, where every-node runs it; "
+    assert capsys.readouterr().err == f"{line}did you mean train.py?\n"
+    assert not (told_ray.folder / "options.jsonl").exists()
 
 
 def test_a_file_says_more_about_nodes_and_lists_none(told_ray, monkeypatch, tmp_path):
@@ -59,6 +75,7 @@ def test_a_file_says_more_about_nodes_and_lists_none(told_ray, monkeypatch, tmp_
             return None
 
     with RayJob(Given()) as job:
+        assert job.stand_ins == ()  # their folders are unknown
         file = job.nodes_file
         found = file.current
         assert (found.job.min_np, found.may_grow) == (3, True)

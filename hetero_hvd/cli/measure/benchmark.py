@@ -64,7 +64,7 @@ def act(arguments: argparse.Namespace) -> int:
         raise UserError(f"--seconds {arguments.seconds:g}: must be > 0")
     cluster = _cluster(arguments)
     if arguments.command:
-        check_script(arguments.command, cluster)
+        check_script(arguments.command, cluster.nodes)
     if any(node.is_local and node.python is None for node in cluster.nodes):
         require_training("hetero-hvd benchmark")
     from hetero_hvd.driver import node_benchmark as benchmark  # noqa: PLC0415 - imports asyncio's subprocesses

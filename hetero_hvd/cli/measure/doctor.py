@@ -112,7 +112,7 @@ def _act_on_nodes(arguments: argparse.Namespace) -> int:
     if len(left_out) == len(cluster.nodes):
         raise UserError(f"{cluster.where} has no node that is this machine or that ssh reaches")
     if arguments.command:
-        check_script(arguments.command, cluster)
+        check_script(arguments.command, cluster.nodes)
     require_training("the driver of a job")
     script, paths = named_in(arguments.command)
     reference = _reference(script)

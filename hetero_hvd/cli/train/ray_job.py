@@ -8,7 +8,7 @@ import sys
 from typing import Self
 
 from hetero_hvd.cli.settings import flags_of
-from hetero_hvd.config import NodesFile
+from hetero_hvd.config import NodeConfig, NodesFile
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.errors import MissingPackageError, UserError
 from hetero_hvd.integrations.packages import installed
@@ -64,6 +64,10 @@ class RayJob:
     Args:
         arguments: Of the command line.
 
+    Attributes:
+        stand_ins: Nodes here that are as those will be: all have the same files under the same
+            paths. None where a file says more about nodes, as it may name other folders.
+
     Raises:
         UserError: Ray is not installed, or a setting is wrong.
     """
@@ -77,7 +81,9 @@ class RayJob:
         resources = read_resources(arguments.ray_resources or "")
         self._paths = tuple(arguments.nodes_files or ())
         self._flags = flags_of(arguments)
-        job = NodesFile(self._paths, os.environ, self._flags, granted=lambda: NO_NODE).current.job
+        known = NodesFile(self._paths, os.environ, self._flags, granted=lambda: NO_NODE)
+        self.stand_ins = () if known.not_granted else (NodeConfig(name="every-node"),)
+        job = known.current.job
         if job.tls_file is not None:
             raise UserError(
                 "tls_file: found one, and the agents on a Ray cluster have a key of their own for "

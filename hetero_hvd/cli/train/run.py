@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from shutil import which
@@ -15,7 +15,7 @@ from hetero_hvd.cli.settings import add_nodes_file, add_settings, load
 from hetero_hvd.cli.train import ray_job, slurm_agents, slurm_job
 from hetero_hvd.cli.watch.run_argument import HELP as HELP_OF_A_RUN
 from hetero_hvd.cli.watch.run_argument import run_of
-from hetero_hvd.config import ClusterConfig, NodeConfig, NodesFile
+from hetero_hvd.config import NodeConfig, NodesFile
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.config.value_types import CHECKPOINT_URL, TAG_NAME
 from hetero_hvd.config.variables import RECORD_SETTINGS, RecordConfig, given
@@ -103,7 +103,9 @@ def act(arguments: argparse.Namespace) -> int:
     if arguments.ray:
         slurm_job.check_flags(arguments)
         require_training("hetero-hvd run")
-        with ray_job.RayJob(arguments) as job:
+        job = ray_job.RayJob(arguments)
+        check_script(command, job.stand_ins)
+        with job:
             resume = _resumed(arguments.resume, job.nodes_file.current.job.output)
             return _train(arguments, job.nodes_file, resume)
     inside = _lender(arguments)
@@ -116,7 +118,7 @@ def act(arguments: argparse.Namespace) -> int:
         else:
             resume = inside.resumed(arguments.resume)
         nodes_file = inside.nodes_file  # as it is now: all starts of a run have one folder
-    check_script(command, nodes_file.current)
+    check_script(command, nodes_file.current.nodes)
     require_training("hetero-hvd run")
     with inside or nullcontext():
         return _train(arguments, nodes_file, resume, lender=inside)
@@ -186,8 +188,12 @@ def _resumed(place: Path | str | None, output: str | None = None) -> EarlierRun 
     return run_of_folder(Path(output))
 
 
-def check_script(command: tuple[str, ...], cluster: ClusterConfig) -> None:
+def check_script(command: tuple[str, ...], nodes: Sequence[NodeConfig]) -> None:
     """Find a mistyped script before any worker is started.
+
+    Args:
+        command: With its arguments.
+        nodes: Where it is to run.
 
     Raises:
         JobError: A node on this machine would not find it. Other machines may have other files.
@@ -197,7 +203,7 @@ def check_script(command: tuple[str, ...], cluster: ClusterConfig) -> None:
     is_python = Path(command[0]).name.startswith("python")
     script = command[1] if is_python and len(command) > 1 else command[0]
     is_module = is_python and not script.endswith(".py")  # or an option; Python finds it by itself
-    for node in cluster.nodes:
+    for node in nodes:
         folder = Path()
         if node.is_local and node.directory:
             folder = own_path(node.directory, f"{node.name}: directory")
