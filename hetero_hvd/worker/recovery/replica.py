@@ -248,6 +248,8 @@ def loaded(payload: bytes) -> Any:  # noqa: ANN401 - plain data
     """
     try:
         return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except MemoryError:  # says nothing of what is in it
+        raise
     except Exception as error:
         raise Unreadable(_reason(error)) from error
 
@@ -261,6 +263,8 @@ def unpacked(payload: bytes) -> Any:  # noqa: ANN401 - any state
     plain = loaded(payload)
     try:
         return put_together(plain)
+    except MemoryError:
+        raise
     except Exception as error:
         raise Unreadable(f"it holds something unknown: {first_line(error)}") from error
 

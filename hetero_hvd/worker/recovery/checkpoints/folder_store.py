@@ -11,7 +11,13 @@ from typing import BinaryIO
 
 import msgspec
 
-from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, Manifest, decoded, encoded
+from hetero_hvd.worker.recovery.checkpoints.store import (
+    NOT_THERE,
+    PREFIX,
+    Manifest,
+    decoded,
+    encoded,
+)
 from hetero_hvd.worker.recovery.replica import Unreadable
 
 logger = logging.getLogger(__name__)
@@ -36,10 +42,14 @@ class FolderStore:
     def listed(self) -> list[tuple[str, Manifest]]:
         """See `CheckpointStore`."""
         found = []
-        for path in self._folder.glob(f"{PREFIX}*"):
+        try:
+            paths = [path for path in self._folder.iterdir() if path.name.startswith(PREFIX)]
+        except NOT_THERE:
+            return []
+        for path in paths:
             try:
                 manifest = decoded((path / MANIFEST).read_bytes())
-            except (OSError, msgspec.DecodeError) as error:
+            except (*NOT_THERE, msgspec.DecodeError) as error:
                 logger.warning("%s is not taken: %s", path, error)
                 continue
             found.append((path.name, manifest))
@@ -49,7 +59,7 @@ class FolderStore:
         """See `CheckpointStore`."""
         try:
             return (self._folder / name / STATE).read_bytes()
-        except OSError as error:
+        except NOT_THERE as error:
             raise Unreadable(str(error)) from error
 
     def put(self, name: str, write: Callable[[BinaryIO], Manifest], *, series: str) -> bool:

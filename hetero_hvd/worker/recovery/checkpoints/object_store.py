@@ -12,7 +12,13 @@ import msgspec
 
 from hetero_hvd.data.file_system import as_os_errors, open_file_system
 from hetero_hvd.errors import JobError, MissingPackageError, first_line, job_error
-from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, Manifest, decoded, encoded
+from hetero_hvd.worker.recovery.checkpoints.store import (
+    NOT_THERE,
+    PREFIX,
+    Manifest,
+    decoded,
+    encoded,
+)
 from hetero_hvd.worker.recovery.replica import Unreadable
 
 logger = logging.getLogger(__name__)
@@ -55,14 +61,10 @@ class ObjectStore:
             contents = self._files.cat(list(keys), on_error="return") if keys else {}
         found = []
         for key, content in contents.items():
-            problem = content
-            if isinstance(content, bytes):
-                try:
-                    found.append((keys[key], decoded(content)))
-                    continue
-                except msgspec.DecodeError as error:
-                    problem = error
-            logger.warning("%s is not taken: %s", self.place(keys[key]), first_line(problem))
+            try:
+                found.append((keys[key], decoded(_given(content))))
+            except (*NOT_THERE, msgspec.DecodeError) as error:
+                logger.warning("%s is not taken: %s", self.place(keys[key]), first_line(error))
         return found
 
     def read(self, name: str) -> bytes:
@@ -72,7 +74,7 @@ class ObjectStore:
             for key in self._objects(name).get(name, ()):
                 if key.endswith(f"{digest}{PAYLOAD}"):
                     return self._get(name, key)
-        except (OSError, msgspec.DecodeError) as error:
+        except (*NOT_THERE, msgspec.DecodeError) as error:
             raise Unreadable(first_line(error)) from error
         raise Unreadable("its payload is gone")
 
@@ -176,3 +178,11 @@ class ObjectStore:
                     for key in keys:
                         if key.startswith(f"{series}."):
                             self._delete(name, key)
+
+
+def _given(content: bytes | Exception) -> bytes:
+    """What one of several objects holds; an error that came in its place is raised."""
+    if isinstance(content, bytes):
+        return content
+    with as_os_errors():
+        raise content

@@ -13,7 +13,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
 from typing import Any, BinaryIO, NamedTuple
@@ -87,7 +88,8 @@ class Checkpoints:
         wanted, own = self._settings.resume, self._trainer
         if self._earlier is None:
             return ""
-        trainers = {manifest.trainer for _, manifest in self._earlier.listed()}
+        with _known():
+            trainers = {manifest.trainer for _, manifest in self._earlier.listed()}
         if own not in trainers and (trainers or own > 1):
             return ""
         if own == 1 and len(trainers) <= 1:
@@ -109,22 +111,19 @@ class Checkpoints:
     def load_newest(self) -> str | None:
         """Take over the newest good checkpoint of this run, else of the one to resume.
 
+        One that cannot be read, this time or by this user, is not passed over: its content may be
+        as good as ever, and an older one would cost the steps between.
+
         Returns:
             Where it is; None: there is none.
 
         Raises:
-            JobError: What there is cannot be found out.
+            JobError: What there is, or the newest, cannot be read; if that may pass, TryAgainError.
             UserError: It is good, but of another script; says what is different.
         """
         self.wait()
-        try:
+        with _known():
             found = self._own() + self._of_the_earlier_run()
-        except OSError as error:
-            raise job_error(
-                f"which checkpoints there are is not known: {first_line(error)}; correct "
-                "checkpoint_url, the credentials for it or the way to it",
-                error,
-            ) from error
         for number, one in enumerate(found, start=1):
             try:
                 state = _state(one)
@@ -132,6 +131,12 @@ class Checkpoints:
                 others = "trying the one before" if number < len(found) else "there is no other"
                 logger.warning("%s is not taken: %s: %s", one, error, others)
                 continue
+            except OSError as error:
+                raise job_error(
+                    f"{one} cannot be read: {first_line(error)}; correct the way to it, or delete "
+                    "it to go on from the one before",
+                    error,
+                ) from error
             self._check_capability(one)
             try:
                 words = self._replica.resume(state)
@@ -323,6 +328,24 @@ def open_checkpoints(
     return None if settings is None else Checkpoints(settings, replica, trainer, tell=tell)
 
 
+@contextmanager
+def _known() -> Iterator[None]:
+    """Find out which checkpoints there are.
+
+    Raises:
+        JobError: That is not possible; if that may pass, TryAgainError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise job_error(
+            f"which checkpoints there are is not known: {first_line(error)}; correct where they "
+            "are kept (checkpoint_url or the output folder), the credentials for it or the way to "
+            "it",
+            error,
+        ) from error
+
+
 def _digest(file: BinaryIO) -> str:
     """The SHA-256 of the rest of a file."""
     digest = hashlib.sha256()
@@ -345,6 +368,7 @@ def _state(found: Found) -> dict[str, Any]:
 
     Raises:
         Unreadable: It is not what was written, or holds no state.
+        OSError: It cannot be read, this time or by this user.
     """
     payload, manifest = found.store.read(found.name), found.manifest
     if len(payload) != manifest.num_bytes:

@@ -10,6 +10,9 @@ import msgspec
 PREFIX = "step-"
 """With which the names of all checkpoints begin; what else there is in the same place is none."""
 
+NOT_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""Errors that say what is there; of any other nobody knows, so that it is never a lack."""
+
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint says of itself.
@@ -73,14 +76,15 @@ class CheckpointStore(Protocol):
         A place in which nothing was ever put is empty.
 
         Raises:
-            OSError: It cannot be reached, so that nobody knows what is there.
+            OSError: It, or a manifest, cannot be read, so that nobody knows what is there.
         """
 
     def read(self, name: str) -> bytes:
         """The payload, as it was found.
 
         Raises:
-            Unreadable: It cannot be had.
+            Unreadable: It is not there.
+            OSError: It cannot be read, this time or by this user.
         """
 
     def put(self, name: str, write: Callable[[BinaryIO], Manifest], *, series: str) -> bool:

@@ -1,11 +1,14 @@
 """A rig of each store of checkpoints: an empty one, and how to damage what is in it."""
 
+import inspect
 from functools import partial
+from pathlib import Path
 
 import fsspec
 
 from hetero_hvd.worker.recovery.checkpoints.folder_store import MANIFEST, STATE
 from hetero_hvd.worker.recovery.checkpoints.object_store import PAYLOAD
+from hetero_hvd.worker.recovery.checkpoints.registry import store_at
 from tests.kit.object_servers import BUCKET
 
 
@@ -30,6 +33,13 @@ class FolderRig:
     def spoil_manifest(self, name, content):
         """Put something else into the place of its manifest."""
         (self.folder / name / MANIFEST).write_bytes(content)
+
+    def fail(self, monkeypatch, name, what, error):
+        """Raise an error where a checkpoint's manifest or payload is read, or the list of all."""
+        parts = {"manifest": [name, MANIFEST], "payload": [name, STATE], "list": []}
+        place = self.folder.joinpath(*parts[what])
+        for call in ("read_bytes", "iterdir"):
+            monkeypatch.setattr(Path, call, _unless(place, error, getattr(Path, call)))
 
     def remains(self):
         """What is there but is no checkpoint."""
@@ -65,11 +75,36 @@ class ObjectRig:
         """See `FolderRig`."""
         self._files.pipe_file(f"{self._root}/{name}/{MANIFEST}", content)
 
+    def fail(self, monkeypatch, name, what, error):
+        """See `FolderRig`."""
+        files = store_at(self.location)._files
+        place = {
+            "manifest": f"{self._root}/{name}/{MANIFEST}",
+            "payload": self._payload(name),
+            "list": self._root,
+        }[what]
+        for call in ("cat_file", "_cat_file", "find"):
+            monkeypatch.setattr(files, call, _unless(place, error, getattr(files, call)))
+
     def remains(self):
         """See `FolderRig`."""
         keys = self._files.find(self._root)
         complete = {key.rpartition("/")[0] for key in keys if key.endswith(MANIFEST)}
         return [key for key in keys if key.rpartition("/")[0] not in complete]
+
+
+def _unless(place, error, call):
+    """A call that raises an error where it is about one place."""
+
+    def made(given, *arguments, **options):
+        if given == place:
+            raise error
+        return call(given, *arguments, **options)
+
+    async def awaited(*arguments, **options):
+        return await made(*arguments, **options)
+
+    return awaited if inspect.iscoroutinefunction(call) else made
 
 
 RIGS = {"": FolderRig, "file": FileRig} | {

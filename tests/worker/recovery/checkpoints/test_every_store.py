@@ -3,6 +3,7 @@
 The second half is what the worker promises whatever the store is, and is tried on all of them.
 """
 
+import errno
 import hashlib
 import importlib
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from functools import cache
+from itertools import product
 
 import fsspec
 import msgspec
@@ -18,7 +20,7 @@ import pytest
 import torch
 
 from hetero_hvd.data import file_system
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, TryAgainError
 from hetero_hvd.worker.recovery.checkpoints.object_store import ObjectStore
 from hetero_hvd.worker.recovery.checkpoints.registry import STORES, store_at
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints, CheckpointSettings
@@ -398,6 +400,49 @@ def test_a_damaged_one_is_refused_and_the_one_before_is_taken(rig, caplog, conte
     place = store_at(rig.location).place(TWO)
     assert f"{place} is not taken: {words}" in caplog.text
     assert "trying the one before" in caplog.text
+
+
+ANSWERS = {
+    "a hiccup of a network file system": (OSError(errno.EIO, "Input/output error"), TryAgainError),
+    "a server's 503": (OSError("InternalError: please try again"), TryAgainError),
+    "no answer in time": (TimeoutError("no answer in 30 s"), TryAgainError),
+    "no permission": (PermissionError(errno.EACCES, "Permission denied"), JobError),
+}
+"""What is answered instead of a content, and the error that it is to a training that goes on."""
+
+PARTS = ("manifest", "payload", "list")
+
+
+def test_an_older_one_is_taken_only_where_the_newest_is_not_there(rig, monkeypatch):
+    """What merely cannot be read would cost the steps between: it is said, and whether to wait."""
+    replica = training()
+    checkpoints = keeper(rig, replica)
+    save(checkpoints, 1)
+    first = replica.checksum()
+    with torch.no_grad():
+        replica._parts["model"].weight += 1
+    save(checkpoints, 2)
+    new = {"folder": f"{rig.location}-new", "run": "two", "resume": rig.location}
+    fresh = training(1)
+    before = fresh.checksum()
+    again = [keeper(rig, fresh, **settings) for settings in ({}, new)]
+    for what, (error, expected), each in product(PARTS, ANSWERS.values(), again):
+        with monkeypatch.context() as patch:
+            rig.fail(patch, TWO, what, error)
+            with pytest.raises(expected) as found:
+                each.load_newest()
+        assert type(found.value) is expected
+        assert "\n" not in str(found.value)
+        assert fresh.checksum() == before
+    with monkeypatch.context() as patch:
+        rig.fail(patch, TWO, "list", OSError("503"))
+        with pytest.raises(TryAgainError):
+            again[1].why_not_resumed()
+    for what, each in product(PARTS[:2], again):
+        with monkeypatch.context() as patch:
+            rig.fail(patch, TWO, what, FileNotFoundError(errno.ENOENT, "No such file"))
+            assert each.load_newest()
+        assert fresh.checksum() == first
 
 
 def test_the_newest_and_the_best_are_kept(rig, store):
