@@ -21,7 +21,7 @@ from hetero_hvd.worker.comm.horovod import Interrupted
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.repeatable import Repeatable
 from hetero_hvd.worker.data.seeding import Seeds
-from hetero_hvd.worker.data.share_loader import contiguous_batches, try_reading
+from hetero_hvd.worker.data.share_loader import Slice, contiguous_batches, try_reading
 from hetero_hvd.worker.micro_batch.split import is_scalar, kind_of, to_device
 from hetero_hvd.worker.model.registered import Registered
 from hetero_hvd.worker.recovery.elastic_state import ElasticState
@@ -230,7 +230,7 @@ class Evaluations:
         self._tried: WeakSet[DataLoader[Any]] = WeakSet()
         self.num_done = self._num_apart = 0
         self._num_before = 0, 0
-        self._place = (-1, -1)
+        self._place = self._before = self._begun = (-1, -1)
 
     def add(self, model: torch.nn.Module) -> None:
         """Put this one into evaluation mode, too."""
@@ -245,24 +245,29 @@ class Evaluations:
         """A step is applied, or an epoch begins: no evaluation is done yet."""
         self.num_done = self._num_apart = 0
 
-    def body_begins(self, *, again: bool) -> None:
-        """The loop's body is about to run; what comes before it at this step was evaluated before.
+    def body_begins(self, part: Slice) -> None:
+        """The loop's body is about to run; what comes before it at its step was evaluated before.
 
-        Args:
-            again: Whether it has run at this step already: it counts from where it did then.
+        Where it has run for its step already, it counts from where it did then: from none, if steps
+        were still under way, as an evaluation applies them first.
         """
-        place = self._place
         self._look_where()
-        if again and place == self._place:
-            self.num_done, self._num_apart = self._num_before
-        else:
-            self._num_before = self.num_done, self._num_apart
+        position, step = self._state.position, (part.epoch, part.step_in_epoch)
+        if step <= self._begun:
+            before = self._num_before if step == self._before else (0, 0)
+            self.num_done, self._num_apart = before
+            return
+        self._begun = step
+        if step == (position.epoch, position.step_in_epoch):
+            self._before, self._num_before = step, (self.num_done, self._num_apart)
 
     def _look_where(self) -> None:
         """The steps since the last evaluation may have come with another worker's state."""
         position = self._state.position
         place = (position.epoch, position.applied_steps)
         if place != self._place:
+            if place < self._place:  # all have gone back to a checkpoint
+                self._begun = (-1, -1)
             self._place = place
             self.step_begins()
 

@@ -308,6 +308,7 @@ class TrainingLoop:
         while True:
             self._begin(part, again=again)
             if part.num_samples:
+                self._evaluations.body_begins(part)
                 self._schedule.leave()
                 yield part.batch
                 self._schedule.check()

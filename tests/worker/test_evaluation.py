@@ -141,3 +141,62 @@ def test_a_set_that_is_another_one_on_each_worker_is_refused():
         JobError, match=r"trainer.evaluate: the set has 4, 5 samples on the workers"
     ):
         run_together(Hub(2), train)
+
+
+def changed(trainer, model, batch):
+    """A step on what the script has made of its part."""
+    trainer.step(lambda x: model(x).mean(), batch[0] + 0.0)
+
+
+def by_hand(trainer, model, batch):
+    """A step in the script's own loop."""
+    for (piece,) in trainer.micro_batches(*batch):
+        trainer.backward(model(piece).mean())
+    trainer.apply()
+
+
+def handed_out(trainer, model, batch):
+    """A step that is taken again without its body."""
+    trainer.step(lambda x: model(x).mean(), *batch)
+
+
+@pytest.mark.parametrize("bound", [0, 1])
+@pytest.mark.parametrize("num_before", [0, 1])
+@pytest.mark.parametrize("step", [changed, by_hand, handed_out])
+def test_a_body_that_runs_again_counts_its_evaluation_once(step, num_before, bound):
+    """The step is lost with a worker; whoever is left has heard the result already.
+
+    What was evaluated before the loop is another evaluation, and comes first.
+    """
+    late = {"staleness_warmup_steps": 0}
+    options = {"staleness_bound": bound, **late} if bound else {}
+
+    def run(context):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = Trainer(model, optimizer, LOADER, **options)
+        trainer._state._context = context
+        bodies, numbers = [], set()
+        for _ in trainer.epochs(1):
+            for _ in range(num_before):
+                trainer.evaluate(lambda x: {"output": model(x).mean()}, LOADER)
+            for batch in trainer.batches():
+                trainer.evaluate(lambda x: {"output": model(x).mean()}, LOADER)
+                place = trainer._state.position.applied_steps
+                bodies.append(place)
+                numbers.add(trainer._evaluations.number - (num_before if place == 0 else 0))
+                step(trainer, model, batch)
+        return bodies, numbers
+
+    undisturbed = Hub(3)
+    run_together(undisturbed, run)
+    names = [name for _, name, _ in undisturbed.posts if name.startswith("totals")]
+    fault = (1, names[0], 2, "unsent")
+    hub = Hub(3, [fault])
+    results = run_together(hub, run)
+    assert hub.fired == {fault}
+    assert len(results) == 2
+    if step is not handed_out:
+        assert max(len(bodies) for bodies, _ in results) > 3, "no body has run again"
+    assert {number for _, numbers in results for number in numbers} == {1}

@@ -83,7 +83,7 @@ class SeveralModels:
         state: This worker's.
         next_part: Gives this worker's next part of the epoch; None at its end.
         step_over: Called with the trainer's loss when all steps on a batch are applied.
-        body_begins: Called when the loop's body is about to run, with whether it runs `again`.
+        body_begins: Called when the loop's body is about to run, with this worker's part.
 
     Attributes:
         lead: As above.
@@ -98,7 +98,7 @@ class SeveralModels:
         state: ElasticState,
         next_part: Callable[[], Slice | None],
         step_over: Callable[[float], None],
-        body_begins: Callable[..., None],
+        body_begins: Callable[[Slice], None],
     ) -> None:
         self._script = script
         self._loader = loader
@@ -206,12 +206,11 @@ class SeveralModels:
         self._place = (position.epoch, position.applied_steps)
         self._part = part
         self._part_of = self._state.membership
-        is_over = has_run = False
+        is_over = False
         while not is_over and (now := self._current()) is not None:
             self._begin_body(now)
             if now.num_samples:
-                self._body_begins(again=has_run)
-                has_run = True
+                self._body_begins(now)
                 self._leave_schedules()
                 yield now.batch
                 for each in self._all:
