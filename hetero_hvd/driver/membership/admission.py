@@ -53,9 +53,7 @@ class Admission:
         self._membership = membership
         self._channels = channels
         self._console = console
-        self._routes = RouteChecks(
-            channels.send, on_known=self._routes_known, on_broken=self._part_members
-        )
+        self._routes = RouteChecks(channels.send, on_known=self._routes_known)
         self._returns: dict[WorkerId, float] = {}
         self._num_cut_off: Counter[WorkerId] = Counter()
         self._is_stalled = False
@@ -89,6 +87,13 @@ class Admission:
         """Those who take part or are about to, in the order of nodes.yaml."""
         return [slot for slot in self._slots.all if slot.is_available]
 
+    @property
+    def _members(self) -> list[Slot]:
+        """Those who take part and are not just let go, in the order of nodes.yaml."""
+        present = self._membership.present
+        stays = (slot for slot in self._slots.all if slot.worker not in self._returns)
+        return [slot for slot in stays if slot in present]
+
     def _why_not(self, slot: Slot, ready: Ready) -> str | None:
         others = [other for other in self._slots.all if other is not slot]
         reason = conflict_in_words(slot, ready, others)
@@ -105,9 +110,11 @@ class Admission:
         self._slots.refuse(slot, words, may_return=True)
 
     def _part_members(self) -> None:
-        """A route is broken: of members that do not reach each other, the smaller part goes."""
-        members = [slot for slot in self._slots.all if slot in self._membership.present]
-        apart = self._routes.apart(members)
+        """Of members that do not reach each other the smaller part goes."""
+        members = self._members
+        apart = self._routes.newly_apart(members)
+        if apart is None:
+            return
         if not apart:
             self._told = ""
         elif len(members) - len(apart) < self._job.min_np:
@@ -168,7 +175,8 @@ class Admission:
         now_seconds = time.monotonic()
         self._routes.look(now_seconds)
         if self._is_stalled or self._membership.unmet_seconds > UNMET_SECONDS:
-            self._routes.check_again(self._membership.present, now_seconds)
+            self._routes.check_again(self._members, now_seconds)
+        self._part_members()
         due = [worker for worker, at_seconds in self._returns.items() if now_seconds >= at_seconds]
         for worker in due:
             del self._returns[worker]

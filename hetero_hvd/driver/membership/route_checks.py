@@ -8,10 +8,11 @@ both ways. One worker of a machine is asked; what fails is tried once more befor
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import combinations
+from math import inf
 
 from hetero_hvd.core.full_mesh import left_out
 from hetero_hvd.core.versions import NCCL
@@ -30,7 +31,7 @@ FRESH_SECONDS = 30.0
 """So long an answer counts for other workers of the same two machines."""
 
 AGAIN_SECONDS = 5.0
-"""At least so long between two looks at the routes among members."""
+"""At least so long between two rounds of tries among members."""
 
 REMEDY = (
     "Gloo connects all nodes with each other: open TCP ports {first}-{last} of {target} to "
@@ -51,12 +52,14 @@ class _End:
         ready: What it has said of itself.
         gloo: Where it can be tried.
         place: Where that is.
+        rank: By which Gloo decides which of two calls the other.
     """
 
     slot: Slot
     ready: Ready
     gloo: GlooAddress
     place: Place
+    rank: tuple[int, int, Place]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -88,7 +91,6 @@ class RouteChecks:
     Args:
         send: Tells the worker with a host's name something; False: it has no channel now.
         on_known: Called with a worker of `check` once all its routes are known.
-        on_broken: Called when a route turns out to be broken.
     """
 
     def __init__(
@@ -96,11 +98,11 @@ class RouteChecks:
         send: Callable[[str, FromDriver], bool],
         *,
         on_known: Callable[[Slot, Ready], None],
-        on_broken: Callable[[], None],
     ) -> None:
         self._send = send
         self._on_known = on_known
-        self._on_broken = on_broken
+        self._has_new_faults = False
+        self._round_at_seconds = -inf
         self._ends: dict[str, _End] = {}
         self._routes: dict[tuple[Place, Place], _TriedRoute] = {}
         self._waiting: dict[str, set[tuple[Place, Place]]] = {}
@@ -118,7 +120,9 @@ class RouteChecks:
             self._on_known(slot, ready)
             return
         place = (ready.machine_id or slot.worker.node, ready.gloo.address)
-        end = _End(slot=slot, ready=ready, gloo=ready.gloo, place=place)
+        address = ip_address(ready.gloo.address)
+        rank = address.version, int(address), place
+        end = _End(slot=slot, ready=ready, gloo=ready.gloo, place=place, rank=rank)
         needed: dict[tuple[Place, Place], tuple[_End, _End]] = {}
         for other in self._ends.values():
             needed |= dict(_directions(end, other))
@@ -131,24 +135,32 @@ class RouteChecks:
         self._release()
 
     def check_again(self, slots: Iterable[Slot], now_seconds: float) -> None:
-        """Have the routes among members tried, which does not get on; nobody waits for it."""
-        ends = [self._ends[slot.host] for slot in slots if slot.host in self._ends]
-        for one, other in combinations(ends, 2):
-            for key, (caller, target) in _directions(one, other):
-                route = self._routes.get(key)
-                since = now_seconds - route.asked_at_seconds if route else AGAIN_SECONDS
-                if since >= AGAIN_SECONDS and not (route and route.is_open):
-                    self._ask(key, caller.slot.host, target.slot.host, now_seconds)
+        """Have the routes among members tried, which does not get on; nobody waits for it.
+
+        All begin together, and none before all are known: there is a moment to judge them.
+        """
+        is_due = now_seconds - self._round_at_seconds >= AGAIN_SECONDS
+        if not is_due or self._is_trying(places := self._by_place(slots)):
+            return
+        self._round_at_seconds = now_seconds
+        for one, other in combinations(places.values(), 2):
+            for key, (caller, target) in _directions(one[0], other[0]):
+                self._ask(key, caller.slot.host, target.slot.host, now_seconds)
 
     def told(self, caller: str, answer: RouteTold, now_seconds: float) -> None:
         """A worker has tried to reach another one."""
-        for route in list(self._routes.values()):
-            if (route.caller, route.target) == (caller, answer.host) and route.is_open:
-                if answer.fault and not route.is_second:
-                    route.is_second = True
-                    route.again_at_seconds = now_seconds + SECOND_TRY_SECONDS
-                elif route.again_at_seconds is None:
-                    self._settle(route, answer.fault)
+        ends = self._ends.get(caller), self._ends.get(answer.host)
+        if ends[0] is None or ends[1] is None:
+            return
+        key = ends[0].place, ends[1].place
+        route = self._routes.get(key)
+        if route is None or (route.caller, route.target) != (caller, answer.host):
+            return
+        if route.is_open and answer.fault and not route.is_second:
+            route.is_second = True
+            route.again_at_seconds = now_seconds + SECOND_TRY_SECONDS
+        elif route.is_open and route.again_at_seconds is None:
+            self._settle(route, answer.fault)
         self._release()
 
     def look(self, now_seconds: float) -> None:
@@ -183,23 +195,48 @@ class RouteChecks:
                 return fault
         return None
 
+    def newly_apart(self, slots: Iterable[Slot]) -> dict[WorkerId, str] | None:
+        """As `apart`, once after routes have turned out broken; None: there is nothing to judge.
+
+        As long as a route among these is tried the others may only be a part of what is broken. A
+        try is over after `ANSWER_SECONDS` at most.
+        """
+        slots = list(slots)
+        if not self._has_new_faults or self._is_trying(self._by_place(slots)):
+            return None
+        self._has_new_faults = False
+        return self.apart(slots)
+
     def apart(self, slots: Iterable[Slot]) -> dict[WorkerId, str]:
         """Which of these workers have to stay out, so that the others reach each other, and why."""
-        places: dict[str, list[Slot]] = {}
-        for slot in slots:
-            end = self._ends.get(slot.host)
-            places.setdefault(str(end.place if end else slot.host), []).append(slot)
-        faults: dict[tuple[str, str], str] = {}
-        for one, other in combinations(places, 2):
-            if fault := self._fault_between(places[one][0], places[other][0]):
-                faults[one, other] = fault
-        out = left_out({place: len(found) for place, found in places.items()}, faults)
-        why: dict[str, str] = {}
+        places = self._by_place(slots)
+        faults = {
+            key: _in_words(places[key[0]][0], places[key[1]][0], route.fault)
+            for key, route in self._routes.items()
+            if route.fault and places.keys() >= set(key)
+        }
+        out = left_out({place: len(ends) for place, ends in places.items()}, faults)
+        why: dict[Place, str] = {}
         for pair, fault in faults.items():
             for place, other in (pair, pair[::-1]):
                 if place in out and (place not in why or other not in out):
                     why[place] = fault
-        return {slot.worker: why[place] for place in out for slot in places[place]}
+        return {end.slot.worker: why[place] for place in out for end in places[place]}
+
+    def _by_place(self, slots: Iterable[Slot]) -> dict[Place, list[_End]]:
+        """Those of the workers that may be reached, in their order."""
+        places: dict[Place, list[_End]] = {}
+        for slot in slots:
+            if (end := self._ends.get(slot.host)) is not None:
+                places.setdefault(end.place, []).append(end)
+        return places
+
+    def _is_trying(self, places: Container[Place]) -> bool:
+        """Whether a route among these is not known yet."""
+        return any(
+            route.is_open and key[0] in places and key[1] in places
+            for key, route in self._routes.items()
+        )
 
     def _fault_between(self, one: Slot, other: Slot) -> str:
         """What is wrong between the places of two workers, in words; empty if nothing is."""
@@ -225,8 +262,7 @@ class RouteChecks:
     def _settle(self, route: _TriedRoute, fault: str) -> None:
         route.is_open = False
         route.fault = fault
-        if fault:
-            self._on_broken()
+        self._has_new_faults |= bool(fault)
 
     def _release(self) -> None:
         """Those whose routes are known need not wait any more."""
@@ -244,7 +280,7 @@ def _directions(one: _End, other: _End) -> Iterator[tuple[tuple[Place, Place], t
     """
     if one.place[0] == other.place[0]:
         return
-    low, high = sorted((one, other), key=lambda end: (ip_address(end.gloo.address), end.place))
+    low, high = sorted((one, other), key=lambda end: end.rank)
     yield (high.place, low.place), (high, low)
     if all(end.ready.versions.get("reduction") == NCCL for end in (one, other)):
         yield (low.place, high.place), (low, high)

@@ -1,4 +1,4 @@
-"""Workers whose software does not fit are refused before they train; clocks that are off are told.
+"""Who does not fit or reach the others is refused; clocks that are off are told.
 
 Another version is put in front of the real one by a folder with its metadata, another clock by a
 library that is loaded before the C library.
@@ -8,14 +8,22 @@ import json
 import os
 import sqlite3
 import subprocess
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from hetero_hvd.config import JobConfig, NodeConfig
+from hetero_hvd.driver.membership import admission as module
+from hetero_hvd.driver.membership import route_checks
+from hetero_hvd.driver.workers.slot import Slot
+from hetero_hvd.messages import GlooAddress, Ready, RouteTold, StallReported, WorkerId
+from hetero_hvd.run.event_bus import EventBus
 from tests.driver.conftest import write_nodes
+from tests.driver.membership.test_route_checks import parts
 
-pytestmark = pytest.mark.process
 CLOCK = Path(__file__).parents[2] / "fake_clock" / "clock.c"
 
 
@@ -33,6 +41,7 @@ def other_version(folder, package, version):
     return {"PYTHONPATH": os.pathsep.join([str(metadata.parents[1]), *own.split(os.pathsep)])}
 
 
+@pytest.mark.process
 def test_a_horovod_that_does_not_fit_stops_the_job_before_it_starts(start_job, tmp_path):
     """Exit code 2, the table, and the node with what it has; no step was taken."""
     odd = node("beta", **other_version(tmp_path, "horovod", "0.27.0"))
@@ -45,6 +54,7 @@ def test_a_horovod_that_does_not_fit_stops_the_job_before_it_starts(start_job, t
     assert job.summary()["steps"] == 0
 
 
+@pytest.mark.process
 def test_a_newcomer_that_does_not_fit_is_refused_and_the_others_go_on(start_job, tmp_path):
     """It is let go once, with the reason; the job ends well without it."""
     job = start_job("--progress-seconds", "0.2", names=("alpha", "gamma"), script=("40",))
@@ -60,6 +70,7 @@ def test_a_newcomer_that_does_not_fit_is_refused_and_the_others_go_on(start_job,
     assert not any("3 workers train together" in line for line in job.output)
 
 
+@pytest.mark.process
 def test_another_torch_and_a_wrong_clock_are_told_and_train(start_job, tmp_path):
     """A warning with the table for the one; for the other how far it is off, to milliseconds."""
     library = tmp_path / "clock.so"
@@ -83,3 +94,104 @@ def test_another_torch_and_a_wrong_clock_are_told_and_train(start_job, tmp_path)
         event = found[worker]
         assert abs(event["offset_seconds"] - offset) <= event["uncertainty_seconds"] + 1e-5
         assert event["uncertainty_seconds"] < 1.0
+
+
+class Team:
+    """An admission whose workers do what a table of broken routes says; the clock is ours."""
+
+    def __init__(self, monkeypatch, names, **job):
+        self.now_seconds = 1000.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now_seconds)
+        self.blocked = set()
+        self.asked = []
+        self.said = []
+        self.refused = Counter()
+        self.all = tuple(map(self._slot, names))
+        self.has_started = False
+        self.unmet_seconds = 0.0
+        self.bus = EventBus()
+        channels = SimpleNamespace(send=lambda host, word: self.asked.append((host, word)))
+        console = SimpleNamespace(say=self.said.append)
+        self.admission = module.Admission(
+            JobConfig(**job), self, self, channels, bus=self.bus, console=console
+        )
+        for number, slot in enumerate(self.all):
+            self.admission.ready(slot, self._ready(slot, number))
+        self.answer()
+
+    def _slot(self, name):
+        node = NodeConfig(name=name, slots=1, devices=())
+        process = SimpleNamespace(kill=lambda: None)
+        return Slot(worker=WorkerId(name, 0), node=node, output=None, host=name, process=process)
+
+    def _ready(self, slot, number):
+        gloo = GlooAddress(address=f"10.0.0.{number}", port=1, greeting="x", ports=(1, 2))
+        name = slot.host
+        return Ready(
+            worker=slot.worker,
+            host=name,
+            interface="eth0",
+            pid=1,
+            versions={},
+            machine_id=name,
+            gloo=gloo,
+        )
+
+    @property
+    def present(self):
+        """All, as a process takes its time to end."""
+        return list(self.all)
+
+    def became_ready(self, slot, ready):
+        """As in `WorkerPool`."""
+        slot.ready = ready
+
+    def refuse(self, slot, _, *, may_return=False):
+        """As in `WorkerPool`."""
+        assert may_return
+        self.refused[slot.host] += 1
+
+    def lost(self, host):
+        """As in `Membership`."""
+
+    def answer(self):
+        """All say what they were asked, and the driver looks after each word."""
+        asked, self.asked = self.asked, []
+        for host, word in asked:
+            if (target := getattr(word, "host", None)) is not None:
+                fault = "dropped" if (host, target) in self.blocked else ""
+                slot = next(slot for slot in self.all if slot.host == host)
+                self.admission.answered(slot, RouteTold(host=target, fault=fault))
+                self.admission.look()
+
+    def stand_still(self):
+        """Nobody steps: routes are tried twice, and those who were let go are not gone yet."""
+        self.has_started = True
+        self.bus.publish(
+            StallReported(step=1, is_stalled=True, seconds=10.0, workers=(), phases=())
+        )
+        for _ in range(3):
+            for seconds in (0.0, route_checks.SECOND_TRY_SECONDS):
+                self.now_seconds += seconds
+                self.admission.look()
+                self.answer()
+            self.now_seconds += route_checks.AGAIN_SECONDS
+
+
+CUTS = {
+    "in halves": (parts("abc", "def"), 2, "def"),
+    "in three": (parts("ab", "cd", "ef"), 2, "cdef"),
+    "one pair": (parts("a", "d"), 2, "d"),
+    "too few would be left": (parts("abc", "def"), 4, ""),
+}
+
+
+@pytest.mark.parametrize(("blocked", "min_np", "out"), CUTS.values(), ids=CUTS)
+def test_a_cut_lets_one_side_go_once(monkeypatch, blocked, min_np, out):
+    """Whatever the order of the answers, and as long as their processes take to end."""
+    team = Team(monkeypatch, "abcdef", min_np=min_np)
+    assert all(slot.ready for slot in team.all)
+    team.blocked = blocked
+    team.stand_still()
+    assert team.refused == dict.fromkeys(out, 1)
+    assert len(team.said) == (not out)

@@ -20,20 +20,15 @@ class Network:
     def __init__(self):
         self.asked = []
         self.known = []
-        self.num_broken = 0
         self.blocked = set()
         self.mute = set()
         self.now_seconds = 0.0
         self.checks = RouteChecks(
             self._send,
             on_known=lambda slot, _: self.known.append(slot.host),
-            on_broken=self._broken,
         )
         self.slots = {}
         self._questions = []
-
-    def _broken(self):
-        self.num_broken += 1
 
     def _send(self, caller, question):
         self.asked.append((caller, question.host))
@@ -60,14 +55,20 @@ class Network:
         self.checks.check(self.slots[host], ready, self.now_seconds)
 
     def answer(self):
-        """All who were asked say what they have found."""
+        """All who were asked say what they have found.
+
+        Returns:
+            What was judged after each word, if anything was.
+        """
         questions, self._questions = self._questions, []
+        judged = []
         for caller, question in questions:
             if caller not in self.mute:
                 fault = DROPPED if (caller, question.host) in self.blocked else ""
-                self.checks.told(
-                    caller, RouteTold(host=question.host, fault=fault), self.now_seconds
-                )
+                told = RouteTold(host=question.host, fault=fault)
+                self.checks.told(caller, told, self.now_seconds)
+                judged.append(self.newly_apart())
+        return [out for out in judged if out is not None]
 
     def pass_time(self, seconds):
         """The driver looks after so long."""
@@ -78,12 +79,21 @@ class Network:
         """First tries and second ones."""
         self.answer()
         self.pass_time(module.SECOND_TRY_SECONDS)
-        self.answer()
+        return self.answer()
+
+    def again(self):
+        """The members do not get on."""
+        self.pass_time(module.AGAIN_SECONDS)
+        self.checks.check_again(self.slots.values(), self.now_seconds)
 
     def apart(self):
         """Who has to stay out."""
-        found = self.checks.apart(self.slots.values())
-        return {f"{worker.node}-{worker.slot}" if worker.slot else worker.node for worker in found}
+        return {worker.node for worker in self.checks.apart(self.slots.values())}
+
+    def newly_apart(self):
+        """As that, when there is something to judge."""
+        found = self.checks.newly_apart(self.slots.values())
+        return None if found is None else {worker.node for worker in found}
 
 
 def three(network, **more):
@@ -174,7 +184,7 @@ def test_a_first_failure_alone_does_not_count():
     network.pass_time(module.SECOND_TRY_SECONDS)
     network.answer()
     assert network.apart() == set()
-    assert network.num_broken == 0
+    assert network.newly_apart() is None
 
 
 def test_who_does_not_answer_costs_nobody_its_place():
@@ -240,16 +250,64 @@ def test_a_route_between_members_that_breaks_later_is_found_and_told():
     network = three(Network())
     network.answer()
     network.blocked = {("b", "c")}
-    network.pass_time(module.AGAIN_SECONDS)
     for _ in range(3):
         network.checks.check_again(network.slots.values(), network.now_seconds)
     assert len(network.asked) == 6
-    network.settle()
-    assert network.num_broken == 1
-    assert network.apart() == {"c"}
+    assert network.settle() == [{"c"}]
+    assert network.newly_apart() is None
     network.blocked = set()
-    network.pass_time(module.AGAIN_SECONDS)
-    network.checks.check_again(network.slots.values(), network.now_seconds)
+    network.again()
     assert network.apart() == {"c"}  # until the answer is there
     network.answer()
     assert network.apart() == set()
+    assert network.newly_apart() is None
+
+
+def parts(*sides):
+    """The routes between nodes of different sides, both ways."""
+    return {
+        (one, other) for side in sides for one in side for other in set("".join(sides)) - set(side)
+    }
+
+
+CUTS = {
+    "in halves": (parts("abc", "def"), set(), {"d", "e", "f"}),
+    "in halves, and one says nothing": (parts("abc", "def"), {"f"}, {"d", "e"}),
+    "in three": (parts("ab", "cd", "ef"), set(), {"c", "d", "e", "f"}),
+    "the smaller side is named first": (parts("ab", "cdef"), set(), {"a", "b"}),
+    "two single pairs": (parts("a", "b") | parts("c", "d"), set(), {"b", "d"}),
+}
+
+
+@pytest.mark.parametrize(("blocked", "mute", "out"), CUTS.values(), ids=CUTS)
+def test_a_cut_is_judged_once_when_all_of_it_is_known(blocked, mute, out):
+    """Else one broken route after the other ends a node, of both sides in turn."""
+    network = Network()
+    for number, name in enumerate("abcdef", start=1):
+        network.comes(name, number)
+    assert network.answer() == []
+    network.blocked = blocked
+    network.mute = mute
+    network.again()
+    judged = network.settle()
+    if mute:
+        assert judged == []
+        num_asked = len(network.asked)
+        network.again()
+        assert len(network.asked) == num_asked  # no round begins before the end of the last one
+        network.pass_time(module.ANSWER_SECONDS)
+        judged = [network.newly_apart()]
+    assert judged == [out]
+
+
+def test_the_end_of_a_worker_that_was_asked_lets_the_others_be_judged():
+    """Nobody waits for its word."""
+    network = three(Network())
+    network.answer()
+    network.blocked = {("a", "c")}
+    network.mute = {"b"}
+    network.again()
+    assert network.settle() == []
+    network.checks.forget("b", network.now_seconds)
+    del network.slots["b"]
+    assert network.newly_apart() == {"c"}
