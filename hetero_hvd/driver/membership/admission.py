@@ -15,7 +15,7 @@ from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_pool import WorkerPool
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import TryAgainError
 from hetero_hvd.messages import ClockTold, Ready, RouteTold, StallReported, WorkerId
 from hetero_hvd.run.event_bus import EventBus
 
@@ -150,13 +150,14 @@ class Admission:
 
         Raises:
             JobError: They cannot train together.
+            TryAgainError: Too few of them reach each other.
         """
         self._compatibility.check_start(self._slots.all)
         other_data = self._compatibility.other_data(self._slots.all)
         apart = self._routes.apart(s for s in self._others if s.worker not in other_data)
         num_left = len(self._slots.all) - len(other_data) - len(apart)
         if apart and num_left < self._job.min_np and not self._job.discover:
-            raise JobError(
+            raise TryAgainError(
                 f"{num_left} workers reach each other, min_np is {self._job.min_np}: "
                 f"{next(iter(apart.values()))}"
             )

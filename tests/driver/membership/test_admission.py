@@ -19,6 +19,7 @@ from hetero_hvd.config import JobConfig, NodeConfig
 from hetero_hvd.driver.membership import admission as module
 from hetero_hvd.driver.membership import route_checks
 from hetero_hvd.driver.workers.slot import Slot
+from hetero_hvd.errors import TryAgainError
 from hetero_hvd.messages import GlooAddress, Ready, RouteTold, StallReported, WorkerId
 from hetero_hvd.run.event_bus import EventBus
 from tests.driver.conftest import write_nodes
@@ -195,3 +196,21 @@ def test_a_cut_lets_one_side_go_once(monkeypatch, blocked, min_np, out):
     team.stand_still()
     assert team.refused == dict.fromkeys(out, 1)
     assert len(team.said) == (not out)
+
+
+STARTS = {"enough are left": (3, False), "too few are left": (4, True)}
+
+
+@pytest.mark.parametrize(("min_np", "ends"), STARTS.values(), ids=STARTS)
+def test_too_few_that_reach_each_other_may_be_enough_another_time(monkeypatch, min_np, ends):
+    """A network may be mended without a change of what the user has given."""
+    team = Team(monkeypatch, "abcdef", min_np=min_np)
+    team.blocked = parts("abc", "def")
+    team.stand_still()
+    team.refused.clear()
+    if ends:
+        with pytest.raises(TryAgainError, match="3 workers reach each other, min_np is 4"):
+            team.admission.check_start()
+    else:
+        assert not team.admission.check_start()
+    assert team.refused == ({} if ends else dict.fromkeys("def", 1))
