@@ -143,6 +143,9 @@ class CheckpointSettings(LaunchPart, frozen=True):
         resume: Where the checkpoints of an earlier run are, to go on from; "" for none.
         cpu_capability: The instruction set that the state is computed with, which may not change
             on the way; "" where that does not matter.
+        job: Name of the job, which all its starts have in common.
+        goes_on: Whether this is another start of the job, or its first one: it goes on with the run
+            of the newest start that has kept anything, else with `run`.
     """
 
     folder: str
@@ -152,6 +155,8 @@ class CheckpointSettings(LaunchPart, frozen=True):
     best: str = ""
     resume: str = ""
     cpu_capability: str = ""
+    job: str = ""
+    goes_on: bool = False
 
 
 class TraceSettings(LaunchPart, frozen=True):

@@ -162,9 +162,12 @@ def _checkpoints(
     """Where the job keeps the state of its training; None: it does not."""
     if not (job.checkpoint_seconds or job.checkpoint_best or resume):
         return None
+    same = resume.name if resume is not None else ""
     return CheckpointSettings(
         folder=job.checkpoint_url or str(output.absolute() / CHECKPOINTS),
-        run=(resume.name if resume is not None else "") or secrets.token_hex(4),
+        run=same or secrets.token_hex(4),
+        job=same or output.absolute().name,
+        goes_on=bool(same),
         every_seconds=job.checkpoint_seconds,
         keep=job.checkpoint_keep,
         best=job.checkpoint_best or "",

@@ -25,8 +25,8 @@ class EarlierRun:
     Attributes:
         folder: Its output folder; None: only its checkpoints are known.
         checkpoints: Path or URL of its checkpoints; empty: where it keeps them anyway.
-        name: Of the run in its checkpoints, if it is another start of the same one: what is there
-            is its own then, and nothing has to be there. Empty: the name is new.
+        name: Of the job in its checkpoints, if this is another start of it: what all its starts
+            have kept is its own then, and nothing has to be there. Empty: a run of its own begins.
     """
 
     folder: Path | None

@@ -108,6 +108,7 @@ def test_everything_of_job_and_node_arrives(orders, monkeypatch):
         checkpoints=CheckpointSettings(
             folder="/runs/one/checkpoints",
             run=checkpoints.run,
+            job="one",
             best="-loss",
             resume="/runs/before/checkpoints",
         ),

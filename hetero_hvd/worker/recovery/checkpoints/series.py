@@ -69,6 +69,7 @@ class Checkpoints:
         tell: Callable[[CheckpointWritten], None] = lambda _: None,
     ) -> None:
         self._settings = settings
+        self._run = settings.run
         self._tell = tell
         self._replica = replica
         self._trainer = trainer
@@ -109,7 +110,7 @@ class Checkpoints:
         return self._writer is not None and self._writer.is_alive()
 
     def load_newest(self) -> str | None:
-        """Take over the newest good checkpoint of this run, else of the one to resume.
+        """Take over the newest good checkpoint of this run or job, else of the one to resume.
 
         One that cannot be read, this time or by this user, is not passed over: its content may be
         as good as ever, and an older one would cost the steps between.
@@ -123,7 +124,7 @@ class Checkpoints:
         """
         self.wait()
         with _known():
-            found = self._own() + self._of_the_earlier_run()
+            found = self._of_the_job() if self._settings.goes_on else self._own_or_earlier()
         for number, one in enumerate(found, start=1):
             try:
                 state = _state(one)
@@ -232,14 +233,15 @@ class Checkpoints:
         self, state: dict[str, Any], applied_steps: int, metrics: Mapping[str, float | None]
     ) -> None:
         which = f"-trainer{self._trainer}" if self._trainer > 1 else ""
-        series = f"{self._settings.run}{which}"
+        series = f"{self._run}{which}"
         name = f"{PREFIX}{applied_steps:012d}-{series}"
 
         def write(file: BinaryIO) -> Manifest:
             torch.save(state, file)
             file.seek(0)
             return Manifest(
-                run=self._settings.run,
+                run=self._run,
+                job=self._settings.job,
                 applied_steps=applied_steps,
                 sha256=_digest(file),
                 num_bytes=file.tell(),
@@ -278,18 +280,27 @@ class Checkpoints:
 
     def _own(self) -> list[Found]:
         """Complete checkpoints of this trainer in this run, newest first."""
-        mine = self._settings.run, self._trainer
+        mine = self._run, self._trainer
         found = _newest_first(self._store)
         return [one for one in found if (one.manifest.run, one.manifest.trainer) == mine]
 
-    def _of_the_earlier_run(self) -> list[Found]:
-        """Complete checkpoints of this trainer in the run to resume, newest first."""
+    def _own_or_earlier(self) -> list[Found]:
+        """Those of this trainer in this run, then those in the run to resume, newest first."""
         earlier = [] if self._earlier is None else _newest_first(self._earlier)
-        return [one for one in earlier if one.manifest.trainer == self._trainer]
+        return self._own() + [one for one in earlier if one.manifest.trainer == self._trainer]
+
+    def _of_the_job(self) -> list[Found]:
+        """Those of this trainer in all starts of the job, newest first; joins the last start."""
+        job = self._settings.job
+        found = _newest_first(self._store)
+        starts = [one for one in found if job == (one.manifest.job or one.manifest.run)]
+        if starts:
+            self._run = starts[0].manifest.run
+        return [one for one in starts if one.manifest.trainer == self._trainer]
 
     def _run_number(self) -> int:
         found = [manifest for _, manifest in self._store.listed()]
-        own = [m.run_number for m in found if m.run == self._settings.run]
+        own = [m.run_number for m in found if m.run == self._run]
         return own[0] if own else 1 + max((m.run_number for m in found), default=0)
 
     def _complain(self, applied_steps: int, error: Exception) -> None:

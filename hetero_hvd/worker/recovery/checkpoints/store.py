@@ -28,6 +28,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         trainer: Whose state it is: which `Trainer` of the script, from 1 in the order in which they
             are made.
         cpu_capability: As of `CheckpointSettings`.
+        job: Likewise; earlier versions had none, and the run was named after it if it goes on.
     """
 
     run: str
@@ -38,6 +39,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     run_number: int = 0
     trainer: int = 1
     cpu_capability: str = ""
+    job: str = ""
 
 
 def encoded(manifest: Manifest) -> bytes:
