@@ -69,6 +69,21 @@ def test_words_of_the_command_stay_as_they_are(tmp_path):
     assert as_set(own) == as_set(given) == as_set(plain)
 
 
+NUMBERS = {1000000: "1000000", 123456789012: "123456789012", -1: "-1", 0.1: "0.1", 2.5: "2.5"} | {
+    True: "true",
+    False: "false",
+}
+"""Of a values file, as they are written there. (What YAML takes for a number needs quotes to stay a
+version or an octal one: Helm never sees what was written.)"""
+
+
+def test_numbers_of_values_are_words_of_the_command(tmp_path):
+    """As they are written."""
+    plain = written(tmp_path / "plain", "--cpu", "1", command=("a.py", *NUMBERS.values()))
+    found = rendered(chart(tmp_path / "chart", "--cpu", "1"), command=["a.py", *NUMBERS])
+    assert as_set(found) == as_set(plain)
+
+
 def test_values_and_the_release_change_what_they_say(tmp_path):
     """As the same job by other flags; numbers and truth values of `--set` are words."""
     folder = chart(tmp_path / "chart", "--gpu", "1", "--cpu", "1", "--volume", "1Gi")
@@ -93,6 +108,7 @@ WRONG = {
     "no command": {"command": []},
     "a number as text": {"cpuAgents": "many"},
     "fewer than none": {"cpuAgents": -1},
+    "more than the command allows": {"cpuAgents": 1025},
     "no image": {"image": ""},
 }
 

@@ -307,7 +307,21 @@ def test_rights_are_given_only_where_they_are_asked_for(tmp_path):
     assert [port["port"] for port in policy["spec"]["egress"][-1]["ports"]] == [443, 6443]
 
 
-WORDS = ("$(POD_IP)", "$$", "$", "a$$(b", "1e3", "yes", "0x10", "-1", "", "a b", "'\"", "ä\n", "$@")
+WORDS = ("$(POD_IP)", "$$", "$", "a$$(b", "", "a b", "'\"", "ä\n", "$@")
+WORDS += (
+    "1000000",
+    "1e3",
+    "-1",
+    "0777",
+    "0x10",
+    "1_000",
+    "1.10",
+    ".5",
+    "1:30",
+    "nan",
+    "2026-01-01",
+)
+WORDS += ("yes", "on", "off", "true", "null", "~", "=", "<<")
 
 
 @pytest.mark.parametrize("word", WORDS)

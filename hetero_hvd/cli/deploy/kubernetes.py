@@ -11,13 +11,12 @@ from hetero_hvd.deploy import checks
 from hetero_hvd.deploy.folder import check_folder, write_files
 from hetero_hvd.deploy.kubernetes.chart import chart_files
 from hetero_hvd.deploy.kubernetes.manifests import files
-from hetero_hvd.deploy.kubernetes.options import DEFAULT_NAME, KubernetesJob
+from hetero_hvd.deploy.kubernetes.options import DEFAULT_NAME, MAX_AGENTS, KubernetesJob
 from hetero_hvd.deploy.script import read_script
 from hetero_hvd.errors import UserError
 
 SUMMARY = "write manifests for Kubernetes: a driver, agents with and without GPUs, their network"
 KINDS = ("deployment", "statefulset", "daemonset")
-MAX_AGENTS = 1024
 MAX_GPUS = 16
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from hetero_hvd import __version__
 from hetero_hvd.config.yaml_document import yaml_text
 from hetero_hvd.deploy.kubernetes.manifests import files
-from hetero_hvd.deploy.kubernetes.options import KubernetesJob
+from hetero_hvd.deploy.kubernetes.options import MAX_AGENTS, KubernetesJob
 
 RELEASE, IMAGE, COMMAND = "zz-release-zz", "zz-image-zz", "zz-command-zz"
 GPU_AGENTS, CPU_AGENTS = 918_273_645, 918_273_646
@@ -25,9 +25,10 @@ WORDS = {RELEASE: ".Release.Name", IMAGE: ".Values.image"}
 
 COMMAND_LINES = """\
 {{- range .Values.command }}
-INDENT- {{ . | toString | replace "$" "$$" | quote }}
+INDENT- {{ kindIs "string" . | ternary . (toJson .) | replace "$" "$$" | quote }}
 {{- end }}"""
-"""Kubernetes puts variables in place of `$(NAME)`; here each word means itself."""
+"""Kubernetes puts variables in place of `$(NAME)`; here each word means itself. Numbers of a values
+file are floats for Helm, of which it would make words such as 1e+06."""
 
 NOTES = """\
 Before the pods can start they need keys, once:
@@ -94,7 +95,7 @@ def _values(job: KubernetesJob) -> tuple[dict[str, Any], dict[str, Any]]:
     for name, number in counts.items():
         if number and job.agents != "daemonset":  # whose number is that of the nodes
             values[name] = number
-            kinds[name] = {"type": "integer", "minimum": 0}
+            kinds[name] = {"type": "integer", "minimum": 0, "maximum": MAX_AGENTS}
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",

@@ -17,6 +17,9 @@ PAGE_PORT = 8080
 DEFAULT_NAME = "train"
 """Of a job."""
 
+MAX_AGENTS = 1024
+"""Of each kind."""
+
 USER_ID = 10001
 """Of the image; no account of the node has it."""
 
