@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -47,9 +48,9 @@ class RayAgents:
         self._resources = dict(resources)
         self._say = say
         self._timeout_seconds = timeout_seconds
-        self._folder = tempfile.TemporaryDirectory(prefix="hetero-hvd-ray-")
-        self._key_file = Path(self._folder.name) / "cluster.key"
-        self._errors = Path(self._folder.name) / "ray.txt"
+        self._held = ExitStack()
+        self._key_file = Path()
+        self._errors = Path()
         self._changed = threading.Condition()
         self._nodes: tuple[AgentNode, ...] = ()
         self._is_connected = False
@@ -67,6 +68,10 @@ class RayAgents:
             UserError: There is no such cluster.
             JobError: It has no node for us.
         """
+        held = tempfile.TemporaryDirectory(prefix="hetero-hvd-ray-")
+        folder = Path(self._held.enter_context(held))
+        self._key_file = folder / "cluster.key"
+        self._errors = folder / "ray.txt"
         make_key(self._key_file)
         self._thread.start()
         with self._changed:
@@ -94,7 +99,7 @@ class RayAgents:
         if self._thread.is_alive():
             self._end(self._process)
             self._thread.join(END_SECONDS)
-        self._folder.cleanup()
+        self._held.close()
 
     def _until(self, condition: Callable[[], object], timeout_seconds: float) -> bool:
         """Wait for it; false if it has not come in time.
