@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,11 @@ from hetero_hvd.slurm.granted_gpus import gpus_to_ask_for
 from hetero_hvd.slurm.jobs import job_records
 from hetero_hvd.slurm.programs import ask
 
+CLUSTER = "SLURM_CLUSTER_NAME"
+MAX_CLUSTER = 20
+"""Of its name, in that of a run, which has room for no more."""
+
+_NOT_IN_A_RUN = re.compile(r"[^A-Za-z0-9_]+")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.-]+")
 
 
@@ -43,23 +49,30 @@ class Allocation:
         label: Of the job as people write it, `12` or of an array `12_3`; what Slurm's programs are
             to be asked for, and the same after a requeue.
         nodes: In the order of Slurm's lists.
+        cluster: Slurm's name of it; empty: it is not known.
     """
 
     number: int
     label: str
     nodes: tuple[GrantedNode, ...]
+    cluster: str = ""
 
     @property
     def run_name(self) -> str:
-        """What the job's run is called, through all its requeues."""
-        return f"slurm-{self.label}"
+        """What the job's run is called, through all its requeues.
+
+        Others keep checkpoints in the same store: other clusters have the same numbers of jobs.
+        """
+        cluster = _NOT_IN_A_RUN.sub("_", self.cluster)[:MAX_CLUSTER]
+        return "-".join(filter(None, ("slurm", cluster, str(os.getuid()), self.label)))
 
 
 def allocation(environment: Mapping[str, str]) -> Allocation:
     """The job in which this process runs.
 
     Args:
-        environment: Of this process; of its variables only SLURM_JOB_ID is surely this job's own.
+        environment: Of this process; of its variables only SLURM_JOB_ID and SLURM_CLUSTER_NAME
+            are surely this job's own.
 
     Raises:
         UserError: It runs in none, or Slurm does not say which nodes that has.
@@ -84,7 +97,12 @@ def allocation(environment: Mapping[str, str]) -> Allocation:
             f"--slurm: job {number}, which SLURM_JOB_ID names, has no nodes: it has ended, or has "
             "not begun"
         )
-    return Allocation(number=int(parts[0].number), label=own.reference, nodes=tuple(nodes))
+    return Allocation(
+        number=int(parts[0].number),
+        label=own.reference,
+        nodes=tuple(nodes),
+        cluster=environment.get(CLUSTER, ""),
+    )
 
 
 def as_yaml(granted: Allocation) -> bytes:

@@ -145,7 +145,7 @@ def test_a_job_that_is_cancelled_keeps_its_state_and_stays_away(submit, slurm):
     slurm.ask("scancel", job.number)
     job.wait_for("Slurm decides whether it starts again")
     step = int(re.search(KEPT, job.said)[1])
-    folder = job.folder / "runs" / f"slurm-{job.number}"
+    folder = job.folder / "runs" / f"slurm-kit-0-{job.number}"
     assert [int(path.name.split("-")[1]) for path in folder.glob("checkpoints/*")] == [step]
     slurm.wait_for(lambda: slurm.job(job.number)["JobState"] == "CANCELLED")
 
@@ -188,7 +188,7 @@ def test_a_task_of_an_array_is_requeued_alone(submit, slurm, tmp_path):
     assert (about["JobState"], about["Restarts"]) == ("RUNNING", "0")
     assert "asked to end" not in other.read_text()
     names = {path.name for path in (tmp_path / "runs").iterdir() if path.is_dir()}
-    assert names == {f"slurm-{job.number}_{task}" for task in (0, 1)}
+    assert names == {f"slurm-kit-0-{job.number}_{task}" for task in (0, 1)}
 
 
 @pytest.mark.matrix

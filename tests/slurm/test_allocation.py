@@ -1,9 +1,12 @@
 """The nodes of an allocation, as nodes.yaml would list them."""
 
+import os
+
 import pytest
 
 from hetero_hvd.config import NodesFile
 from hetero_hvd.errors import UserError
+from hetero_hvd.run.records.earlier_run import RUN_NAME
 from hetero_hvd.slurm import allocation as granted
 from hetero_hvd.slurm.allocation import allocation, as_yaml
 from tests.slurm.conftest import NODES
@@ -137,7 +140,19 @@ def test_names_that_ours_cannot_be_are_changed_and_stay_unlike(job):
 def test_a_job_has_one_name_that_means_no_other(job, records, number, label, first_number):
     """The same after each requeue; the number of an array's last task would mean all tasks."""
     found = job(records, number)
-    assert (found.label, found.run_name, found.number) == (label, f"slurm-{label}", first_number)
+    assert (found.label, found.number) == (label, first_number)
+    assert found.run_name == f"slurm-{os.getuid()}-{label}"
+
+
+CLUSTERS = {"kit": "kit", "a.b-c d": "a_b_c_d", "\u00e4": "_", "x" * 64: "x" * 20}
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_jobs_of_one_number_in_two_clusters_are_two_runs(job, cluster):
+    """Whose checkpoints may be in one store; whatever the cluster is called."""
+    name = job(ARRAY, "10", SLURM_CLUSTER_NAME=cluster).run_name
+    assert name == f"slurm-{CLUSTERS[cluster]}-{os.getuid()}-10_3"
+    assert RUN_NAME.fullmatch(name)
 
 
 HANDED_DOWN = {

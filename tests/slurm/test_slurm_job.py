@@ -14,6 +14,8 @@ from hetero_hvd.messages.launch import CheckpointSettings
 from hetero_hvd.run.records.run_folder import run_folder
 from hetero_hvd.slurm import requeue
 
+NAME = f"slurm-kit-{os.getuid()}-12"
+
 
 class Given:
     """Options as they were given; all others were not."""
@@ -29,6 +31,7 @@ class Given:
 def inside(programs, monkeypatch, tmp_path):
     """This is a Slurm job of one node."""
     monkeypatch.setenv("SLURM_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "kit")
     monkeypatch.chdir(tmp_path)
     return programs
 
@@ -37,15 +40,15 @@ def test_all_starts_of_a_job_have_one_folder_and_one_name():
     """The first one goes on from nothing; nothing has to be there."""
     job = SlurmJob(Given())
     first = job.resumed(Path("auto"))
-    assert (first.folder, first.checkpoints, first.name) == (None, "", "slurm-12")
-    assert job.nodes_file.current.job.output == "runs/slurm-12"
+    assert (first.folder, first.checkpoints, first.name) == (None, "", NAME)
+    assert job.nodes_file.current.job.output == f"runs/{NAME}"
     with run_folder(job.nodes_file.current.job.output, first.folder) as folder:
         (folder.path / "timings.jsonl").write_text("a step was trained\n")
     again = SlurmJob(Given())
     second = again.resumed(None)
-    assert (second.folder, second.name) == (Path("runs/slurm-12"), "slurm-12")
+    assert (second.folder, second.name) == (Path(f"runs/{NAME}"), NAME)
     with run_folder(again.nodes_file.current.job.output, second.folder) as folder:
-        assert folder.path == Path("runs/slurm-12")
+        assert folder.path == Path(f"runs/{NAME}")
 
 
 def test_the_users_folder_is_taken(monkeypatch):
@@ -95,7 +98,7 @@ def test_a_job_that_starts_again_goes_on(monkeypatch, place, settings, is_requeu
         assert earlier is None
     else:
         assert earlier.checkpoints.endswith(found)
-        assert earlier.name == ("" if found else "slurm-12")
+        assert earlier.name == ("" if found else NAME)
 
 
 def test_the_name_is_one_of_a_run_in_a_store():
