@@ -49,7 +49,7 @@ WITHOUT_VALUE = "HhIkOQsv"
 """Letters of sbatch behind which others may stand in the same word."""
 
 _WORD = re.compile(r"[A-Za-z0-9_.,:;=+/@%|&*()\[\]!<>~^{}-]+")
-_PATH = re.compile(r'[^"\\%\0-\x1f\x7f]+')
+_PATH = re.compile(r'[^"\\%\0-\x1f\x7f\ud800-\udfff]+')
 _POOL = re.compile(r"(?P<name>[^:]*):(?P<number>[^:%]*)(%(?P<cap>[^:]*))?(:(?P<options>.*))?")
 
 
@@ -165,14 +165,15 @@ def sbatch_options(flag: str, text: str) -> tuple[str, ...]:
 
 
 def shared_path(flag: str, path: Path) -> Path:
-    """A path that a line of a batch script can hold.
+    """A path that a line of a batch script, and the comment of a job, can hold.
 
     Raises:
         UserError: It has a character in it that Slurm takes for something else.
     """
     if _PATH.fullmatch(str(path)) is None:
         raise UserError(
-            f"{flag}: found {str(path)!r}, must have no '\"', '%', '\\' or control character in it"
+            f"{flag}: found {str(path)!r}, must be UTF-8, with no '\"', '%', '\\' or control "
+            "character in it"
         )
     return path
 

@@ -8,7 +8,7 @@ import pytest
 from hetero_hvd.cli import main
 from hetero_hvd.cli.train.slurm_agents import SlurmAgents
 from hetero_hvd.driver.ending import JobResult
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.security.cluster_key import make_key
 
 CALLED_OFF = JobResult(143, "ended by SIGTERM", is_called_off=True)
@@ -104,6 +104,15 @@ def test_a_variable_of_another_time_is_no_job(folder, programs, capsys, jobs):
     with SlurmAgents(Given(folder)) as agents:
         assert agents.must_end() == ""
     assert "note: this driver follows no Slurm job of its own: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["f\udcff", "100%", 'a"b', "a\nb"])
+def test_a_folder_that_no_comment_of_a_job_can_name_is_refused(folder, name):
+    """Its jobs would be nobody's: submitted at each start, and never cancelled."""
+    odd = folder.rename(folder.with_name(name))
+    with pytest.raises(UserError, match=r"--slurm-agents: found .* must be UTF-8") as error:
+        SlurmAgents(Given(odd))
+    assert str(error.value).isprintable()
 
 
 def test_a_slurm_that_is_away_at_the_end_is_one_line(folder, programs, capsys):

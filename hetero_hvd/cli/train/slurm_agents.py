@@ -12,7 +12,7 @@ from typing import Self
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.settings import NODES_FILE, flags_of
 from hetero_hvd.config import NodesFile
-from hetero_hvd.deploy.slurm import RUN
+from hetero_hvd.deploy.slurm import RUN, shared_path
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.run.records.earlier_run import EarlierRun, same_run
@@ -75,7 +75,8 @@ class SlurmAgents:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         check_flags(arguments)
-        self._folder = Path(os.path.abspath(arguments.slurm_agents))  # noqa: PTH100 - as nodes know it
+        as_nodes_know_it = os.path.abspath(arguments.slurm_agents)  # noqa: PTH100 - links stay
+        self._folder = shared_path("--slurm-agents", Path(as_nodes_know_it))
         self._jobs = AgentJobs(self._folder, os.environ)
         self._held = ExitStack()
         self._hold()
