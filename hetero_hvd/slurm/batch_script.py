@@ -1,4 +1,4 @@
-"""What a batch script says of its job, as sbatch reads it."""
+"""What a batch script, or a command line, says of its job, as sbatch and salloc read it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ from dataclasses import dataclass
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+(.*)")
 _NEXT_PART = ("hetjob", "packjob")
+_FLAGS = """
+bell contiguous exclusive get-user-env help hold ignore-pbs immediate kill-command nice no-bell
+no-kill no-requeue no-shell overcommit oversubscribe parsable propagate quiet reboot requeue share
+spread-job test-only usage use-min-nodes verbose version wait x11
+"""
+FLAGS = frozenset(_FLAGS.split())
+"""Options of both whose next word is no value: they have none, or behind `=` only."""
+
+LETTERS = "HhkOQsuVvW"
+"""The same for options of a letter; behind one of `I` and `K` a value may follow in the word."""
+
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
 _ARRAY = re.compile(r"(?:--array=|-a)(?P<tasks>[^%]+)(?:%(?P<most>\d+))?", re.ASCII)
 
@@ -46,6 +57,29 @@ def options_of(script: str) -> Iterator[str]:
             if words[:1] and words[0] in _NEXT_PART:
                 return
             yield from words
+
+
+def own_options(words: Iterable[str]) -> Iterator[str]:
+    """The options at the begin of a command line, without values and without the user's command.
+
+    Args:
+        words: Behind the program's name.
+    """
+    found = iter(words)
+    for word in found:
+        if word in ("-", "--") or not word.startswith("-"):
+            return
+        yield word
+        if _takes_next(word):
+            next(found, None)
+
+
+def _takes_next(word: str) -> bool:
+    """Whether the value of an option is the next word; of a long option the begin is enough."""
+    if word.startswith("--"):
+        return "=" not in word and not any(name.startswith(word[2:]) for name in FLAGS)
+    with_value = word[1:].lstrip(LETTERS)
+    return len(with_value) == 1 and with_value not in "IK"
 
 
 def array_of(script: str) -> JobArray | None:

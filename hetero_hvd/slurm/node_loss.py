@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from hetero_hvd.errors import UserError
 from hetero_hvd.probes.kernel.ancestors import ancestors
 from hetero_hvd.slurm.allocation import Allocation
-from hetero_hvd.slurm.batch_script import options_of
+from hetero_hvd.slurm.batch_script import options_of, own_options
 from hetero_hvd.slurm.programs import ask
 from hetero_hvd.slurm.requeue import is_batch_job
 
@@ -52,7 +52,7 @@ def check_no_kill(granted: Allocation, environment: Mapping[str, str]) -> str:
         callers = [words for words in above if words[0].rpartition("/")[2] == "salloc"]
         if not callers:
             return f"note: without --no-kill, which cannot be seen from here, {risk}"
-        words = [word for line in callers for word in line]
+        words = [word for line in callers for word in own_options(line[1:])]
     if _says_no_kill(words):
         return ""
     raise UserError(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hetero_hvd.slurm.batch_script import array_of
+from hetero_hvd.slurm.batch_script import array_of, own_options
 
 ARRAYS = {
     "none": ("--gpus=1", None),
@@ -23,3 +23,27 @@ def test_an_array_is_read_or_it_is_none(case):
     options, expected = ARRAYS[case]
     found = array_of(f"#!/bin/sh\n#SBATCH -N1 {options}\nrun\n#SBATCH --array=8-9\n")
     assert (found and (found.tasks, found.most)) == expected
+
+
+LINES = {
+    "none": ("", ""),
+    "a command": ("srun -k", ""),
+    "after the options": ("-N2 -k srun -k", "-N2 -k"),
+    "after two dashes": ("-N2 -- -k", "-N2"),
+    "the other parts of a job": ("-N2 -k : -N4 --no-kill", "-N2 -k"),
+    "a value of its own": ("-N 2 --job-name -k -k", "-N --job-name -k"),
+    "a value in the word": ("-N2 --nodes=2 -kN2 cmd", "-N2 --nodes=2 -kN2"),
+    "a value behind flags": ("-QN 2 -k", "-QN -k"),
+    "flags": (
+        "-Q --exclusive -I --no-shell -K9 --x11 -k",
+        "-Q --exclusive -I --no-shell -K9 --x11 -k",
+    ),
+    "the begin of a flag": ("--no-k --overc cmd", "--no-k --overc"),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_what_the_user_calls_has_options_of_its_own(case):
+    """They are not salloc's, nor is a value that looks like one."""
+    line, expected = LINES[case]
+    assert list(own_options(line.split())) == expected.split()

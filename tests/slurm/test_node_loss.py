@@ -111,13 +111,15 @@ assert not check_no_kill(Allocation(number=12, label="12", nodes=nodes), {})
 
 
 @pytest.mark.usefixtures("without_script")
-@pytest.mark.parametrize(("option", "code"), [("--no-kill", 0), ("-k", 0), ("-N2", 2)])
-def test_the_salloc_above_says_it(tmp_path, option, code):
+@pytest.mark.parametrize(
+    ("options", "code"), [("--no-kill", 0), ("-k", 0), ("-N2", 2), ("-N2 srun -k", 2)]
+)
+def test_the_salloc_above_says_it(tmp_path, options, code):
     """It is an ancestor of this process."""
     salloc = tmp_path / "salloc"
     salloc.symlink_to(sys.executable)
     run = f"import subprocess, sys; sys.exit(subprocess.call([{sys.executable!r}, '-c', {CODE!r}]))"
-    vector = [salloc, "-c", run, option]
+    vector = [salloc, "-c", run, *options.split()]
     found = subprocess.run(vector, env=os.environ, capture_output=True, text=True, check=False)
     assert found.returncode == code, found.stderr
     assert ("add the line '#SBATCH --no-kill'" in found.stderr) is bool(code)
