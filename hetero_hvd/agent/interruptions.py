@@ -116,6 +116,8 @@ class Amazon(MetadataService):
         if time.monotonic() - self._token_at_seconds > TOKEN_SECONDS / 2:
             wish = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
             self._token = self._ask("/latest/api/token", wish, "PUT") or ""
+            if not self._token:  # what follows would be nobody's answer
+                raise ValueError("found no session token")
             self._token_at_seconds = time.monotonic()
         shown = {"X-aws-ec2-metadata-token": self._token}
         try:
@@ -160,8 +162,11 @@ class Azure(MetadataService):
             path = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
             self._name = (self._ask(path, headers) or "").strip() or None
         found = self._ask("/metadata/scheduledevents?api-version=2020-07-01", headers)
+        told = _mapping(json.loads(found or "{}")).get("Events")
+        if told is None:  # a service that has nothing to tell lists no events
+            raise ValueError("found no list of events")
         notices = []
-        for event in map(_mapping, _mapping(json.loads(found or "{}")).get("Events") or ()):
+        for event in map(_mapping, told):
             is_ours = self._name is None or self._name in (event.get("Resources") or ())
             if is_ours and event.get("EventType") in ENDING:
                 notices.append(_azure_notice(event))

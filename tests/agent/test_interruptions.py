@@ -118,7 +118,6 @@ TOLD = {
         {NAME: None, EVENTS: events(event("Terminate", "other"))},
         "Terminate at",
     ),
-    "Azure without events": ("azure", {}, None),
     "lines in an answer": ("aws", {ACTION: '{"action": "a\\nb", "time": "x"}'}, "a time that is"),
 }
 
@@ -225,6 +224,10 @@ BROKEN = {
     "a web page": ("gcp", {PREEMPTED: "<html>"}),
     "no HTTP": ("gcp", {PREEMPTED: b"\0\1\2"}),
     "cut off": ("gcp", {PREEMPTED: b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\nTR"}),
+    "Azure without events": ("azure", {}),
+    "an answer without events": ("azure", {EVENTS: "{}"}),
+    "nothing for events": ("azure", {EVENTS: '{"Events": null}'}),
+    "no session": ("aws", {TOKEN_PATH: None}),
     "no list of events": ("azure", {EVENTS: '{"Events": 5}'}),
     "no list of machines": ("azure", {EVENTS: '{"Events": [{"Resources": 5}]}'}),
     "no name of an event": (
