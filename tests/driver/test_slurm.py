@@ -158,6 +158,7 @@ def ends_of(job, number=2):
     ]
 
 
+@pytest.mark.matrix
 def test_a_job_that_is_preempted_goes_on_where_it_was(submit, slurm):
     """Slurm requeues it by itself when the more urgent one is through."""
     job = submit("--resume", "auto", nodes=("-N1", "-w", "slow2", "--exclusive"), script=LONG)
