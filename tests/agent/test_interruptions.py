@@ -227,7 +227,6 @@ BROKEN = {
     "Azure without events": ("azure", {}),
     "an answer without events": ("azure", {EVENTS: "{}"}),
     "nothing for events": ("azure", {EVENTS: '{"Events": null}'}),
-    "no session": ("aws", {TOKEN_PATH: None}),
     "no list of events": ("azure", {EVENTS: '{"Events": 5}'}),
     "no list of machines": ("azure", {EVENTS: '{"Events": [{"Resources": 5}]}'}),
     "no name of an event": (
@@ -244,6 +243,16 @@ def test_a_service_that_is_none_is_an_error(case, service):
     """Of the kinds that a watch outlives."""
     name, answers = BROKEN[case]
     service.answers |= answers
+    with pytest.raises(ERRORS):
+        PROVIDERS[name](service.url).notice()
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_a_place_where_nothing_is_found_is_no_service(name, service, monkeypatch):
+    """As where a proxy answers in its place: what was told before is not withdrawn by that."""
+    monkeypatch.setattr(service, "answers", {})
+    for path in list(HEADERS):
+        monkeypatch.delitem(HEADERS, path)
     with pytest.raises(ERRORS):
         PROVIDERS[name](service.url).notice()
 
