@@ -247,6 +247,22 @@ def test_where_a_driver_is_one_of_several_it_is_refused(slurm, options, said, nu
     assert (done.stdout + done.stderr).count(said) == number, done
 
 
+def test_a_batch_script_that_was_submitted_in_a_step_has_the_only_driver(slurm, tmp_path):
+    """What that step says of its tasks is handed down by sbatch."""
+    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\nexec {sys.executable} -c '{CODE}'\n")
+    done = subprocess.run(
+        ["sbatch", "--wait", "-N1", "-w", "slow1", "--output=said.txt", "job.sh"],
+        cwd=tmp_path,
+        env=slurm.environment | step | {"PMI_SIZE": "2", "PMI_RANK": "1"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, (tmp_path / "said.txt").read_text()
+    assert (tmp_path / "said.txt").read_text() == "only; \n"
+
+
 @pytest.mark.matrix
 def test_a_job_ends_before_its_time_limit_and_is_requeued(submit):
     """Of its own accord, with a checkpoint, as early as it is told to."""
