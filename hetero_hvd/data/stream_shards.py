@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset, Sampler, get_worker_info
+from torch.utils.data import Dataset, Sampler, SequentialSampler, get_worker_info
 from torch.utils.data._utils import worker as loader_process
 
+from hetero_hvd.core.data.file_sets import FileFacts, file_set
 from hetero_hvd.core.data.lanes import lane_order, lanes_of
 from hetero_hvd.data import arguments
+from hetero_hvd.data.listing import announce
 from hetero_hvd.errors import MalformedDataError, UserError
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,9 @@ MAX_LANES = 64
 
 MAX_OPEN = 2 * MAX_LANES
 """Shards that are kept open at the place up to which they are read."""
+
+
+MEND = "see whether its file is the right one and whole, or count its samples anew"
 
 
 class StreamShards(Dataset[Any]):
@@ -49,8 +54,11 @@ class StreamShards(Dataset[Any]):
     Attributes:
         lengths: As above.
 
+    All workers must have the same lengths: they are compared when a worker is admitted.
+
     Raises:
-        UserError: The stream has fewer than two shards, or the lengths are not theirs.
+        UserError: The stream has fewer than two shards, or is shuffled otherwise on each worker, or
+            the lengths are not theirs.
     """
 
     def __init__(self, stream: Any, lengths: Sequence[int] | None = None) -> None:  # noqa: ANN401 - of any package
@@ -61,6 +69,7 @@ class StreamShards(Dataset[Any]):
                 f"{self._name}: cannot be divided: it must have two shards or more, in num_shards, "
                 "and shard(num_shards, index): name several files, or make the set anew with more"
             )
+        check_seeded(stream)
         self._shards = [stream.shard(num_shards=num_shards, index=i) for i in range(num_shards)]
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
         self._process = os.getpid()
@@ -68,6 +77,8 @@ class StreamShards(Dataset[Any]):
         self._first = np.cumsum([0, *self.lengths])
         if not len(self):
             raise UserError(f"{self._name}: there is no sample in its {num_shards} shards")
+        named = (FileFacts(f"shard {i} of {each}", each) for i, each in enumerate(self.lengths))
+        announce(file_set(f"samples in the shards of {self._name}", named))
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -76,7 +87,7 @@ class StreamShards(Dataset[Any]):
         """A sample.
 
         Raises:
-            MalformedDataError: Its shard has fewer samples than were counted.
+            MalformedDataError: Its shard has fewer or more samples than were counted.
         """
         if not -len(self) <= index < len(self):
             raise IndexError(index)
@@ -181,10 +192,49 @@ class _OpenShard:
             skipped = index - self._next
             self._next = index + 1
             for sample in itertools.islice(self._samples, skipped, skipped + 1):
+                if self._next == self._length:
+                    self._check_end()
                 return sample
         self._next = self._length
         raise MalformedDataError(
-            f"{self._name}: has no sample {index}, and should have {self._length}: count them anew"
+            f"{self._name}: has no sample {index}, and should have {self._length}: {MEND}"
+        )
+
+    def _check_end(self) -> None:
+        """See that the last sample is the last one, so that none is left out in silence."""
+        for _ in self._samples:
+            raise MalformedDataError(
+                f"{self._name}: has more samples than the {self._length} it should have: {MEND}"
+            )
+
+
+def check_seeded(stream: object) -> None:
+    """See that a stream of `datasets` is shuffled in the same way on all workers.
+
+    Raises:
+        UserError: It is shuffled without a seed.
+    """
+    shuffling = getattr(stream, "_shuffling", None)
+    if getattr(shuffling, "_original_seed", 0) is None:
+        raise UserError(
+            f"{type(stream).__name__}: is shuffled without a seed, so in another order on each "
+            "worker, and samples would be lost: say shuffle(seed=0, buffer_size=...)"
+        )
+
+
+def check_read_on(dataset: object, sampler: object) -> None:
+    """See that a loader reads on in the shards of a stream.
+
+    Raises:
+        UserError: Its sampler goes back and forth, so that shards would be read again and again.
+    """
+    if isinstance(dataset, StreamShards) and not isinstance(
+        sampler, LaneSampler | SequentialSampler
+    ):
+        raise UserError(
+            f"StreamShards with {type(sampler).__name__}: a shard can only be read from its "
+            "beginning, and would be read again for each sample: say "
+            "sampler=dataset.sampler(batch_size) and no shuffle"
         )
 
 

@@ -3,15 +3,22 @@
 import copy
 import importlib
 import logging
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler
 
 from hetero_hvd.core.data import shards as division
-from hetero_hvd.data import StreamShards
+from hetero_hvd.core.data.file_sets import differing
+from hetero_hvd.data import BlockShuffle, StreamShards
+from hetero_hvd.data.listing import opened_files
 from hetero_hvd.data.stream_shards import shards_in
 from hetero_hvd.errors import MalformedDataError, UserError
+from hetero_hvd.messages import WorkerId
+from hetero_hvd.worker.data.samplers import Sampling
+from hetero_hvd.worker.data.streams import WholeStream
 from tests.data.streams import ShardedStream, numbered
 
 LENGTHS = [5, 1, 6, 0, 4]
@@ -133,6 +140,65 @@ def test_a_shard_that_has_become_shorter_is_named():
     found = StreamShards(numbered([3, 3]), [3, 4])
     with pytest.raises(MalformedDataError, match="shard 1: has no sample 3, and should have 4"):
         found[6]
+
+
+def test_a_shard_that_has_become_longer_is_named():
+    """No sample is left out in silence, whichever comes first."""
+    found = StreamShards(numbered([3, 3]), [3, 2])
+    assert found[3] == 3
+    with pytest.raises(MalformedDataError, match="shard 1: has more samples than the 2 it should"):
+        found[4]
+
+
+def test_lengths_are_compared_with_those_of_other_workers():
+    """As the files of other data sets: a worker with other lengths is refused by name."""
+    sets = []
+    for lengths in ([3, 3], [3, 3], [3, 2]):
+        StreamShards(numbered(lengths), lengths)
+        sets.append(opened_files()[-1])
+    assert sets[0] == sets[1]
+    found = differing({WorkerId(name, 0): [each] for name, each in zip("abc", sets, strict=True)})
+    assert list(found) == [WorkerId("c", 0)]
+    assert "shard 1 of 2" in found[WorkerId("c", 0)]
+
+
+SHUFFLED = {
+    "not at all": (None, True),
+    "without a seed": (SimpleNamespace(_original_seed=None), False),
+    "with a seed": (SimpleNamespace(_original_seed=0), True),
+    "as an earlier version of datasets": (SimpleNamespace(), True),
+}
+
+
+@pytest.mark.parametrize(("shuffling", "is_taken"), SHUFFLED.values(), ids=SHUFFLED.keys())
+@pytest.mark.parametrize("use", [StreamShards, lambda stream: WholeStream(stream, "training")])
+def test_a_stream_that_is_shuffled_otherwise_on_each_worker_is_refused(use, shuffling, is_taken):
+    """Whether it is read in parts or as a whole."""
+    stream = numbered([2, 2])
+    stream._shuffling = shuffling
+    with nullcontext() if is_taken else pytest.raises(UserError, match=r"say shuffle\(seed=0"):
+        use(stream)
+
+
+SAMPLERS = {
+    "its own": (lambda found: {"sampler": found.sampler(4)}, True),
+    "none": (lambda _: {}, True),
+    "torch's": (lambda _: {"shuffle": True}, False),
+    "a subset": (lambda _: {"sampler": SubsetRandomSampler([0, 5])}, False),
+    "one of the script's": (lambda found: {"sampler": BlockShuffle(found, 2)}, False),
+    "batches": (lambda found: {"batch_sampler": [[0], [1, 2]] * len(found)}, False),
+}
+
+
+@pytest.mark.parametrize(("given", "is_taken"), SAMPLERS.values(), ids=SAMPLERS.keys())
+def test_a_sampler_that_would_read_shards_again_is_refused(given, is_taken):
+    """By its name, with what to say."""
+    found = StreamShards(numbered(LENGTHS), LENGTHS)
+    options = {"batch_size": 4} | given(found)
+    if "batch_sampler" in options:
+        del options["batch_size"]
+    with nullcontext() if is_taken else pytest.raises(UserError, match=r"sampler=dataset\.sampler"):
+        Sampling(DataLoader(found, **options))
 
 
 @pytest.mark.parametrize(("stream", "number"), [(numbered([1, 1]), 2), (Unsharded(), 1), (3, 1)])

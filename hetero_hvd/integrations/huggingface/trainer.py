@@ -117,6 +117,11 @@ class HuggingFaceTrainer(TrainerWithParts):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if not isinstance(dataset, StreamShards):
             return super()._get_train_sampler(train_dataset)
+        if self.args.train_sampling_strategy == "group_by_length":
+            raise UserError(
+                "train_sampling_strategy: group_by_length of StreamShards: a shard is read from "
+                "its beginning: say random or sequential, or group the samples in its files"
+            )
         args = self.args
         batch_size = args.train_batch_size * args.gradient_accumulation_steps
         is_shuffled = args.train_sampling_strategy != "sequential"

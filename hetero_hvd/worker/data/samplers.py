@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hetero_hvd.core.data import sampling, shards
 from hetero_hvd.core.data.grains import Stream, seed_of
+from hetero_hvd.data.stream_shards import check_read_on
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.data.seeding import own_course
 
@@ -99,6 +100,7 @@ class Sampling:
             sampler = batches.sampler  # type: ignore[union-attr]
             self.batch_size = batches.batch_size  # type: ignore[union-attr]
             self.drop_last = batches.drop_last  # type: ignore[union-attr]
+        check_read_on(loader.dataset, sampler)
         self.num_units = _length(sampler)
         self._drawing = _drawing(
             sampler, seed, is_batched=self.is_batched, is_for_training=is_for_training

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from hetero_hvd.data.stream_shards import shards_in
+from hetero_hvd.data.stream_shards import check_seeded, shards_in
 
 logger = logging.getLogger(__name__)
 
@@ -19,9 +19,13 @@ class WholeStream:
         dataset: An iterable, the same on each worker and at each repetition; its `set_epoch` is
             called, if there is one.
         use: What it is for, in words.
+
+    Raises:
+        UserError: It is shuffled otherwise on each worker.
     """
 
     def __init__(self, dataset: Any, use: str) -> None:  # noqa: ANN401 - any iterable
+        check_seeded(dataset)
         self._dataset = dataset
         self._use = use
         self._has_told = False

@@ -142,6 +142,14 @@ def test_a_job_whose_steps_overlap_is_refused(tmp_path, monkeypatch, job):
         make_trainer(tmp_path)
 
 
+def test_samples_of_a_stream_s_shards_are_not_grouped_by_length(tmp_path):
+    """That order would read each shard again and again; it is not left out in silence."""
+    trainer = make_trainer(tmp_path, train_sampling_strategy="group_by_length")
+    trainer.train_dataset = StreamShards(numbered([7, 5]), [7, 5])
+    with pytest.raises(UserError, match="group_by_length of StreamShards"):
+        trainer.get_train_dataloader()
+
+
 @pytest.mark.parametrize(
     ("more", "is_shuffled"), [({}, True), ({"train_sampling_strategy": "sequential"}, False)]
 )
