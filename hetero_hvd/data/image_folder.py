@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 SUFFIXES = (*(".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),)
 
+MAX_SKIPPED = 100
+"""Broken images in a row; more are no accident."""
+
 _OBJECT = re.compile(r"\s*<[\w.]+ object at 0x[0-9a-fA-F]+>")
 """What Pillow reads from: the line names the file instead."""
 
@@ -36,7 +39,8 @@ class ImageFolder(Dataset[Any]):
         transform: Makes a sample of a `PIL.Image` in RGB; None: a tensor of shape
             [3, height, width], float32, 0...1.
         skip_broken: Whether the next image takes the place of one that cannot be decoded, which is
-            named once; so all others keep their places, and that neighbour is used twice.
+            named once; so all others keep their places, and that neighbour is used twice. Many
+            in a row are an error.
         source: Further arguments of `Source`.
 
     Attributes:
@@ -97,19 +101,26 @@ class ImageFolder(Dataset[Any]):
 
         Raises:
             UnreadableError: Its file cannot be read here.
-            MalformedDataError: It is no image; names it. With `skip_broken` none is.
+            MalformedDataError: It is no image; names it. With `skip_broken` neither is any of the
+                next ones, up to `MAX_SKIPPED`.
         """
         if not self._skip_broken:
             return self._sample(index)
         if not -len(self) <= index < len(self):
             raise IndexError(index)
-        for further in range(len(self) - 1):
+        most = min(len(self), MAX_SKIPPED)
+        for further in range(most - 1):
             place = (index + further) % len(self)
             try:
                 return self._sample(place)
             except MalformedDataError as error:
                 self._tell_broken(place, error)
-        return self._sample(index - 1)  # the last one left: if it is broken, too, all are
+        try:
+            return self._sample((index + most - 1) % len(self))
+        except MalformedDataError as error:
+            raise MalformedDataError(
+                f"{error} (as the {most - 1} before it: too many in a row for skip_broken)"
+            ) from error
 
     def _tell_broken(self, index: int, error: MalformedDataError) -> None:
         """Say it once, whichever of this script's processes has met it."""
@@ -139,6 +150,8 @@ def _decoded(content: bytes, place: str) -> Any:  # noqa: ANN401 - a PIL.Image
     try:
         with Image.open(io.BytesIO(content)) as image:
             return image.convert("RGB")
+    except MemoryError:  # says nothing of the image
+        raise
     except Exception as error:  # a decoder raises anything for what is broken
         said = _OBJECT.sub("", first_line(error))
         raise MalformedDataError(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from hetero_hvd.data import ImageFolder
+from hetero_hvd.data import ImageFolder, image_folder
 from hetero_hvd.data.listing import opened_files
 from hetero_hvd.errors import MalformedDataError, UserError
 from tests.data.source_rigs import RIGS
@@ -166,6 +166,32 @@ def test_broken_images_are_skipped_and_named_once(tmp_path, images, told, kind, 
     assert torch.equal(found[-1][0], whole[0][0])
     with pytest.raises(IndexError):
         found[9]
+
+
+def test_many_broken_images_in_a_row_are_an_error(tmp_path, monkeypatch):
+    """A folder of nothing else is not read to its end for each sample."""
+    (tmp_path / "cat").mkdir()
+    for number in range(10):
+        (tmp_path / "cat" / f"{number}.png").write_bytes(b"no picture")
+    found = ImageFolder(tmp_path, skip_broken=True)
+    monkeypatch.setattr(image_folder, "MAX_SKIPPED", 4)
+    with pytest.raises(MalformedDataError, match=r"cat/5.png: .*\(as the 3 before it: too many"):
+        found[2]
+    assert found.num_broken == 3
+
+
+@pytest.mark.parametrize("skip_broken", [True, False])
+def test_a_lack_of_memory_is_no_broken_image(images, monkeypatch, skip_broken):
+    """The image is as good as ever."""
+
+    def fail(*_):
+        raise MemoryError
+
+    found = ImageFolder(images, skip_broken=skip_broken)
+    monkeypatch.setattr("PIL.Image.Image.convert", fail)
+    with pytest.raises(MemoryError):
+        found[0]
+    assert not found.num_broken
 
 
 def test_where_all_are_broken_nothing_is_skipped(tmp_path):
