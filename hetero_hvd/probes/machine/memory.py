@@ -60,16 +60,21 @@ def host_memory(node_limit_bytes: int | None = None) -> MemoryUse:
     )
 
 
-def host_memory_again(last: MemoryUse) -> MemoryUse:
+def host_memory_again(last: MemoryUse, node_limit_bytes: int | None = None) -> MemoryUse:
     """What this process uses by now; its limit, which costs ten times as much, is not looked for.
 
     Args:
         last: What was found a moment ago.
+        node_limit_bytes: As for `host_memory`; it does not give way to what is in use.
     """
     sizes = _own_sizes()
     used, peak = sizes["VmRSS"], sizes["VmHWM"]
     limit = max(used, last.limit_bytes)
-    return MemoryUse(used_bytes=used, peak_bytes=max(used, peak), limit_bytes=limit)
+    return MemoryUse(
+        used_bytes=used,
+        peak_bytes=max(used, peak),
+        limit_bytes=min(limit, node_limit_bytes or limit),
+    )
 
 
 def _own_sizes() -> dict[str, int]:

@@ -75,7 +75,7 @@ class MemoryMeter:
     def _read_host(self) -> MemoryUse:
         now = time.monotonic()
         if self._last is not None and now < self._looked_at + LIMIT_SECONDS:
-            return host_memory_again(self._last)
+            return host_memory_again(self._last, self._node_limit_bytes)
         self._looked_at = now
         self._last = host_memory(self._node_limit_bytes)
         return self._last

@@ -53,6 +53,8 @@ def test_the_limit_is_no_more_than_the_machine_or_the_user_allows():
     use = memory.host_memory()
     assert use.used_bytes <= use.limit_bytes <= psutil.virtual_memory().total
     assert memory.host_memory(123 * MIB).limit_bytes == 123 * MIB
+    tight = memory.host_memory(MIB)  # less than is in use
+    assert memory.host_memory_again(tight, MIB).limit_bytes == tight.limit_bytes == MIB
 
 
 def test_an_address_space_limit_counts():
