@@ -8,7 +8,7 @@ import json
 import platform
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -49,6 +49,11 @@ class Bundle:
     fingerprint: str
     python: str
     imports: tuple[str, ...]
+
+    def lacks(self, names: Iterable[str]) -> list[str]:
+        """Which distributions it does not have, however their names are spelt."""
+        own = set(map(_key, self.versions))
+        return sorted(name for name in names if _key(name) not in own)
 
     def write(self, stream: Input, on_bytes: Callable[[int], None]) -> None:
         """Write all files as a tar archive.

@@ -137,7 +137,7 @@ def _install(
             payload=lambda stream: _send(stream, bundle, node.name, say),
         )
     seconds = time.monotonic() - begin_seconds
-    gone = sorted(set(facts["packages"]) - set(bundle.versions))
+    gone = bundle.lacks(facts["packages"])
     options = " ".join(f"--with {name}" for name in gone)
     lost = f"; not there any more, as it was not asked for: {', '.join(gone)} ({options})"
     return f"installed: {python}, {megabytes:.0f} MB in {seconds:.0f} s{lost if gone else ''}"

@@ -28,6 +28,12 @@ def test_it_has_all_that_is_needed_in_the_versions_of_here(training):
         assert version == importlib.metadata.version(name)
 
 
+def test_what_it_lacks_is_told_however_it_is_spelt(training):
+    """Names with other capitals, dots, hyphens and underscores are the same (PEP 503)."""
+    told = ["hetero-hvd", "Hetero.HVD", "hetero_hvd", "NumPy", "an-other"]
+    assert training.lacks(told) == ["an-other"]
+
+
 def test_an_editable_package_is_sent_as_it_is_now(training):
     """Its files and its entry points, not the way to this checkout."""
     own = {name for name in training.files if name.startswith("hetero_hvd")}

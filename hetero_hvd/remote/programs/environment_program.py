@@ -20,6 +20,7 @@ import sys
 import tarfile
 import tempfile
 import venv
+from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import IO, Any
@@ -73,8 +74,17 @@ def look(path: str) -> dict[str, Any]:
     if (link / "bin" / "python").exists():  # the system's, which it names, may be gone
         facts["fingerprint"] = _mark(link).get("fingerprint")
         site = next(link.glob("lib/python3*/site-packages"), link)
-        facts["packages"] = sorted(one.name for one in distributions(path=[str(site)]))
+        facts["packages"] = _names(site)
     return facts
+
+
+def _names(site: Path) -> list[str]:
+    """The distributions in a folder; one whose metadata are damaged or gone has no name."""
+    found = set()
+    for one in distributions(path=[str(site)]):
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            found.add(one.metadata["Name"])
+    return sorted(name for name in found if name)
 
 
 def install(path: str, fingerprint: str, num_files: int, imports: list[str]) -> str:

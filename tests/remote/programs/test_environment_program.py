@@ -59,6 +59,29 @@ def test_an_environment_without_its_python_is_none(tmp_path):
     assert look(path)["fingerprint"] is None
 
 
+METADATA = {
+    "whole": ("Name: Some_Package\nVersion: 1\n", ["Some_Package"]),
+    "empty": ("", []),
+    "without a name": ("Version: 1\n", []),
+    "no text": (b"\xff\xfe\x00", []),
+    "gone": (None, []),
+}
+
+
+@pytest.mark.parametrize(("content", "names"), METADATA.values(), ids=METADATA.keys())
+def test_damaged_metadata_of_a_package_stop_nothing(tmp_path, content, names):
+    """It is not named; the others are."""
+    made = make(tmp_path, "env-a2345678", is_linked=True)
+    site = made / "lib" / "python3.11" / "site-packages"
+    for folder in ("other-1", "package-1"):
+        (site / f"{folder}.dist-info").mkdir(parents=True)
+    (site / "other-1.dist-info" / "METADATA").write_text("Name: other\nVersion: 1\n")
+    if content is not None:
+        told = content if isinstance(content, bytes) else content.encode()
+        (site / "package-1.dist-info" / "METADATA").write_bytes(told)
+    assert look(str(tmp_path / "env"))["packages"] == sorted([*names, "other"])
+
+
 def test_one_installs_at_a_time(tmp_path, locks):
     """Others are told so, and may ask again."""
     path = str(tmp_path / "env")
