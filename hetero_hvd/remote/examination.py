@@ -16,6 +16,7 @@ from hetero_hvd.config.launchers import SSH
 from hetero_hvd.driver.network.endpoints import LOOPBACK, address_towards, resolve
 from hetero_hvd.driver.workers.launchers.ssh import interpreters
 from hetero_hvd.errors import JobError, NodeError, UserError
+from hetero_hvd.remote.node_answers import ListenAnswer, Seen, checked
 from hetero_hvd.remote.node_program import NodeProgram
 from hetero_hvd.remote.programs.examination_program import GREETING_SECONDS, TokenListener
 
@@ -153,7 +154,7 @@ class Examination:
         for reading in range(NUM_CLOCK_READINGS):
             asked_at = time.time()
             began = time.monotonic()
-            told = program.ask("clock", seconds=self._timeout_seconds)
+            told = checked(program.ask("clock", seconds=self._timeout_seconds), float)
             took_seconds = time.monotonic() - began
             if not reading:
                 facts.login_seconds = time.monotonic() - begin_seconds
@@ -167,10 +168,12 @@ class Examination:
             "environment": node.env,
             "limit_seconds": self._timeout_seconds,
         }
-        facts.seen = program.ask("look", order, seconds=self._timeout_seconds + GREETING_SECONDS)
+        looking_seconds = self._timeout_seconds + GREETING_SECONDS
+        facts.seen = checked(program.ask("look", order, seconds=looking_seconds), Seen)
         if driver is not None:
             asked = {"driver": driver, "interface": node.interface, **self._secret}
             told = program.ask("listen", asked, seconds=self._timeout_seconds)
+            checked(told, ListenAnswer)
             facts.address = told["address"]
             facts.peers["driver"] = told["driver"]
             self._ports[node.name] = (told["address"], told["port"])
@@ -182,4 +185,5 @@ class Examination:
         if name in self._ports and others:
             order = {"peers": others, **self._secret}
             told = self._programs[name].ask("reach", order, seconds=self._timeout_seconds)
-            facts.peers |= told
+            checked(told, dict[str, str])
+            facts.peers |= {other: told.get(other, "it does not say so") for other in others}

@@ -65,6 +65,7 @@ class NodeReport:
         """Ready for JSON; nothing of the node's environment and keys."""
         facts = self.facts
         return {
+            **facts.seen,
             "node": facts.node.name,
             "can_train": self.can_train,
             "problems": [asdict(problem) for problem in self.problems],
@@ -73,7 +74,6 @@ class NodeReport:
             "clock_error_seconds": facts.clock_error_seconds,
             "address": facts.address,
             "peers": facts.peers,
-            **facts.seen,
         }
 
 
