@@ -230,7 +230,9 @@ class Evaluations:
         self._tried: WeakSet[DataLoader[Any]] = WeakSet()
         self.num_done = self._num_apart = 0
         self._num_before = 0, 0
-        self._place = self._before = self._begun = (-1, -1)
+        self._place = (-1, -1)
+        self._before = (-1, -1)
+        self._begun = (-1, -1)
 
     def add(self, model: torch.nn.Module) -> None:
         """Put this one into evaluation mode, too."""
@@ -259,7 +261,8 @@ class Evaluations:
             return
         self._begun = step
         if step == (position.epoch, position.step_in_epoch):
-            self._before, self._num_before = step, (self.num_done, self._num_apart)
+            self._before = step
+            self._num_before = self.num_done, self._num_apart
 
     def _look_where(self) -> None:
         """The steps since the last evaluation may have come with another worker's state."""
