@@ -5,10 +5,13 @@ from functools import partial
 from pathlib import Path
 
 import fsspec
+import torch
 
 from hetero_hvd.worker.recovery.checkpoints.folder_store import MANIFEST, STATE
 from hetero_hvd.worker.recovery.checkpoints.object_store import PAYLOAD
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
+from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints, CheckpointSettings
+from hetero_hvd.worker.recovery.replica import Replica
 from tests.kit.object_servers import BUCKET
 
 
@@ -111,3 +114,21 @@ RIGS = {"": FolderRig, "file": FileRig} | {
     scheme: partial(ObjectRig, scheme) for scheme in ("s3", "gs")
 }
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
+
+
+def training(seed=0):
+    """A model, as a replica."""
+    torch.manual_seed(seed)
+    return Replica({"model": torch.nn.Linear(4, 3)})
+
+
+def keeper(rig, replica=None, trainer=1, **settings):
+    """Checkpoints in a store."""
+    wanted = CheckpointSettings(**{"folder": rig.location, "run": "one", **settings})
+    return Checkpoints(wanted, replica or training(), trainer)
+
+
+def save(checkpoints, *arguments):
+    """Write one and wait for it."""
+    checkpoints.save(*arguments)
+    checkpoints.wait()

@@ -3,61 +3,30 @@
 The second half is what the worker promises whatever the store is, and is tried on all of them.
 """
 
-import errno
 import hashlib
 import importlib
 import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
-from functools import cache
-from itertools import product
+from contextlib import suppress
 
 import fsspec
 import msgspec
 import pytest
-import torch
 
 from hetero_hvd.data import file_system
-from hetero_hvd.errors import JobError, TryAgainError
+from hetero_hvd.errors import JobError
 from hetero_hvd.worker.recovery.checkpoints.object_store import ObjectStore
 from hetero_hvd.worker.recovery.checkpoints.registry import STORES, store_at
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints, CheckpointSettings
 from hetero_hvd.worker.recovery.checkpoints.store import Manifest
-from hetero_hvd.worker.recovery.replica import Replica, Unreadable
+from hetero_hvd.worker.recovery.replica import Unreadable
 from tests.kit.object_servers import object_server
 
-from .store_rigs import PACKAGES, RIGS, FolderRig
+from .store_rigs import PACKAGES, RIGS, FolderRig, keeper, save, training
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # gcsfs
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory):
-    """Those of object stores that run, each since it was asked for."""
-    with ExitStack() as stack:
-        yield cache(
-            lambda scheme: stack.enter_context(
-                object_server(scheme, tmp_path_factory.mktemp(scheme))
-            )
-        )
-
-
-@pytest.fixture(params=RIGS, ids=lambda scheme: scheme or "folder")
-def rig(request, servers, tmp_path, monkeypatch):
-    """One of the stores."""
-    if request.param in PACKAGES:
-        pytest.importorskip(PACKAGES[request.param])
-        for name, value in servers(request.param).environment.items():
-            monkeypatch.setenv(name, value)
-    return RIGS[request.param](tmp_path)
-
-
-@pytest.fixture
-def store(rig):
-    """A store without checkpoints."""
-    return store_at(rig.location)
 
 
 def test_each_store_has_a_rig():
@@ -343,24 +312,6 @@ def test_a_path_is_a_folder(path):
     assert type(store_at(path)) is STORES[""]
 
 
-def training(seed=0):
-    """A model, as a replica."""
-    torch.manual_seed(seed)
-    return Replica({"model": torch.nn.Linear(4, 3)})
-
-
-def keeper(rig, replica=None, trainer=1, **settings):
-    """Checkpoints in a store."""
-    wanted = CheckpointSettings(**{"folder": rig.location, "run": "one", **settings})
-    return Checkpoints(wanted, replica or training(), trainer)
-
-
-def save(checkpoints, *arguments):
-    """Write one and wait for it."""
-    checkpoints.save(*arguments)
-    checkpoints.wait()
-
-
 def test_a_training_goes_on_from_the_newest_of_the_last_run(rig):
     """Not from the longest; where it is is said."""
     save(keeper(rig), 900)
@@ -374,75 +325,6 @@ def test_a_training_goes_on_from_the_newest_of_the_last_run(rig):
     third = keeper(rig, fresh, folder=f"{rig.location}-new", run="3", resume=rig.location)
     assert third.load_newest() == place
     assert fresh.checksum() == replica.checksum()
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (lambda payload: payload[:50], "it is damaged: 50 bytes where "),
-        (lambda payload: payload[:-1] + b"!", "it is damaged: its bytes are not those"),
-        (lambda _: b"", "it is damaged: 0 bytes where "),
-    ],
-)
-def test_a_damaged_one_is_refused_and_the_one_before_is_taken(rig, caplog, content, words):
-    """It is said which one, and why."""
-    replica = training()
-    checkpoints = keeper(rig, replica)
-    save(checkpoints, 1)
-    first = replica.checksum()
-    with torch.no_grad():
-        replica._parts["model"].weight += 1
-    save(checkpoints, 2)
-    rig.spoil(TWO, content(store_at(rig.location).read(TWO)))
-    fresh = training(1)
-    assert keeper(rig, fresh).load_newest()
-    assert fresh.checksum() == first
-    place = store_at(rig.location).place(TWO)
-    assert f"{place} is not taken: {words}" in caplog.text
-    assert "trying the one before" in caplog.text
-
-
-ANSWERS = {
-    "a hiccup of a network file system": (OSError(errno.EIO, "Input/output error"), TryAgainError),
-    "a server's 503": (OSError("InternalError: please try again"), TryAgainError),
-    "no answer in time": (TimeoutError("no answer in 30 s"), TryAgainError),
-    "no permission": (PermissionError(errno.EACCES, "Permission denied"), JobError),
-}
-"""What is answered instead of a content, and the error that it is to a training that goes on."""
-
-PARTS = ("manifest", "payload", "list")
-
-
-def test_an_older_one_is_taken_only_where_the_newest_is_not_there(rig, monkeypatch):
-    """What merely cannot be read would cost the steps between: it is said, and whether to wait."""
-    replica = training()
-    checkpoints = keeper(rig, replica)
-    save(checkpoints, 1)
-    first = replica.checksum()
-    with torch.no_grad():
-        replica._parts["model"].weight += 1
-    save(checkpoints, 2)
-    new = {"folder": f"{rig.location}-new", "run": "two", "resume": rig.location}
-    fresh = training(1)
-    before = fresh.checksum()
-    again = [keeper(rig, fresh, **settings) for settings in ({}, new)]
-    for what, (error, expected), each in product(PARTS, ANSWERS.values(), again):
-        with monkeypatch.context() as patch:
-            rig.fail(patch, TWO, what, error)
-            with pytest.raises(expected) as found:
-                each.load_newest()
-        assert type(found.value) is expected
-        assert "\n" not in str(found.value)
-        assert fresh.checksum() == before
-    with monkeypatch.context() as patch:
-        rig.fail(patch, TWO, "list", OSError("503"))
-        with pytest.raises(TryAgainError):
-            again[1].why_not_resumed()
-    for what, each in product(PARTS[:2], again):
-        with monkeypatch.context() as patch:
-            rig.fail(patch, TWO, what, FileNotFoundError(errno.ENOENT, "No such file"))
-            assert each.load_newest()
-        assert fresh.checksum() == first
 
 
 def test_the_newest_and_the_best_are_kept(rig, store):

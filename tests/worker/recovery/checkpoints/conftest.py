@@ -1,0 +1,38 @@
+"""Each store of checkpoints in its turn, empty."""
+
+from contextlib import ExitStack
+from functools import cache
+
+import pytest
+
+from hetero_hvd.worker.recovery.checkpoints.registry import store_at
+from tests.kit.object_servers import object_server
+
+from .store_rigs import PACKAGES, RIGS
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    """Those of object stores that run, each since it was asked for."""
+    with ExitStack() as stack:
+        yield cache(
+            lambda scheme: stack.enter_context(
+                object_server(scheme, tmp_path_factory.mktemp(scheme))
+            )
+        )
+
+
+@pytest.fixture(params=RIGS, ids=lambda scheme: scheme or "folder")
+def rig(request, servers, tmp_path, monkeypatch):
+    """One of the stores."""
+    if request.param in PACKAGES:
+        pytest.importorskip(PACKAGES[request.param])
+        for name, value in servers(request.param).environment.items():
+            monkeypatch.setenv(name, value)
+    return RIGS[request.param](tmp_path)
+
+
+@pytest.fixture
+def store(rig):
+    """A store without checkpoints."""
+    return store_at(rig.location)
