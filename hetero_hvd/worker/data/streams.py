@@ -6,10 +6,14 @@ import itertools
 import logging
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakSet
 
 from hetero_hvd.data.stream_shards import check_seeded, shards_in
 
 logger = logging.getLogger(__name__)
+
+_told: WeakSet[Any] = WeakSet()
+"""Streams of which it is said already, whatever they are for."""
 
 
 class WholeStream:
@@ -28,13 +32,12 @@ class WholeStream:
         check_seeded(dataset)
         self._dataset = dataset
         self._use = use
-        self._has_told = False
 
     def tell(self, num_workers: int, rank: int) -> None:
-        """Say once what reading costs, where there are other workers."""
-        if self._has_told or rank or num_workers < 2:  # noqa: PLR2004 - one reads it once
+        """Say once of each stream what reading costs, where there are other workers."""
+        if rank or num_workers < 2 or self._dataset in _told:  # noqa: PLR2004 - one reads it once
             return
-        self._has_told = True
+        _told.add(self._dataset)
         num_shards = shards_in(self._dataset)
         if num_shards > 1:
             hint = f"hetero_hvd.data.StreamShards divides its {num_shards} shards among them"
