@@ -19,6 +19,7 @@ from hetero_hvd.worker.micro_batch.split import Loss, is_unpacked
 from hetero_hvd.worker.out_of_memory import contribute
 from hetero_hvd.worker.session.turns import check_turn, turn_of
 from hetero_hvd.worker.several_models.batch_steps import AddedModel
+from hetero_hvd.worker.step.other_optimizers import told_of_other_steps
 from hetero_hvd.worker.step.schedule import Schedule
 from hetero_hvd.worker.synchronous.synchronous_step import SynchronousStep
 from hetero_hvd.worker.training_loop import TrainingLoop
@@ -140,7 +141,10 @@ class Trainer(TrainingLoop):
             UserError: Another trainer is in the middle of its epochs, or the number is none.
         """
         arguments.check_count(num_epochs, "trainer.epochs")
-        with turn_of(self, self._models.release):
+        with (
+            turn_of(self, self._models.release),
+            told_of_other_steps(lambda: self._state.num_workers),
+        ):
             yield from self._epochs(num_epochs)
 
     def batches(self, until: Callable[[], bool] | None = None) -> Iterator[Any]:

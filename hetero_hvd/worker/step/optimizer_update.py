@@ -9,6 +9,7 @@ import torch
 from torch.nn import Parameter
 
 from hetero_hvd.worker.options import StepOptions
+from hetero_hvd.worker.step.other_optimizers import own_update
 
 
 class OptimizerUpdate:
@@ -46,7 +47,7 @@ class OptimizerUpdate:
             parameters: Only those with a gradient count.
             lr_factor: Of the learning rates, for this update only.
         """
-        with self._scaled(lr_factor):
+        with self._scaled(lr_factor), own_update():
             self._apply(parameters)
 
     @contextmanager
@@ -80,4 +81,5 @@ class OptimizerUpdate:
         """The same with gradients that are not scaled, and no change of the scale."""
         if self._clip is not None:
             self._clip([parameter for parameter in parameters if parameter.grad is not None])
-        self._optimizer.step()
+        with own_update():
+            self._optimizer.step()
