@@ -11,7 +11,8 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from hetero_hvd.errors import ConfigError
+from hetero_hvd.data.stream_shards import LaneSampler, StreamShards
+from hetero_hvd.errors import ConfigError, UserError
 from hetero_hvd.integrations.rules import (
     HONOURED,
     ArgumentRule,
@@ -196,3 +197,19 @@ def check_arguments(args: TrainingArguments) -> None:
     problems = refusals("TrainingArguments", RULES, values)
     if problems:
         raise ConfigError(problems)
+
+
+def order_of_shards(dataset: StreamShards, args: TrainingArguments) -> LaneSampler:
+    """The order of a training on shards of a stream.
+
+    Raises:
+        UserError: One was asked for in which shards cannot be read.
+    """
+    strategy = args.train_sampling_strategy
+    if strategy == "group_by_length":
+        raise UserError(
+            "train_sampling_strategy: group_by_length of StreamShards: a shard is read from its "
+            "beginning: say random or sequential, or group the samples in its files"
+        )
+    batch_size = args.train_batch_size * args.gradient_accumulation_steps
+    return dataset.sampler(batch_size, shuffle=strategy != "sequential")

@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from hetero_hvd.data.stream_shards import StreamShards
 from hetero_hvd.errors import UserError
-from hetero_hvd.integrations.huggingface.arguments import check_arguments
+from hetero_hvd.integrations.huggingface.arguments import check_arguments, order_of_shards
 from hetero_hvd.integrations.huggingface.evaluation import TrainerWithParts, num_samples_of
 from hetero_hvd.integrations.huggingface.progress_bar import LateProgressBar
 from hetero_hvd.integrations.huggingface.state import Logs, TrainingProgress
@@ -117,15 +117,7 @@ class HuggingFaceTrainer(TrainerWithParts):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if not isinstance(dataset, StreamShards):
             return super()._get_train_sampler(train_dataset)
-        if self.args.train_sampling_strategy == "group_by_length":
-            raise UserError(
-                "train_sampling_strategy: group_by_length of StreamShards: a shard is read from "
-                "its beginning: say random or sequential, or group the samples in its files"
-            )
-        args = self.args
-        batch_size = args.train_batch_size * args.gradient_accumulation_steps
-        is_shuffled = args.train_sampling_strategy != "sequential"
-        return dataset.sampler(batch_size, shuffle=is_shuffled)
+        return order_of_shards(dataset, self.args)
 
     def _inner_training_loop(
         self,
