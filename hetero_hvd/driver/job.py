@@ -29,6 +29,7 @@ from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.json_logs import LogLines, log_file
 from hetero_hvd.driver.output.pulse import ASK_SECONDS
+from hetero_hvd.driver.termination import Termination
 from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.driver.workers.node_samples import NodeSamples
 from hetero_hvd.errors import ConfigError, TryAgainError, UserError
@@ -69,8 +70,9 @@ def run_job(
     resume: EarlierRun | None = None,
     labels: RunLabels = UNLABELLED,
     lender: Lender | None = None,
+    termination: Termination,
 ) -> int:
-    """Train until the workers are done. For the main thread: it handles Ctrl-C and SIGTERM.
+    """Train until the workers are done.
 
     Args:
         nodes_file: The nodes and the job's settings; followed while the job runs.
@@ -78,6 +80,7 @@ def run_job(
         resume: To go on from its newest checkpoint; None: from the beginning.
         labels: For the record.
         lender: Whose machines they are; None: nobody takes them away.
+        termination: Tells of Ctrl-C and SIGTERM.
 
     Returns:
         The training's exit code; 130 or 143 after Ctrl-C or SIGTERM.
@@ -102,6 +105,7 @@ def run_job(
                     labels=labels,
                     log_lines=log_lines,
                     lender=lender,
+                    termination=termination,
                 )
             )
     lender.ended(result)
@@ -127,6 +131,7 @@ async def _run(
     labels: RunLabels,
     log_lines: LogLines | None,
     lender: Lender,
+    termination: Termination,
 ) -> JobResult:
     console = Console()
     try:
@@ -140,7 +145,8 @@ async def _run(
             log_lines=log_lines,
             lender=lender,
         )
-        return await job.run()
+        with termination.told_to(job.interrupt):
+            return await job.run()
     finally:
         console.close()
 
@@ -211,10 +217,7 @@ class Job:
 
     async def run(self) -> JobResult:
         """Start, train, end; see `run_job`."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupt, number)
-        loop.add_signal_handler(signal.SIGUSR2, self._tracing.start_all)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._tracing.start_all)
         work = asyncio.create_task(self._work())
         work.add_done_callback(self._team.give_up)
         ending = JobResult(EXIT_FAILED, "an error of the driver")
@@ -379,7 +382,8 @@ class Job:
             "ignored_adverts": self._found.ignored,
         }
 
-    def _interrupt(self, number: int) -> None:
+    def interrupt(self, number: int) -> None:
+        """A signal has come: the first asks all workers to end, the second kills them."""
         name = signal.Signals(number).name
         is_expected = number == signal.SIGTERM and self._lender.repeats_sigterm
         if self._is_interrupted and is_expected:

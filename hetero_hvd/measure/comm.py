@@ -33,10 +33,12 @@ def measure(nodes_file: NodesFile, plan: dict[str, Any], output: Path) -> CommMe
         JobError: Nothing was measured.
     """
     from hetero_hvd.driver.job import run_job  # noqa: PLC0415 - imports Horovod
+    from hetero_hvd.driver.termination import Termination  # noqa: PLC0415
     from hetero_hvd.run.records.reader import read_record  # noqa: PLC0415
 
     command = ("python", "-m", "hetero_hvd.measure.comm_worker", json.dumps(plan))
-    code = run_job(nodes_file, command)
+    with Termination() as termination:
+        code = run_job(nodes_file, command, termination=termination)
     found = [event for _, event in read_record(output).events if isinstance(event, CommMeasured)]
     if code or not found:
         raise JobError(f"nothing was measured: exit code {code}; see {output / 'logs'}")

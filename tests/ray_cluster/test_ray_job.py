@@ -7,6 +7,7 @@ import pytest
 from hetero_hvd.cli import main
 from hetero_hvd.cli.train import ray_job
 from hetero_hvd.cli.train.ray_job import RayJob
+from hetero_hvd.driver.termination import Termination
 from tests.ray_cluster.conftest import entry
 
 REFUSED = {
@@ -74,7 +75,7 @@ def test_a_file_says_more_about_nodes_and_lists_none(told_ray, monkeypatch, tmp_
         def __getattr__(self, name):
             return None
 
-    with RayJob(Given()) as job:
+    with Termination().keeping(RayJob(Given())) as job:
         assert job.stand_ins == ()  # their folders are unknown
         file = job.nodes_file
         found = file.current

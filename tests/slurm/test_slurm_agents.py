@@ -1,5 +1,6 @@
 """What `hetero-hvd run --slurm-agents` makes of its folder, and of its agents at the end."""
 
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from hetero_hvd.cli import main
 from hetero_hvd.cli.train.slurm_agents import SlurmAgents
 from hetero_hvd.driver.ending import JobResult
+from hetero_hvd.driver.termination import Termination
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.security.cluster_key import make_key
 
@@ -43,7 +45,7 @@ def test_all_starts_are_one_run(folder):
     agents = SlurmAgents(Given(folder))
     first = agents.same_run()
     assert (first.folder, first.checkpoints) == (None, "")
-    agents.__exit__()
+    agents.close()
     (folder / "run").mkdir()
     again = SlurmAgents(Given(folder))
     second = again.same_run()
@@ -54,12 +56,24 @@ def test_all_starts_are_one_run(folder):
 
 def test_a_folder_has_one_driver(folder, programs):
     """Who comes second touches nothing: neither the address nor the agents."""
-    with SlurmAgents(Given(folder)):
+    with Termination().keeping(SlurmAgents(Given(folder))):
         told = (folder / "driver.address").read_text()
         with pytest.raises(JobError, match="its driver runs already"):
             SlurmAgents(Given(folder))
         assert (folder / "driver.address").read_text() == told
         assert not (programs / "scancel.asked").exists()
+    assert not (folder / "driver.address").exists()
+
+
+def test_a_signal_while_agents_are_submitted_leaves_nothing(folder, programs, monkeypatch):
+    """SIGTERM and Ctrl-C come at any time, also before the driver trains."""
+    agents = SlurmAgents(Given(folder))
+    asked = programs / "scancel.asked"
+    monkeypatch.setattr(agents._jobs, "submit", lambda: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(agents._jobs, "present", lambda: {} if asked.exists() else {"7": "cpu"})
+    with pytest.raises(SystemExit), Termination() as termination, termination.keeping(agents):
+        pass
+    assert asked.exists()
     assert not (folder / "driver.address").exists()
 
 
@@ -88,7 +102,8 @@ def test_agents_stay_only_for_another_start(folder, programs, monkeypatch, capsy
     (programs / "squeue.jobs").write_text(f"12|12|{state}|10:00|fast1\n")
     own = "".join(f"{n} N/A hetero-hvd:{pool}:{folder}\n" for n, pool in ((7, "cpu"), (8, "gpu")))
     (programs / "squeue.answer").write_text(own)
-    with suppress(KeyError), SlurmAgents(Given(folder)) as agents:
+    agents = SlurmAgents(Given(folder))
+    with suppress(KeyError), Termination().keeping(agents):
         assert not (programs / "sbatch.asked").exists()  # they are there
         agents.ended({"an error": result}["no result"] if result is None else result)
     is_cancelled = (programs / "scancel.asked").exists()
@@ -101,7 +116,7 @@ def test_agents_stay_only_for_another_start(folder, programs, monkeypatch, capsy
 def test_a_variable_of_another_time_is_no_job(folder, programs, capsys, jobs):
     """As in a shell that has outlived its allocation: the driver follows none, and says so."""
     (programs / "squeue.jobs").write_text(jobs)
-    with SlurmAgents(Given(folder)) as agents:
+    with Termination().keeping(SlurmAgents(Given(folder))) as agents:
         assert agents.must_end() == ""
     assert "note: this driver follows no Slurm job of its own: " in capsys.readouterr().out
 
@@ -117,7 +132,7 @@ def test_a_folder_that_no_comment_of_a_job_can_name_is_refused(folder, name):
 
 def test_a_slurm_that_is_away_at_the_end_is_one_line(folder, programs, capsys):
     """The agents' own limit ends them then."""
-    with SlurmAgents(Given(folder)):
+    with Termination().keeping(SlurmAgents(Given(folder))):
         (programs / "squeue").write_text("#!/bin/sh\necho away >&2; exit 1\n")
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("the agents end by themselves when they have been idle")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Self
 
 from hetero_hvd.cli.settings import flags_of
 from hetero_hvd.config import NodeConfig, NodesFile
@@ -97,16 +96,11 @@ class RayJob:
             timeout_seconds=job.elastic_timeout_seconds,
         )
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         """Have agents placed, on one node at least."""
-        try:
-            self._agents.start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        self._agents.start()
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """End them."""
         self._agents.close()
         self._console.close()

@@ -20,6 +20,7 @@ from hetero_hvd.config.paths import own_path
 from hetero_hvd.config.value_types import CHECKPOINT_URL, TAG_NAME
 from hetero_hvd.config.variables import RECORD_SETTINGS, RecordConfig, given
 from hetero_hvd.driver.ending import Lender
+from hetero_hvd.driver.termination import Termination
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.probes.other_launchers import started_by
 from hetero_hvd.probes.training_packages import require_training
@@ -93,6 +94,11 @@ def tag(text: str) -> tuple[str, str]:
 
 def act(arguments: argparse.Namespace) -> int:
     """Train; gives the training's exit code."""
+    with Termination() as termination:
+        return _act(arguments, termination)
+
+
+def _act(arguments: argparse.Namespace, termination: Termination) -> int:
     command = arguments.command
     if not command:
         raise UserError("no command: hetero-hvd run [options] -- train.py [arguments]")
@@ -105,9 +111,9 @@ def act(arguments: argparse.Namespace) -> int:
         require_training("hetero-hvd run")
         job = ray_job.RayJob(arguments)
         check_script(command, job.stand_ins)
-        with job:
+        with termination.keeping(job):
             resume = _resumed(arguments.resume, job.nodes_file.current.job.output)
-            return _train(arguments, job.nodes_file, resume)
+            return _train(arguments, job.nodes_file, resume, termination)
     inside = _lender(arguments)
     if inside is None:
         nodes_file = load(arguments)
@@ -120,14 +126,15 @@ def act(arguments: argparse.Namespace) -> int:
         nodes_file = inside.nodes_file  # as it is now: all starts of a run have one folder
     check_script(command, nodes_file.current.nodes)
     require_training("hetero-hvd run")
-    with inside or nullcontext():
-        return _train(arguments, nodes_file, resume, lender=inside)
+    with termination.keeping(inside) if inside else nullcontext():
+        return _train(arguments, nodes_file, resume, termination, lender=inside)
 
 
 def _train(
     arguments: argparse.Namespace,
     nodes_file: NodesFile,
     resume: EarlierRun | None,
+    termination: Termination,
     *,
     lender: Lender | None = None,
 ) -> int:
@@ -138,7 +145,14 @@ def _train(
     known = RecordConfig(**given(RECORD_SETTINGS, os.environ))
     tags = dict(map(tag, known.tags)) | dict(arguments.tag)
     labels = RunLabels(arguments.name or known.name, tags)
-    return run_job(nodes_file, arguments.command, resume=resume, labels=labels, lender=lender)
+    return run_job(
+        nodes_file,
+        arguments.command,
+        resume=resume,
+        labels=labels,
+        lender=lender,
+        termination=termination,
+    )
 
 
 def check_started_once(environment: Mapping[str, str]) -> None:

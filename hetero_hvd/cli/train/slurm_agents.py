@@ -7,7 +7,6 @@ import os
 import secrets
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.settings import NODES_FILE, flags_of
@@ -91,7 +90,7 @@ class SlurmAgents:
         self._limit = self._time_limit()
         self._are_theirs = False
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         """The driver's place is told, and the agents that are not there are submitted.
 
         Raises:
@@ -100,17 +99,12 @@ class SlurmAgents:
         job = self.nodes_file.current.job
         if self._limit is not None:
             self._limit.follow()
-        try:
-            told = told_address(self._folder, job.listen, job.driver_address)
-            show(f"agents find this driver at {', '.join(self._held.enter_context(told))}")
-            for number, pool in self._jobs.submit().items():
-                show(f"agents {pool} are job {number}")
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        told = told_address(self._folder, job.listen, job.driver_address)
+        show(f"agents find this driver at {', '.join(self._held.enter_context(told))}")
+        for number, pool in self._jobs.submit().items():
+            show(f"agents {pool} are job {number}")
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Unless the training goes on in another start, nobody needs the agents any more."""
         try:
             if not self._are_theirs:

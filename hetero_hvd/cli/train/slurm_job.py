@@ -6,7 +6,6 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.settings import flags_of
@@ -114,13 +113,12 @@ class SlurmJob:
             silence_seconds=SILENCES * job.heartbeat_timeout_seconds,
         )
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         """The job starts: its time limit is followed, its driver is watched."""
         self._limit.follow()
         self._watch.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Whatever has become of it, the driver is no longer watched."""
         self._watch.close()
 

@@ -1,0 +1,82 @@
+"""SIGINT and SIGTERM at every moment of a command: what was begun is ended, and nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from hetero_hvd.driver.termination import Termination
+from hetero_hvd.exit_codes import EXIT_TERMINATED
+
+HANDLERS = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+class Thing:
+    """Something that a command starts and ends; at the moments that are named a signal comes."""
+
+    def __init__(self, number, moments):
+        self._number = number
+        self._moments = moments
+        self.done = []
+
+    def happens(self, moment):
+        """A moment of the command, which is done unless it is interrupted."""
+        for _ in range(self._moments.count(moment)):
+            signal.raise_signal(self._number)
+        self.done.append(moment)
+
+    def start(self):
+        """See `Startable`."""
+        self.happens("start")
+
+    def close(self):
+        """See `Startable`."""
+        self.happens("close")
+
+
+def command(thing):
+    """As `run`: what the job hears is among what is done."""
+
+    async def job():
+        with termination.told_to(thing.done.append):
+            thing.happens("loop")
+            await asyncio.sleep(0)
+
+    with Termination() as termination:
+        thing.happens("before")
+        with termination.keeping(thing):
+            thing.happens("between")
+            asyncio.run(job())
+            thing.happens("after")
+
+
+ALL = ["before", "start", "between", "loop", "after", "close"]
+MOMENTS = {
+    "never": ([], ALL),
+    "before anything is begun": (["before"], []),
+    "while it is begun": (["start"], ["before", "close"]),
+    "while that is ended": (["start", "close", "close"], ["before", "close"]),
+    "before the loop": (["between"], ["before", "start", "close"]),
+    "in the loop": (["loop"], [*ALL[:4], "NUMBER", *ALL[4:]]),
+    "twice in the loop": (["loop", "loop"], [*ALL[:4], "NUMBER", "NUMBER", *ALL[4:]]),
+    "after the loop": (["after", "after"], ALL),
+    "at the end": (["close"], ALL),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("moments", "expected"), MOMENTS.values(), ids=MOMENTS)
+def test_whatever_was_begun_is_ended(number, moments, expected):
+    """An exception until the loop hears of it; what ends is not interrupted."""
+    thing = Thing(number, moments)
+    raised = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    if moments and moments[0] in ("before", "start", "between"):
+        with pytest.raises(raised) as caught:
+            command(thing)
+        assert caught.value.args in ((), (EXIT_TERMINATED,))
+    else:
+        command(thing)
+    assert thing.done == [number if done == "NUMBER" else done for done in expected]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == HANDLERS
