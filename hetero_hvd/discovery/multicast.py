@@ -13,6 +13,8 @@ from zeroconf import (  # type: ignore[attr-defined]  # public, but missing in i
 )
 from zeroconf.asyncio import AsyncZeroconf
 
+from hetero_hvd.messages.identity import shortened
+
 SERVICE = "_hetero-hvd._tcp.local."
 GROUP, GROUP6, PORT = "224.0.0.251", "ff02::fb", 5353
 MAX_ADVERTS = 4
@@ -22,6 +24,7 @@ _FLAGS_QUERY, _FLAGS_ANSWER = 0, 0x8400
 _TYPE_PTR, _TYPE_TXT, _CLASS_IN = 12, 16, 1
 _LIFETIME = 120  # seconds that zeroconf may keep a record; what counts is signed, inside
 _LABEL = b"\x0b_hetero-hvd"
+_MAX_LABEL = 63  # of DNS: what is between two dots of a name
 
 
 def question() -> bytes:
@@ -60,8 +63,13 @@ def packet_of(name: str, port: int, properties: dict[str, bytes]) -> bytes:
     return packet.packets()[0]
 
 
+def _label_of(name: str) -> str:
+    """A node's name as DNS can say it; what counts is in the properties."""
+    return shortened(name.replace(".", "-"), _MAX_LABEL)
+
+
 def _instance_of(name: str) -> str:
-    return f"{name.replace('.', '-')}.{SERVICE}"
+    return f"{_label_of(name)}.{SERVICE}"
 
 
 class AdvertPublisher:
@@ -74,7 +82,7 @@ class AdvertPublisher:
 
     def __init__(self, name: str, port: int) -> None:
         self._instance = _instance_of(name)
-        self._host = f"{name}.local."
+        self._host = f"{_label_of(name)}.local."
         self._port = port
         self._zeroconf: AsyncZeroconf | None = None
         self._network: Hashable = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 import msgspec
@@ -10,6 +11,14 @@ from hetero_hvd.errors import UserError
 
 NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 """What a node may be called: a DNS-like label, 1 to 64 characters, safe in paths and host names."""
+
+
+def shortened(name: str, max_length: int) -> str:
+    """A node's name, or where it is too long its beginning and what follows from all of it."""
+    if len(name) <= max_length:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: max_length - len(digest) - 1].rstrip('.-')}-{digest}"
 
 
 class WorkerId(msgspec.Struct, frozen=True, order=True, array_like=True):

@@ -51,7 +51,7 @@ NAMES = {
         {"SLURM_JOB_NODELIST": "_gpu_1", "SLURM_JOB_NAME": "_a b_"} | ARRAY,
         "gpu-1-a-b-3",
     ),
-    "a long name": ({"SLURM_JOB_NAME": "x" * 99} | ARRAY, "x" * 62 + "-3"),
+    "a long name": ({"SLURM_JOB_NAME": "x" * 99} | ARRAY, "fast1-" + "x" * 49 + "-3c6a5388"),
 }
 
 

@@ -14,6 +14,7 @@ from hetero_hvd.cli.lines import show
 from hetero_hvd.config import JobConfig
 from hetero_hvd.config.value_types import number
 from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.messages.identity import shortened
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.slurm.allocation import allocation
 from hetero_hvd.slurm.requeue import requeue_if_running
@@ -96,7 +97,7 @@ class AgentJob:
         task = environment.get("SLURM_ARRAY_TASK_ID", "")
         names = (found.nodes[0].slurm_name, environment.get("SLURM_JOB_NAME", ""), task)
         words = [_NOT_IN_A_NAME.sub("-", name).strip(".-") for name in names]
-        self.name = "-".join(word for word in words if word)[-MAX_NAME:].lstrip(".-")
+        self.name = shortened("-".join(word for word in words if word), MAX_NAME)
         whole = f"{machine_identity()} {found.label}"
         self.machine = hashlib.sha256(whole.encode()).hexdigest()[:32]
         leave_seconds += part_of(environment) * stagger_seconds

@@ -62,6 +62,8 @@ def resolve(address: str) -> str:
     """
     try:
         return socket.gethostbyname(address)
+    except UnicodeError as error:
+        raise JobError(f"job.driver_address: {address} is no host name ({error})") from error
     except OSError as error:
         words = f"job.driver_address: {address} has no IPv4 address ({error})"
         raise job_error(words, error) from error

@@ -62,6 +62,6 @@ def _is_address(name: str) -> bool:
 def _resolved(name: str) -> frozenset[str]:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:  # ssh may know it, from its own configuration
+    except (OSError, UnicodeError):  # ssh may know it, from its own configuration
         return frozenset((name,))
     return frozenset((name, *(str(entry[4][0]) for entry in found)))

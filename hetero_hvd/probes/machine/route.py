@@ -41,8 +41,8 @@ def route(interfaces: Sequence[Interface], towards: str | None = None) -> Route:
     """
     try:
         target = (socket.gethostbyname(towards), 9) if towards else _ELSEWHERE
-    except OSError as error:
-        raise UserError(f"--towards {towards}: no address ({error.strerror})") from error
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"--towards {towards}: no address ({error})") from error
     what = f"the driver at {towards}" if towards else "other machines"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -6,8 +6,16 @@ import socket
 import pytest
 
 from hetero_hvd.config import NodeConfig
-from hetero_hvd.driver.network.endpoints import DriverAddresses, Endpoints, address_towards
-from hetero_hvd.errors import JobError
+from hetero_hvd.driver.network.endpoints import (
+    DriverAddresses,
+    Endpoints,
+    address_towards,
+    resolve,
+)
+from hetero_hvd.driver.nodes.host_resolver import HostResolver
+from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.probes.machine.route import route
+from tests.driver.conftest import until
 
 LOCAL = NodeConfig(name="alpha")
 REMOTE = NodeConfig(name="beta", address="192.0.2.1")  # a documentation address: nobody has it
@@ -76,3 +84,26 @@ def test_each_address_is_opened_once():
             await foreign.towards(LOCAL)
 
     asyncio.run(scenario())
+
+
+NO_HOSTS = {
+    "two dots": "a..b",
+    "a label that is too long": "a" * 64,
+    "one of several": "a" * 64 + ".b",
+}
+
+
+@pytest.mark.parametrize("name", NO_HOSTS.values(), ids=NO_HOSTS)
+def test_a_name_that_cannot_be_looked_up_is_one_that_is_unknown(name):
+    """In one line where it is needed; ssh may know it."""
+    with pytest.raises(JobError, match=r"job\.driver_address: a"):
+        resolve(name)
+    with pytest.raises(UserError, match=r"--towards a.*: no address"):
+        route((), name)
+
+    async def addresses():
+        resolver = HostResolver()
+        await until(lambda: resolver.look_up([name]))
+        return resolver.addresses(name)
+
+    assert asyncio.run(addresses()) == {name}
