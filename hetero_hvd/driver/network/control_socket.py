@@ -17,10 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from hetero_hvd.errors import JobError, UserError, job_error
+from hetero_hvd.run.records.run_folder import is_held
 
 NAME = "control.sock"
 MAX_LINE_BYTES = 4096
 TIMEOUT_SECONDS = 10.0
+
+NOT_UNDERSTOOD = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    TimeoutError,
+    ConnectionError,
+)
+"""What a line that is no order leads to."""
 
 REMOVES_NOTHING: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 """From Python 3.13 on asyncio looks for the socket's file, to remove it in the end; but the path by
@@ -86,7 +98,7 @@ class ControlSocket:
             answer = {"done": self._orders[name](value)}
         except UserError as error:
             answer = {"error": str(error)}
-        except (ValueError, KeyError, TypeError, AttributeError, TimeoutError, ConnectionError):
+        except NOT_UNDERSTOOD:
             names = ", ".join(self._orders)
             answer = {"error": f"not understood: must be one line, {{ORDER: VALUE}}, of {names}"}
         with suppress(ConnectionError):
@@ -111,15 +123,19 @@ def newest_run(runs: Path = Path("runs")) -> Path:
 
 
 def remove_dead(runs: Path) -> None:
-    """Remove the sockets of drivers that were killed, from all runs in a folder."""
+    """Remove the sockets of drivers that were killed, from all runs in a folder.
+
+    Of a driver on another machine, which shares the folder, nobody here is behind its socket: but
+    it holds its run's folder.
+    """
     for path in runs.glob(f"*/{NAME}"):
-        if not _lives(path):
+        if not (_lives(path) or is_held(path.parent)):
             with suppress(OSError):
                 path.unlink()
 
 
 def _lives(path: Path) -> bool:
-    """Whether a driver is behind this socket; only a refusal proves that there is none."""
+    """Whether a driver is behind this socket; only a refusal proves that there is none here."""
     try:
         with _short_path(path.parent) as short, socket.socket(socket.AF_UNIX) as end:
             end.settimeout(TIMEOUT_SECONDS)

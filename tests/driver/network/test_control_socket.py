@@ -1,6 +1,7 @@
 """Orders to running jobs: which one is meant, and what killed ones leave behind."""
 
 import asyncio
+import json
 import os
 import socket
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hetero_hvd.driver.network import control_socket as control
 from hetero_hvd.driver.network.control_socket import ControlSocket, newest_run
 from hetero_hvd.errors import JobError
+from hetero_hvd.run.records.run_folder import run_folder
 from tests.driver.conftest import until
 
 
@@ -20,6 +22,48 @@ def killed(folder, *, at_seconds):
         end.bind(path)
         end.listen()
     os.utime(folder / control.NAME, (at_seconds, at_seconds))
+
+
+def test_the_socket_of_a_driver_on_another_machine_stays(tmp_path):
+    """It shares the folder; from here nobody is behind its socket, but it holds its run."""
+    for name in ("killed", "elsewhere"):
+        killed(tmp_path / name, at_seconds=1e9)
+    with run_folder(str(tmp_path / "elsewhere"), None):
+        control.remove_dead(tmp_path)
+        assert [path.parent.name for path in tmp_path.glob("*/*.sock")] == ["elsewhere"]
+        with pytest.raises(JobError, match="no running job in"):
+            newest_run(tmp_path)
+    control.remove_dead(tmp_path)
+    assert not list(tmp_path.glob("*/*.sock"))
+
+
+ORDERS = {
+    "no JSON": "x",
+    "no object": "[]",
+    "no such order": '{"sing": 1}',
+    "two orders": '{"say": 1, "sing": 1}',
+    "deep": "[" * 4000,
+}
+
+
+@pytest.mark.parametrize("line", ORDERS.values(), ids=ORDERS)
+def test_what_is_no_order_is_answered_in_one_line(tmp_path, line):
+    """With what is allowed; the driver goes on."""
+
+    async def scenario():
+        driver = ControlSocket(tmp_path, {"say": str})
+        await driver.listen()
+        with control._short_path(tmp_path) as path:
+            reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(line.encode() + b"\n")
+        answer = json.loads(await asyncio.wait_for(reader.readline(), 60))
+        writer.close()
+        await writer.wait_closed()
+        driver.close()
+        return answer
+
+    said = "not understood: must be one line, {ORDER: VALUE}, of say"
+    assert asyncio.run(scenario()) == {"error": said}
 
 
 def num_sockets():
