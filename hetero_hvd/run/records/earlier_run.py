@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.messages import RunStarted
 from hetero_hvd.run.records.reader import read_record
 
@@ -51,12 +53,23 @@ def earlier_run(place: Path | str) -> EarlierRun:
     if isinstance(place, str):
         return EarlierRun(folder=None, checkpoints=place)
     own = place / CHECKPOINTS
-    if own.is_dir():
+    with _looking_at(own):
+        is_there = own.is_dir()
+    if is_there:
         return EarlierRun(folder=place, checkpoints=str(own.absolute()))
     url = _recorded_url(place)
     if not url:
         raise JobError(f"--resume {place}: there is no folder {CHECKPOINTS!r} in it")
     return EarlierRun(folder=place, checkpoints=url)
+
+
+@contextmanager
+def _looking_at(path: Path) -> Iterator[None]:
+    """Where the system may refuse to say whether there is something."""
+    try:
+        yield
+    except OSError as error:
+        raise job_error(f"{path} cannot be read: {error.strerror}", error) from error
 
 
 def _recorded_url(folder: Path) -> str:
@@ -95,5 +108,10 @@ def same_run(name: str, output: Path) -> EarlierRun:
     Args:
         name: By which the run is known through all its starts.
         output: Its folder, which may not be there: then another place may hold its checkpoints.
+
+    Raises:
+        JobError: The system does not let us look.
     """
-    return EarlierRun(folder=output if output.exists() else None, checkpoints="", name=name)
+    with _looking_at(output):
+        is_there = output.exists()
+    return EarlierRun(folder=output if is_there else None, checkpoints="", name=name)

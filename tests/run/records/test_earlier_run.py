@@ -1,5 +1,7 @@
 """Where the checkpoints of the run to go on from are."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,23 @@ def test_a_folder_whose_name_can_be_none_among_checkpoints_is_refused(name):
     """In one line with what is allowed."""
     with pytest.raises(JobError, match="must be of at most 63 letters, digits, '-' and '_'"):
         run_of_folder(Path(name))
+
+
+LOOKS = {
+    "--resume auto": run_of_folder,
+    "--resume RUN": earlier_run,
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_a_folder_that_may_not_be_looked_at_is_one_line(monkeypatch, tmp_path, look):
+    """Which of several there is."""
+
+    def refuse(path, **_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    for question in ("exists", "is_dir"):
+        monkeypatch.setattr(Path, question, refuse)
+    with pytest.raises(JobError, match=f"^{tmp_path}.* cannot be read: Permission denied$") as told:
+        look(tmp_path / "run")
+    assert not told.value.may_pass
