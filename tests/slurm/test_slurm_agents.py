@@ -1,5 +1,7 @@
 """What `hetero-hvd run --slurm-agents` makes of its folder, and of its agents at the end."""
 
+import errno
+import os
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +54,22 @@ def test_all_starts_are_one_run(folder):
     assert (second.folder, second.name) == (folder / "run", first.name)
     assert again.nodes_file.current.job.listen > 0
     assert Path(again.nodes_file.current.job.output) == folder / "run"
+
+
+def test_a_name_that_was_not_written_as_a_whole_is_none(folder, monkeypatch):
+    """A full disk, or an end at that moment: the next start gives the run its name."""
+    agents = SlurmAgents(Given(folder))
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", lambda path, _: path.touch() or full_disk())
+        with pytest.raises(JobError, match="No space left"):
+            agents.same_run()
+    assert agents.same_run().name.startswith(f"{folder.name}-")
+    agents.close()
+
+
+def full_disk():
+    """What the system says."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_folder_has_one_driver(folder, programs):

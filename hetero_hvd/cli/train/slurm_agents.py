@@ -120,7 +120,9 @@ class SlurmAgents:
         path = self._folder / RUN_NAME
         try:
             if not path.exists():
-                path.write_text(f"{self._folder.name}-{secrets.token_hex(4)}\n")
+                fresh = path.with_name(f".{path.name}.{os.getpid()}")
+                fresh.write_text(f"{self._folder.name}-{secrets.token_hex(4)}\n")
+                fresh.replace(path)  # a name that is there is whole
             name = path.read_text().strip()
         except OSError as error:
             raise JobError(f"{path}: cannot be used: {error.strerror}") from error
