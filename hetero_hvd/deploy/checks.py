@@ -9,6 +9,7 @@ from hetero_hvd.errors import UserError
 LABEL = r"[a-z]([a-z0-9-]*[a-z0-9])?"
 """A name that may be that of a Service: RFC 1123, and a letter first."""
 
+NAME_ALLOWED = "small letters, digits and '-', a letter first, no '-' at the end"
 MAX_NAME = 40
 """Leaves room for what we and Kubernetes add, within 63 characters."""
 
@@ -31,8 +32,8 @@ def name(flag: str, text: str, longest: int = MAX_NAME) -> str:
     """
     if re.fullmatch(LABEL, text) is None or len(text) > longest:
         raise UserError(
-            f"{flag}: found {text!r}, must be small letters, digits and '-', a letter first, no "
-            f"'-' at the end, at most {longest} characters (RFC 1123)"
+            f"{flag}: found {text!r}, must be {NAME_ALLOWED}, at most {longest} characters "
+            "(RFC 1123)"
         )
     return text
 

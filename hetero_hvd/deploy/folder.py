@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hetero_hvd.errors import UserError
@@ -54,8 +55,10 @@ def write_files(folder: Path, contents: Mapping[str, str | None]) -> list[Path]:
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(path)
         except OSError as error:
-            fresh.unlink(missing_ok=True)
             raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+        finally:
+            with suppress(OSError):
+                fresh.unlink()
         written.append(path)
     return written
 

@@ -129,3 +129,22 @@ def test_what_helm_says_at_the_end_names_the_release(tmp_path):
     assert all("secret generic digits-keys" in text for text in notes)
     job = KubernetesJob(name="a", image="b", command=("c",), num_cpu_agents=1)
     assert "{{ .Release.Name }}-keys" in chart_files(job)["templates/NOTES.txt"]
+
+
+RELEASES = {
+    "as long as may be": ("a" * 40, True),
+    "too long": ("a" * 41, False),
+    "a dot": ("a.b", False),
+    "a digit first": ("1a", False),
+}
+
+
+@pytest.mark.parametrize(("name", "is_taken"), RELEASES.values(), ids=RELEASES)
+def test_a_release_is_called_what_a_service_may_be(tmp_path, name, is_taken):
+    """Helm itself takes more, and would leave half a release behind."""
+    folder = chart(tmp_path / "chart", "--cpu", "1")
+    if is_taken:
+        assert rendered(folder, name=name)
+    else:
+        with pytest.raises(helm.HelmError, match="the release's name must be small letters"):
+            rendered(folder, name=name)

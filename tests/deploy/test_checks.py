@@ -1,5 +1,7 @@
 """Bad input of `hetero-hvd deploy`: one line, exit code 2, and nothing is written."""
 
+from pathlib import Path
+
 import pytest
 
 from hetero_hvd.cli import main
@@ -127,3 +129,33 @@ def test_a_file_is_whole_or_not_there(folder):
     with pytest.raises(Exception, match="cannot be written"):
         write_files(folder, {"a": "text"})
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+
+
+KINDS = {"plain": [], "a chart": ["--helm"]}
+
+
+@pytest.mark.parametrize("last", KINDS)
+@pytest.mark.parametrize("first", KINDS)
+def test_a_folder_holds_what_was_written_last(tmp_path, first, last):
+    """A chart's files beside manifests are none of kubectl's, and would not be Helm's either."""
+
+    def found(folder, *kinds):
+        for kind, more in zip(kinds, ([], ["--force"]), strict=False):
+            words = ["deploy", "kubernetes", str(folder), *(f"{n}={v}" for n, v in GOOD.items())]
+            assert main([*words, *KINDS[kind], *more, "--", "train.py"]) == 0
+        files = (path for path in folder.rglob("*") if path.is_file())
+        return {str(path.relative_to(folder)) for path in files}
+
+    assert found(tmp_path / "a", first, last) == found(tmp_path / "b", last)
+
+
+def test_a_cancelled_write_leaves_no_part_of_a_file(folder, monkeypatch):
+    """Helm would take it for a template."""
+
+    def cancel(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", cancel)
+    with pytest.raises(KeyboardInterrupt):
+        write_files(folder / "new", {"a.yaml": "x"})
+    assert list((folder / "new").iterdir()) == []

@@ -77,9 +77,11 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
     job = _job(arguments)
     folder: Path = arguments.folder
     check_folder(folder, force=arguments.force)
+    plain, chart = files(job), chart_files(job)
+    wanted, other = (chart, plain) if arguments.helm else (plain, chart)
+    written = write_files(folder, {**dict.fromkeys(other), **wanted})  # never both in one folder
     if arguments.helm:
-        return write_files(folder, chart_files(job)), f"  helm install {job.name} {folder}"
-    written = write_files(folder, files(job))
+        return written, f"  helm install {job.name} {folder}"
     return written, "\n".join(
         [
             "  hetero-hvd key cluster.key",

@@ -13,6 +13,7 @@ from typing import Any
 
 from hetero_hvd import __version__
 from hetero_hvd.config.yaml_document import yaml_text
+from hetero_hvd.deploy.checks import LABEL, MAX_NAME, NAME_ALLOWED
 from hetero_hvd.deploy.kubernetes.manifests import files
 from hetero_hvd.deploy.kubernetes.options import MAX_AGENTS, KubernetesJob
 
@@ -29,6 +30,13 @@ INDENT- {{ kindIs "string" . | ternary . (toJson .) | replace "$" "$$" | quote }
 {{- end }}"""
 """Kubernetes puts variables in place of `$(NAME)`; here each word means itself. Numbers of a values
 file are floats for Helm, of which it would make words such as 1e+06."""
+
+CHECK = f"""\
+{{{{- if or (gt (len .Release.Name) {MAX_NAME}) (not (regexMatch "^{LABEL}$" .Release.Name)) }}}}
+{{{{- fail "the release's name must be {NAME_ALLOWED}, at most {MAX_NAME} characters" }}}}
+{{{{- end }}}}
+"""
+"""Helm takes names with dots and others, which no Service may have."""
 
 NOTES = """\
 Before the pods can start they need keys, once:
@@ -64,7 +72,7 @@ def chart_files(job: KubernetesJob) -> dict[str, str | None]:
         "Chart.yaml": yaml_text(_about(job)),
         "values.yaml": yaml_text(values),
         "values.schema.json": json.dumps(schema, indent=2) + "\n",
-        "templates/NOTES.txt": NOTES,
+        "templates/NOTES.txt": CHECK + NOTES,
         **templates,
     }
 
