@@ -25,7 +25,13 @@ def event_from_json(line: bytes | str) -> Event:
     Raises:
         msgspec.DecodeError: It is no JSON, or no event.
     """
-    data = line.encode() if isinstance(line, str) else line
+    try:
+        return _event_in(line.encode() if isinstance(line, str) else line)
+    except RecursionError as error:
+        raise msgspec.DecodeError("it is nested too deep") from error
+
+
+def _event_in(data: bytes) -> Event:
     if b"null" not in data:
         return _DECODER.decode(data)
     plain = msgspec.json.decode(data)

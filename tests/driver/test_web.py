@@ -1,6 +1,7 @@
 """The driver's HTTP side: who may look, who may give orders, what the page shows."""
 
 import asyncio
+import io
 import json
 import shutil
 import socket
@@ -202,6 +203,16 @@ def test_top_finds_the_driver_through_the_folder(start, tokens, tmp_path):
     assert not (tmp_path / "live.json").exists()
 
 
+def test_an_answer_of_no_driver_is_one_line(monkeypatch):
+    """Whatever another program at that port says."""
+    for answer in (b"", b"<html>", b"[" * 5000, b'{"x":' * 5000):
+        page = io.BytesIO(answer)
+        opened = lambda *_, page=page, **__: page  # noqa: E731 - in place of a connection
+        monkeypatch.setattr(urllib.request.OpenerDirector, "open", opened)
+        with pytest.raises(JobError, match="no driver answers there"):
+            source_of("http://127.0.0.1:1", token_file=None, ca=None)()
+
+
 def test_a_recorded_run_is_shown_as_it_ended(tmp_path):
     """From its timings, unmeasured values and a torn last line included; nonsense is one line."""
     joined = {"type": "WorkersJoined", "rendezvous_id": 1, "workers": [["alpha", 0]]}
@@ -220,9 +231,10 @@ def test_a_recorded_run_is_shown_as_it_ended(tmp_path):
     assert (state.loss, state.samples_per_second) == (None, 8)
     assert state.workers[0].phases["data_wait"] == 0.5
     assert state.workers[0].memory_bytes is None
-    records.write_text("[]\n")
-    with pytest.raises(JobError, match=r"timings\.jsonl:1: is no event"):
-        source_of(str(tmp_path), token_file=None, ca=None)()
+    for line in ("[]", '{"x":' * 5000, "[null," * 5000):
+        records.write_text(f"{line}\n")
+        with pytest.raises(JobError, match=r"timings\.jsonl:1: is no event"):
+            source_of(str(tmp_path), token_file=None, ca=None)()
 
 
 @pytest.mark.skipif(chromium.find() is None, reason="needs chromium")

@@ -73,7 +73,7 @@ def _announced(folder: Path) -> _Announced | None:
     try:
         with open(folder / NAME, "rb", opener=regular) as file:
             return msgspec.json.decode(file.read(), type=_Announced)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -119,7 +119,7 @@ def _driver(url: str, token_file: str | None, ca: str | None) -> Source:
         except urllib.error.HTTPError as error:
             reason = "give the right --token-file" if error.code == UNAUTHORIZED else error.reason
             raise JobError(f"{url}: {error.code}: {reason}") from error
-        except (OSError, HTTPException, msgspec.DecodeError) as error:
+        except (OSError, HTTPException, msgspec.DecodeError, RecursionError) as error:
             raise JobError(f"{url}: no driver answers there ({error})") from error
 
     return fetch
