@@ -56,6 +56,7 @@ NOT_YET = "the agent has just been started and offers nothing yet"
 LEAVING = "the agent is leaving, as it is ended or the cloud takes its machine away"
 MAX_DEVICES = 16
 FEW_ADDRESSES = 2
+FEW_DEVICES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,14 +225,23 @@ def summary_of(gpu_names: list[str], cores: float) -> str:
 
 
 def signed_to_fit(key: bytes, advert: Advert) -> dict[str, bytes]:
-    """Sign an advert; where there is no room for it, without what nobody's decision depends on."""
-    less: dict[str, Any]
-    for less in ({}, {"figures": {}}, {"figures": {}, "summary": ""}):
-        with suppress(DiscoveryError):
-            return sign(key, msgspec.structs.replace(advert, **less))
-    return sign(
-        key, msgspec.structs.replace(advert, **less, addresses=advert.addresses[:FEW_ADDRESSES])
+    """Sign an advert; where there is no room for it, without what the least depends on.
+
+    Which GPUs a worker has is said by itself, too: so the last that goes are some of those.
+    """
+    steps: tuple[dict[str, Any], ...] = (
+        {},
+        {"figures": {}},
+        {"summary": ""},
+        {"addresses": advert.addresses[:FEW_ADDRESSES]},
+        {"addresses": advert.addresses[:1]},
+        {"devices": advert.devices[:FEW_DEVICES]},
     )
+    for less in steps:
+        advert = msgspec.structs.replace(advert, **less)
+        with suppress(DiscoveryError):
+            return sign(key, advert)
+    return sign(key, advert)
 
 
 class Announcer:

@@ -58,6 +58,28 @@ def test_what_finds_no_room_in_an_advert_is_left_out():
     assert len(found.addresses) == 2
 
 
+WIDEST = {
+    "GPUs": (lambda n: f"GPU-{n:036}", 16),
+    "parts of GPUs": (lambda n: f"MIG-{n:036}", 16),
+    "parts of GPUs, as older drivers name them": (lambda n: f"MIG-GPU-{n:036}/13/10", 8),
+}
+
+
+@pytest.mark.parametrize(("uuid", "num_left"), WIDEST.values(), ids=WIDEST)
+def test_every_node_finds_room_in_an_advert(uuid, num_left):
+    """Whatever its name, its addresses and its GPUs: an agent that cannot announce would end."""
+    full = make(
+        name="n" * 64,
+        machine="m" * 64,
+        version="0.1.0.dev1234+g0123456789",
+        devices=tuple(map(uuid, range(16))),
+        addresses=tuple(f"fd00:1111:2222:3333:4444:5555:6666:{n:04}" for n in range(8)),
+    )
+    found = Verifier(KEY).check(as_text(signed_to_fit(KEY, full)), now_seconds=NOW)
+    assert found.addresses == full.addresses[:1]
+    assert found.devices == full.devices[:num_left]
+
+
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
     """A cache of our own: a function that keeps a speed, or a model's time, for a key."""
