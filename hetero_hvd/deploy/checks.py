@@ -84,6 +84,13 @@ def memory(flag: str, text: str) -> str:
     return _amount(flag, text, _BYTES, "bytes above 0, such as 8Gi or 500Mi")
 
 
+def num_bytes(text: str) -> int:
+    """An amount that `memory` takes."""
+    number, unit = re.fullmatch(r"([0-9]+)([A-Za-z]*)", text).groups()  # type: ignore[union-attr]
+    base, letter = (1024, unit[0]) if unit.endswith("i") else (1000, unit.upper())
+    return int(number) * base ** " KMGTP".index(letter or " ")
+
+
 def _amount(flag: str, text: str, pattern: re.Pattern[str], allowed: str) -> str:
     if pattern.fullmatch(text) is None or not re.search("[1-9]", text):
         raise UserError(f"{flag}: found {text!r}, must be {allowed}")

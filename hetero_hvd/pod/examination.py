@@ -12,7 +12,7 @@ from hetero_hvd.pod.network import (
     probe_finding,
     sidecar_findings,
 )
-from hetero_hvd.pod.resources import core_finding, gpu_finding, memory_findings
+from hetero_hvd.pod.resources import core_finding, gpu_finding, memory_findings, num_devices
 from hetero_hvd.probes.machine.hardware import gpus
 
 
@@ -30,6 +30,6 @@ def examine(places: PodPlaces, torch_devices: Callable[[], Sequence[str]]) -> It
     yield from sidecar_findings()
     yield from driver_findings(places)
     yield probe_finding(places)
-    yield core_finding(max(1, len(gpus())))
+    yield core_finding(max(1, num_devices(gpus())))
     yield from memory_findings()
     yield gpu_finding(torch_devices)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import psutil
 
 from hetero_hvd.pod.findings import PodFinding
+from hetero_hvd.probes.gpu.gpu_records import GpuReport
 from hetero_hvd.probes.kernel.control_groups import num_oom_kills
 from hetero_hvd.probes.machine.hardware import allowed_cores, allowed_memory_bytes, gpus
 
@@ -62,6 +63,11 @@ def num_granted(variable: str) -> int | None:
     return None if variable == ALL else len(variable.split(","))
 
 
+def num_devices(found: Sequence[GpuReport]) -> int:
+    """What can be granted of some GPUs: whole ones, and the parts of those that are divided."""
+    return sum(len(gpu.mig_devices) if gpu.is_mig else 1 for gpu in found)
+
+
 def gpu_finding(torch_devices: Callable[[], Sequence[str]]) -> PodFinding:
     """Whether what was granted, what the driver's library sees, and what torch can use are one.
 
@@ -69,7 +75,9 @@ def gpu_finding(torch_devices: Callable[[], Sequence[str]]) -> PodFinding:
         torch_devices: Asks torch, which takes seconds; not called where there is no GPU.
     """
     variable = os.environ.get(DEVICES, "")
-    granted, seen = num_granted(variable), len(gpus())
+    there = gpus()
+    granted, seen = num_granted(variable), num_devices(there)
+    most = min(seen, 1) if any(gpu.is_mig for gpu in there) else seen  # CUDA opens one part
     if not granted and not seen:
         to_do = ""
         if granted is None:
@@ -78,7 +86,7 @@ def gpu_finding(torch_devices: Callable[[], Sequence[str]]) -> PodFinding:
     usable = len(torch_devices())
     found = f"{DEVICES} {variable or 'is not set'}; NVML sees {seen}, torch can use {usable}"
     to_do, is_bad = "", True
-    if usable < seen:
+    if usable < most:
         to_do = "torch in the image is not built for CUDA, or for a newer driver"
     elif seen < (granted or 0):
         to_do = f"{granted} were granted: the node's driver or device plugin has lost some"

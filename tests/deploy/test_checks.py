@@ -18,7 +18,7 @@ WRONG = {
     "--image": IMAGES,
     "--agent-cpu": (*AMOUNTS, "1Gi"),
     "--agent-memory": (*AMOUNTS, "1.5Gi", "1GB"),
-    "--shm": AMOUNTS,
+    "--shm": (*AMOUNTS, "8Gi", "8192Mi", "9G", "1Ti"),
     "--volume": AMOUNTS,
     "--storage-class": ("", "A", "a_b", "a..b", "-a", 254 * "a"),
     "--gpu": NUMBERS,

@@ -167,15 +167,17 @@ def test_pools_are_what_was_asked_for(kind, pool):
 
 
 THREADS = {
-    ("4", 1): "limits.cpu",
-    ("8", 4): "2",
-    ("7", 2): "3",
-    ("2", 4): "1",
-    ("500m", 2): "1",
-    ("6500m", 2): "3",
-    ("6.5", 3): "2",
+    ("4", 1): ("limits.cpu", "limits.cpu"),
+    ("6.5", 1): ("6", "6"),
+    ("8", 4): ("2", "limits.cpu"),
+    ("7", 2): ("3", "limits.cpu"),
+    ("2", 4): ("1", "limits.cpu"),
+    ("500m", 2): ("1", "1"),
+    ("6500m", 2): ("3", "6"),
+    ("6.5", 3): ("2", "6"),
 }
-"""Cores and GPUs of an agent to the threads of each of its workers."""
+"""Cores and GPUs of an agent to the threads of each of its workers, and of one without GPUs: of
+parts of a core Kubernetes would make a whole one."""
 
 
 @pytest.mark.parametrize(("cores", "gpus"), THREADS)
@@ -195,7 +197,7 @@ def test_the_workers_of_a_pod_share_its_cores(cores, gpus):
         (container,) = template["spec"]["containers"]
         (one,) = [v for v in container["env"] if v["name"] == "OMP_NUM_THREADS"]
         found.append(one.get("value") or one["valueFrom"]["resourceFieldRef"]["resource"])
-    assert found == [THREADS[cores, gpus], "limits.cpu"]
+    assert found == [*THREADS[cores, gpus]]
 
 
 NETWORKS = {

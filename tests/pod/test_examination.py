@@ -134,7 +134,7 @@ GPUS = {
 def test_gpus_that_are_not_what_was_granted_are_found(monkeypatch, variable, seen, usable, words):
     """And torch, which takes seconds, is asked only where there is one."""
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", variable)
-    monkeypatch.setattr(resources, "gpus", lambda: [SimpleNamespace()] * seen)
+    monkeypatch.setattr(resources, "gpus", lambda: [SimpleNamespace(is_mig=False)] * seen)
     asked = []
     found = gpu_finding(lambda: asked.append(1) or ["GPU"] * usable)
     assert words in found.to_do
@@ -142,6 +142,28 @@ def test_gpus_that_are_not_what_was_granted_are_found(monkeypatch, variable, see
     assert found.stops_training is ("granted" in words or "CUDA" in words)
     is_there = seen or variable not in ("", "void", "all")
     assert len(asked) == bool(is_there)
+
+
+DIVIDED = {
+    "two parts of one": ("MIG-a,MIG-b", [2], 1, ""),
+    "a part of each of two": ("MIG-a,MIG-b", [1, 1], 1, ""),
+    "by CDI": ("void", [2], 1, ""),
+    "one is lost": ("MIG-a,MIG-b", [1], 1, "2 were granted"),
+    "divided, but no part": ("MIG-a", [0], 0, "1 were granted"),
+    "torch without CUDA": ("MIG-a,MIG-b", [2], 0, "not built for CUDA"),
+}
+"""NVIDIA_VISIBLE_DEVICES, parts of each GPU, what torch can use, which is one part at most."""
+
+
+@pytest.mark.parametrize(("variable", "parts", "usable", "words"), DIVIDED.values(), ids=DIVIDED)
+def test_parts_of_gpus_are_counted_as_granted(monkeypatch, variable, parts, usable, words):
+    """Each for itself, as the device plugin grants them."""
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", variable)
+    cards = [SimpleNamespace(is_mig=True, mig_devices=(None,) * number) for number in parts]
+    monkeypatch.setattr(resources, "gpus", lambda: cards)
+    found = gpu_finding(lambda: ["GPU"] * usable)
+    assert words in found.to_do
+    assert found.stops_training is bool(words) is bool(found.to_do)
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,13 @@ def _job(arguments: argparse.Namespace) -> KubernetesJob:
     volume, storage_class = arguments.volume, arguments.storage_class
     if storage_class is not None and volume is None:
         raise UserError("--storage-class needs --volume: say how large")
+    agent_memory = checks.memory("--agent-memory", arguments.agent_memory)
+    shared_memory = checks.memory("--shm", arguments.shm)
+    if checks.num_bytes(shared_memory) >= checks.num_bytes(agent_memory):
+        raise UserError(
+            f"--shm: found {shared_memory!r}, must be less than --agent-memory, "
+            f"{agent_memory}, of which it is a part"
+        )
     namespace = arguments.monitoring_namespace
     return KubernetesJob(
         name=checks.name("--name", arguments.name),
@@ -114,8 +121,8 @@ def _job(arguments: argparse.Namespace) -> KubernetesJob:
         num_cpu_agents=num_cpu_agents,
         gpus_per_agent=checks.count("--gpus-per-agent", arguments.gpus_per_agent, 1, MAX_GPUS),
         agent_cpu=checks.cpu("--agent-cpu", arguments.agent_cpu),
-        agent_memory=checks.memory("--agent-memory", arguments.agent_memory),
-        shared_memory=checks.memory("--shm", arguments.shm),
+        agent_memory=agent_memory,
+        shared_memory=shared_memory,
         volume=None if volume is None else checks.memory("--volume", volume),
         storage_class=None
         if storage_class is None

@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from hetero_hvd.config.launchers import AGENT_PORT
-from hetero_hvd.deploy.kubernetes.options import ADVERT_PORT, KEYS, TEMPORARY, KubernetesJob
-from hetero_hvd.deploy.kubernetes.pod import Manifest, field, gone_soon, num_cores, pod, same_limits
+from hetero_hvd.deploy.kubernetes.options import ADVERT_PORT, KEYS, KubernetesJob
+from hetero_hvd.deploy.kubernetes.pod import (
+    NO_GPUS,
+    THREADS_OF_LIMIT,
+    Manifest,
+    field,
+    gone_soon,
+    num_cores,
+    pod,
+    same_limits,
+    variables,
+)
 
 GPU, CPU = "gpu", "cpu"
 """The pools."""
@@ -75,7 +85,14 @@ def _template(job: KubernetesJob, pool: str) -> Manifest:
         more["affinity"] = {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
         }
-    return pod(job, f"{pool}-agents", "node-agent", _container(job, pool), **more)
+    return pod(
+        job,
+        f"{pool}-agents",
+        "node-agent",
+        _container(job, pool),
+        shared_memory=job.shared_memory,
+        **more,
+    )
 
 
 def _tolerations(pool: str, *, is_everywhere: bool) -> list[Manifest]:
@@ -95,11 +112,8 @@ def _container(job: KubernetesJob, pool: str) -> Manifest:
         field("POD_IP", "status.podIP"),
         field("POD_NAME", "metadata.name"),
         _threads(job, job.gpus_per_agent if pool == GPU else 1),
-        {"name": "HOME", "value": TEMPORARY},
-        {"name": "PYTHONUNBUFFERED", "value": "1"},
+        *variables(**NO_GPUS if pool == CPU else {}),
     ]
-    if pool == CPU:
-        env.append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"})
     answers = {"httpGet": {"path": "/alive", "port": "agent-port"}, "timeoutSeconds": 5}
     return {
         "command": _command(job),
@@ -116,12 +130,13 @@ def _threads(job: KubernetesJob, num_workers: int) -> Manifest:
     """OMP_NUM_THREADS of each worker, as torch would count the node's cores.
 
     One alone has the pod's cores, whatever becomes of the manifest's limit. Of several each has its
-    part, which Kubernetes cannot divide: it takes no other divisors of cores than 1 and 1m.
+    part, which Kubernetes cannot divide: it takes no other divisors of cores than 1 and 1m, and
+    makes of a part of a core a whole one.
     """
-    if num_workers == 1:
-        source = {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1"}}
-        return {"name": "OMP_NUM_THREADS", "valueFrom": source}
-    threads = max(1, int(num_cores(job.agent_cpu)) // num_workers)
+    cores = num_cores(job.agent_cpu)
+    if num_workers == 1 and cores.is_integer():
+        return THREADS_OF_LIMIT
+    threads = max(1, int(cores) // num_workers)
     return {"name": "OMP_NUM_THREADS", "value": str(threads)}
 
 

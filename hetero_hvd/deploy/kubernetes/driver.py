@@ -11,20 +11,23 @@ from hetero_hvd.deploy.kubernetes.options import (
     KEYS,
     PAGE_PORT,
     RUNS,
-    TEMPORARY,
     KubernetesJob,
 )
 from hetero_hvd.deploy.kubernetes.pod import (
+    NO_GPUS,
+    THREADS_OF_LIMIT,
     Manifest,
     field,
     gone_soon,
     literal,
     pod,
     same_limits,
+    variables,
 )
 from hetero_hvd.exit_codes import EXIT_REFUSED, EXIT_USER_ERROR
 
 MAX_TRIES = 6
+SHARED_MEMORY_BYTES = "1Gi"
 GRACE_SECONDS = 60
 """For workers to leave after the step under way, and the record to be closed."""
 
@@ -63,6 +66,7 @@ def driver_job(job: KubernetesJob) -> Manifest:
         "driver",
         "driver",
         _container(job),
+        shared_memory=SHARED_MEMORY_BYTES,
         restartPolicy="Never",
         tolerations=gone_soon(),
         terminationGracePeriodSeconds=GRACE_SECONDS,
@@ -97,8 +101,8 @@ def _container(job: KubernetesJob) -> Manifest:
         "args": [literal(word) for word in ("--", *job.command)],
         "env": [
             field("POD_IP", "status.podIP"),
-            {"name": "HOME", "value": TEMPORARY},
-            {"name": "PYTHONUNBUFFERED", "value": "1"},
+            THREADS_OF_LIMIT,
+            *variables(**NO_GPUS),
         ],
         "ports": [
             {"name": "page", "containerPort": PAGE_PORT, "protocol": "TCP"},

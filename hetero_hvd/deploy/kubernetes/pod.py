@@ -38,6 +38,15 @@ COPY_KEYS = f"install -m 0400 {SECRET}/cluster.key {SECRET}/token {KEYS}/"
 """A Secret belongs to root; what makes it readable for us makes it readable for our group, too, and
 such a key is refused. So it is copied into memory."""
 
+NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "void"}
+"""Of a pod that asks for none: an image may ask for all of its node."""
+
+THREADS_OF_LIMIT: Manifest = {
+    "name": "OMP_NUM_THREADS",
+    "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1"}},
+}
+"""As many as the container's cores, whose number is whole."""
+
 
 def literal(word: str) -> str:
     """A word of a command that means itself: Kubernetes puts variables in place of `$(NAME)`."""
@@ -52,6 +61,12 @@ def field(name: str, path: str) -> Manifest:
 def same_limits(**amounts: str) -> Manifest:
     """Resources that a container gets and keeps to."""
     return {"requests": amounts, "limits": amounts}
+
+
+def variables(**more: str) -> list[Manifest]:
+    """Environment variables of every container of ours, and further ones."""
+    common = {"HOME": TEMPORARY, "PYTHONUNBUFFERED": "1"}
+    return [{"name": name, "value": value} for name, value in (common | more).items()]
 
 
 def num_cores(amount: str) -> float:
@@ -73,7 +88,13 @@ def gone_soon() -> list[Manifest]:
 
 
 def pod(
-    job: KubernetesJob, component: str, name: str, container: Manifest, **more: object
+    job: KubernetesJob,
+    component: str,
+    name: str,
+    container: Manifest,
+    *,
+    shared_memory: str,
+    **more: object,
 ) -> Manifest:
     """The template of a pod.
 
@@ -82,6 +103,7 @@ def pod(
         component: Which part of it.
         name: Of the container.
         container: Its one container; gets the volumes.
+        shared_memory: Bytes of its `/dev/shm`, fewer than those of its memory.
         more: Further fields of the pod.
     """
     return {
@@ -104,7 +126,7 @@ def pod(
                     "securityContext": CONTAINER_SECURITY,
                 }
             ],
-            "volumes": _volumes(job),
+            "volumes": _volumes(job, shared_memory),
         },
     }
 
@@ -138,11 +160,11 @@ def _mounts(job: KubernetesJob) -> list[Manifest]:
     return found
 
 
-def _volumes(job: KubernetesJob) -> list[Manifest]:
+def _volumes(job: KubernetesJob, shared_memory: str) -> list[Manifest]:
     runs: Manifest = {"emptyDir": {}}
     if job.volume is not None:
         runs = {"persistentVolumeClaim": {"claimName": job.claim}}
-    memory = {"medium": "Memory", "sizeLimit": job.shared_memory}
+    memory = {"medium": "Memory", "sizeLimit": shared_memory}
     return [
         {"name": "secret", "secret": {"secretName": job.keys, "defaultMode": 0o440}},
         {"name": "keys", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
