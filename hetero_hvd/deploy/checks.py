@@ -20,6 +20,8 @@ _PART = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
 _IMAGE = re.compile(
     rf"({_HOST}/)?{_PART}(/{_PART})*(:[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}})?(@sha256:[0-9a-f]{{64}})?"
 )
+_PORT = r"0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_ENDPOINT = re.compile(rf"https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:{_PORT})?/?")
 _CPU = re.compile(r"[0-9]+(\.[0-9]{1,3})?|[0-9]+m")
 _BYTES = re.compile(r"[0-9]+([KMGTP]i|[kMGTP])?")
 
@@ -63,6 +65,17 @@ def image(flag: str, text: str) -> str:
             f"{flag}: found {text!r}, must be [REGISTRY/]NAME[:TAG][@sha256:DIGEST], the name in "
             "small letters"
         )
+    return text
+
+
+def endpoint(flag: str, text: str) -> str:
+    """The URL of a server, without anything below it.
+
+    Raises:
+        UserError: It is none.
+    """
+    if _ENDPOINT.fullmatch(text) is None:
+        raise UserError(f"{flag}: found {text!r}, must be such as http://minio:9000")
     return text
 
 

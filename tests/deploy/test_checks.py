@@ -25,6 +25,10 @@ WRONG = {
     "--cpu": NUMBERS,
     "--gpus-per-agent": (*NUMBERS, "0", "17"),
     "--checkpoint-url": ("", "/runs", "s3://", "http://a/b", "s3://a/b?c", "s3://user:pw@a/b"),
+    "--s3-endpoint": (
+        *("", "minio:9000", "http://", "http://a:b", "http://a:0", "http://a:65536"),
+        *("http://a/b", "http://a?b", "http://me:word@a", "s3://a", "http://a\n"),
+    ),
     "--agents": ("", "pods"),
     "--cloud": ("", "moon"),
     "--script": ("none.py", ".", "binary", "nodes.yaml", "a b.py", "large.py"),

@@ -37,6 +37,10 @@ WAYS = {
     "one pool": ("--cpu", "1"),
     "a volume": ("--cpu", "1", "--volume", "10Gi", "--storage-class", "fast.disks"),
     "elsewhere": ("--cpu", "1", "--checkpoint-url", "s3://bucket/runs"),
+    "on a server of ours": (
+        *("--cpu", "1", "--checkpoint-url", "s3://bucket/runs"),
+        *("--s3-endpoint", "http://minio:9000"),
+    ),
     "watched": ("--gpu", "1", "--monitoring-namespace", "monitoring"),
     "a cloud": ("--gpu", "1", "--cloud", "aws", "--allow-https"),
     "told": ("--cpu", "1", "--annotate"),
@@ -221,6 +225,35 @@ def test_pods_reach_the_metadata_service_that_they_need(tmp_path, flags):
         for port in rule["ports"]
     }
     assert found == NETWORKS[flags]
+
+
+S3 = ("--checkpoint-url", "s3://b/x")
+PORTS = {
+    (): [],
+    S3: [443],
+    ("--checkpoint-url", "gs://b/x"): [443],
+    (*S3, "--s3-endpoint", "http://minio:9000"): [9000],
+    (*S3, "--s3-endpoint", "https://minio.here:9000/"): [9000],
+    (*S3, "--s3-endpoint", "http://10.0.0.1"): [80],
+    (*S3, "--s3-endpoint", "https://minio"): [443],
+    ("--s3-endpoint", "http://minio:9000"): [9000],
+    ("--s3-endpoint", "http://minio:9000", "--allow-https"): [443, 9000],
+    ("--checkpoint-url", "gs://b/x", "--s3-endpoint", "http://minio:9000"): [443, 9000],
+}
+
+
+@pytest.mark.parametrize("flags", PORTS, ids=" ".join)
+def test_pods_reach_the_servers_that_the_job_names(tmp_path, flags):
+    """At their ports; all pods are told where s3:// is."""
+    documents = written(tmp_path, "--cpu", "1", *flags)
+    (policy,) = of_kind(documents, "NetworkPolicy")
+    outside = [rule for rule in policy["spec"]["egress"][2:] if "to" not in rule]
+    assert [port["port"] for rule in outside for port in rule["ports"]] == PORTS[flags]
+    told = [flags[flags.index("--s3-endpoint") + 1]] if "--s3-endpoint" in flags else []
+    for template in templates(documents):
+        (container,) = template["spec"]["containers"]
+        found = [one["value"] for one in container["env"] if one["name"] == "AWS_ENDPOINT_URL"]
+        assert found == told
 
 
 def test_only_the_jobs_own_pods_and_prometheus_come_in(tmp_path):

@@ -47,6 +47,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add("--storage-class", metavar="NAME", help="of the volume (default: the cluster's)")
     add("--checkpoint-url", metavar="URL", help="s3://, gs://: where checkpoints are kept")
+    add(
+        "--s3-endpoint",
+        metavar="URL",
+        help="of the server that s3:// means, with its port, such as http://minio:9000 (default: "
+        "Amazon's)",
+    )
     add("--cloud", choices=CLOUDS, help="whose notices of interruption the agents ask for")
     add(
         "--monitoring-namespace",
@@ -128,6 +134,9 @@ def _job(arguments: argparse.Namespace) -> KubernetesJob:
         if storage_class is None
         else checks.subdomain("--storage-class", storage_class),
         checkpoint_url=_url(arguments.checkpoint_url),
+        s3_endpoint=None
+        if arguments.s3_endpoint is None
+        else checks.endpoint("--s3-endpoint", arguments.s3_endpoint),
         script=None if arguments.script is None else read_script(arguments.script),
         cloud=arguments.cloud,
         monitoring_namespace=None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from hetero_hvd.config.launchers import AGENT_PORT
 from hetero_hvd.deploy.kubernetes.options import PAGE_PORT, KubernetesJob
 from hetero_hvd.deploy.kubernetes.pod import Manifest
@@ -13,7 +15,7 @@ GKE_METADATA_SERVICE = "169.254.169.252/32"
 GKE_METADATA_PORT = 988
 """Where GKE leads a pod that asks the metadata service; a NetworkPolicy judges by that."""
 
-HTTPS_PORT = 443
+HTTP_PORT, HTTPS_PORT = 80, 443
 API_SERVER_PORTS = (443, 6443)
 """Of its Service, and of what is behind that in most clusters; a policy judges by the latter."""
 
@@ -56,8 +58,8 @@ def network_policy(job: KubernetesJob) -> Manifest:
 def _egress(job: KubernetesJob) -> list[Manifest]:
     names = [_port(protocol, port) for port in DNS_PORTS for protocol in ("UDP", "TCP")]
     found: list[Manifest] = [{"ports": names}]
-    if job.allow_https or (job.checkpoint_url or "").startswith(OBJECT_STORES):
-        found.append({"ports": [_port("TCP", HTTPS_PORT)]})
+    if outside := _outside_ports(job):
+        found.append({"ports": [_port("TCP", port) for port in outside]})
     if job.annotate:
         found.append({"ports": [_port("TCP", port) for port in API_SERVER_PORTS]})
     is_google = job.cloud == "gcp" or (job.checkpoint_url or "").startswith("gs://")
@@ -66,6 +68,19 @@ def _egress(job: KubernetesJob) -> list[Manifest]:
     if is_google:
         found.append(_to(GKE_METADATA_SERVICE, GKE_METADATA_PORT))
     return found
+
+
+def _outside_ports(job: KubernetesJob) -> list[int]:
+    """Where data and checkpoints are, as far as the job names them."""
+    found = set[int]()
+    url = job.checkpoint_url or ""
+    is_elsewhere = url.startswith("s3://") and job.s3_endpoint is not None
+    if job.allow_https or (url.startswith(OBJECT_STORES) and not is_elsewhere):
+        found.add(HTTPS_PORT)
+    if job.s3_endpoint is not None:
+        named = urlsplit(job.s3_endpoint)
+        found.add(named.port or (HTTPS_PORT if named.scheme == "https" else HTTP_PORT))
+    return sorted(found)
 
 
 def _to(network: str, port: int) -> Manifest:

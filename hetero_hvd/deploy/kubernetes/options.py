@@ -50,6 +50,7 @@ class KubernetesJob:
         volume: Bytes of a volume that all pods share; None: each has its own, which goes with it.
         storage_class: Of that volume; None: the cluster's usual one.
         checkpoint_url: Where checkpoints go; None: into the volume.
+        s3_endpoint: URL of the server that s3:// means; None: Amazon's.
         script: Name and text of a script that is not in the image; None: all is there.
         cloud: Whose notices of interruption the agents ask for; None: nobody's.
         monitoring_namespace: Where Prometheus is, of its operator; None: there is none.
@@ -70,6 +71,7 @@ class KubernetesJob:
     volume: str | None = None
     storage_class: str | None = None
     checkpoint_url: str | None = None
+    s3_endpoint: str | None = None
     script: tuple[str, str] | None = None
     cloud: str | None = None
     monitoring_namespace: str | None = None

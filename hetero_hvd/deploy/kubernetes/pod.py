@@ -38,6 +38,7 @@ COPY_KEYS = f"install -m 0400 {SECRET}/cluster.key {SECRET}/token {KEYS}/"
 """A Secret belongs to root; what makes it readable for us makes it readable for our group, too, and
 such a key is refused. So it is copied into memory."""
 
+ENDPOINT = "AWS_ENDPOINT_URL"
 NO_GPUS = {"NVIDIA_VISIBLE_DEVICES": "void"}
 """Of a pod that asks for none: an image may ask for all of its node."""
 
@@ -119,7 +120,7 @@ def pod(
                 {
                     "name": name,
                     "image": job.image,
-                    **container,
+                    **_with_endpoint(job, container),
                     "envFrom": [{"secretRef": {"name": job.environment, "optional": True}}],
                     "workingDir": WORKSPACE,
                     "volumeMounts": _mounts(job),
@@ -129,6 +130,12 @@ def pod(
             "volumes": _volumes(job, shared_memory),
         },
     }
+
+
+def _with_endpoint(job: KubernetesJob, container: Manifest) -> Manifest:
+    if job.s3_endpoint is None:
+        return container
+    return container | {"env": [*container["env"], {"name": ENDPOINT, "value": job.s3_endpoint}]}
 
 
 def _keys_container(job: KubernetesJob) -> Manifest:
