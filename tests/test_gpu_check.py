@@ -55,6 +55,17 @@ def test_what_cannot_be_asked_is_said_in_one_line(words, said):
     assert said in line
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_has_no_python_is_told_what_it_can_do(monkeypatch, capsys, device):
+    """Not to ask for what it has asked for."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("PYTHON", raising=False)
+    with pytest.raises(SystemExit):
+        installing.find_python(device)
+    said = capsys.readouterr().err
+    assert ("GPU" in said) is ("--device cpu" in said) is (device != "cpu")
+
+
 def raising(error):
     """A check's function that ends so."""
 

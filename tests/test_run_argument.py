@@ -1,6 +1,7 @@
 """A run is named as one thinks of it."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,33 @@ def test_top_tells_whether_a_run_without_a_page_goes_on(tmp_path, capsys, case):
     if not is_held:
         assert main(["top", str(folder.path)]) == 0
     assert capsys.readouterr().out.startswith(f"{folder.run_id}  {state}  ")
+
+
+REPORTED = {
+    "runs": ((), True, "running"),
+    "was killed": ((), False, "no end recorded"),
+    "has ended": ((RunEnded(exit_code=0, reason="done"),), False, "done"),
+    "has ended, and is held": ((RunEnded(exit_code=0, reason="done"),), True, "done"),
+}
+
+
+@pytest.mark.parametrize("case", REPORTED)
+def test_a_report_tells_whether_a_run_goes_on(tmp_path, capsys, case):
+    """And so does the list of the runs."""
+    events, is_held, state = REPORTED[case]
+    with ExitStack() as stack:
+        folder = stack.enter_context(run_folder(str(tmp_path / "x"), None))
+        recorder = Recorder(folder.path)
+        started = RunStarted(run_id=folder.run_id, command=(), nodes=(), settings={})
+        for event in (started, *events):
+            recorder.observe(1.0, event)
+        recorder.close()
+        if not is_held:
+            stack.close()
+        assert main(["report", str(folder.path)]) == 0
+        assert capsys.readouterr().out.startswith(f"run {folder.run_id}: {state}\n")
+        assert main(["runs", str(tmp_path)]) == 0
+        assert capsys.readouterr().out.startswith(f"x  {state}  ")
 
 
 def test_there_may_be_no_run_at_all(tmp_path, monkeypatch, capsys):

@@ -55,9 +55,12 @@ def find_python(wanted: str) -> tuple[str, dict[str, Any]]:
         if facts and (has_it or wanted == "cpu"):
             return path, facts | ({"device": "cpu"} if wanted == "cpu" else {})
         seen.append(f"{path}: {'torch sees no such device' if facts else 'no torch'}")
+    what, otherwise = " and a GPU", ", or rehearse without: --device cpu"
+    if wanted == "cpu":
+        what = otherwise = ""
     return fail(
-        f"no Python with torch and a GPU: {'; '.join(seen) or 'no python3 at all'}; name one with "
-        "PYTHON=, or rehearse without: --device cpu"
+        f"no Python with torch{what}: {'; '.join(seen) or 'no python3 at all'}; name one with "
+        f"PYTHON={otherwise}"
     )
 
 

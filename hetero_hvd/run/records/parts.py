@@ -12,7 +12,7 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from hetero_hvd.errors import JobError
 from hetero_hvd.messages import Event, RunEnded, RunStarted, WorkersJoined
 from hetero_hvd.run.records.reader import Record, read_record, run_id_of
 from hetero_hvd.run.records.rollup import INTERVAL_SECONDS
+from hetero_hvd.run.records.run_folder import is_held
 from hetero_hvd.run.records.timings import Timing, read_timings
 from hetero_hvd.run.records.timings import size_bytes as size_of_part
 from hetero_hvd.run.records.writer import FILE
@@ -91,14 +92,14 @@ def read_run(folder: Path, *, sampled: Sequence[str] = meters.COLUMNS) -> Record
     Raises:
         JobError: There is no catalogue in this one, or it is not one.
     """
-    records = []
-    for part in parts_of(folder):
+    records, parts = [], parts_of(folder)
+    for part in parts:
         try:
             records.append(read_record(part, sampled=sampled))
         except JobError:
             if part.name == folder.absolute().name:
                 raise
-    return joined(records)
+    return replace(joined(records), is_held=any(map(is_held, parts)))
 
 
 def joined(records: Sequence[Record]) -> Record:

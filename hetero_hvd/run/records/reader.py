@@ -61,6 +61,7 @@ class Record:
             see `samples.COLUMNS`; empty in a run of an earlier version.
         logged: (seconds since 1970, what was logged) in order.
         mark: Up to here.
+        is_held: Whether somebody goes on with it, as far as this machine knows and was asked.
     """
 
     events: tuple[tuple[float, Event], ...]
@@ -68,6 +69,7 @@ class Record:
     samples: tuple[dict[str, Any], ...] = ()
     logged: tuple[tuple[float, Logged], ...] = ()
     mark: Bookmark = START
+    is_held: bool = False
 
 
 def read_record(

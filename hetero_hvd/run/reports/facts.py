@@ -23,7 +23,7 @@ UNJUDGED = Finding(
     kind="compute", is_complete=False, words="the run was not judged before it ended"
 )
 
-NO_END = "no end recorded"
+RUNNING, NO_END = "running", "no end recorded"
 NOT_RECORDED = RunStarted(run_id="", command=(), nodes=(), settings={})
 
 
@@ -38,7 +38,8 @@ class RunFacts:
         started_at: When, seconds since 1970; NaN: not recorded.
         steps: Up to the last one that was heard of.
         metrics: The newest result of each metric that was evaluated, by name.
-        state: The reason of its end, or `no end recorded`: it runs, or was killed.
+        state: The reason of its end; `running`, as far as this machine knows; or `no end
+            recorded`: it was killed, or runs elsewhere.
         num_memberships: So many times the workers came together.
         samples_per_second: Mean over the run; NaN: not measured.
         findings: Its verdict.
@@ -71,6 +72,7 @@ def facts_of(record: Record) -> RunFacts:
     for event in events:
         if isinstance(event, Evaluated):
             metrics |= event.metrics
+    without_end = RUNNING if record.is_held else NO_END
     return RunFacts(
         run_id=started.run_id,
         name=started.name,
@@ -78,7 +80,7 @@ def facts_of(record: Record) -> RunFacts:
         started_at=next((at for at, e in record.events if isinstance(e, RunStarted)), math.nan),
         steps=max(_steps(record), default=0),
         metrics=metrics,
-        state=next((e.reason for e in newest if isinstance(e, RunEnded)), NO_END),
+        state=next((e.reason for e in newest if isinstance(e, RunEnded)), without_end),
         num_memberships=sum(isinstance(event, WorkersJoined) for event in events),
         samples_per_second=throughput(record.rollups),
         findings=[(UNJUDGED,), *judged, *told][-1],

@@ -67,7 +67,7 @@ class Sink(Protocol):
         """Write what waits and close.
 
         Args:
-            state: Why the run has ended, or `no end recorded`.
+            state: Why the run has ended, `running` or `no end recorded`.
         """
 
 

@@ -105,9 +105,10 @@ def _worker_line(worker: dict[str, Any]) -> str:
     if worker["recoveries"]:
         slowest = max(recovery["seconds"] for recovery in worker["recoveries"])
         parts.append(f"{len(worker['recoveries'])} resets, longest {slowest:.2f} s")
-    if any(worker["exit_codes"]):
-        by_driver = " (ended by the driver)" if worker.get("ended_by_driver") else ""
-        parts.append("exit codes " + ", ".join(map(str, worker["exit_codes"])) + by_driver)
+    codes = worker["exit_codes"]
+    own = codes[:-1] if worker.get("ended_by_driver") else codes  # the last is of our signal
+    if any(own):
+        parts.append("exit codes " + ", ".join(map(str, own)))
     return "  ".join(parts)
 
 

@@ -187,6 +187,26 @@ def test_the_summary_in_words():
         assert part in text
 
 
+CODES = {
+    "well": ([0], False, ""),
+    "by a fault": ([137], False, "exit codes 137"),
+    "by us, as the job was over": ([143], True, ""),
+    "first by a fault, then by us": ([1, 137], True, "exit codes 1"),
+}
+
+
+@pytest.mark.parametrize(("codes", "is_ours", "words"), CODES.values(), ids=CODES)
+def test_how_a_worker_has_ended_is_told_unless_we_have_ended_it(codes, is_ours, words):
+    """Who interrupts a job asks for no signals that it has sent then."""
+    summary = full_summary()
+    summary.workers[ALPHA].exit_codes[:] = codes
+    summary.workers[ALPHA].is_ended_by_driver = is_ours
+    summary.workers[BETA].exit_codes[:] = [0]
+    text = "\n".join(as_text(as_dict(summary, exit_code=130, reason="interrupted")))
+    told = [line.partition("exit codes")[1:] for line in text.split("\n") if "exit code" in line]
+    assert ["".join(found) for found in told] == ([words] if words else [])
+
+
 def test_a_run_that_never_trained_has_a_short_summary():
     """The reason, and nothing made up."""
     facts = as_dict(Summary(baseline_steps=0), exit_code=1, reason="no worker")
