@@ -12,6 +12,9 @@ import pytest
 import hetero_hvd
 from hetero_hvd import cli
 from hetero_hvd.cli import main
+from hetero_hvd.cli.train.run import check_traced
+from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
+from hetero_hvd.errors import JobError
 
 NODES = """\
 nodes:
@@ -268,6 +271,34 @@ def test_a_mistyped_script_is_found_before_anything_is_started(folder: Path, cap
     assert main(["run", "--", *command, "--epochs", "3"]) == 2
     expected = f"hetero-hvd: tran.py: no such file in {folder}, where a runs it\n"
     assert capsys.readouterr().err == expected
+
+
+TRACED = {
+    "alpha:0": "",
+    "alpha:1,beta:7": "",
+    "gamma:0": "found gamma:0",
+    "alpha:0,alpha:2": "found alpha:2",
+    "beta:0,one:1": "found one:1",
+}
+
+
+@pytest.mark.parametrize("workers", TRACED)
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_mistyped_worker_to_trace_is_found_before_anything_is_started(workers, grows):
+    """Where all nodes are listed; those known are named."""
+    nodes = (
+        NodeConfig(name="alpha", slots=2),
+        NodeConfig(name="beta"),
+        NodeConfig(name="one", slots=1),
+    )
+    job = JobConfig(trace_workers=workers)
+    if grows or not TRACED[workers]:
+        check_traced(ClusterConfig(job=job, nodes=nodes, follows_lender=grows))
+        return
+    with pytest.raises(JobError) as error:
+        check_traced(ClusterConfig(job=job, nodes=nodes, follows_lender=grows))
+    there = "must be of alpha:0 to 1, beta:SLOT, one:0"
+    assert str(error.value) == f"job.trace_workers: {TRACED[workers]}, {there}"
 
 
 def test_a_script_is_looked_for_in_the_nodes_directory(folder: Path, capsys):

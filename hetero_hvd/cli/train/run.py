@@ -125,6 +125,7 @@ def _act(arguments: argparse.Namespace, termination: Termination) -> int:
             resume = inside.resumed(arguments.resume)
         nodes_file = inside.nodes_file  # as it is now: all starts of a run have one folder
     check_script(command, nodes_file.current.nodes)
+    check_traced(nodes_file.current)
     require_training("hetero-hvd run")
     with termination.keeping(inside) if inside else nullcontext():
         return _train(arguments, nodes_file, resume, termination, lender=inside)
@@ -229,6 +230,29 @@ def check_script(command: tuple[str, ...], nodes: Sequence[NodeConfig]) -> None:
                 f"{script}: no such {what} in {folder.absolute()}, where {node.name} runs it"
                 f"{question}"
             )
+
+
+def check_traced(cluster: ClusterConfig) -> None:
+    """Find a mistyped worker of whom nothing would be traced.
+
+    Raises:
+        JobError: The job has none of that name, and no other nodes may come.
+    """
+    wanted = cluster.job.trace_workers
+    if wanted is None or cluster.may_grow:
+        return
+    known = {node.name: node.declared_slots for node in cluster.nodes}
+    for worker in wanted.split(","):
+        name, _, slot = worker.rpartition(":")
+        number = known.get(name, 0)
+        if number is not None and int(slot) >= number:
+            there = (f"{name}:{_slots(number)}" for name, number in known.items())
+            raise JobError(f"job.trace_workers: found {worker}, must be of {', '.join(there)}")
+
+
+def _slots(number: int | None) -> str:
+    """The slots of a node; None: its GPUs decide."""
+    return "SLOT" if number is None else "0" if number == 1 else f"0 to {number - 1}"
 
 
 def _can_run(node: NodeConfig, script: str, folder: Path) -> bool:
