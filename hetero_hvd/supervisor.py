@@ -48,6 +48,7 @@ OTHER_GPUS = ("ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 """What Slurm sets for GPUs of AMD and of Intel."""
 
 GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
+DEVICES = Path("/dev")
 CPU_INFO = Path("/proc/cpuinfo")
 SITE = Path(__file__).parent / "worker" / "site"
 """Refuses scripts that would train alone; see the module in it."""
@@ -76,9 +77,9 @@ def visible_gpus(environment: dict[str, str]) -> list[str]:
     given = environment.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         return [name.strip() for name in given.split(",") if name.strip()]
-    with suppress(OSError):
-        return [str(index) for index in range(len(list(GPU_FOLDER.iterdir())))]
-    return []
+    counts = len(list(GPU_FOLDER.glob("*"))), len(list(DEVICES.glob("nvidia[0-9]*")))
+    number = min(counts) or max(counts)  # a container may see all of its node in one of them
+    return [str(index) for index in range(number)]
 
 
 def show_granted_gpus_only() -> str:

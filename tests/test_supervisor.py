@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from hetero_hvd import supervisor
 from hetero_hvd.core.numerics.cpu_capability import variables
 from hetero_hvd.driver.output.signs import SignFilter
 from hetero_hvd.exit_codes import EXIT_UNFIT
@@ -107,11 +108,35 @@ def test_a_supervisor_tells_of_its_node_when_asked(tmp_path):
     wait_until(lambda: (lock := shared.try_to_lock()) and not os.close(lock), 5, "its lock")
 
 
+VISIBLE = {
+    "a machine": (8, 8, 8),
+    "a machine whose device files nobody has asked for": (8, 0, 8),
+    "a container of NVIDIA's runtime": (1, 1, 1),
+    "a container with devices by CDI, on a node of 8": (8, 1, 1),
+    "a container that does not see the driver's files": (0, 2, 2),
+    "none": (0, 0, 0),
+}
+"""GPUs that the driver's files tell of, their device files, and how many can be used."""
+
+
+@pytest.mark.parametrize(("listed", "files", "number"), VISIBLE.values(), ids=VISIBLE)
+def test_gpus_are_those_that_a_process_can_open(tmp_path, monkeypatch, listed, files, number):
+    """Whatever else of its node a container sees."""
+    for index in range(listed):
+        (tmp_path / "gpus" / f"0000:0{index}:00.0").mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{7 - index}" for index in range(files))):
+        (tmp_path / "dev" / name).touch()
+    monkeypatch.setattr(supervisor, "GPU_FOLDER", tmp_path / "gpus")
+    monkeypatch.setattr(supervisor, "DEVICES", tmp_path / "dev")
+    assert supervisor.visible_gpus({}) == [str(index) for index in range(number)]
+
+
 STEP = """
 import json, os, sys
 from pathlib import Path
 from hetero_hvd import supervisor
-supervisor.GPU_FOLDER = Path(sys.argv[1])
+supervisor.GPU_FOLDER = supervisor.DEVICES = Path(sys.argv[1])
 note = supervisor.show_granted_gpus_only()
 order = {"environment": json.loads(sys.argv[2]), "gpu": 1}
 given = supervisor.worker_environment(order).get("CUDA_VISIBLE_DEVICES")
