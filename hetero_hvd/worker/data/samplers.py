@@ -7,6 +7,7 @@ is asked once an epoch, with the global generators seeded for that.
 
 from __future__ import annotations
 
+import logging
 import operator
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,8 @@ from hetero_hvd.core.data.grains import Stream, seed_of
 from hetero_hvd.data.stream_shards import check_read_on
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.data.seeding import own_course
+
+logger = logging.getLogger(__name__)
 
 Indices = range | NDArray[np.int64]
 
@@ -207,6 +210,11 @@ def _drawing(
         raise UserError(
             f"{name} leaves samples out or takes them several times: to evaluate, leave it out "
             "or use a SubsetRandomSampler, each of whose samples counts once"
+        )
+    if sampler.generator is not None:
+        logger.warning(
+            "%s: generator= has no effect: what it draws follows from the run's seed and the epoch",
+            name,
         )
     of_its_kind = _of_uniform if kind is torch_data.RandomSampler else _of_weights
     return of_its_kind(sampler, name, seed)

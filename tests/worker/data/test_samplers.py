@@ -24,6 +24,7 @@ from turns import run_in_turns
 
 from hetero_hvd import Trainer
 from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.worker.data.samplers import _drawing
 from hetero_hvd.worker.data.share_loader import contiguous_batches
 
 SIZE, BATCH, EPOCHS, STOP = 20, 8, 2, 1
@@ -283,6 +284,18 @@ class NoLength(Sampler):
 def batches_of(*found):
     """A batch sampler that gives these."""
     return batched(list(found))
+
+
+DRAWING = {WeightedRandomSampler: ([1.0] * SIZE, 4), RandomSampler: (range(SIZE), True)}
+
+
+@pytest.mark.parametrize("kind", DRAWING)
+def test_a_generator_without_effect_is_told_once(caplog, kind):
+    """Not at each epoch, and not where there is none."""
+    for more in ({}, {"generator": torch.Generator()}):
+        drawing = _drawing(kind(*DRAWING[kind], **more), 0, is_batched=False, is_for_training=True)
+        drawing.draw(0), drawing.draw(1)
+        assert caplog.text.count("generator= has no effect") == len(more)
 
 
 REFUSED = {
