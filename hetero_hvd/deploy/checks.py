@@ -99,9 +99,10 @@ def memory(flag: str, text: str) -> str:
 
 def num_bytes(text: str) -> int:
     """An amount that `memory` takes."""
-    number, unit = re.fullmatch(r"([0-9]+)([A-Za-z]*)", text).groups()  # type: ignore[union-attr]
-    base, letter = (1024, unit[0]) if unit.endswith("i") else (1000, unit.upper())
-    return int(number) * base ** " KMGTP".index(letter or " ")
+    number = text.rstrip("KMGTPik")
+    unit = text.removeprefix(number)
+    factor: int = (1024 if unit.endswith("i") else 1000) ** " KMGTP".index(unit[:1].upper() or " ")
+    return int(number) * factor
 
 
 def _amount(flag: str, text: str, pattern: re.Pattern[str], allowed: str) -> str:

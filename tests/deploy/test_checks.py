@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.deploy.checks import num_bytes
 from hetero_hvd.deploy.folder import write_files
 
 GOOD = {"--image": "hetero-hvd:0.1.0", "--cpu": "1"}
@@ -163,3 +164,12 @@ def test_a_cancelled_write_leaves_no_part_of_a_file(folder, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_files(folder / "new", {"a.yaml": "x"})
     assert list((folder / "new").iterdir()) == []
+
+
+BYTES = {"7": 7, "3k": 3000, "2M": 2 * 10**6, "1Ki": 1024, "8Gi": 8 * 2**30, "1Pi": 2**50}
+
+
+@pytest.mark.parametrize("text", BYTES)
+def test_amounts_are_as_kubernetes_reads_them(text):
+    """With units of 1000 and of 1024."""
+    assert num_bytes(text) == BYTES[text]

@@ -39,20 +39,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--agent-memory", default="8Gi", metavar="BYTES", help="of each agent (default: 8Gi)")
     add("--shm", default="2Gi", metavar="BYTES", help="of that for /dev/shm (default: 2Gi)")
     add("--script", type=Path, metavar="FILE", help="a script that is not in the image")
-    add(
-        "--volume",
-        metavar="BYTES",
-        help="of a volume for runs and checkpoints that all pods share, ReadWriteMany (default: "
-        "each pod has its own, which goes with it)",
-    )
-    add("--storage-class", metavar="NAME", help="of the volume (default: the cluster's)")
-    add("--checkpoint-url", metavar="URL", help="s3://, gs://: where checkpoints are kept")
-    add(
-        "--s3-endpoint",
-        metavar="URL",
-        help="of the server that s3:// means, with its port, such as http://minio:9000 (default: "
-        "Amazon's)",
-    )
+    _add_storage(command)
     add("--cloud", choices=CLOUDS, help="whose notices of interruption the agents ask for")
     add(
         "--monitoring-namespace",
@@ -72,6 +59,24 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "that needs rights in the cluster, to patch that Job",
     )
     add("--allow-https", action="store_true", help="let the pods reach port 443 anywhere, for data")
+
+
+def _add_storage(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add(
+        "--volume",
+        metavar="BYTES",
+        help="of a volume for runs and checkpoints that all pods share, ReadWriteMany (default: "
+        "each pod has its own, which goes with it)",
+    )
+    add("--storage-class", metavar="NAME", help="of the volume (default: the cluster's)")
+    add("--checkpoint-url", metavar="URL", help="s3://, gs://: where checkpoints are kept")
+    add(
+        "--s3-endpoint",
+        metavar="URL",
+        help="of the server that s3:// means, with its port, such as http://minio:9000 (default: "
+        "Amazon's)",
+    )
 
 
 def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
@@ -110,13 +115,6 @@ def _job(arguments: argparse.Namespace) -> KubernetesJob:
     volume, storage_class = arguments.volume, arguments.storage_class
     if storage_class is not None and volume is None:
         raise UserError("--storage-class needs --volume: say how large")
-    agent_memory = checks.memory("--agent-memory", arguments.agent_memory)
-    shared_memory = checks.memory("--shm", arguments.shm)
-    if checks.num_bytes(shared_memory) >= checks.num_bytes(agent_memory):
-        raise UserError(
-            f"--shm: found {shared_memory!r}, must be less than --agent-memory, "
-            f"{agent_memory}, of which it is a part"
-        )
     namespace = arguments.monitoring_namespace
     return KubernetesJob(
         name=checks.name("--name", arguments.name),
@@ -127,8 +125,8 @@ def _job(arguments: argparse.Namespace) -> KubernetesJob:
         num_cpu_agents=num_cpu_agents,
         gpus_per_agent=checks.count("--gpus-per-agent", arguments.gpus_per_agent, 1, MAX_GPUS),
         agent_cpu=checks.cpu("--agent-cpu", arguments.agent_cpu),
-        agent_memory=agent_memory,
-        shared_memory=shared_memory,
+        agent_memory=checks.memory("--agent-memory", arguments.agent_memory),
+        shared_memory=_shared_memory(arguments),
         volume=None if volume is None else checks.memory("--volume", volume),
         storage_class=None
         if storage_class is None
@@ -145,6 +143,17 @@ def _job(arguments: argparse.Namespace) -> KubernetesJob:
         annotate=arguments.annotate,
         allow_https=arguments.allow_https,
     )
+
+
+def _shared_memory(arguments: argparse.Namespace) -> str:
+    found = checks.memory("--shm", arguments.shm)
+    agent_memory = checks.memory("--agent-memory", arguments.agent_memory)
+    if checks.num_bytes(found) >= checks.num_bytes(agent_memory):
+        raise UserError(
+            f"--shm: found {found!r}, must be less than --agent-memory, {agent_memory}, of which "
+            "it is a part"
+        )
+    return found
 
 
 def _url(text: str | None) -> str | None:

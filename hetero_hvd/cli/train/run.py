@@ -15,7 +15,7 @@ from hetero_hvd.cli.settings import add_nodes_file, add_settings, load
 from hetero_hvd.cli.train import ray_job, slurm_agents, slurm_job
 from hetero_hvd.cli.watch.run_argument import HELP as HELP_OF_A_RUN
 from hetero_hvd.cli.watch.run_argument import run_of
-from hetero_hvd.config import NodeConfig, NodesFile
+from hetero_hvd.config import ClusterConfig, NodeConfig, NodesFile
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.config.value_types import CHECKPOINT_URL, TAG_NAME
 from hetero_hvd.config.variables import RECORD_SETTINGS, RecordConfig, given

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_hvd.errors import JobError, UserError, job_error
-from hetero_hvd.run.records.run_folder import is_held
+from hetero_hvd.run.records.run_files import is_locked
 
 NAME = "control.sock"
 MAX_LINE_BYTES = 4096
@@ -129,7 +129,7 @@ def remove_dead(runs: Path) -> None:
     it holds its run's folder.
     """
     for path in runs.glob(f"*/{NAME}"):
-        if not (_lives(path) or is_held(path.parent)):
+        if not (_lives(path) or is_locked(path.parent)):
             with suppress(OSError):
                 path.unlink()
 

@@ -22,7 +22,7 @@ from hetero_hvd.errors import JobError
 from hetero_hvd.messages import Event, RunEnded, RunStarted, WorkersJoined
 from hetero_hvd.run.records.reader import Record, read_record, run_id_of
 from hetero_hvd.run.records.rollup import INTERVAL_SECONDS
-from hetero_hvd.run.records.run_folder import is_held
+from hetero_hvd.run.records.run_files import is_locked
 from hetero_hvd.run.records.timings import Timing, read_timings
 from hetero_hvd.run.records.timings import size_bytes as size_of_part
 from hetero_hvd.run.records.writer import FILE
@@ -99,7 +99,7 @@ def read_run(folder: Path, *, sampled: Sequence[str] = meters.COLUMNS) -> Record
         except JobError:
             if part.name == folder.absolute().name:
                 raise
-    return replace(joined(records), is_held=any(map(is_held, parts)))
+    return replace(joined(records), is_held=any(map(is_locked, parts)))
 
 
 def joined(records: Sequence[Record]) -> Record:
