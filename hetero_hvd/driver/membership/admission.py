@@ -175,9 +175,9 @@ class Admission:
                 self._clocks.ask_again(slot.host)
         now_seconds = time.monotonic()
         self._routes.look(now_seconds)
+        self._part_members()  # before all is tried again, and nothing known for that time
         if self._is_stalled or self._membership.unmet_seconds > UNMET_SECONDS:
             self._routes.check_again(self._members, now_seconds)
-        self._part_members()
         due = [worker for worker, at_seconds in self._returns.items() if now_seconds >= at_seconds]
         for worker in due:
             del self._returns[worker]
