@@ -83,6 +83,14 @@ class Network:
         self._processes.append(subprocess.Popen(vector, stderr=subprocess.DEVNULL))
         return self._processes[-1]
 
+    def forget_neighbours(self):
+        """Nobody may send to the hardware address that alpha's first interface had.
+
+        For half a minute others would, and what they send is lost.
+        """
+        for namespace, device in ([], self.bridge), (["-n", self.beta.namespace], "eth0"):
+            subprocess.run(["ip", *namespace, "neigh", "flush", "dev", device], check=True)
+
     def close(self):
         """End what was started."""
         for process in self._processes:
@@ -104,6 +112,7 @@ async def come_move_and_leave(listener, network):
         await listener.until(lambda: listener.nodes() == {}, "it leaves")
     finally:
         move(alpha, moved, alpha.address, network.gateway)
+        network.forget_neighbours()
     is_answer = 7  # the byte of a packet's header that counts its answers
     return next(p for sender, p in listener.packets if sender == alpha.address and p[is_answer])
 

@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 from functools import cache
 
+import fsspec
 import pytest
 
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
@@ -24,12 +25,17 @@ def servers(tmp_path_factory):
 
 @pytest.fixture(params=RIGS, ids=lambda scheme: scheme or "folder")
 def rig(request, servers, tmp_path, monkeypatch):
-    """One of the stores."""
-    if request.param in PACKAGES:
-        pytest.importorskip(PACKAGES[request.param])
-        for name, value in servers(request.param).environment.items():
-            monkeypatch.setenv(name, value)
-    return RIGS[request.param](tmp_path)
+    """One of the stores; fsspec finds it, and no server of another file's tests, and forgets it."""
+    if request.param not in PACKAGES:
+        yield RIGS[request.param](tmp_path)
+        return
+    pytest.importorskip(PACKAGES[request.param])
+    for name, value in servers(request.param).environment.items():
+        monkeypatch.setenv(name, value)
+    kind = fsspec.get_filesystem_class(request.param)
+    kind.clear_instance_cache()
+    yield RIGS[request.param](tmp_path)
+    kind.clear_instance_cache()
 
 
 @pytest.fixture
