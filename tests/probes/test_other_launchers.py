@@ -133,6 +133,9 @@ def test_what_a_scheduler_sets_for_a_pod_does_not_keep_the_driver_from_starting(
 
 
 SCRIPT = """
+import os, time
+if os.environ["RANK"] == "0":
+    time.sleep(1)  # the other one is ready long before
 import torch, hetero_hvd
 from torch.utils.data import DataLoader, TensorDataset
 model = torch.nn.Linear(1, 1)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,10 @@ BALANCING = {"balance", "rule", "baseline_steps", "calibrate", "min_gain_ratio"}
 SECRETS = frozenset({TLS_VARIABLE})
 _secrets: dict[str, str] = {}
 CERTIFICATE = "-----BEGIN CERTIFICATE-----"
+
+FIRST_SPEAKS_SECONDS = 10.0
+"""The others of a foreign launcher wait for the first process, which says what is wrong: a launcher
+ends all when one has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +128,8 @@ def read_launch_settings(environment: Mapping[str, str] | None = None) -> Launch
         if found.rank == 0:  # one of them is enough
             script = Path(sys.argv[0]).name or "the script"
             sys.stderr.write(f"hetero-hvd: {found.why_not(script)}\n")
+        else:
+            time.sleep(FIRST_SPEAKS_SECONDS)
         raise SystemExit(EXIT_USER_ERROR)
     try:
         return _settings_of(_own_environment())
