@@ -21,6 +21,7 @@ from hetero_hvd.remote.installation import install_all
 from hetero_hvd.remote.node_program import NodeProgram
 from hetero_hvd.remote.programs import environment_program
 from hetero_hvd.remote.programs.environment_program import MARK
+from tests.kit.virtual_cluster import LOGIN_HOME
 from tests.leftovers import wait_until
 
 pytestmark = pytest.mark.cluster
@@ -62,7 +63,7 @@ def installed(host):
 def test_a_bare_machine_has_no_compiler_and_not_this_checkout(host):
     """It is what it is taken for."""
     assert over_ssh(host, "g++ --version || make --version || echo none") == "none\n"
-    assert over_ssh(host, f"ls {Path(__file__).parents[2]}; pwd; ls") == f"{Path.home()}\n"
+    assert over_ssh(host, f"ls {Path(__file__).parents[2]}; pwd; ls") == f"{LOGIN_HOME}\n"
 
 
 def test_it_is_there_afterwards_and_a_second_time_nothing_is_sent(bare_cluster, host):
@@ -143,7 +144,7 @@ def test_a_program_ends_whose_driver_says_nothing(host, monkeypatch):
 
 def test_where_nodes_yaml_has_its_python(host):
     """It is made there, however often; the one before stays, and nothing half-made."""
-    node = node_of(host, python=f"{Path.home()}/other/env/bin/python")
+    node = node_of(host, python=f"{LOGIN_HOME}/other/env/bin/python")
     older = "other/env-a2345678"
     over_ssh(host, f"mkdir -p other/env-of-mine {older}; echo {{}} >{older}/{MARK}")
     for _ in range(4):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.virtual_cluster import missing_for_a_cluster, running_cluster
+from tests.kit.virtual_cluster import LOGIN_HOME, missing_for_a_cluster, running_cluster
 
 pytestmark = pytest.mark.cluster
 BUSY = """
@@ -76,6 +76,17 @@ def test_the_probe_sees_the_quota(cluster):
     ask = "from hetero_hvd.probes.machine.hardware import allowed_cores; print(allowed_cores())"
     checkout = Path(__file__).parents[2]
     assert cluster["beta"].run([sys.executable, "-c", ask], cwd=checkout).stdout == "0.5\n"
+
+
+def test_a_bare_host_is_bare_whatever_home_this_process_has(tmp_path, monkeypatch):
+    """A container of CI has a HOME of its own; a login begins in that of the password file."""
+    if missing := missing_for_a_cluster():
+        pytest.skip(missing)
+    for name in ("home", "folder"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with running_cluster({"gamma": 100}, folder=tmp_path / "folder", is_bare=True) as cluster:
+        assert over_ssh(cluster["gamma"], "pwd; ls") == f"{LOGIN_HOME}\n"
 
 
 def test_nothing_is_left_behind(tmp_path):

@@ -62,8 +62,11 @@ def images(tmp_path_factory, pytestconfig):
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """What git has of this checkout, and what else may lie in one."""
+    if shutil.which("git") is None or not (CHECKOUT / ".git").exists():
+        pytest.skip("needs git, and a checkout that it has made")
     folder = tmp_path_factory.mktemp("checkout")
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    any_owner = ("-c", f"safe.directory={CHECKOUT}")  # CI checks out as one user, and tests as root
+    listed = ["git", *any_owner, "ls-files", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.check_output(listed, cwd=CHECKOUT, text=True).splitlines():
         if (CHECKOUT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

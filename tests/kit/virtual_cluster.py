@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import shlex
 import shutil
 import signal
@@ -24,6 +25,9 @@ from tests.kit.checkout import CHECKOUT, python_path
 from tests.kit.cpu_quota import set_quota
 
 USER, PORT, INTERFACE = "root", 22, "eth0"  # the same on every host
+LOGIN_HOME = Path(pwd.getpwnam(USER).pw_dir)
+"""Where a login by ssh begins; this process may have another HOME, as in a container of CI."""
+
 COMPILERS = ("cc", "c++", "gcc", "g++", "clang", "make", "cmake")
 SSHD_CONFIG = """\
 Port {port}
@@ -283,7 +287,7 @@ def _hiding(home: Path) -> str:
         **dict.fromkeys(found, "--bind /dev/null"),
         # The inner one first: what is in a hidden folder is no place any more.
         **dict.fromkeys(sorted(map(str, folders), reverse=True), "-t tmpfs -o size=64k none"),
-        str(Path.home()): f"--bind {shlex.quote(str(home))}",  # the last: others may be in it
+        str(LOGIN_HOME): f"--bind {shlex.quote(str(home))}",  # the last: others may be in it
     }
     lines = [f"mount {what} {shlex.quote(where)}" for where, what in mounts.items()]
     return " && ".join(lines) + " && "

@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import shutil
 import subprocess
 
 import pytest
@@ -26,6 +27,8 @@ def git(folder, *arguments):
 @pytest.fixture
 def project(tmp_path):
     """A repository with one committed script."""
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
     (tmp_path / "train.py").write_text(TEXT)
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
