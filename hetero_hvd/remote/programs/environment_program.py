@@ -55,6 +55,7 @@ def look(path: str) -> dict[str, Any]:
         "path": str(link.absolute()),
         "fingerprint": None,
         "packages": [],
+        "free_bytes": 0,
         "is_foreign": os.path.lexists(link) and not _is_ours(link),
         "is_busy": False,
     }
@@ -96,6 +97,7 @@ def install(path: str, fingerprint: str, num_files: int, imports: list[str]) -> 
         num_files: In the archive, so that one that was cut off is not taken for a whole one.
         imports: Modules to try.
     """
+    signal.alarm(0)  # the driver has answered; what is done here may take its time
     link = Path(path).absolute()
     for folder in _left_over(link):
         shutil.rmtree(folder)

@@ -4,6 +4,7 @@ import fcntl
 import io
 import json
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -91,3 +92,23 @@ def test_one_installs_at_a_time(tmp_path, locks):
         assert not locks
     assert not look(path)["is_busy"]
     assert len(locks) == 1
+
+
+@pytest.mark.parametrize("slow", ["removing old ones", "making it"])
+def test_what_is_done_before_files_are_awaited_is_no_silence(tmp_path, monkeypatch, slow):
+    """An old environment of gigabytes on a slow disk: the driver has said all it had to say."""
+    monkeypatch.setattr(environment_program, "SILENCE_SECONDS", 1)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO()))
+    make(tmp_path, "env-b2345678", is_linked=False)
+    module = environment_program.shutil if slow == "removing old ones" else environment_program.venv
+    name = "rmtree" if slow == "removing old ones" else "EnvBuilder"
+    real = getattr(module, name)
+
+    def slowly(*given, **more):
+        time.sleep(1.3)
+        return real(*given, **more)
+
+    monkeypatch.setattr(module, name, slowly)
+    look(str(tmp_path / "env"))
+    with pytest.raises(Exception, match="empty file"):
+        install(str(tmp_path / "env"), "g", 1, [])
