@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -142,7 +144,12 @@ def _software(facts: NodeFacts, reference: Reference) -> Iterator[Problem]:
     for told in seen.get("diagnosis", {}).get("problems", ()):
         if not any(words in told["what"] for words in _NOT_FOR_NODES):
             needs_setup = "scripts/setup" in told["remedy"]
-            yield Problem(**(told | ({"remedy": _install(node)} if needs_setup else {})))
+            yield Problem(
+                what=told["what"],
+                consequence=told["consequence"],
+                remedy=_install(node) if needs_setup else told["remedy"],
+                stops_training=told["stops_training"],
+            )
 
 
 def mismatches_of(facts: NodeFacts, reference: Reference) -> tuple[Mismatch, ...]:
@@ -162,11 +169,7 @@ def _files(facts: NodeFacts, reference: Reference) -> Iterator[Problem]:
     node, seen = facts.node, facts.seen
     directory = node.directory or reference.directory
     if not seen["directory"]:
-        yield _stop(
-            f"there is no folder {directory}",
-            "no worker can start",
-            "make it there, or say directory in nodes.yaml",
-        )
+        yield _no_folder(node, directory, seen.get("directory_error"))
     elif reference.script is not None and seen["script"] != reference.script[1]:
         path, _ = reference.script
         words = f"{path} in {directory}"
@@ -181,6 +184,16 @@ def _files(facts: NodeFacts, reference: Reference) -> Iterator[Problem]:
             consequence="the script gets it as an argument",
             remedy="copy it there, if the script reads it",
         )
+
+
+def _no_folder(node: NodeConfig, directory: str, why_not: str | None) -> Problem:
+    """What is said of a folder in which no worker can start."""
+    if why_not in (None, os.strerror(errno.ENOENT)):
+        what, remedy = f"there is no folder {directory}", "make it there"
+    else:
+        what = f"the folder {directory} cannot be looked at: {why_not}"
+        remedy = f"let {node.user or 'the user who logs in'} in there"
+    return _stop(what, "no worker can start", f"{remedy}, or say directory in nodes.yaml")
 
 
 def _copy(node: NodeConfig, path: str, directory: str) -> str:
@@ -212,7 +225,7 @@ def _network(facts: NodeFacts) -> Iterator[Problem]:
 
 
 def _machine(facts: NodeFacts) -> Iterator[Problem]:
-    if facts.seen["disk_bytes"] < DISK_BYTES:
+    if facts.seen["disk_bytes"] is not None and facts.seen["disk_bytes"] < DISK_BYTES:
         yield Problem(
             what=f"only {facts.seen['disk_bytes'] / 1e6:.0f} MB are free where it works",
             consequence="what the script writes may not fit",

@@ -153,14 +153,16 @@ def look(
         environment: Added to that of this process for what a worker would import.
         limit_seconds: For importing all of it.
     """
-    folder = Path(directory).expanduser()
+    folder = Path(os.path.expanduser(directory))  # noqa: PTH111 - of an unknown user it says nothing
+    directory_error = _why_not(f"{folder}/.")  # there, a folder, and one that may be entered
     facts: dict[str, Any] = {
         "interpreter": sys.argv[-1],
-        "directory": folder.is_dir(),
+        "directory": directory_error is None,
+        "directory_error": directory_error,
         "script": None,
-        "missing": [path for path in paths if not (folder / path).exists()],
-        "disk_bytes": shutil.disk_usage(_nearest(folder)).free,
-        "shm_bytes": shutil.disk_usage(SHM).free if SHM.is_dir() else None,
+        "missing": [path for path in paths if _why_not(folder / path)],
+        "disk_bytes": _free_bytes(_nearest(folder)),
+        "shm_bytes": _free_bytes(SHM),
     }
     if script is not None:
         with suppress(OSError):
@@ -170,14 +172,32 @@ def look(
             found = json.loads(line)
             facts |= found if isinstance(found, dict) else {}
     package = facts.get("package")
-    facts["digest"] = digest_of(Path(package)) if package else None
+    facts["digest"] = None
+    with suppress(OSError):
+        facts["digest"] = digest_of(Path(package)) if package else None
     return facts
 
 
+def _why_not(path: str | Path) -> str | None:
+    """Why a path cannot be looked at, in the words of the system; None: it can."""
+    try:
+        os.stat(path)  # noqa: PTH116 - a Path has no `.` at its end
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """Of the disk below a folder; None: it does not say."""
+    with suppress(OSError):
+        return shutil.disk_usage(folder).free
+    return None
+
+
 def _nearest(folder: Path) -> Path:
-    """The folder, or the one in which it could be made."""
+    """The folder, or the one in which it could be made, as far as this user may look."""
     folder = folder.absolute()
-    return next(path for path in (folder, *folder.parents) if path.exists())
+    return next(path for path in (folder, *folder.parents) if _why_not(path) is None)
 
 
 def _asked(environment: dict[str, str], seconds: float) -> str:

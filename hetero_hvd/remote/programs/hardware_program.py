@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 _ASK = """
@@ -17,7 +16,7 @@ from hetero_hvd.probes.machine.inventory import take_inventory
 from hetero_hvd.probes.sampling.node_sampler import NodeSampler
 sampler = NodeSampler()
 sampler.take()
-inventory = take_inventory(Path(sys.argv[1]).expanduser())
+inventory = take_inventory(Path(sys.argv[1]))
 time.sleep(1)
 sample = json.loads(event_to_json(sampler.take()))
 print("\\n" + json.dumps({"inventory": inventory.as_dict(), "sample": sample}))
@@ -33,7 +32,9 @@ def look(directory: str, environment: dict[str, str], limit_seconds: float) -> d
         environment: Added to that of this process.
         limit_seconds: For all of it.
     """
-    folder = directory if Path(directory).expanduser().is_dir() else "/"
+    folder = os.path.expanduser(directory)  # noqa: PTH111 - of an unknown user it says nothing
+    if not os.access(f"{folder}/.", os.X_OK):  # not there, no folder, or not for this user
+        folder = "/"
     try:
         done = subprocess.run(
             [sys.executable, "-c", _ASK, folder],
@@ -50,5 +51,9 @@ def look(directory: str, environment: dict[str, str], limit_seconds: float) -> d
     if done.returncode:
         words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise OSError(f"hetero_hvd does not run there: {words[-1]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    lines = done.stdout.strip().splitlines() or [""]
+    try:
+        found: dict[str, Any] = json.loads(lines[-1])
+    except ValueError:
+        raise OSError(f"hetero_hvd does not answer there: {lines[-1] or 'not a word'}") from None
     return found
