@@ -16,7 +16,6 @@ from hetero_hvd.config.launchers import SSH
 from hetero_hvd.driver.network.endpoints import LOOPBACK, address_towards, resolve
 from hetero_hvd.driver.workers.launchers.ssh import interpreters
 from hetero_hvd.errors import JobError, NodeError, UserError
-from hetero_hvd.remote.node_answers import ListenAnswer, Seen, checked
 from hetero_hvd.remote.node_program import NodeProgram
 from hetero_hvd.remote.programs.examination_program import GREETING_SECONDS, TokenListener
 
@@ -154,7 +153,7 @@ class Examination:
         for reading in range(NUM_CLOCK_READINGS):
             asked_at = time.time()
             began = time.monotonic()
-            told = checked(program.ask("clock", seconds=self._timeout_seconds), float)
+            told = program.ask("clock", seconds=self._timeout_seconds)
             took_seconds = time.monotonic() - began
             if not reading:
                 facts.login_seconds = time.monotonic() - begin_seconds
@@ -169,11 +168,10 @@ class Examination:
             "limit_seconds": self._timeout_seconds,
         }
         looking_seconds = self._timeout_seconds + GREETING_SECONDS
-        facts.seen = checked(program.ask("look", order, seconds=looking_seconds), Seen)
+        facts.seen = program.ask("look", order, seconds=looking_seconds)
         if driver is not None:
             asked = {"driver": driver, "interface": node.interface, **self._secret}
             told = program.ask("listen", asked, seconds=self._timeout_seconds)
-            checked(told, ListenAnswer)
             facts.address = told["address"]
             facts.peers["driver"] = told["driver"]
             self._ports[node.name] = (told["address"], told["port"])
@@ -185,5 +183,4 @@ class Examination:
         if name in self._ports and others:
             order = {"peers": others, **self._secret}
             told = self._programs[name].ask("reach", order, seconds=self._timeout_seconds)
-            checked(told, dict[str, str])
             facts.peers |= {other: told.get(other, "it does not say so") for other in others}

@@ -1,26 +1,36 @@
-"""What a node's answers are like, as far as somebody here reads them."""
+"""What a node's answers are like, as far as somebody here reads them: all of them pass `checked`.
+
+What answers there may be of another version, or no program of ours at all.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from collections.abc import Mapping
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
 
 from hetero_hvd.errors import NodeError
+
+MAX_DEPTH = 50
+"""Of lists in lists; what is deeper cannot be printed again."""
+
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 
 
 class Gpu(TypedDict):
     """A GPU of a node."""
 
     name: str
-    memory_bytes: int | None
+    memory_bytes: Amount | None
 
 
 class Machine(TypedDict):
     """What a worker may use there."""
 
-    cores: float
-    memory_bytes: int
+    cores: Seconds
+    memory_bytes: Amount
     gpus: list[Gpu]
 
 
@@ -37,6 +47,7 @@ class Findings(TypedDict):
     """What the doctor has found there."""
 
     hardware: NotRequired[Machine | None]
+    devices: NotRequired[list[str]]
     problems: NotRequired[list[ToldProblem]]
 
 
@@ -45,10 +56,11 @@ class Seen(TypedDict):
 
     interpreter: str
     directory: bool
+    directory_error: NotRequired[str | None]
     script: str | None
     missing: list[str]
-    disk_bytes: int
-    shm_bytes: int | None
+    disk_bytes: Amount | None
+    shm_bytes: Amount | None
     digest: str | None
     versions: NotRequired[dict[str, str | None]]
     diagnosis: NotRequired[Findings]
@@ -62,21 +74,106 @@ class ListenAnswer(TypedDict):
     driver: str
 
 
-def checked(told: Any, kind: Any) -> Any:  # noqa: ANN401 - whatever came, and a type
+class Place(TypedDict):
+    """See `environment_program.look`."""
+
+    path: str
+    machine: str
+    libc: str
+    fingerprint: str | None
+    packages: list[str]
+    free_bytes: Amount
+    is_foreign: bool
+    is_busy: bool
+
+
+class ProcessorAnswer(TypedDict):
+    """See `Processor`."""
+
+    model: str
+    num_cpus: Amount
+
+
+class MemoryAnswer(TypedDict):
+    """See `Memory`."""
+
+    total_bytes: Amount
+
+
+class InterfaceAnswer(TypedDict):
+    """See `Interface`."""
+
+    name: str
+    is_up: bool
+    speed_bits_per_second: Amount | None
+
+
+class IndexedGpu(Gpu):
+    """See `GpuReport`."""
+
+    index: int
+
+
+class GpuAnswer(TypedDict):
+    """See `GpuSurvey`."""
+
+    gpus: list[IndexedGpu]
+    problem: str | None
+
+
+class InventoryAnswer(TypedDict):
+    """See `Inventory`."""
+
+    processor: ProcessorAnswer
+    memory: MemoryAnswer
+    interfaces: list[InterfaceAnswer]
+    gpus: GpuAnswer
+
+
+class HardwareAnswer(TypedDict):
+    """See `hardware_program.look`."""
+
+    inventory: InventoryAnswer
+    sample: dict[str, Any]
+
+
+ANSWERS: Mapping[str, Mapping[str, Any]] = {
+    "examination_program": {
+        "clock": Seconds,
+        "look": Seen,
+        "listen": ListenAnswer,
+        "reach": dict[str, str],
+    },
+    "environment_program": {"look": Place, "install": str},
+    "hardware_program": {"look": HardwareAnswer},
+}
+"""Program to function to what it answers."""
+
+
+def checked(program: str, function: str, told: Any) -> Any:  # noqa: ANN401 - whatever came
     """An answer, with whatever else is in it.
 
     Args:
+        program: That gave it.
+        function: Of the program.
         told: What came.
-        kind: What it has to be.
 
     Raises:
-        NodeError: It is something else.
+        NodeError: It is something else than that function gives.
     """
+    why_not = "nested too deep"
     try:
-        msgspec.convert(told, kind)
-    except msgspec.ValidationError as error:
-        raise NodeError(
-            f"its answers are not those of hetero_hvd: {error}",
-            "see what runs there in the place of Python",
-        ) from error
-    return told
+        if _is_within(told, MAX_DEPTH):
+            msgspec.convert(told, ANSWERS[program][function])
+            return told
+    except (msgspec.ValidationError, ValueError) as error:  # also halves of characters
+        why_not = str(error)
+    raise NodeError(
+        f"its answers are not those of hetero_hvd: {why_not}",
+        "see what runs there in the place of Python",
+    )
+
+
+def _is_within(told: Any, depth: int) -> bool:  # noqa: ANN401 - any JSON
+    inner = told.values() if isinstance(told, dict) else told if isinstance(told, list) else ()
+    return depth > 0 and all(_is_within(one, depth - 1) for one in inner)

@@ -17,6 +17,7 @@ from hetero_hvd.config import NodeConfig
 from hetero_hvd.driver.workers.launchers.ssh import ssh_vector
 from hetero_hvd.errors import NodeError
 from hetero_hvd.exit_codes import EXIT_NOT_STARTED, as_exit_code
+from hetero_hvd.remote.node_answers import checked
 from hetero_hvd.remote.ssh_failures import NO_PYTHON, failure
 
 MAX_ANSWER_BYTES = 2**20
@@ -121,6 +122,7 @@ class NodeProgram:
         self, node: NodeConfig, name: str, *, interpreters: Sequence[str], fits: str = ""
     ) -> None:
         self._node = node
+        self._name = name
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._is_late = False
         words = ["sh", "-c", _FIRST_THAT_FITS, "sh", fits, _BOOT, *interpreters]
@@ -185,7 +187,8 @@ class NodeProgram:
             payload: Writes what the function reads from its input.
 
         Raises:
-            NodeError: The program failed, or there is no way to the node, or no answer in time.
+            NodeError: The program failed, or there is no way to the node, or no answer in time,
+                or one that no function of this name gives.
         """
         with _Deadline(seconds, self._cut) as deadline:
             with suppress(BrokenPipeError, _InputEnded):  # the process is gone: its end says why
@@ -197,13 +200,13 @@ class NodeProgram:
         if answer is None:
             raise self._failure(seconds)
         if "error" in answer:
-            raise NodeError(answer["error"], "correct that on the node")
-        return answer["answer"]
+            raise NodeError(str(answer["error"]), "correct that on the node")
+        return checked(self._name, name, answer["answer"])
 
     def _read(self) -> dict[str, Any] | None:
         """The next answer, whatever a profile of the login writes before; None at the end."""
         while line := self._output.readline(MAX_ANSWER_BYTES):
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 answer = json.loads(line)
                 if isinstance(answer, dict) and answer.keys() in ({"answer"}, {"error"}):
                     return answer

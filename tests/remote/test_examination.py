@@ -9,8 +9,9 @@ import pytest
 from hetero_hvd.cli.measure import doctor
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
 from hetero_hvd.remote import examination
-from hetero_hvd.remote.node_answers import Seen, checked
+from hetero_hvd.remote.node_answers import checked
 from hetero_hvd.remote.node_findings import Reference, report_on
+from tests.remote.answers import LEFT_OUT, SHAPES, answer_with, parts_of
 
 SEEN = {
     "interpreter": "/bin/python3",
@@ -28,33 +29,12 @@ SEEN = {
 }
 LISTENING = {"address": "127.0.0.1", "port": 1, "driver": ""}
 REACHED = {"alpha": "", "beta": ""}
-SHAPES = (None, True, 3, -1.5, "text", [], [1], {}, {"a": 1})
 REFERENCE = Reference(versions={}, digest="1", script=None, directory="/")
-
-
-class Program:
-    """Stands for a node's program; gives what it is told to."""
-
-    answers = None
-
-    def __init__(self, *_, **__):
-        """Whatever the real one takes."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
-
-    def ask(self, name, *_, **__):
-        """An answer, through JSON as the real ones."""
-        return json.loads(json.dumps(self.answers[name]))
 
 
 @pytest.fixture
 def rows(monkeypatch):
     """The rows, by answers, of two nodes that give them."""
-    monkeypatch.setattr(examination, "NodeProgram", Program)
     nodes = [
         NodeConfig(name=name, address="localhost", python="/bin/python3", launcher="local")
         for name in ("alpha", "beta")
@@ -62,7 +42,7 @@ def rows(monkeypatch):
 
     def look(**answers):
         own = {"clock": time.time(), "look": SEEN, "listen": LISTENING, "reach": REACHED}
-        Program.answers = own | answers
+        answer_with(monkeypatch, examination, own | answers)
         cluster = ClusterConfig(nodes=tuple(nodes), job=JobConfig())
         found = examination.Examination(cluster, script=None, paths=(), timeout_seconds=9.0).run()
         reports = [report_on(facts, REFERENCE) for facts in found]
@@ -93,17 +73,17 @@ def test_any_answer_is_a_row(rows, name):
 def test_what_else_is_in_an_answer_stays():
     """It is for whoever reads the JSON."""
     told = SEEN | {"more": 1}
-    assert checked(told, Seen) is told
+    assert checked("examination_program", "look", told) is told
 
 
-def test_any_part_of_an_answer_is_a_row(rows):
-    """However deep."""
-    for key in (*SEEN, "hardware", "problems", "gpus"):
-        for shape in SHAPES:
-            seen = json.loads(json.dumps(SEEN))
-            places = [seen, seen["diagnosis"], seen["diagnosis"]["hardware"]]
-            next(place for place in places if key in place)[key] = shape
-            for report, row in rows(look=seen):
+@pytest.mark.parametrize(
+    ("name", "answer"), [("look", SEEN), ("listen", LISTENING), ("reach", REACHED)]
+)
+def test_any_part_of_an_answer_is_a_row(rows, name, answer):
+    """However deep, and whether it is strange or not there."""
+    for _, put in parts_of(answer):
+        for shape in (LEFT_OUT, *SHAPES):
+            for report, row in rows(**{name: put(shape)}):
                 assert row[0] == report.facts.node.name
 
 
@@ -116,3 +96,34 @@ def test_an_answer_takes_no_place_of_ours(rows):
         assert told["address"] == "127.0.0.1"
         assert isinstance(told["problems"], list)
         assert not math.isnan(told["clock_offset_seconds"])
+
+
+def test_a_problem_of_a_newer_version_is_told(rows):
+    """What else it says of it is not for us."""
+    told = json.loads(json.dumps(SEEN))
+    told["diagnosis"]["problems"][0]["since"] = 3
+    for report, _ in rows(look=told):
+        assert [problem.what for problem in report.problems] == ["a"]
+        assert report.can_train
+
+
+NVIDIA = [{"name": "A100", "memory_bytes": 2**30}]
+GPUS = {
+    "NVIDIA's, which torch names too": (NVIDIA, ["NVIDIA A100"], "A100 1.0 GiB"),
+    "NVIDIA's, of which torch sees none": (NVIDIA, [], "A100 1.0 GiB"),
+    "AMD's and Intel's, of which NVML knows nothing": ([], ["MI300X", "B580"], "MI300X\nB580"),
+    "none": ([], [], "no GPU"),
+    "none, and an older hetero_hvd": ([], None, "no GPU"),
+}
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_the_row_has_the_accelerators_of_any_vendor(rows, name):
+    """Whoever knows of them."""
+    gpus, devices, cell = GPUS[name]
+    told = json.loads(json.dumps(SEEN))
+    told["diagnosis"]["hardware"]["gpus"] = gpus
+    if devices is not None:
+        told["diagnosis"]["devices"] = devices
+    for _, row in rows(look=told):
+        assert f"\n{cell}\n" in row[5]
