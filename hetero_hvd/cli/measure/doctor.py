@@ -223,7 +223,7 @@ def _machine(seen: Mapping[str, Any]) -> Iterator[str]:
         yield f"{hardware['cores']:g} cores"
         yield _gigabytes(hardware["memory_bytes"])
         gpus = [f"{gpu['name']} {_gigabytes(gpu['memory_bytes'])}" for gpu in hardware["gpus"]]
-        yield from gpus or ["no GPU"]
+        yield from gpus or seen["diagnosis"].get("devices") or ["no GPU"]
     yield f"disk {_gigabytes(seen['disk_bytes'])}"
     yield f"shm {_gigabytes(seen['shm_bytes'])}"
 
