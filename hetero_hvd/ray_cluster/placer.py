@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from hetero_hvd.core.backoff import doubled
 from hetero_hvd.ray_cluster.placement import ClusterNode, Placement, name_of, placement
 from hetero_hvd.ray_cluster.reports import AgentNode, PlacerReport
 
@@ -109,7 +110,7 @@ class Placer:
         entry.agent.look()
         if why := entry.agent.why_ended:
             entry.agent = None
-            delay_seconds = min(FIRST_DELAY_SECONDS * 2.0**entry.num_ends, MAX_DELAY_SECONDS)
+            delay_seconds = doubled(FIRST_DELAY_SECONDS, entry.num_ends, MAX_DELAY_SECONDS)
             entry.num_ends += 1
             entry.again_at_seconds = now_seconds + delay_seconds
             self._say(f"{entry.name}: {why}; tried again in {delay_seconds:g} s")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from hetero_hvd.core.backoff import doubled
 from hetero_hvd.core.guard.gpu_errors import OF_PROGRAMS, PASSING, UNTIL_RESET, xid_in_words
 from hetero_hvd.core.guard.limits import (
     MAX_RETURN_SECONDS,
@@ -31,8 +32,6 @@ COUNTED_INTERVALS = 2.0
 SILENT_INTERVALS, SILENT_SECONDS = 3.0, 10.0
 """Without a sample for so many intervals, and for so long, a device is silent."""
 
-MAX_DOUBLINGS = 20
-"""Of the time for which a device must be well; far beyond the longest that is asked for."""
 
 Kind = Literal["GPU", "processors"]
 Condition = Literal["ill", "between", "well", "unknown"]
@@ -112,8 +111,7 @@ class _ReasonState:
         """The episode ends after a time that doubles from one to the next."""
         if (episode := self.episode) is None or episode.is_lasting:
             return
-        doubled = 2.0 ** min(self.num_episodes - 1, MAX_DOUBLINGS)
-        needed = min(return_seconds * doubled, MAX_RETURN_SECONDS)
+        needed = doubled(return_seconds, self.num_episodes - 1, MAX_RETURN_SECONDS)
         if self.condition == "well" and self.well_seconds >= max(needed, return_seconds):
             self.episode = None
             yield EpisodeChange(episode, has_begun=False)

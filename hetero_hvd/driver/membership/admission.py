@@ -6,6 +6,7 @@ import time
 from collections import Counter
 
 from hetero_hvd.config import JobConfig
+from hetero_hvd.core.backoff import doubled
 from hetero_hvd.driver.membership.clock_offsets import ClockOffsets
 from hetero_hvd.driver.membership.compatibility import Compatibility
 from hetero_hvd.driver.membership.gpu_conflict import conflict_in_words
@@ -103,7 +104,7 @@ class Admission:
 
     def _refuse_for_now(self, slot: Slot, reason: str) -> None:
         """Routes may be mended without a change of nodes.yaml: so it is tried again by itself."""
-        seconds = min(RETURN_SECONDS * 2.0 ** self._num_cut_off[slot.worker], MAX_RETURN_SECONDS)
+        seconds = doubled(RETURN_SECONDS, self._num_cut_off[slot.worker], MAX_RETURN_SECONDS)
         self._num_cut_off[slot.worker] += 1
         self._returns[slot.worker] = time.monotonic() + seconds
         words = f"{reason}; it is tried again in {seconds:.0f} s"

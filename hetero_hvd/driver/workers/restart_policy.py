@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from hetero_hvd.core.backoff import doubled
 from hetero_hvd.messages import WorkerId
 
 WINDOW_SECONDS = 600.0
@@ -60,9 +61,9 @@ class Restarts:
         num_slots = len([slot for slot, failed_at in on_node.items() if failed_at])
         if num_slots > 1 and num_failures > NODE_FACTOR * self.budget:
             return f"{num_failures} failures of {num_slots} slots of node {worker.node}"
-        delay_seconds = FIRST_DELAY_SECONDS * 2.0 ** self._in_a_row[worker]
+        delay_seconds = doubled(FIRST_DELAY_SECONDS, self._in_a_row[worker], MAX_DELAY_SECONDS)
         self._in_a_row[worker] += 1
-        return min(delay_seconds, MAX_DELAY_SECONDS)
+        return delay_seconds
 
     def reset(self, worker: WorkerId) -> None:
         """Start with a clean record: the node's entry was changed."""

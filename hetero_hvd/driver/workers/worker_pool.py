@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from hetero_hvd.config import ClusterConfig, NodeConfig
+from hetero_hvd.core.backoff import doubled
 from hetero_hvd.driver.output.console import Console, WorkerOutput
 from hetero_hvd.driver.output.json_logs import LogLines
 from hetero_hvd.driver.workers.gpu_counts import GpuCounts
@@ -378,8 +379,7 @@ class WorkerPool:
         now_seconds = time.monotonic()
         verdict: float | str
         if slot.num_refusals:  # its node is healthy, only busy
-            delay_seconds = NO_PLACE_SECONDS * 2.0 ** (slot.num_refusals - 1)
-            verdict = min(delay_seconds, MAX_NO_PLACE_SECONDS)
+            verdict = doubled(NO_PLACE_SECONDS, slot.num_refusals - 1, MAX_NO_PLACE_SECONDS)
         elif code == EXIT_TERMINATED:
             verdict = "it was asked to leave by SIGTERM"
         elif slot.memory.failed:  # that will not happen again
