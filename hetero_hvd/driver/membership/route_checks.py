@@ -170,7 +170,10 @@ class RouteChecks:
             if again_at is not None and now_seconds >= again_at:
                 route.again_at_seconds = None
                 route.asked_at_seconds = now_seconds
-                self._question(route, self._ends[route.target].gloo)
+                if target := self._ends.get(route.target):
+                    self._question(route, target.gloo)
+                else:  # it has come again, and says no more where it listens
+                    self._settle(route, "")
             elif route.is_open and now_seconds - route.asked_at_seconds > ANSWER_SECONDS:
                 logger.warning("routes: %s does not say whether it reaches %s", *_names(key))
                 self._settle(route, "")

@@ -245,6 +245,19 @@ def test_a_channel_that_broke_before_the_answer_is_asked_again():
     assert network.asked == [("b", "a"), ("b", "a")]
 
 
+def test_a_worker_that_says_no_more_where_it_listens_ends_no_driver():
+    """It was to be reached a second time when its channel broke and it came again."""
+    network = Network()
+    network.comes("a", 2)
+    network.blocked = {("b", "a")}
+    network.comes("b", 3)
+    network.answer()
+    network.comes("a", 2, gloo=False)
+    network.pass_time(module.SECOND_TRY_SECONDS)
+    network.pass_time(module.ANSWER_SECONDS + 1)
+    assert network.apart() == set()
+
+
 def test_a_route_between_members_that_breaks_later_is_found_and_told():
     """Whoever notices that nobody gets on has all of them tried, at most each 5 s."""
     network = three(Network())
