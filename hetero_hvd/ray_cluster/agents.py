@@ -14,7 +14,7 @@ from typing import IO
 
 import msgspec
 
-from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.errors import TryAgainError, UserError
 from hetero_hvd.ray_cluster.reports import AgentNode, PlacerOrder, PlacerReport, nodes_as_yaml
 from hetero_hvd.security.cluster_key import make_key
 
@@ -66,7 +66,7 @@ class RayAgents:
 
         Raises:
             UserError: There is no such cluster.
-            JobError: It has no node for us.
+            TryAgainError: It has no node for us.
         """
         held = tempfile.TemporaryDirectory(prefix="hetero-hvd-ray-")
         folder = Path(self._held.enter_context(held))
@@ -83,7 +83,7 @@ class RayAgents:
             self._until(lambda: self._nodes and self._is_settled, self._timeout_seconds)
             self._has_started = bool(self._nodes)
             if not self._has_started:
-                raise JobError(
+                raise TryAgainError(
                     f"--ray: no agent was started on any node in {self._timeout_seconds:g} s; the "
                     "lines above say why, and `ray status` what the cluster has"
                 )

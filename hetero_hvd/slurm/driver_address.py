@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hetero_hvd.discovery.machine import own_addresses
 from hetero_hvd.discovery.unicast import AnnounceTarget
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import job_error
 
 FILE = "driver.address"
 LOOPBACK = "127.0.0.1"
@@ -52,7 +52,7 @@ def told_address(folder: Path, port: int, host: str | None = None) -> Iterator[S
         fresh.write_text(text)
         fresh.replace(path)
     except OSError as error:
-        raise JobError(f"{path}: cannot be written: {error.strerror}") from error
+        raise job_error(f"{path}: cannot be written: {error.strerror}", error) from error
     try:
         yield lines
     finally:

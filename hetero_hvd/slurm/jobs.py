@@ -15,7 +15,10 @@ FORMAT = "%A|%i|%T|%L|%N"
 """No text that a user may choose."""
 
 RUNNING, SUSPENDED = "RUNNING", "SUSPENDED"
-HOLDING = {RUNNING, SUSPENDED, "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"}
+GOES_ON = frozenset({RUNNING, SUSPENDED, "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"})
+"""States of a job that has its nodes and has not ended."""
+
+HOLDING = GOES_ON | {"COMPLETING"}
 """States in which a job has its nodes; a job that has ended is listed with those that it had."""
 
 UNKNOWN = "Invalid job id"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,13 @@ ANSWER_SECONDS = 60.0
 """A busy slurmctld takes its time."""
 
 MAX_WORDS = 200
+
+MAY_PASS = re.compile(
+    r"(unable to contact slurm controller|socket timed out|communication connection failure"
+    r"|zero bytes were transmitted|connection refused)",
+    re.IGNORECASE,
+)
+"""In what a program says where slurmctld is not there for a while, as in its own restart."""
 
 OF_THE_USER = ("SQUEUE_", "SCONTROL_", "SLURM_CLUSTERS")
 """Begins of variables that say what the user likes to see: of which jobs, of which cluster."""
@@ -35,7 +43,7 @@ def ask(
 
     Raises:
         JobError: It is not there, or fails.
-        TryAgainError: It gives no answer in time.
+        TryAgainError: It gives no answer in time, or does not reach slurmctld.
     """
     name = " ".join(words)
     seconds = ANSWER_SECONDS if seconds is None else seconds
@@ -60,5 +68,6 @@ def ask(
         raise TryAgainError(said) from error
     if done.returncode:
         why = " ".join(done.stderr.split())[:MAX_WORDS] or f"exit code {done.returncode}"
-        raise JobError(f"{name}: {why}")
+        kind = TryAgainError if MAY_PASS.search(done.stderr) else JobError
+        raise kind(f"{name}: {why}")
     return done.stdout

@@ -15,7 +15,7 @@ import sys
 import time
 
 from hetero_hvd.errors import JobError
-from hetero_hvd.slurm.jobs import RUNNING, SUSPENDED, job_records
+from hetero_hvd.slurm.jobs import GOES_ON, RUNNING, job_records
 from hetero_hvd.slurm.programs import ask
 
 END = b"end"
@@ -70,7 +70,7 @@ def verdict_on(job: str, host: str) -> Verdict:
     """Ask Slurm, which takes a node that has failed out of the job."""
     try:
         parts = job_records(job)
-        if not parts or parts[0].state not in (RUNNING, SUSPENDED):
+        if not parts or parts[0].state not in GOES_ON:
             return Verdict.OVER
         nodes = ",".join(part.nodes for part in parts if part.nodes)
         is_member = host in ask("scontrol", "show", "hostnames", nodes).split()

@@ -1,10 +1,14 @@
 """Where a driver says that it is."""
 
+import errno
+import os
 import socket
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, TryAgainError
 from hetero_hvd.slurm import driver_address
 from hetero_hvd.slurm.driver_address import FILE, free_port, told_address
 
@@ -45,6 +49,14 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
         pytest.raises(JobError, match=f"{FILE}: cannot be written"),
         told_address(tmp_path / "no", 1),
     ):
+        pass
+
+
+def test_a_full_disk_may_pass(tmp_path, monkeypatch):
+    """A missing right does not: see exit-codes.md."""
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(Path, "write_text", Mock(side_effect=error))
+    with pytest.raises(TryAgainError), told_address(tmp_path, 1):
         pass
 
 

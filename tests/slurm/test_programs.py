@@ -51,6 +51,24 @@ def test_a_failure_is_one_line(programs, monkeypatch, script, words):
     assert str(error.value) == words
 
 
+@pytest.mark.parametrize(
+    ("said", "may_pass"),
+    [
+        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", True),
+        ("error: slurm_receive_msg: Socket timed out on send/recv operation", True),
+        ("error: Zero Bytes were transmitted or received", True),
+        ("error: Invalid job id specified", False),
+        ("error: fetch_config: DNS SRV lookup failed", False),
+    ],
+)
+def test_a_controller_that_is_away_may_come_back(programs, said, may_pass):
+    """As in its own restart, in which a requeued driver may start: that ends with 75, and not 2."""
+    (programs / "scontrol").write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
+    with pytest.raises(JobError) as error:
+        ask("scontrol", "show", "job")
+    assert error.value.may_pass == may_pass
+
+
 def test_where_there_is_no_slurm_it_says_so(monkeypatch):
     """A node of the allocation may have less than the one where it was submitted."""
     monkeypatch.setenv("PATH", "/nowhere")

@@ -58,6 +58,10 @@ def test_the_state_of_a_node_is_read(states, down):
 VERDICTS = {
     "all is well": ("RUNNING", "fast[1-2]", "ALLOCATED", Verdict.LIVES),
     "suspended": ("SUSPENDED", "fast[1-2]", "ALLOCATED", Verdict.LIVES),
+    "its nodes boot": ("CONFIGURING", "fast[1-2]", "ALLOCATED", Verdict.LIVES),
+    "it grows": ("RESIZING", "fast[1-2]", "ALLOCATED", Verdict.LIVES),
+    "it gets a signal": ("SIGNALING", "fast[1-2]", "ALLOCATED", Verdict.LIVES),
+    "stopped": ("STOPPED", "fast[1-2]", "ALLOCATED", Verdict.LIVES),
     "suspended, and its node is lost": ("SUSPENDED", "fast2", "DOWN*", Verdict.LIVES),
     "Slurm cannot reach the node": ("RUNNING", "fast[1-2]", "ALLOCATED*", Verdict.LOST),
     "the node was taken out": ("RUNNING", "fast2", "DOWN", Verdict.LOST),

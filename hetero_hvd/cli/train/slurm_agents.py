@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import secrets
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +14,7 @@ from hetero_hvd.cli.settings import NODES_FILE, flags_of
 from hetero_hvd.config import NodesFile
 from hetero_hvd.deploy.slurm import RUN, shared_path
 from hetero_hvd.driver.ending import JobResult
-from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.errors import JobError, TryAgainError, UserError, job_error
 from hetero_hvd.run.records.earlier_run import EarlierRun, same_run
 from hetero_hvd.run.records.run_files import lock_folder
 from hetero_hvd.slurm.agent_jobs import AgentJobs
@@ -25,6 +26,9 @@ from hetero_hvd.slurm.time_limit import TimeLimit
 
 RUN_NAME = "run.name"
 """In the folder: what the run's checkpoints are called in all its starts."""
+
+MAX_WORD = 40
+"""Characters of the folder's name in that of the run; a random end tells runs apart."""
 
 INSIDE = "SLURM_JOB_ID"
 """The variable by which a process knows that it is in a Slurm job."""
@@ -121,11 +125,11 @@ class SlurmAgents:
         try:
             if not path.exists():
                 fresh = path.with_name(f".{path.name}.{os.getpid()}")
-                fresh.write_text(f"{self._folder.name}-{secrets.token_hex(4)}\n")
+                fresh.write_text(f"{_word(self._folder.name)}-{secrets.token_hex(4)}\n")
                 fresh.replace(path)  # a name that is there is whole
             name = path.read_text().strip()
         except OSError as error:
-            raise JobError(f"{path}: cannot be used: {error.strerror}") from error
+            raise job_error(f"{path}: cannot be used: {error.strerror}", error) from error
         return same_run(name, Path(self.nodes_file.current.job.output or RUN))
 
     def must_end(self) -> str:
@@ -161,13 +165,19 @@ class SlurmAgents:
         try:
             descriptor = lock_folder(self._folder)
         except OSError as error:
-            raise JobError(f"{self._folder}: cannot be used: {error.strerror}") from error
+            words = f"{self._folder}: cannot be used: {error.strerror}"
+            raise job_error(words, error) from error
         if descriptor is None:
-            raise JobError(
+            raise TryAgainError(
                 f"--slurm-agents {self._folder}: its driver runs already; wait for its end, or "
                 "write another folder"
             )
         self._held.callback(os.close, descriptor)
+
+
+def _word(text: str) -> str:
+    """What of a folder's name may stand in the name of a run, and thus of its checkpoints."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text)[:MAX_WORD] or "run"
 
 
 def _own_job() -> Allocation | None:
