@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +19,7 @@ from hetero_hvd.worker.recovery.checkpoints.store import (
     decoded,
     encoded,
 )
+from hetero_hvd.worker.recovery.checkpoints.writers import is_left, new_writer
 from hetero_hvd.worker.recovery.replica import Unreadable
 
 logger = logging.getLogger(__name__)
@@ -65,9 +67,10 @@ class FolderStore:
     def put(self, name: str, write: Callable[[BinaryIO], Manifest], *, series: str) -> bool:
         """See `CheckpointStore`; written under a hidden name, and synchronised with the disk."""
         path = self._folder / name
-        partial = self._folder / f".{series}.{name}.{os.getpid()}"
+        partial = self._folder / f".{series}.{name}.{new_writer()}"
         try:
             partial.mkdir(parents=True)
+            now = partial.stat().st_mtime  # by the clock of whoever keeps the files
             with (partial / STATE).open("w+b") as file:
                 manifest = write(file)
                 file.flush()
@@ -77,9 +80,7 @@ class FolderStore:
             _sync_folder(self._folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        for left in self._folder.iterdir():
-            if left.name.startswith(f".{series}."):
-                shutil.rmtree(left, ignore_errors=True)
+        self._clear(series, now)
         return is_new
 
     def add_metrics(self, name: str, metrics: Mapping[str, float | None]) -> None:
@@ -91,6 +92,20 @@ class FolderStore:
     def remove(self, name: str) -> None:
         """See `CheckpointStore`."""
         shutil.rmtree(self._folder / name, ignore_errors=True)
+
+    def _clear(self, series: str, now: float) -> None:
+        """Remove what killed writers of a series have left; who still writes is let alone."""
+        for path in self._folder.iterdir():
+            if path.name.startswith(f".{series}."):
+                writer = path.name.rpartition(".")[2]
+                with suppress(OSError):  # its writer is done
+                    if is_left(writer, now - _last_change(path)):
+                        shutil.rmtree(path, ignore_errors=True)
+
+
+def _last_change(partial: Path) -> float:
+    """Of what is written there."""
+    return max(path.stat().st_mtime for path in (partial, *partial.iterdir()))
 
 
 def _renamed(partial: Path, path: Path) -> bool:

@@ -6,6 +6,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import BinaryIO
 
 import msgspec
@@ -19,6 +20,7 @@ from hetero_hvd.worker.recovery.checkpoints.store import (
     decoded,
     encoded,
 )
+from hetero_hvd.worker.recovery.checkpoints.writers import is_left, new_writer
 from hetero_hvd.worker.recovery.replica import Unreadable
 
 logger = logging.getLogger(__name__)
@@ -29,9 +31,9 @@ PAYLOAD, MANIFEST = ".pt", "manifest.json"
 class ObjectStore:
     """See `CheckpointStore`; every node that reaches the address can read it.
 
-    A checkpoint is two objects below its name: the payload, whose key holds its writer's series and
-    its SHA-256, and the manifest. An object store has no rename, so the manifest, which is put last
-    and only where there is none, makes the checkpoint one.
+    A checkpoint is two objects below its name: the payload, whose key holds its writer's series,
+    its writer and its SHA-256, and the manifest. An object store has no rename, so the manifest,
+    which is put last and only where there is none, makes the checkpoint one.
 
     Args:
         location: URL, such as s3://bucket/path.
@@ -86,18 +88,19 @@ class ObjectStore:
             file.flush()
             if self._has_manifest(name):
                 return False
-            payload = f"{series}.{manifest.sha256}{PAYLOAD}"
+            payload = f"{series}.{new_writer()}.{manifest.sha256}{PAYLOAD}"
             try:
                 with as_os_errors():
                     own = f"/proc/self/fd/{file.fileno()}"
                     self._files.put_file(own, self._key(name, payload))
+                now = self._modified(name, payload)
                 is_new = self._create(self._key(name, MANIFEST), content)
             except BaseException:
                 self._delete(name, payload)
                 raise
         if not is_new:
             self._delete(name, payload)
-        self._clear(series)
+        self._clear(series, now)
         return is_new
 
     def add_metrics(self, name: str, metrics: Mapping[str, float | None]) -> None:
@@ -170,14 +173,27 @@ class ObjectStore:
         with suppress(OSError), as_os_errors():
             self._files.rm_file(self._key(name, key))
 
-    def _clear(self, series: str) -> None:
-        """Remove what killed writers of a series have left: payloads without a manifest."""
+    def _modified(self, name: str, key: str) -> float:
+        """When an object was put, by the server's clock."""
+        with as_os_errors():
+            found: datetime = self._files.modified(self._key(name, key))
+        return found.timestamp()
+
+    def _clear(self, series: str, now: float) -> None:
+        """Remove what killed writers of a series have left: payloads without a manifest.
+
+        Whose writer may be about to put the manifest stays.
+        """
         with suppress(OSError):
             for name, keys in self._objects().items():
-                if MANIFEST not in keys:
-                    for key in keys:
-                        if key.startswith(f"{series}."):
-                            self._delete(name, key)
+                if MANIFEST in keys:
+                    continue
+                for key in keys:
+                    if not key.startswith(f"{series}."):
+                        continue
+                    writer = key.removeprefix(f"{series}.").partition(".")[0]
+                    if is_left(writer, now - self._modified(name, key)):
+                        self._delete(name, key)
 
 
 def _given(content: bytes | Exception) -> bytes:

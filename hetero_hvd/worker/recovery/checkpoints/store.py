@@ -65,8 +65,9 @@ def decoded(content: bytes) -> Manifest:
 class CheckpointStore(Protocol):
     """Keeps checkpoints by name: bytes and a manifest, there whole or not at all.
 
-    Several processes use the same store; one at a time writes a series, any may read. Which
-    checkpoints are kept, taken or believed is not for the store to decide.
+    Several processes use the same store; several may write a series, as one that was rank 0 keeps
+    its state while the next one writes; any may read. Which checkpoints are kept, taken or believed
+    is not for the store to decide.
     """
 
     def place(self, name: str) -> str:
@@ -95,8 +96,8 @@ class CheckpointStore(Protocol):
         Args:
             name: Of it; begins with `PREFIX`.
             write: Writes the payload into a file, which it may read as well, and describes it.
-            series: What its writer writes, one after the other: what is left of another one of
-                them was left by a writer that was killed, and is cleared away.
+            series: What is written one after the other: what a writer of another one of them has
+                left half is cleared away, once it is known to be dead or has long done nothing.
 
         Returns:
             Whether it is kept: one that is there already under that name stays as it is.

@@ -17,6 +17,8 @@ import pytest
 
 from hetero_hvd.data import file_system
 from hetero_hvd.errors import JobError
+from hetero_hvd.worker.recovery.checkpoints import folder_store
+from hetero_hvd.worker.recovery.checkpoints.folder_store import FolderStore
 from hetero_hvd.worker.recovery.checkpoints.object_store import ObjectStore
 from hetero_hvd.worker.recovery.checkpoints.registry import STORES, store_at
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints, CheckpointSettings
@@ -85,6 +87,36 @@ def test_nothing_is_listed_before_it_is_complete(store, rig):
 
     assert store.put(ONE, write, series="one")
     assert sorted(name for name, _ in store.listed()) == [ONE, TWO]
+
+
+@pytest.mark.parametrize("moment", ["while it writes", "before its manifest"])
+@pytest.mark.parametrize(("slow", "quick"), [(ONE, TWO), (TWO, ONE), (ONE, ONE)])
+def test_two_writers_of_a_series_leave_each_other_alone(store, rig, slow, quick, moment):
+    """One that was rank 0 keeps its state while the next leader writes: each in both orders."""
+    other = store_at(rig.location)
+    payload, changed = writing(b"the same"), pytest.MonkeyPatch()
+
+    def meanwhile():
+        changed.undo()
+        assert other.put(quick, payload, series="one")
+
+    def write(file):
+        if moment == "while it writes":
+            meanwhile()
+        return payload(file)
+
+    if moment == "before its manifest":
+        kind, call = type(store), PUTS_THE_MANIFEST[type(store)]
+        module, name = (kind, call) if hasattr(kind, call) else (folder_store, call)
+        real = getattr(module, name)
+        changed.setattr(module, name, lambda *given: (meanwhile(), real(*given))[1])
+    assert store.put(slow, write, series="one") or slow == quick
+    found = {name: store.read(name) for name, _ in store.listed()}
+    assert found == dict.fromkeys((slow, quick), b"the same")
+    assert rig.remains() == []
+
+
+PUTS_THE_MANIFEST = {FolderStore: "_write_manifest", ObjectStore: "_create"}
 
 
 @pytest.mark.parametrize("error", [OSError, MemoryError, RuntimeError, KeyboardInterrupt])

@@ -318,6 +318,7 @@ def test_half_a_checkpoint_of_a_killed_writer_is_cleared_away(tmp_path, metrics,
     names = [f".{kind}{run}.step-{3:012d}-{run}.77" for kind, run in made]
     for name in names:
         (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (0, 0))
     save(keeper(tmp_path), 4, metrics)
     names.remove(f".{cleared}one.step-{3:012d}-one.77")
     assert sorted(path.name for path in tmp_path.glob(".*")) == sorted(names)
