@@ -352,6 +352,7 @@ class HuggingFaceTrainer(TrainerWithParts):
             "total_loss": self._total_loss_scalar,
             "logged_step": self._globalstep_last_logged,
             "saved_step": self._saved_step,
+            "scale": self._scale,
         }
 
     def set_running_totals(self, totals: dict[str, Any]) -> None:
@@ -360,6 +361,7 @@ class HuggingFaceTrainer(TrainerWithParts):
         self._total_loss_scalar = totals["total_loss"]
         self._globalstep_last_logged = totals["logged_step"]
         self._saved_step = totals["saved_step"]
+        self._scale = totals.get("scale", self._scale)  # earlier versions did not keep it
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """As in transformers; numbers go into the job's record as well."""

@@ -1,6 +1,7 @@
 """What the trainer does by itself, in this process: weights, roles, states, refusals."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -240,6 +241,21 @@ def test_what_a_joiner_is_told_is_all_that_decides(tmp_path):
     assert other.control.should_save
     assert other.state.best_model_checkpoint.startswith(str(tmp_path / "other"))
     assert other.state.log_history == one.state.log_history
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "after", "is_skipped"),
+    [(1024.0, 512.0, 512.0, False), (256.0, 512.0, 256.0, True), (256.0, 512.0, 512.0, False)],
+)
+def test_who_takes_over_a_state_knows_its_loss_scale(tmp_path, own, others, after, is_skipped):
+    """Whether a step changed nothing is told by the others' scale before it, not by one's own."""
+    one, other = make_trainer(tmp_path / "one"), make_trainer(tmp_path / "other")
+    for trainer, scale in ((one, others), (other, own)):
+        trainer._begin_totals()
+        trainer._scale = scale
+    other.accelerator.scaler = SimpleNamespace(get_scale=lambda: after)
+    other.set_running_totals(json.loads(json.dumps(one.running_totals())))
+    assert other._add_loss(1.0) == is_skipped
 
 
 def test_a_bar_is_opened_by_whoever_leads_now():
