@@ -106,8 +106,10 @@ def _walked_folder(root: Path, suffixes: tuple[str, ...]) -> FoundFiles:
     def refuse(error: OSError) -> None:
         raise error
 
+    chains = {str(root): frozenset({_identity(str(root))})}
     for folder, below, names in os.walk(root, followlinks=True, onerror=refuse):
         parts = Path(folder).parts[top:]
+        _leave_out_loops(folder, below, chains)
         folders |= set() if parts else set(below)
         for name in names:
             relative = "/".join([*parts, name])
@@ -117,6 +119,32 @@ def _walked_folder(root: Path, suffixes: tuple[str, ...]) -> FoundFiles:
             else:
                 num_others += 1
     return FoundFiles(found, num_others, folders, is_file=False)
+
+
+def _leave_out_loops(
+    folder: str, below: list[str], chains: dict[str, frozenset[tuple[int, int]]]
+) -> None:
+    """Walk into no folder that is one of those above it, to which a link leads back.
+
+    Args:
+        folder: Where the walk is.
+        below: Names of its folders, of which those that are loops are taken out.
+        chains: Of each folder that is yet to be walked, which ones are above it, with itself.
+    """
+    above, kept = chains.pop(folder), []
+    for name in below:
+        path = os.path.join(folder, name)  # noqa: PTH118 - as `os.walk` does
+        own = _identity(path)
+        if own not in above:
+            chains[path] = above | {own}
+            kept.append(name)
+    below[:] = kept
+
+
+def _identity(path: str) -> tuple[int, int]:
+    """Of a folder, by whatever name."""
+    found = os.stat(path)  # noqa: PTH116 - fast
+    return found.st_dev, found.st_ino
 
 
 def _size_of_file(path: str) -> int:

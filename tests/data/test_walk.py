@@ -62,6 +62,29 @@ def test_links_are_followed_as_far_as_they_lead(tmp_path, case):
     assert "\n" not in str(found.value)
 
 
+FOLDER_LINKS = {
+    "itself": ({"cat/self": "."}, 4),
+    "its parent": ({"cat/up": ".."}, 4),
+    "the top": ({"cat/a/b": "../.."}, 4),
+    "one another": ({"cat/x": "../dog", "dog/y": "../cat"}, 4 + 2 + 2),
+    "a sibling": ({"dog/more": "../cat"}, 4 + 2),
+    "a folder twice": ({"one": "cat", "two": "cat"}, 4 + 2 + 2),
+}
+"""Which links lead to which folder, and how many files are found of two cats and two dogs."""
+
+
+@pytest.mark.parametrize("case", FOLDER_LINKS)
+def test_a_link_back_is_no_more_data(tmp_path, case):
+    """A folder is not found below itself; by another way it is there as often as it is linked."""
+    write_images(tmp_path, ("cat", "dog"), each=2)
+    links, expected = FOLDER_LINKS[case]
+    for link, aim in links.items():
+        path = tmp_path / link
+        path.parent.mkdir(exist_ok=True)
+        path.symlink_to(aim, target_is_directory=True)
+    assert len(Source(tmp_path).find((".png",)).files) == expected
+
+
 def test_a_listing_says_how_many_files_are_of_another_kind(tmp_path):
     """Also of a place that is one file."""
     for name in ("a.txt", "b.TXT", ".c.log"):
