@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ from hetero_hvd.data import arguments
 from hetero_hvd.data.file_system import below, check_url, shown_url
 from hetero_hvd.data.source import Source
 from hetero_hvd.errors import MalformedDataError, UserError
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = (".tsv", ".csv")
 COLUMN = "the name of a column, or its place, 0 or more"
@@ -34,6 +37,8 @@ class GlueTask(NamedTuple):
         is_score: Whether it is a number to be predicted, and no class.
         splits: What is called otherwise than `train`, `dev` and `test`.
         headless: Splits whose files have no header.
+        has_short_rows: Whether its makers' files have rows that lack columns, which all readers of
+            it leave out.
     """
 
     texts: Mapping[str, str | int]
@@ -42,6 +47,7 @@ class GlueTask(NamedTuple):
     is_score: bool = False
     splits: Mapping[str, str] = {}
     headless: tuple[str, ...] = ()
+    has_short_rows: bool = False
 
 
 _ENTAILED = ("entailment", "not_entailment")
@@ -52,7 +58,9 @@ GLUE: dict[str, GlueTask] = {
     "sst2": GlueTask({"sentence": "sentence"}, "label"),
     "mrpc": GlueTask({"sentence1": "#1 String", "sentence2": "#2 String"}, "Quality"),
     "stsb": GlueTask(_SENTENCES, "score", is_score=True),
-    "qqp": GlueTask({"question1": "question1", "question2": "question2"}, "is_duplicate"),
+    "qqp": GlueTask(
+        {"question1": "question1", "question2": "question2"}, "is_duplicate", has_short_rows=True
+    ),
     "mnli": GlueTask(
         {"premise": "sentence1", "hypothesis": "sentence2"},
         "gold_label",
@@ -80,6 +88,8 @@ class TextTable(Dataset[Any]):
             number.
         is_score: The label is a number, and no class.
         has_header: Whether the first row of each file names the columns.
+        skip_short: Leave out rows that lack a column that is used, and tell how many they are; else
+            they are refused.
         transform: Makes what is given of a sample, such as tokens; None: the sample itself, a dict
             of texts with the key `label`.
         source: Further arguments of `Source`.
@@ -98,6 +108,7 @@ class TextTable(Dataset[Any]):
         labels: Sequence[str] = (),
         is_score: bool = False,
         has_header: bool = True,
+        skip_short: bool = False,
         transform: Callable[[Row], Any] | None = None,
         **source: Any,  # noqa: ANN401 - each has its type there
     ) -> None:
@@ -108,6 +119,8 @@ class TextTable(Dataset[Any]):
         self._classes = _classes(labels, where)
         self._is_score = arguments.switch(is_score, where, "is_score")
         self._has_header = arguments.switch(has_header, where, "has_header")
+        self._skips_short = arguments.switch(skip_short, where, "skip_short")
+        self._num_short = 0
         self._transform = transform
         arguments.function(transform, where, "transform", "a function of a sample")
         if self._label is not None and "label" in self._texts:
@@ -119,6 +132,8 @@ class TextTable(Dataset[Any]):
         self._rows = [row for file in files for row in self._read(file)]
         if not self._rows:
             raise UserError(f"{where}: it has no rows")
+        if self._num_short:
+            logger.warning("%s: %d rows lack columns and are left out", where, self._num_short)
         self.source.announce("table at", files)
 
     def __len__(self) -> int:
@@ -143,7 +158,13 @@ class TextTable(Dataset[Any]):
         header = next(rows, (1, []))[1] if self._has_header else None
         wanted = [*self._texts.values(), *(() if self._label is None else (self._label,))]
         places = [_place(column, header, place) for column in wanted]
-        return [self._row(row, places, f"{place}, line {line}") for line, row in rows]
+        found = []
+        for line, row in rows:
+            if self._skips_short and max(places) >= len(row):
+                self._num_short += 1
+            else:
+                found.append(self._row(row, places, f"{place}, line {line}"))
+        return found
 
     def _row(self, row: Sequence[str], places: Sequence[int], where: str) -> tuple[Any, ...]:
         if max(places) >= len(row):
@@ -210,6 +231,7 @@ def glue(
         labels=known.labels,
         is_score=known.is_score,
         has_header=split not in known.headless,
+        skip_short=known.has_short_rows,
         transform=transform,
         **source,
     )

@@ -62,6 +62,21 @@ def test_each_task_of_glue_is_read_as_it_is_given_out(tmp_path, task):
     assert glue(tmp_path, task, transform=lambda row: row["label"])[0] == sample["label"]
 
 
+@pytest.mark.parametrize("task", GLUE)
+def test_rows_that_are_too_short_are_left_out_where_the_makers_have_them(tmp_path, caplog, task):
+    """Only QQP's files do; their number is told once, and elsewhere the first one is refused."""
+    text, sample = FILES[task]
+    (tmp_path / "train.tsv").write_bytes(f"{text}7\n8\n".encode())
+    if task != "qqp":
+        with pytest.raises(MalformedDataError, match=r"has 1 columns, and column \d is used"):
+            glue(tmp_path, task)
+        return
+    found = glue(tmp_path, task)
+    assert [found[index] for index in range(len(found))] == [sample]
+    (told,) = [record.getMessage() for record in caplog.records if "lack" in record.getMessage()]
+    assert told.endswith(": 2 rows lack columns and are left out")
+
+
 def test_a_test_file_has_no_labels(tmp_path):
     """Nor has CoLA's the columns of its training file."""
     (tmp_path / "test.tsv").write_text("index\tsentence\n0\tThey drank.\n")
