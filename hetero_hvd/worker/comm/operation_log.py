@@ -65,8 +65,9 @@ class OperationLog:
             backend: `gloo` or `nccl`.
             num_bytes: Of the tensor; see `done` for an operation whose result has another size.
         """
-        self._poll()
         now = self._clock()
+        if now - self._looked_at >= GLANCE_SECONDS:
+            self._poll()
         self._open[handle] = _Operation(op, backend, num_bytes, now)
         if op == "allreduce":
             if not self._num_reducing:

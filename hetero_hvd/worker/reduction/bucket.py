@@ -132,14 +132,19 @@ class Bucket:
         if more is not None:
             self._owed = more if self._owed is None else self._owed + more
 
-    def submit(
-        self, collective: Collective, tag_index: int, *, copies: bool, factor: float
-    ) -> None:
-        """Start the reduction; see `Reducer`."""
-        self.used.copy_(torch.tensor(self.seen))
+    def seal(self, *, copies: bool, factor: float) -> None:
+        """Make ready what travels, which is final from now on; see `Reducer`."""
+        if all(self.seen):
+            self.used.fill_(1.0)
+        else:
+            self.used.copy_(torch.tensor(self.seen))
         own = self.flat.clone() if copies else None
         wire, rounding = self._on_the_wire(copies=copies, factor=factor)
         self.sum = BucketSum(self, wire, own, rounding)
+
+    def start(self, collective: Collective, tag_index: int) -> None:
+        """Start the reduction of what is sealed."""
+        assert self.sum is not None  # noqa: S101 - it is sealed
         name = f"gradients.{self.index}.{tag_index}"
         self.sum.handle = collective.sum_async(self.sum.wire, name)
 

@@ -109,13 +109,25 @@ class BufferSum:
     Args:
         kept: As they were.
         flat: Where the sums arrive, float64.
-        handle: Of the reduction.
+        name: Of the reduction.
+
+    Attributes:
+        handle: Of the reduction, once it was started.
     """
 
-    def __init__(self, kept: list[Kept], flat: torch.Tensor, handle: Handle) -> None:
+    def __init__(self, kept: list[Kept], flat: torch.Tensor, name: str) -> None:
         self.kept = kept
         self.flat = flat
-        self.handle = handle
+        self._name = name
+        self.handle: Handle = None
+
+    def start(self, collective: Collective) -> None:
+        """Start the reduction.
+
+        Raises:
+            Interrupted: The rendezvous broke.
+        """
+        self.handle = collective.sum_async(self.flat, self._name)
 
 
 class BufferAverage:
@@ -146,10 +158,10 @@ class BufferAverage:
         self.restore()
         self._kept = []
 
-    def submit(
+    def seal(
         self, collective: Collective, num_samples: int, tag_index: int = 0
     ) -> BufferSum | None:
-        """Start the reduction; the buffers are again as they were.
+        """Make ready what is to be reduced; the buffers are again as they were.
 
         Args:
             collective: The rendezvous.
@@ -173,14 +185,14 @@ class BufferAverage:
         flat = torch.cat([*pieces, torch.tensor(weights, dtype=torch.float64)])
         self.restore()
         all_kept, self._kept = self._kept, []
-        return BufferSum(all_kept, flat, collective.sum_async(flat, f"buffers.{tag_index}"))
+        return BufferSum(all_kept, flat, f"buffers.{tag_index}")
 
     @torch.no_grad()
     def write_back(self, average: BufferSum | None, num_samples: float) -> None:
         """Change the buffers by what the workers have changed on average.
 
         Args:
-            average: What `submit` gave.
+            average: What `seal` gave.
             num_samples: Of all workers.
         """
         self._kept = []

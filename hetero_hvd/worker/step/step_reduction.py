@@ -188,13 +188,17 @@ class StepReduction:
         digest = self._registered.digest(part)
         facts = [self._weight, loss, is_urgent, self._counted, *counts, *digest]
         totals = torch.tensor(facts, dtype=self._reducer.wire_dtype)
-        tag = f"totals.{self._tag_index}"
-        totals_handle = collective.sum_async(totals, tag)  # one cycle with the next
+        self._reducer.seal()
+        buffers = self._buffers.seal(collective, part.num_samples, self._tag_index)
+        # One cycle of Horovod with those that follow at once.
+        totals_handle = collective.sum_async(totals, f"totals.{self._tag_index}")
         gradients = self._reducer.take()
+        if buffers is not None:
+            buffers.start(collective)
         flight = InFlightStep(
             part=part,
             gradients=gradients,
-            buffers=self._buffers.submit(collective, part.num_samples, self._tag_index),
+            buffers=buffers,
             totals=totals,
             totals_handle=totals_handle,
             own_weight=self._weight,
