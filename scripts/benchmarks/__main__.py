@@ -6,13 +6,13 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import again, report
 from benchmarks.parts import PARTS
-from benchmarks.tables import FULL, QUICK, Say, Table
+from benchmarks.tables import FULL, QUICK, Effort, Say, Table
 from hetero_hvd.errors import HeteroHvdError, UserError
 
 QUICK_PARTS = ("simulation", "mixed", "equal")
@@ -36,19 +36,36 @@ def main() -> int:
             print(f"[{time.monotonic() - began:5.0f} s] {part}: {line}", flush=True)  # noqa: T201
 
         try:
-            tables: list[Table] = list(PARTS[name](arguments.effort, say))
+            tables, runs = _measure(name, arguments, facts, say)
         except HeteroHvdError as error:
             say(f"could not be measured: {error}")
             code = 1
             continue
-        earlier = arguments.earlier.get(name, [])
-        runs = report.write(arguments.docs, facts, name, tables, earlier=earlier)
         for table in tables:
             for number in table.numbers:
                 say(f"{number.quantity}: {number.found} ({number.goal}) {number.is_reached}")
         if arguments.again:
             code |= not _agrees(runs, say)
     return code
+
+
+def _measure(
+    part: str, arguments: argparse.Namespace, facts: Mapping[str, str], say: Say
+) -> tuple[list[Table], list[again.Measured]]:
+    """Measure a part; each of its tables is written as soon as it is there."""
+    effort: Effort = arguments.effort
+    settings = {"repeats": effort.repeats, "num_steps": effort.num_steps}
+    tables: list[Table] = []
+    if arguments.resume:
+        tables = report.tables_kept(arguments.docs, facts, part, settings)
+        say(f"{len(tables)} tables are there already")
+        effort = replace(effort, done=frozenset(table.title for table in tables))
+    runs: list[again.Measured] = []
+    for table in PARTS[part](effort, say):
+        tables = [*(each for each in tables if each.title != table.title), table]
+        earlier = arguments.earlier.get(part, [])
+        runs = report.write(arguments.docs, facts, part, tables, earlier=earlier, settings=settings)
+    return tables, runs
 
 
 def _arguments() -> argparse.Namespace:
@@ -59,6 +76,7 @@ def _arguments() -> argparse.Namespace:
     add("--quick", action="store_true", help="under 5 minutes")
     add("--repeats", type=int, metavar="N", help="of each run (default: 5; with --quick 1)")
     add("--again", action="store_true", help="measure a further time, and compare")
+    add("--resume", action="store_true", help="without the tables that this commit has already")
     add("--docs", type=Path, default=Path("docs"), help="where to write")
     add("--wait", action="store_true", help="first wait for a quiet machine")
     arguments = parser.parse_args()
@@ -70,6 +88,8 @@ def _arguments() -> argparse.Namespace:
             parser.error(f"--repeats: {arguments.repeats} must be 1 or more")
         arguments.effort = replace(arguments.effort, repeats=arguments.repeats)
     arguments.parts = arguments.parts or (QUICK_PARTS if arguments.quick else tuple(PARTS))
+    if arguments.again and arguments.resume:
+        parser.error("--again and --resume: must be one of them")
     arguments.earlier = {}
     if arguments.again:
         try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.again import STORE, Measured, measured_of, rows_of
+from benchmarks.numbers import Number
 from benchmarks.tables import Table
 
 ABOUT = """\
@@ -68,6 +69,7 @@ def write(
     tables: Sequence[Table],
     *,
     earlier: Sequence[Mapping[str, Any]] = (),
+    settings: Mapping[str, Any] | None = None,
 ) -> list[Measured]:
     """Write benchmarks.md, its plots and results.json; other parts stay as they are.
 
@@ -79,6 +81,7 @@ def write(
         part: What was measured.
         tables: What was found.
         earlier: From `kept_runs`: runs of the same code that this one stands beside.
+        settings: How much was measured; see `tables_kept`.
 
     Returns:
         What each run of the part has measured, this one the last.
@@ -92,13 +95,37 @@ def write(
     if raw:
         RAW.mkdir(parents=True, exist_ok=True)
         (RAW / f"{part}.json").write_text(json.dumps(raw))
-    kept[part] = {"tables": found, "runs": [*earlier, run]}
+    kept[part] = {"tables": found, "runs": [*earlier, run], "settings": settings or {}}
     for table in tables:
         if table.bars:
             (folder / "benchmarks" / f"{part}.svg").write_text(bars(table.title, table.bars))
     store.write_text(json.dumps(kept, indent=1) + "\n")
     (folder / "benchmarks.md").write_text("\n".join(_page(kept)) + "\n")
     return [each["measured"] for each in kept[part]["runs"]]
+
+
+def tables_kept(
+    folder: Path, facts: Mapping[str, str], part: str, settings: Mapping[str, Any]
+) -> list[Table]:
+    """The whole tables of a part that were measured with these settings at this commit.
+
+    Args:
+        folder: The docs folder.
+        facts: From `header`; a commit with changes is like no other.
+        part: What was measured.
+        settings: How much is to be measured.
+    """
+    store = folder / STORE
+    kept = json.loads(store.read_text()).get(part, {}) if store.exists() else {}
+    if not kept or kept.get("settings") != settings or facts["commit"].endswith("with changes"):
+        return []
+    if kept["runs"][-1]["header"]["commit"] != facts["commit"]:
+        return []
+    tables = [
+        Table(**each | {"numbers": [Number(**number) for number in each["numbers"]]})
+        for each in kept["tables"]
+    ]
+    return [table for table in tables if table.is_whole]
 
 
 def _page(kept: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -25,12 +25,14 @@ class Effort:
         num_steps: Of a run.
         num_even_steps: Of a run with even shares, whose steps take longer.
         num_seeds: Of each simulation.
+        done: Titles of tables that need not be measured; heeded by parts of many hours.
     """
 
     repeats: int = 5
     num_steps: int = 150
     num_even_steps: int = 50
     num_seeds: int = 20
+    done: frozenset[str] = frozenset()
 
 
 QUICK = Effort(repeats=1, num_steps=70, num_even_steps=14, num_seeds=20)
@@ -50,6 +52,7 @@ class Table:
         numbers: Rows of "numbers to beat" that it answers.
         measured: Label of a row to one value for each repeat: what its median is taken of.
         raw: What the cells were computed from.
+        is_whole: Whether all of its runs went well.
     """
 
     title: str
@@ -60,6 +63,7 @@ class Table:
     numbers: list[Number] = field(default_factory=list)
     measured: dict[str, list[float]] = field(default_factory=dict)
     raw: list[dict[str, Any]] = field(default_factory=list)
+    is_whole: bool = True
 
 
 RACE_COLUMNS = (

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -43,7 +45,7 @@ def test_ways_stand_beside_the_plain_one():
         "accumulation": seen(0.2, num_steps=4, loss=1.5),
         "staleness": {"ended_at_seconds": [], "losses": [], "num_bytes": [], "refused": NO},
     }
-    table = options_table("a model", "Somewhere", found, NUM_SAMPLES)
+    table = options_table("a model", "Somewhere", [found], NUM_SAMPLES)
     rows = {row[0]: row[1:] for row in table.rows}
     cost = f"{1e6 / 200 / 3600 * sum(PRICES):.3f}"
     assert rows[BASE] == ("200", "1.00 x", "1.0000 (+0.0%)", "1000", "50", cost)
@@ -52,6 +54,58 @@ def test_ways_stand_beside_the_plain_one():
     assert table.text.endswith(f" staleness: {NO}.")
     assert all(len(row) == len(table.columns) for row in table.rows)
     assert table.measured == {BASE: [1.0], "accumulation": [pytest.approx(1.5)]}
+
+
+class Failing:
+    """A place at which every second run fails."""
+
+    title, about = "a place", "Somewhere"
+
+    def __init__(self):
+        self.num_runs = 0
+
+    def run(self, _example, ways, _num_samples, _peer):
+        """Train, or fail."""
+        self.num_runs += 1
+        if not self.num_runs % 2:
+            raise JobError("a worker | is gone\nand more")
+        found = {way: seen(0.1) for way in ways}
+        return found, Run(step_seconds=(0.1,) * 4, losses=(), accuracies=(), tables=((1, 1),) * 2)
+
+
+@pytest.mark.parametrize("num_turns", [1, 2, 4])
+def test_a_run_that_fails_costs_only_itself(num_turns):
+    """It is told in a row; the others of the table count, and the table is to be measured again."""
+    effort, told = replace(FULL, repeats=2 * num_turns), []
+    for make in (
+        ablations._options,
+        lambda *given: ablations._shares(given[0], EXAMPLES, *given[2:]),
+    ):
+        table = make(Failing(), EXAMPLES[0], effort, told.append)
+        assert table.is_whole == (num_turns == 1 and table.title.startswith("Options"))
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    assert any("failed, a worker | is gone" in line for line in told)
+
+
+def test_what_never_ran_is_told():
+    """A table in which every turn failed."""
+    place = Failing()
+    place.num_runs = 1
+    table = ablations._options(place, EXAMPLES[0], QUICK, lambda _: None)
+    assert [row[1] for row in table.rows] == ["failed: a worker / is gone"]
+
+
+def test_every_option_meets_every_other():
+    """The five kinds in all their pairs."""
+    names = {
+        "bf16": "bf16",
+        "accum": "accumulation",
+        "fp16": "fp16 with",
+        "stale": "staleness",
+        "small": "micro",
+    }
+    pairs = [{kind for kind, word in names.items() if word in way} for way in ablations.PAIRS]
+    assert sorted(map(sorted, pairs)) == sorted(map(sorted, combinations(names, 2)))
 
 
 def test_neither_the_first_steps_nor_the_last_one_count():

@@ -132,3 +132,21 @@ def test_a_bad_argument_is_one_line(words, said):
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1]
     assert not done.stdout
+
+
+def test_a_part_goes_on_where_it_was_broken_off(tmp_path):
+    """With whole tables of this commit and these settings, and with no others."""
+    settings, facts = {"repeats": 5}, {"command": "x", **WHEN}
+    tables = [table("One", "1.1"), replace(table("Two", "0.9"), is_whole=False)]
+    report.write(tmp_path, facts, "part", tables, settings=settings)
+    kept = report.tables_kept(tmp_path, facts, "part", settings)
+    assert [replace(each, columns=tuple(each.columns)).title for each in kept] == ["One"]
+    assert kept[0].numbers == tables[0].numbers
+    changed = facts | {"commit": "abc with changes"}
+    for other, part, given in (
+        (facts | {"commit": "abd"}, "part", settings),
+        (changed, "part", settings),
+        (facts, "another", settings),
+        (facts, "part", {"repeats": 1}),
+    ):
+        assert report.tables_kept(tmp_path, other, part, given) == []

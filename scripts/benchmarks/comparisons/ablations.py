@@ -60,6 +60,13 @@ PAIRS: dict[str, dict[str, Any]] = {
     "accumulation, staleness 1": ACCUMULATED | STALE,
     "staleness 1, fp16 with error feedback": STALE | FEEDBACK,
     "accumulation, micro-batches of 7": ACCUMULATED | SMALL,
+    "bf16, accumulation": {"flags": [*BF16["flags"], *ACCUMULATED["flags"]]},
+    "bf16, staleness 1": BF16 | STALE,
+    "bf16, micro-batches of 7": BF16 | SMALL,
+    "fp16 with error feedback, micro-batches of 7": {
+        "options": FEEDBACK["options"] | SMALL["options"]
+    },
+    "staleness 1, micro-batches of 7": STALE | SMALL,
 }
 AT_LAST: dict[str, dict[str, Any]] = {
     "plain, once more": {},
@@ -68,9 +75,10 @@ AT_LAST: dict[str, dict[str, Any]] = {
 """What chance does to a speed; and a way in which a script that counts its steps may break."""
 
 WHY = (
-    "Pairs are those that touch each other: bf16 and fp16 both round a gradient; accumulation and "
-    "fp16 both save traffic; accumulation makes a stale gradient older by samples, feedback adds "
-    "to it what an older one lost; micro-batches cut what accumulation has put together."
+    "All pairs of these, as each may touch the other: bf16 and fp16 both round a gradient; "
+    "accumulation and fp16 both save traffic; accumulation makes a stale gradient older by "
+    "samples, feedback adds to it what an older one lost; micro-batches cut what accumulation "
+    "has put together."
 )
 WAY_COLUMNS = (
     "way",
@@ -156,22 +164,52 @@ def ablations(effort: Effort, say: Say) -> Iterator[Table]:
             places.append((stack.enter_context(hosts_with_quotas()), tuple(chosen)))
         for place, examples in places:
             for example in examples:
-                yield _options(place, example, effort, say)
-            yield _shares(place, examples, effort, say)
+                if options_title(place, example) not in effort.done:
+                    yield _options(place, example, effort, say)
+            if shares_title(place.title) not in effort.done:
+                yield _shares(place, examples, effort, say)
 
 
 def _options(place: Place, example: Example, effort: Effort, say: Say) -> Table:
-    """Every way once."""
+    """Every way once in each turn; a turn that fails is told, and the others count."""
     num_samples = BATCH * num_batches(effort)
     title = f"{example.title} on {place.title}"
     ways = ways_of(effort)
-    say(f"{title}: {len(ways)} ways")
-    seen, _ = place.run(example, ways, num_samples, "static")
-    del seen[WARM_UP]
-    table = options_table(title, place.about, seen, num_samples)
+    turns: list[dict[str, dict[str, Any]]] = []
+    failures: list[str] = []
+    for turn in range(num_turns := max(1, effort.repeats // 2)):
+        say(f"{title}: {len(ways)} ways, {turn + 1} of {num_turns}")
+        try:
+            seen, _ = place.run(example, ways, num_samples, "static")
+            del seen[WARM_UP]
+            Found.of(seen[BASE], num_samples)
+        except JobError as error:
+            say(f"{title}: failed, {error}")
+            failures.append(_first_line(error))
+        else:
+            turns.append(seen)
+    table = options_table(title, place.about, turns, num_samples)
+    for failure in failures:
+        table.rows.append(("a turn", *[f"failed: {failure}"] * (len(WAY_COLUMNS) - 1)))
+        table.is_whole = False
     for row in table.rows:
         say(f"{title}: {', '.join(row[:4])}")
     return table
+
+
+def _first_line(error: Exception) -> str:
+    """As a cell of a table."""
+    return next(iter(str(error).splitlines()), "").replace("|", "/")
+
+
+def options_title(place: Place, example: Example) -> str:
+    """Of a model's options at a place."""
+    return f"Options: {example.title} on {place.title}"
+
+
+def shares_title(place: str) -> str:
+    """Of the division of a batch at a place."""
+    return f"Shares: {place}"
 
 
 def ways_of(effort: Effort) -> dict[str, dict[str, Any]]:
@@ -185,19 +223,23 @@ def num_batches(effort: Effort) -> int:
 
 
 def options_table(
-    title: str, about: str, seen: Mapping[str, Mapping[str, Any]], num_samples: int
+    title: str,
+    about: str,
+    turns: Sequence[Mapping[str, Mapping[str, Any]]],
+    num_samples: int,
 ) -> Table:
     """What the ways come to beside the plain one.
 
     Args:
         title: Of model and place.
         about: The place.
-        seen: Name of a way to fields of `workloads.examples.Seen`.
+        turns: Name of a way to fields of `workloads.examples.Seen`; the same ways in each.
         num_samples: Of the epoch that each trains.
 
     Raises:
         JobError: The plain way has no steps.
     """
+    seen = turns[0] if turns else {}
     table = Table(
         title=f"Options: {title}",
         text=f"{about}; the true speeds divide it. {num_samples} samples in each way, in the same "
@@ -208,68 +250,90 @@ def options_table(
         "beneath it." + (f" {WHY}" if PAIRS.keys() & seen.keys() else ""),
         columns=WAY_COLUMNS,
     )
-    plain = Found.of(seen[BASE], num_samples)
+    plain = [Found.of(turn[BASE], num_samples) for turn in turns]
     reasons: dict[str, list[str]] = defaultdict(list)
     for way, each in seen.items():
-        if each["refused"]:
-            word = "refused" if each["refused"].startswith("UserError") else "breaks"
+        refused = next((turn[way]["refused"] for turn in turns if turn[way]["refused"]), "")
+        if refused:
+            word = "refused" if refused.startswith("UserError") else "breaks"
             table.rows.append((way, *[word] * (len(WAY_COLUMNS) - 1)))
-            reasons[each["refused"].splitlines()[0]].append(way)
+            reasons[refused.splitlines()[0]].append(way)
             continue
-        found = Found.of(each, num_samples)
-        hours = 1e6 / found.samples_per_second / 3600
-        table.rows.append(
-            (
-                way,
-                f"{found.samples_per_second:.0f}",
-                f"{found.samples_per_second / plain.samples_per_second:.2f} x",
-                f"{found.loss:.4f} ({found.loss / plain.loss - 1:+.1%})",
-                f"{found.bytes_per_step:.0f}",
-                f"{found.bytes_per_sample:.0f}",
-                f"{hours * sum(PRICES):.3f}",
-            )
-        )
-        table.measured[way] = [found.samples_per_second / plain.samples_per_second]
+        found = [Found.of(turn[way], num_samples) for turn in turns]
+        table.rows.append((way, *_way_cells(found, plain)))
+        table.measured[way] = _speeds(found, plain)
         table.raw.append({"way": way, "losses": each["losses"]})
     table.text += "".join(f" {'; '.join(ways)}: {reason}." for reason, ways in reasons.items())
     return table
 
 
+def _speeds(found: Sequence[Found], plain: Sequence[Found]) -> list[float]:
+    """Beside the plain way of the same turn."""
+    pairs = zip(found, plain, strict=True)
+    return [each.samples_per_second / base.samples_per_second for each, base in pairs]
+
+
+def _way_cells(found: Sequence[Found], plain: Sequence[Found]) -> Iterator[str]:
+    """Medians of the turns; of the speed also the range, where there are several."""
+    rate, speeds = median(each.samples_per_second for each in found), _speeds(found, plain)
+    losses = [each.loss / base.loss - 1 for each, base in zip(found, plain, strict=True)]
+    yield f"{rate:.0f}"
+    yield f"{speeds[0]:.2f} x" if len(speeds) == 1 else median_of(speeds, "{:.2f} x")
+    yield f"{median(each.loss for each in found):.4f} ({median(losses):+.1%})"
+    yield f"{median(each.bytes_per_step for each in found):.0f}"
+    yield f"{median(each.bytes_per_sample for each in found):.0f}"
+    yield f"{1e6 / rate / 3600 * sum(PRICES):.3f}"
+
+
 def _shares(place: Place, examples: Sequence[Example], effort: Effort, say: Say) -> Table:
     """Every division of the batch on every model, in turns."""
-    runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    runs: dict[tuple[str, str], list[Run | None]] = defaultdict(list)
     num_turns = max(1, effort.repeats // 2)  # each is a run for every model and division
     for turn in range(num_turns):
         for example in examples:
             for peer, shares in PEERS.items():
                 whole = effort.num_even_steps if peer in EVEN else effort.num_steps
-                _, run = place.run(example, {BASE: {}}, BATCH * max(12, whole // 2), peer)
+                where = f"{place.title}, {turn + 1} of {num_turns}"
+                try:
+                    _, run = place.run(example, {BASE: {}}, BATCH * max(12, whole // 2), peer)
+                except JobError as error:
+                    say(f"{example.title}, {shares} shares, {where}: failed, {error}")
+                    runs[example.title, peer].append(None)
+                    continue
                 runs[example.title, peer].append(run)
                 rate = BATCH / second_half_seconds(run)
-                where = f"{place.title}, {turn + 1} of {num_turns}"
                 say(f"{example.title}, {shares} shares, {where}: {rate:.0f} samples/s")
     return shares_table(place.title, place.about, runs)
 
 
-def shares_table(title: str, about: str, runs: Mapping[tuple[str, str], Sequence[Run]]) -> Table:
+def shares_table(
+    title: str, about: str, runs: Mapping[tuple[str, str], Sequence[Run | None]]
+) -> Table:
     """Uniform, static and adaptive shares beside each other.
 
     Args:
         title: Of the place.
         about: The place.
-        runs: Model and rule to a run for each turn.
+        runs: Model and rule to a run for each turn; None: it failed.
     """
     table = Table(
-        title=f"Shares: {title}",
+        title=shares_title(title),
         text=f"{about}. `static` has the true speeds, `adaptive` starts without knowledge. Second "
         f"half of each run; an epoch has {EPOCH_STEPS * BATCH} samples. The load variance is the "
         "variation of the workers' own times in a step. Ratios are taken within a turn.",
         columns=SHARE_COLUMNS,
     )
-    for (model, peer), found in runs.items():
+    for (model, peer), each in runs.items():
+        table.is_whole &= None not in each
+        pairs = zip(each, runs[model, "static"], strict=True)
+        both = [(own, known) for own, known in pairs if own is not None and known is not None]
+        if not both:
+            failed = ["failed in each turn"] * (len(SHARE_COLUMNS) - 2)
+            table.rows.append((model, PEERS[peer], *failed))
+            continue
+        found = [own for own, _ in both]
         seconds = [second_half_seconds(run) for run in found]
-        known = [second_half_seconds(run) for run in runs[model, "static"]]
-        ratios = [true / own for own, true in zip(seconds, known, strict=True)]
+        ratios = [second_half_seconds(known) / second_half_seconds(own) for own, known in both]
         epoch_seconds = EPOCH_STEPS * median(seconds)
         table.rows.append(
             (
