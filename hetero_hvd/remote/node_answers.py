@@ -74,7 +74,7 @@ class ListenAnswer(TypedDict):
     driver: str
 
 
-class Place(TypedDict):
+class InstallPlace(TypedDict):
     """See `environment_program.look`."""
 
     path: str
@@ -144,7 +144,7 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
         "listen": ListenAnswer,
         "reach": dict[str, str],
     },
-    "environment_program": {"look": Place, "install": str},
+    "environment_program": {"look": InstallPlace, "install": str},
     "hardware_program": {"look": HardwareAnswer},
 }
 """Program to function to what it answers."""

@@ -28,7 +28,9 @@ class Rank:
     """See `Gathering`."""
 
     def __init__(self, group, number):
-        self.size, self.group, self.number = group.size, group, number
+        self.size = group.size
+        self.group = group
+        self.number = number
 
     def gather_rows_async(self, rows, name):
         """Give it; `wait` has the result."""
