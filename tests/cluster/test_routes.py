@@ -16,13 +16,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(
-        shutil.which("iptables", path="/usr/sbin:/sbin:/usr/bin") is None, reason="needs iptables"
-    ),
-]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+needs_iptables = pytest.mark.skipif(
+    shutil.which("iptables", path="/usr/sbin:/sbin:/usr/bin") is None, reason="needs iptables"
+)
 SCRIPT = Path(__file__).with_name("join.py")
 HOSTS = {"alpha": 100, "beta": 60, "gamma": 60}
 LISTEN = """
@@ -126,7 +123,17 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+WITHOUT_FIREWALL = ("open", "an address behind translation", "one private address on both")
+"""These need no iptables."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in WITHOUT_FIREWALL else needs_iptables)
+        for kind in KINDS
+    ],
+)
 def test_every_kind_of_broken_route_is_found(virtual_cluster, kind):
     """As Gloo would meet it, in seconds and in words."""
     cluster = virtual_cluster(HOSTS)
@@ -188,6 +195,7 @@ class RoutedJob:
         return found.end()
 
 
+@needs_iptables
 @pytest.mark.process
 def test_the_smaller_side_stays_out_until_the_route_is_mended(virtual_cluster, tmp_path):
     """At the start, while it trains, and when it comes back; the others go on meanwhile."""
@@ -214,6 +222,7 @@ def test_the_smaller_side_stays_out_until_the_route_is_mended(virtual_cluster, t
     assert summary["replicas_equal"] in (True, None)
 
 
+@needs_iptables
 @pytest.mark.process
 def test_a_job_that_needs_both_sides_ends_at_its_start(virtual_cluster, tmp_path):
     """One line with the pair, and exit code 75: the route may be mended."""
