@@ -264,6 +264,8 @@ class HorovodCollective:
         self.start_staged()
         if not isinstance(handle, StagedSum):
             return self._wait(handle)
+        if handle.error is not None:
+            raise handle.error
         if handle.fault:
             raise Interrupted(handle.fault)
         self._wait(handle.handle)
@@ -306,7 +308,8 @@ class HorovodCollective:
         """Ask Horovod, unless the end is known."""
         if isinstance(handle, StagedSum):
             self._staging.start_ready()
-            return bool(handle.fault) or (handle.handle is not None and self.is_done(handle.handle))
+            has_failed = bool(handle.fault) or handle.error is not None
+            return has_failed or (handle.handle is not None and self.is_done(handle.handle))
         if handle.result is not None or handle.fault or handle.generation != self.generation:
             return True
         return bool(self._hvd.poll(handle.number))

@@ -32,6 +32,7 @@ class StagedSum:
     Attributes:
         handle: Of the reduction; None: it was not started.
         fault: Why that failed; empty if it did not.
+        error: What failed, where that is no fault of a rendezvous: each who waits gets it.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class StagedSum:
         self.copied = copied
         self.handle: Handle = None
         self.fault = ""
+        self.error: Exception | None = None
 
     def start(self) -> None:
         """Reduce it: the copy is there."""
@@ -55,6 +57,8 @@ class StagedSum:
             self.handle = self._reduce(self._host)
         except TransientError as error:  # it is told to whoever waits for this sum
             self.fault = str(error)
+        except Exception as error:  # noqa: BLE001 - as above: others wait for sums of their own
+            self.error = error
 
     def write_back(self) -> torch.Tensor:
         """Let the device have the sum, ahead of what it is given from now on."""

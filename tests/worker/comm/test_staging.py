@@ -130,6 +130,32 @@ def test_a_start_that_fails_is_told_to_whoever_waits_for_it(fake):
     run_together(Hub(1), work)
 
 
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError, torch.OutOfMemoryError])
+def test_a_start_that_fails_otherwise_is_told_each_time(fake, kind):
+    """What Horovod refuses, as two sums of one name, is no fault: who waits for it hears it."""
+
+    def work(context):
+        collective = context.collective
+        mine, others = tensors(fake, 0), tensors(fake, 0)
+
+        def refuse(*_, **__):
+            raise kind("Duplicate tensor name")
+
+        handle = collective.sum_async(mine[0], "a")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(collective._hvd, "allreduce_async_", refuse)
+            collective.start_staged()
+        other = collective.sum_async(others[0], "b")
+        collective.wait(other)
+        assert collective.is_done(handle)
+        for _ in range(2):
+            with pytest.raises(kind, match="Duplicate"):
+                collective.wait(handle)
+        return read(fake, others[0])
+
+    assert run_together(Hub(1), work) == [[1.0, 2.0]]
+
+
 def test_no_room_on_the_host_is_a_lack_of_memory(fake, monkeypatch):
     """It is raised where the sum is asked for, and nothing of it is left."""
 
