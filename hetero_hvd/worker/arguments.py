@@ -68,7 +68,10 @@ def check_loader(loader: Any) -> None:  # noqa: ANN401 - whatever the script giv
             "batch_size is the global batch size"
         )
     if loader.batch_sampler is None:
-        raise UserError("the DataLoader has no batch_size: give it the global batch size")
+        raise UserError(
+            "the DataLoader has no batch_size: give it the global batch size, or a sampler that "
+            "gives batches as batch_sampler="
+        )
 
 
 def check_extra_state(extra_state: object) -> None:

@@ -67,9 +67,9 @@ class TrainingLoop:
         arguments.check_extra_state(extra_state or {})
         arguments.check_scheduler(scheduler, scheduler_interval, optimizer)
         settings = read_launch_settings()
+        self._model = model.to(device())  # first: else a sampler's seeds would be the device's
         sampling = Sampling(loader, seed)
         own = step_options(options, settings.launch.job, loader_batch_size=sampling.batch_size)
-        self._model = model.to(device())
         self._schedule = Schedule(scheduler, scheduler_interval)
         script = Script(model, optimizer, loader, sampling, own, seed, device(), settings)
         mode = self._mode = open_mode(script)

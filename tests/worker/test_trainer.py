@@ -94,6 +94,10 @@ REFUSED = {
         {"loader": DataLoader(DATA, batch_size=None)},
         "give it the global batch size",
     ),
+    "batches as samples": (
+        {"loader": DataLoader(DATA, batch_size=None, sampler=[[0, 1], [2]])},
+        "a sampler that gives batches as batch_sampler=",
+    ),
     "stream": ({"loader": DataLoader(Stream(), 4, num_workers=1)}, "set num_workers=0"),
     "nothing": ({"loader": DataLoader([], 4)}, "the training loader has no samples"),
     "less than a step": (

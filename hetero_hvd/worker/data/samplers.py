@@ -30,6 +30,14 @@ logger = logging.getLogger(__name__)
 Indices = range | NDArray[np.int64]
 
 
+_OF_TORCH = (
+    torch_data.RandomSampler,
+    torch_data.SubsetRandomSampler,
+    torch_data.WeightedRandomSampler,
+)
+"""Torch's samplers that draw: we draw in their place."""
+
+
 class EpochSamples(NamedTuple):
     """The samples of an epoch, in the order in which its steps consume them.
 
@@ -193,6 +201,11 @@ def _drawing(
             f"{name} gives each process samples of its own: leave it out and say shuffle=True or "
             "False, as the trainer divides each batch among the workers itself"
         )
+    if is_for_training and kind in _OF_TORCH and sampler.generator is not None:
+        logger.warning(
+            "%s: generator= has no effect: what it draws follows from the run's seed and the epoch",
+            name,
+        )
     if kind is torch_data.SequentialSampler:
         return _Drawing(lambda _: range(len(sampler)), is_shuffled=False)
     if kind is torch_data.SubsetRandomSampler:
@@ -210,11 +223,6 @@ def _drawing(
         raise UserError(
             f"{name} leaves samples out or takes them several times: to evaluate, leave it out "
             "or use a SubsetRandomSampler, each of whose samples counts once"
-        )
-    if sampler.generator is not None:
-        logger.warning(
-            "%s: generator= has no effect: what it draws follows from the run's seed and the epoch",
-            name,
         )
     of_its_kind = _of_uniform if kind is torch_data.RandomSampler else _of_weights
     return of_its_kind(sampler, name, seed)
