@@ -73,7 +73,9 @@ case $*/$0 in
   *"sys.version"*) echo {version} ;;
   *INSTALLER*) [ -f {folder}/has-pip ] && [ -f .venv/pyvenv.cfg ] ;;
   *"sys.prefix"*) [ -f .venv/pyvenv.cfg ] ;;
-  *"-m venv"*) echo "$@" >>{folder}/made; mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+  *"-m venv"*)
+    echo "$@" >>{folder}/made
+    rm -rf .venv/bin; mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
   *"-m pip"*) echo no index; exit 1 ;;
 esac
 """
@@ -106,6 +108,45 @@ def test_an_environment_that_will_not_do_is_made_anew(copied, version, has_pip, 
     assert done.returncode == 2, done.stderr
     assert done.stderr.endswith("could not be installed: see pip's lines above\n")
     assert (tmp_path / "made").exists() is is_made
+
+
+BROKEN = {
+    "nothing": lambda _: None,
+    "its Python is gone": lambda python: (python.unlink(), python.symlink_to("/no/python3.11")),
+    "its Python does not start": lambda python: python.write_text("#!/bin/false\n"),
+    "no file": lambda python: python.unlink(),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("tools", ["", ",dev"])
+def test_what_is_done_counts_only_as_long_as_it_runs(copied, name, tools):
+    """The stamp stays where somebody removes the Python that .venv leads to."""
+    folder, programs = copied.folder, copied.folder.parent / "programs"
+    own = folder / ".venv" / "bin" / "python"
+    for python in (programs / "python3.11", own):
+        python.parent.mkdir(parents=True)
+        python.write_text(FAKE.format(version="there", folder=folder.parent))
+        python.chmod(0o755)
+    text = (folder / "scripts" / "setup").read_text()
+    stamp = text.partition('\nstamp="')[2].partition('"\ndone')[0]
+    words = ["sh", "-c", f'gpu=none; printf %s "{stamp}"']
+    done = subprocess.check_output(words, cwd=folder, env=os.environ | {"PWD": str(folder)})
+    (folder / ".venv" / "stamp").write_bytes(done + tools.encode() + b"\n")
+    BROKEN[name](own)
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    found = subprocess.run(
+        ["sh", folder / "scripts" / "setup"],
+        env=os.environ | {"PYTHON": "", "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if name == "nothing":
+        assert (found.returncode, found.stderr) == (0, "")
+    else:
+        assert "could not be installed" in found.stderr
+        assert (folder.parent / "made").exists()
 
 
 def test_two_set_ups_of_one_checkout_wait_for_each_other(copied):
