@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 import zipfile
 from contextlib import closing
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from gpu_check import __main__ as command
-from gpu_check import installing, packing, speed, training
-from gpu_check.clusters import Run, check_unequal, distance, spread
+from gpu_check import faults, installing, packing, site, speed, training
+from gpu_check.clusters import ALL, CPUS, Run, check_unequal, distance, far, spread
 from gpu_check.device import agree
 from gpu_check.site import Check, CheckError, Figure, Site, Skipped
+
+from hetero_hvd.probes.doctor import NEWEST_PYTHON, OLDEST_PYTHON
 
 CHECKOUT = Path(__file__).parents[1]
 FOUND = CHECKOUT / ".gpu-check" / "found.json"
@@ -42,7 +48,7 @@ PARTS = "install, device, training, faults, bits, speed, nccl"
     [
         (["gradient"], f"unknown part 'gradient': must be of {PARTS}"),
         (["--device", "tpu"], "--device tpu: must be of auto, cuda, xpu, cpu"),
-        (["--pack", "3.9"], "--pack 3.9: must be of 3.11, 3.12, 3.13"),
+        (["--pack", "3.9"], "--pack 3.9: must be of 3.11, 3.12, 3.13, 3.14"),
         (["--installed", "install"], "--installed: leave out the part install, or the flag"),
         (["--device", "xpu", "device"], "no Python with torch and a GPU"),
     ],
@@ -76,19 +82,21 @@ def raising(error):
 
 
 @pytest.mark.parametrize(
-    ("check", "device", "age", "result", "words"),
+    ("check", "device", "seconds", "result", "words"),
     [
-        (lambda _: Figure(1.0, "of all", {}), "cpu", 0, "pass", "1 of all"),
-        (raising(CheckError("too far")), "cuda", 0, "fail", "too far"),
-        (raising(Skipped("no nvcc")), "cuda", 0, "skipped", "no nvcc"),
-        (raising(KeyError("traceEvents")), "cuda", 0, "fail", "KeyError: 'traceEvents'"),
-        (raising(OSError("disk full")), "cuda", 0, "fail", "OSError: disk full"),
-        (lambda _: Figure(1.0, "", {}), "cuda", 475, "skipped", "no time left"),
+        (lambda _: Figure(1.0, "of all", {}), "cpu", (0, 99), "pass", "1 of all"),
+        (raising(CheckError("too far")), "cuda", (0, 99), "fail", "too far"),
+        (raising(Skipped("no nvcc")), "cuda", (0, 99), "skipped", "no nvcc"),
+        (raising(KeyError("traceEvents")), "cuda", (0, 99), "fail", "KeyError: 'traceEvents'"),
+        (raising(OSError("disk full")), "cuda", (0, 99), "fail", "OSError: disk full"),
+        (lambda _: Figure(1.0, "", {}), "cuda", (475, 99), "skipped", "the part's 8 minutes"),
+        (lambda _: Figure(1.0, "", {}), "cuda", (0, 5), "skipped", "the whole's 20: run the part"),
     ],
 )
-def test_each_end_of_a_check_has_its_record(check, device, age, result, words):
+def test_each_end_of_a_check_has_its_record(check, device, seconds, result, words):
     """A pass has its figure, all else its reason; what is found half-way is no pass."""
-    site = Site(device=device, python="")
+    age, left = seconds
+    site = Site(device=device, python="", ends_at=time.monotonic() + left)
     site.began_at -= age
     record = command.judge(Check(check, "asks"), site)
     assert record["result"] == result
@@ -122,11 +130,79 @@ def test_replicas_that_differ_or_are_missing_fail(tmp_path):
         distance([1.0], [1.0, 2.0])
     one, other = {"parameters": [1.0], "parts": [3]}, {"parameters": [4.0], "parts": [3]}
     found = left(tmp_path, cpu1=one, cpu2=other)
-    assert spread(found) == 3.0
+    assert spread(found, ("cpu1", "cpu2")) == 3.0
+    assert far(found, [2.0], ("cpu1", "cpu2")) == 2.0
     with pytest.raises(CheckError, match="all parts were equal"):
         check_unequal(found)
     with pytest.raises(CheckError, match="did not come to the end"):
         _ = found.card
+
+
+@pytest.mark.parametrize(
+    "there", [(), ("card",), ("card", "cpu1", "cpu2"), (*ALL, "cpu4")], ids=len
+)
+def test_a_worker_that_did_not_come_to_the_end_fails(tmp_path, there):
+    """However well those agree that did: one agrees with itself."""
+    found = left(tmp_path, **{name: {"parameters": [1.0]} for name in there})
+    for judged in (spread, lambda run: far(run, [1.0])):
+        with pytest.raises(CheckError, match="these workers came to the end: "):
+            judged(found)
+
+
+CARD = {"parameters": [1.0], "parts": [9] * 5, "step_seconds": [1.0], "num_parameters": 1}
+LEFT = {name: CARD | {"parts": [number] * 9} for number, name in enumerate(ALL)} | {"card": CARD}
+NO_GRAPH = {"graphs": {"recorded": 0, "launched": 0}}
+NEVER_LAUNCHED = {"graphs": {"recorded": 1, "launched": 0}}
+TOO_EASY = {
+    "gradients, one missing": (training.gradients, {"cpu3": None}, "came to the end"),
+    "bf16, alone": (training.bf16, dict.fromkeys(CPUS), "came to the end"),
+    "stale, alone": (training.stale, dict.fromkeys(CPUS), "came to the end"),
+    "oom, one missing": (faults.oom, {"cpu1": None}, "came to the end"),
+    "kill, nobody came back": (faults.kill, {"card": None}, "came to the end"),
+    "kill, of nobody": (faults.kill, {"card": CARD | {"parts": [9] * 9}}, "who was killed"),
+    "graphs, none": (training.graphs, {"card": CARD | NO_GRAPH}, "graphs that were recorded"),
+    "graphs, not used": (training.graphs, {"card": CARD | NEVER_LAUNCHED}, "were launched"),
+    "staging, one missing": (partial(speed.staged, size="1M"), {}, "came to the end"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_EASY)
+def test_what_would_pass_too_easily_fails(tmp_path, monkeypatch, name):
+    """Each check asks for what it is about, and for all who should be there."""
+    check, changes, words = TOO_EASY[name]
+    more = {"losses": [2.0] + [1.0] * 20, "scale": 1.0, "num_steps": 9, "device": "cuda:0"}
+    more |= {"calls": [(4, 8), (4, 4)], "graphs": {"recorded": 1, "launched": 1}}
+    told = {n: more | (LEFT[n] | (changes.get(n) or {})) for n in ALL if changes.get(n, 1)}
+    if check is training.graphs:
+        told = {n: told[n] for n in ("card", "cpu1")}
+    found = left(tmp_path, **told)
+    (tmp_path / "met").touch()
+    for module in (training, faults, speed):
+        monkeypatch.setattr(module, "train", lambda *_, **__: found)
+        if module is not speed:
+            monkeypatch.setattr(module, "alone", lambda *_, **__: CARD | more)
+    monkeypatch.setattr(training.shutil, "which", lambda _: "cc")
+    with pytest.raises(CheckError, match=words):
+        check(Site(device="cuda", python=""))
+
+
+def test_the_pythons_are_those_of_the_doctor():
+    """What may be packed is what may be installed."""
+    first, last = OLDEST_PYTHON[1], NEWEST_PYTHON[1]
+    known = tuple(f"3.{minor}" for minor in range(first, last + 1))
+    assert known == site.PYTHONS
+
+
+def test_a_new_environment_has_what_that_before_it_had(tmp_path):
+    """Also where that one has its torch from another: three in a row."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    here = Site(device="cpu", python=sys.executable)
+    for place in (first, second):
+        python = installing.make_environment(here, place, tmp_path / "log")
+        here = Site(device="cpu", python=python)
+    asked = "import sys, msgspec; print(sys.prefix, msgspec.__version__)"
+    told = here.run([here.python, "-c", asked], log=tmp_path / "log")
+    assert told.split() == [str(second), version("msgspec")]
 
 
 def test_losses_that_are_no_numbers_fail():
@@ -207,3 +283,24 @@ def test_each_part_passes_with_a_cpu_in_the_place_of_the_card(part):
     assert "pass" in results
     assert results <= {"pass", "skipped"}
     assert all(v["reason"] == "no card" for v in records.values() if v["result"] == "skipped")
+
+
+@pytest.mark.matrix
+@pytest.mark.process
+@pytest.mark.timeout(900)
+def test_what_was_packed_installs_without_a_network():
+    """On a machine that has a Python with torch, a compiler and a loopback device that is down."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare")
+    packed = run("--pack", "{}.{}".format(*sys.version_info), timeout=300)
+    assert packed.returncode == 0, packed.stderr
+    done = subprocess.run(
+        ["unshare", "-n", CHECKOUT / "scripts" / "gpu-check", "--device", "cpu", "install"],
+        env=os.environ | {"PYTHON": sys.executable, "PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 pass, 0 fail, 0 skipped" in done.stdout

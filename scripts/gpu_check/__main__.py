@@ -17,7 +17,18 @@ from typing import Any
 
 from gpu_check import bits, device, faults, installing, nccl, speed, training
 from gpu_check.packing import pack
-from gpu_check.site import PLACE, VENV, Check, CheckError, Site, Skipped, fail
+from gpu_check.site import (
+    PART_SECONDS,
+    PLACE,
+    PYTHONS,
+    VENV,
+    WHOLE_SECONDS,
+    Check,
+    CheckError,
+    Site,
+    Skipped,
+    fail,
+)
 
 FOUND = PLACE / "found.json"
 PARTS: Mapping[str, ModuleType] = {
@@ -31,7 +42,7 @@ PARTS: Mapping[str, ModuleType] = {
 }
 DEVICES = ("auto", "cuda", "xpu", "cpu")
 LEAST_SECONDS = 10.0
-"""With less of its part left, a check is not begun."""
+"""With less of its part left, or of the whole, a check is not begun."""
 
 
 def arguments() -> argparse.Namespace:
@@ -55,8 +66,8 @@ def arguments() -> argparse.Namespace:
     if given.installed and "install" in given.parts:
         fail("--installed: leave out the part install, or the flag")
     for version in given.pack or ():
-        if version not in {"3.11", "3.12", "3.13"}:
-            fail(f"--pack {version}: must be of 3.11, 3.12, 3.13")
+        if version not in PYTHONS:
+            fail(f"--pack {version}: must be of {', '.join(PYTHONS)}")
     return given
 
 
@@ -65,7 +76,10 @@ def answer(check: Check, site: Site) -> dict[str, Any]:
     if check.needs_card and not site.has_card:
         raise Skipped("no card")
     if site.left_seconds < LEAST_SECONDS:
-        raise Skipped("no time left of the part's 8 minutes: run the part by itself")
+        raise Skipped(
+            f"no time left of the part's {PART_SECONDS / 60:g} minutes, or of the whole's "
+            f"{WHOLE_SECONDS / 60:g}: run the part by itself"
+        )
     value, unit, facts = check.run(site)
     return {"result": "pass", "value": value, "unit": unit, "facts": facts}
 
@@ -116,8 +130,9 @@ def main() -> None:
     machine = facts | {"device": facts["device"], "date": datetime.now(UTC).date().isoformat()}
     print(f"{machine['name'] or 'no card: CPU workers'}, torch {facts['torch']}", flush=True)
     results = []
+    ends_at = time.monotonic() + WHOLE_SECONDS
     for part in parts:
-        site = Site(device=facts["device"], python=python)
+        site = Site(device=facts["device"], python=python, ends_at=ends_at)
         for name, check in PARTS[part].CHECKS.items():
             record = judge(check, site)
             records[f"{part}/{name}"] = record | {"machine": machine}

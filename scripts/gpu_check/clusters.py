@@ -123,10 +123,30 @@ def distance(one: Sequence[float], other: Sequence[float]) -> float:
     return max(differences) if all(d == d for d in differences) else float("nan")  # noqa: PLR0124
 
 
-def spread(run: Run) -> float:
-    """Largest difference between the workers' parameters at the end."""
+def check_there(run: Run, names: Sequence[str] = ALL) -> None:
+    """All of these came to the end, and nobody else.
+
+    Raises:
+        CheckError: They did not: what the others agree on would prove little.
+    """
+    if set(run.left) != set(names):
+        raise CheckError(
+            f"these workers came to the end: {', '.join(sorted(run.left)) or 'none'}; must be "
+            f"{', '.join(sorted(names))}: see {run.folder}"
+        )
+
+
+def spread(run: Run, names: Sequence[str] = ALL) -> float:
+    """Largest difference between the workers' parameters at the end, all of whom are there."""
+    check_there(run, names)
     first, *others = (left["parameters"] for left in run.left.values())
-    return max([distance(first, other) for other in others], default=0.0)
+    return max(distance(first, other) for other in others)
+
+
+def far(run: Run, expected: Sequence[float], names: Sequence[str] = ALL) -> float:
+    """Largest difference between a worker's parameters and others; all workers are there."""
+    check_there(run, names)
+    return max(distance(left["parameters"], expected) for left in run.left.values())
 
 
 def check_unequal(run: Run) -> dict[str, int]:

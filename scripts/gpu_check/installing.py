@@ -17,6 +17,7 @@ from gpu_check.site import (
     PACKAGES,
     PART_SECONDS,
     PLACE,
+    PYTHONS,
     VENV,
     Check,
     CheckError,
@@ -25,7 +26,11 @@ from gpu_check.site import (
     fail,
 )
 
-PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
+SITES = """
+import os, sys
+kinds = ("site-packages", "dist-packages")
+print("".join(f"{path}\\n" for path in sys.path if os.path.basename(path) in kinds), end="")
+"""
 ASK = """
 import json, sys, torch
 known = getattr(torch, "accelerator", None)
@@ -43,7 +48,8 @@ def find_python(wanted: str) -> tuple[str, dict[str, Any]]:
         wanted: `cuda`, `xpu` or `cpu`; `auto`: any accelerator.
     """
     seen, tried = [], set()
-    for name in filter(None, (os.environ.get("PYTHON"), *PYTHONS)):
+    names = [f"python{version}" for version in reversed(PYTHONS)]
+    for name in filter(None, (os.environ.get("PYTHON"), "python3", *names)):
         path = shutil.which(name)
         place = path and (Path(path).parent, Path(path).resolve())  # python3 may be python3.11
         if path is None or place in tried:
@@ -71,15 +77,23 @@ def environment(site: Site) -> Figure:
             f"{PACKAGES} is empty: scripts/gpu-check --pack VERSION, then copy it here"
         )
     log = PLACE / "install.log"
-    make = [site.python, "-m", "venv", "--clear", "--system-site-packages", str(VENV)]
-    site.run(make, log=log, seconds=60)
-    own = ["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    parent = site.run([site.python, *own], log=log).strip()
-    site.python = str(VENV / "bin/python")
-    folder = site.run([site.python, *own], log=log).strip()
-    Path(folder, "parent.pth").write_text(f"{parent}\n")  # which may be a venv's, with the torch
+    site.python = make_environment(site, VENV, log)
     site.run([*pip(site), *BUILD_TOOLS], log=log, **offline())
     return Figure(len(list(PACKAGES.iterdir())), "packages", {"python": site.python})
+
+
+def make_environment(site: Site, place: Path, log: Path) -> str:
+    """Make a virtual environment with all that the site's Python has; gives its interpreter.
+
+    That Python may be one of a virtual environment too, and so may the one before: a new
+    environment has what the system has, and nothing of theirs, such as torch, by itself.
+    """
+    parents = site.run([site.python, "-c", SITES], log=log)
+    make = [site.python, "-m", "venv", "--clear", "--system-site-packages", str(place)]
+    site.run(make, log=log, seconds=60)
+    (folder,) = place.glob("lib/python3*/site-packages")
+    (folder / "parent.pth").write_text(parents)
+    return str(place / "bin/python")
 
 
 def pip(site: Site) -> list[str]:

@@ -42,6 +42,27 @@ ROOM_RATIO = 1.5
 """Tensors of the model's width that there is still room for; a forward pass makes two."""
 
 MAX_KEPT = 200_000
+WAIT_SECONDS = 0.5
+"""Of each step while a worker that was killed is on its way back."""
+
+
+class Graphs:
+    """How many CUDA graphs are recorded, and how often one is launched."""
+
+    def __init__(self) -> None:
+        self.counts = {"recorded": 0, "launched": 0}
+        if torch.cuda.is_available():
+            for name, what in (("capture_end", "recorded"), ("replay", "launched")):
+                self._count(name, what)
+
+    def _count(self, name: str, what: str) -> None:
+        known = getattr(torch.cuda.CUDAGraph, name)
+
+        def counted(graph: torch.cuda.CUDAGraph) -> None:
+            self.counts[what] += 1
+            known(graph)
+
+        setattr(torch.cuda.CUDAGraph, name, counted)
 
 
 def squeeze(num_samples: int, width: int, where: torch.device) -> None:
@@ -100,6 +121,7 @@ class Training:
         if job["compile"]:
             self.forward = torch.compile(self.model, mode=job["compile"])  # type: ignore[assignment]
         self.work = torch.ones(job["queue"] and 4096, 4096, device=self.device)
+        self.graphs = Graphs()
         self.left: dict[str, Any] = {"parts": [], "calls": [], "losses": [], "step_seconds": []}
 
     def precision(self) -> AbstractContextManager[object]:
@@ -118,6 +140,8 @@ class Training:
     def meet(self, num_samples: int) -> None:
         """The fault, if it is due here."""
         fault, is_due = self.job["fault"], self.trainer.applied_steps == self.job["step"]
+        if fault == "kill" and (self.folder / "met").exists():
+            self.await_return()
         if not fault or not is_due or not self.is_guilty or (self.folder / "met").exists():
             return
         (self.folder / "met").touch()
@@ -125,6 +149,14 @@ class Training:
             squeeze(num_samples, self.job["width"], self.device)
         else:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def await_return(self) -> None:
+        """Take the time that the killed worker needs to come back; it says when it has."""
+        back = self.folder / "back"
+        if self.is_guilty:
+            back.touch()
+        elif not back.exists():
+            time.sleep(WAIT_SECONDS)
 
     def run(self) -> None:
         """All steps."""
@@ -149,6 +181,7 @@ class Training:
             "num_parameters": len(vector),
             "num_steps": self.trainer.applied_steps,
             "scale": scale,
+            "graphs": self.graphs.counts,
         }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from gpu_check.installing import offline, pip
+from gpu_check.installing import make_environment, offline, pip
 from gpu_check.site import PART_SECONDS, PLACE, Check, CheckError, Figure, Site, Skipped
 
 HEADERS = ("/usr/include", "/usr/local/cuda/include", "/usr/local/include")
@@ -25,9 +26,7 @@ def build(site: Site) -> Figure:
     if not any(Path(folder, "nccl.h").is_file() for folder in HEADERS):
         raise Skipped(f"no nccl.h in {', '.join(HEADERS)}")
     place, log = PLACE / "venv-nccl", PLACE / "nccl.log"
-    command = [site.python, "-m", "venv", "--clear", "--system-site-packages", str(place)]
-    site.run(command, log=log, seconds=60)
-    own = Site(device=site.device, python=str(place / "bin/python"), began_at=site.began_at)
+    own = replace(site, python=make_environment(site, place, log))
     site.run([*pip(own), "cmake", "setuptools", "wheel", "cloudpickle"], log=log, **offline())
     make = [own.python, "scripts/horovod/build_wheel.py", "--gpu", "nccl"]
     wheel = own.run(make, log=log, seconds=PART_SECONDS, **offline()).split()[-1]

@@ -18,8 +18,14 @@ PACKAGES = PLACE / "packages"
 VENV = PLACE / "venv"
 SCRIPTS = CHECKOUT / "scripts"
 
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+"""As in setup.py; the standard library alone does not tell."""
+
 PART_SECONDS = 480.0
 """Limit of one part."""
+
+WHOLE_SECONDS = 1200.0
+"""Limit of all parts of one command."""
 
 RUN_SECONDS = 200.0
 """Limit of one training in it."""
@@ -61,11 +67,13 @@ class Site:
         device: `cuda`, `xpu` or `cpu`: what the worker called `card` computes on.
         python: Interpreter with torch, Horovod and hetero_hvd; empty before `install`.
         began_at: When the part began, `time.monotonic`.
+        ends_at: When the whole has to end.
     """
 
     device: str
     python: str
     began_at: float = field(default_factory=time.monotonic)
+    ends_at: float = float("inf")
 
     @property
     def has_card(self) -> bool:
@@ -74,8 +82,8 @@ class Site:
 
     @property
     def left_seconds(self) -> float:
-        """Of the part."""
-        return self.began_at + PART_SECONDS - time.monotonic()
+        """Of the part, or of the whole."""
+        return min(self.began_at + PART_SECONDS, self.ends_at) - time.monotonic()
 
     def folder(self, name: str) -> Path:
         """An empty folder for what a run leaves."""

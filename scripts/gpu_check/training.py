@@ -6,7 +6,7 @@ import math
 import shutil
 from typing import Any
 
-from gpu_check.clusters import alone, check_unequal, distance, spread, train
+from gpu_check.clusters import alone, check_unequal, far, spread, train
 from gpu_check.site import Check, CheckError, Figure, Site, Skipped, at_least, at_most
 
 TOLERANCE = 1e-9
@@ -23,10 +23,7 @@ TOO_LARGE = 2.0**22
 def gradients(site: Site) -> Figure:
     """The parameters after 12 steps, beside those of one process."""
     run = train(site, "gradients")
-    if len(run.left) != 4:  # noqa: PLR2004 - the card and three
-        raise CheckError(f"these workers came to the end: {sorted(run.left)}")
-    expected = alone(site, "alone")["parameters"]
-    found = max(distance(left["parameters"], expected) for left in run.left.values())
+    found = far(run, alone(site, "alone")["parameters"])
     at_most(found, TOLERANCE, "difference of a parameter")
     facts = {"first_parts": check_unequal(run), "device": run.card["device"]}
     return Figure(found, "largest difference", facts)
@@ -108,7 +105,10 @@ def compiled(site: Site) -> Figure:
 
 def graphs(site: Site) -> Figure:
     """torch.compile in the mode that records CUDA graphs."""
-    return compiled_in(site, "reduce-overhead")
+    figure = compiled_in(site, "reduce-overhead")
+    for what in ("recorded", "launched"):
+        at_least(figure.facts["graphs"][what], 1, f"CUDA graphs that were {what}")
+    return figure
 
 
 def compiled_in(site: Site, mode: str) -> Figure:
@@ -118,10 +118,10 @@ def compiled_in(site: Site, mode: str) -> Figure:
     job = {"precision": "float32", "width": 256, "batch": 256}
     nodes = ("card", "cpu1")
     run = train(site, f"compiled-{mode}", nodes=nodes, compile=mode, **job)
-    expected = alone(site, f"compiled-{mode}-alone", **job)["parameters"]
-    found = max(distance(left["parameters"], expected) for left in run.left.values())
+    found = far(run, alone(site, f"compiled-{mode}-alone", **job)["parameters"], nodes)
     at_most(found, 1e-3, "difference of a parameter")
-    return Figure(found, "largest difference", {"seconds_of_steps": run.card["step_seconds"][-3:]})
+    facts = {"seconds_of_steps": run.card["step_seconds"][-3:], "graphs": run.card["graphs"]}
+    return Figure(found, "largest difference", facts)
 
 
 CHECKS = {
