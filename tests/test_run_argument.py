@@ -8,6 +8,7 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.cli.watch.run_argument import run_of
+from hetero_hvd.driver.network import control_socket
 from hetero_hvd.messages import RunEnded, RunStarted
 from hetero_hvd.run.records.run_folder import run_folder
 from hetero_hvd.run.records.timings import TimingLog
@@ -72,6 +73,35 @@ def test_what_no_folder_can_be_called_is_one_line(capsys, command):
     more = ["--once"] if command == "top" else []
     assert main([command, "a" * 300, *more]) == 2
     assert "File name too long; name the output folder" in capsys.readouterr().err
+
+
+ORDERS = {
+    "by name": (["b"], "runs/b"),
+    "by path": (["elsewhere"], "elsewhere"),
+    "latest": (["latest"], "runs/a"),
+    "the old way": (["--output", "runs/b"], "runs/b"),
+    "the old way, by name": (["--output", "b"], "runs/b"),
+    "that still runs": ([], "runs/b"),
+    "two": (["a", "--output", "b"], None),
+}
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("words", [["drain", "alpha"], ["trace"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("way", ORDERS)
+def test_an_order_names_its_run_as_the_other_commands_do(monkeypatch, capsys, words, way):
+    """Without a word it is for the newest that takes orders."""
+    more, folder = ORDERS[way]
+    told = []
+    monkeypatch.setattr(control_socket, "order", lambda *order: told.append(order) or "done")
+    monkeypatch.setattr(control_socket, "newest_run", lambda: Path("runs/b"))
+    code = main([*words, *more])
+    if folder is None:
+        assert (code, told) == (2, [])
+        assert "name one running job" in capsys.readouterr().err
+    else:
+        ((found, name, _),) = told
+        assert (code, found, name) == (0, Path(folder), words[0])
 
 
 STATES = {

@@ -12,7 +12,7 @@ SUMMARY = "let a node of a running job go, without losing a step"
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
     command.add_argument("target", metavar="NODE[:SLOT]", help="who should leave")
-    orders.add_output(command)
+    orders.add_run(command)
 
 
 def act(arguments: argparse.Namespace) -> int:

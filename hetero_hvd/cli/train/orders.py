@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.watch.run_argument import HELP, run_of
+from hetero_hvd.errors import UserError
 
 
-def add_output(command: argparse.ArgumentParser) -> None:
+def add_run(command: argparse.ArgumentParser) -> None:
     """Which job."""
     command.add_argument(
-        "--output",
-        type=Path,
-        metavar="PATH",
-        help="folder of the running job (default: the newest in runs/)",
+        "run",
+        nargs="?",
+        type=run_of,
+        metavar="RUN",
+        help=f"the running job: {HELP} (default: the newest in runs/ that runs)",
     )
+    command.add_argument("--output", type=run_of, metavar="RUN", help="the same")
 
 
 def give(arguments: argparse.Namespace, order: str, wish: Any) -> int:  # noqa: ANN401 - plain data
     """Give the job an order, and print its answer; see `driver.network.control_socket.order`."""
     from hetero_hvd.driver.network import control_socket as control  # noqa: PLC0415 - only these commands need it
 
-    show(control.order(arguments.output or control.newest_run(), order, wish))
+    if arguments.run and arguments.output:
+        raise UserError(f"--output {arguments.output} and {arguments.run}: name one running job")
+    folder = arguments.run or arguments.output or control.newest_run()
+    show(control.order(folder, order, wish))
     return 0

@@ -23,7 +23,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--timeline", action="store_true", help="Horovod's timeline as well, from rank 0"
     )
-    orders.add_output(command)
+    orders.add_run(command)
 
 
 def act(arguments: argparse.Namespace) -> int:

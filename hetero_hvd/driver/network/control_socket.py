@@ -118,7 +118,7 @@ def newest_run(runs: Path = Path("runs")) -> Path:
     remove_dead(runs)
     found = {path.parent: path.stat().st_mtime for path in runs.glob(f"*/{NAME}") if _lives(path)}
     if not found:
-        raise JobError(f"no running job in {runs.absolute()}: give its folder with --output")
+        raise JobError(f"no running job in {runs.absolute()}: name it by its folder")
     return max(found, key=found.__getitem__)
 
 
