@@ -13,6 +13,7 @@ from typing import cast
 
 import msgspec
 
+from hetero_hvd.core.diagnosis.best_shares import best_seconds, best_seconds_in_pieces
 from hetero_hvd.core.diagnosis.memory_room import memory_room
 from hetero_hvd.messages import (
     BOUND_BY,
@@ -87,6 +88,7 @@ def diagnose(
     *,
     longer_rows: Rows | None = None,
     sharing: Sharing = "planned",
+    undivided: int = 1,
 ) -> list[Finding]:
     """Who is or was slow, what binds the run, and what other shares would gain.
 
@@ -95,13 +97,14 @@ def diagnose(
         episodes: Of workers that were slower than they should be.
         longer_rows: The same over a longer time with similar shares, to judge what binds the run.
         sharing: What decides how much each worker takes.
+        undivided: Samples that are never split between workers, >= 1.
     """
     slow = [_straggler(episode, rows) for episode in episodes]
     loaded = {worker: row for worker, row in rows.items() if row.local_batch_size > 0}
     long = {w: row for w, row in (longer_rows or loaded).items() if row.local_batch_size > 0}
     if sharing == "varying":
         return [*slow, bound(long), memory_room(loaded)]
-    balance = _imbalance(loaded, are_fixed=sharing == "fixed")
+    balance = _imbalance(loaded, are_fixed=sharing == "fixed", undivided=undivided)
     if idle := sorted(str(worker) for worker in rows.keys() - loaded.keys()):
         words = f"{balance.words}; no samples for {', '.join(idle)}: it would hold up the others"
         balance = msgspec.structs.replace(balance, words=words)
@@ -129,30 +132,9 @@ def straggler_cost_seconds(rows: Rows, worker: WorkerId, speed_ratio: float) -> 
         return math.nan
     well = times | {worker: times[worker] * min(1.0, speed_ratio)}
     waiting = max(times.values()) - max(well.values())
-    best = _best_seconds(rows, times)
+    best = best_seconds(rows, times)
     is_balanced = max(times.values()) <= (1 + IMBALANCE_RATIO) * best
-    return max(0.0, waiting, best - _best_seconds(rows, well) if is_balanced else 0.0)
-
-
-def _best_seconds(rows: Rows, times: Mapping[WorkerId, float]) -> float:
-    """The shortest time in which the workers together can do a step, with other shares.
-
-    What a script does between steps, f_i, stays; the rest is proportional to the share, at a speed
-    of s_i. All finish together at T, with shares (T - f_i) s_i that sum to B; nobody's is negative.
-    """
-    fixed, speeds = {}, {}
-    for worker, seconds in times.items():
-        row = rows[worker]
-        fixed[worker] = seconds * row.other_seconds / row.own_seconds
-        speeds[worker] = row.local_batch_size / max(1e-9, seconds - fixed[worker])
-    batch = sum(rows[worker].local_batch_size for worker in times)
-    taking_part = sorted(times, key=lambda worker: fixed[worker])
-    while True:
-        work = batch + sum(fixed[worker] * speeds[worker] for worker in taking_part)
-        best = work / sum(speeds[worker] for worker in taking_part)
-        if best >= fixed[taking_part[-1]]:
-            return max(best, *fixed.values())
-        taking_part.pop()
+    return max(0.0, waiting, best - best_seconds(rows, well) if is_balanced else 0.0)
 
 
 def _straggler(episode: Episode, rows: Rows) -> Finding:
@@ -342,12 +324,12 @@ def _parts(row: StepTiming, reduction_seconds: float) -> dict[Bound, float]:
     return {kind: max(0.0, value) / row.step_seconds for kind, value in seconds.items()}
 
 
-def _imbalance(rows: Rows, *, are_fixed: bool) -> Finding:
+def _imbalance(rows: Rows, *, are_fixed: bool, undivided: int) -> Finding:
     times = {worker: row.own_seconds for worker, row in rows.items()}
     is_known = all(row.busy_seconds > 0 and math.isfinite(times[w]) for w, row in rows.items())
     if not times or not is_known:
         return _incomplete("imbalance", "balance: not every worker's own time is measured")
-    longest, best = max(times.values()), _best_seconds(rows, times)
+    longest, best = max(times.values()), best_seconds(rows, times)
     gain = longest / best - 1.0
     evidence = {"slowest_seconds": longest, "best_seconds": best}
     about = _slowest(rows)
@@ -356,6 +338,13 @@ def _imbalance(rows: Rows, *, are_fixed: bool) -> Finding:
         words += about or "all do as much in their time"
         return Finding(kind="imbalance", is_complete=True, words=words, evidence=evidence)
     worker = max(times, key=lambda name: times[name])
+    in_pieces = best_seconds_in_pieces(rows, times, undivided)
+    if not are_fixed and longest / in_pieces - 1.0 <= IMBALANCE_RATIO:
+        pieces = "whole samples" if undivided == 1 else f"pieces of {undivided} samples"
+        words = f"balanced as far as {pieces} allow: the others wait for {worker}"
+        words += f"; finer ones or a larger batch would gain {gain:.0%} at most"
+        evidence |= {"best_in_pieces_seconds": in_pieces}
+        return Finding(kind="imbalance", is_complete=True, words=words, evidence=evidence)
     if rows[worker].other_seconds >= BOUND_RATIO * times[worker]:
         next_step = f"shorten what the script does on {worker} between steps"
     elif are_fixed:

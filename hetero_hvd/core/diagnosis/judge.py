@@ -67,6 +67,7 @@ class Diagnoser:
     def __init__(self) -> None:
         self.step = -1
         self._sharing: Sharing = "planned"
+        self._undivided = 1
         self._stall: StallReported | None = None
         self._sources = SourceWaits()
         self._tables: deque[Rows] = deque(maxlen=WINDOW_EXCHANGES)
@@ -104,8 +105,19 @@ class Diagnoser:
         told = self._whole() if of_whole_run or self._is_over else self._recent()
         stall = [] if self._stall is None else [_stalled(self._stall)]
         rows, longer = self._means(of_plan=True), self._means()
-        found = diagnose(rows, tuple(reversed(told)), longer_rows=longer, sharing=self._sharing)
+        found = self._diagnose(rows, longer, tuple(reversed(told)))
         return (*stall, *map(self._sources.named, found))
+
+    def _diagnose(
+        self, rows: Rows, longer: Rows, episodes: Sequence[Episode] = ()
+    ) -> list[Finding]:
+        return diagnose(
+            rows,
+            episodes,
+            longer_rows=longer,
+            sharing=self._sharing,
+            undivided=self._undivided,
+        )
 
     def _recent(self) -> list[Episode]:
         """Those that last, and those that have ended within the window that is judged."""
@@ -164,7 +176,7 @@ class Diagnoser:
         """Topics of which the mean of some exchanges has said something new for some times."""
         changed = set()
         rows, longer = self._means(num_averaged, of_plan=True), self._means(num_averaged)
-        for found in diagnose(rows, longer_rows=longer, sharing=self._sharing):
+        for found in self._diagnose(rows, longer):
             topic, gist = _topic(found), _gist(found)
             seen, count = self._seen.get((topic, num_averaged), (None, 0))
             count = count + 1 if seen == gist else 1
@@ -189,6 +201,7 @@ class Diagnoser:
 
     def _joined(self, event: WorkersJoined) -> None:
         self._sharing = event.sharing
+        self._undivided = max(1, event.undivided)
         self._forget()
         for episode in self._episodes:
             if episode.until_step is None and episode.worker not in event.workers:

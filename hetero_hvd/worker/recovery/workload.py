@@ -43,6 +43,7 @@ def describe_workload(
     options: StepOptions,
     device: torch.device,
     *,
+    grain: int | None,
     shares_vary: bool,
     can_calibrate: bool,
 ) -> Workload:
@@ -54,7 +55,7 @@ def describe_workload(
         model=f"{type(model).__name__} {digest[:16]}",
         device=describe_device(device),
         memory_bytes=device_memory_bytes(device),
-        undivided=options.undivided,
+        undivided=grain or options.undivided,
         shares_vary=shares_vary,
         can_calibrate=can_calibrate,
         data=opened_files(),

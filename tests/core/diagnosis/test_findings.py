@@ -70,6 +70,31 @@ def test_what_to_do_about_unequal_workers_depends_on_who_divides_the_work(sharin
     )
 
 
+GRANULAR = {
+    "one grain each, which is all that there is": (16, 16, 2.0, 16, "planned", False),
+    "a grain more could go over": (48, 16, 1.0, 16, "planned", True),
+    "as before, in samples": (8, 8, 2.0, 1, "planned", True),
+    "one sample each": (1, 1, 2.0, 1, "planned", False),
+    "the script divides": (16, 16, 2.0, 16, "fixed", True),
+}
+"""Shares of two workers, how much slower the first is, samples in a piece, who divides, and whether
+other shares would gain anything."""
+
+
+@pytest.mark.parametrize("name", GRANULAR)
+def test_what_whole_pieces_forbid_is_not_advised(name):
+    """Nobody is told to wait for shares that cannot be; what would gain is told all the same."""
+    share, other, slower, undivided, sharing, is_left = GRANULAR[name]
+    alpha = row(share, data=0.0, compute=0.005 * share * slower)
+    rows = {ALPHA: alpha, BETA: row(other, data=0.0, compute=0.005 * other)}
+    judged = diagnose(rows, sharing=sharing, undivided=undivided)
+    (found,) = (each for each in judged if each.kind == "imbalance")
+    assert (found.is_problem, bool(found.next_step)) == (is_left, is_left)
+    assert found.words.startswith("imbalance left" if is_left else "balanced as far as ")
+    pieces = "whole samples" if undivided == 1 else "pieces of 16 samples"
+    assert (pieces in found.words) is not is_left
+
+
 def test_waiting_for_another_is_not_communication():
     """A wait that the last worker to be ready does not have is no cost of the reduction."""
     bound, imbalance, _ = judged(row(compute=0.18), row(compute=0.04, comm=0.15))

@@ -92,6 +92,14 @@ def test_a_change_is_told_once_and_only_if_it_lasts(run):
     assert news.kind == "input"
 
 
+@pytest.mark.parametrize(("undivided", "is_problem"), [(1, True), (8, False)])
+def test_pieces_that_are_never_split_are_known(run, undivided, is_problem):
+    """They come with the membership."""
+    run.join(ALPHA, BETA, undivided=undivided)
+    run.exchanges(5, row(8, compute=0.15), row(8, compute=0.08, comm=0.07))
+    assert run.judge.findings()[1].is_problem is is_problem
+
+
 def test_another_plan_is_judged_by_itself(run):
     """What was measured at the shares before does not count any more."""
     run.exchanges(30, row(8, compute=0.2), row(8, compute=0.02, comm=0.19))
