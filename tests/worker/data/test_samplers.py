@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter, defaultdict
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from fake_accelerator import FakeTorch
 from rendezvous import Hub
 from torch import nn
 from torch.utils.data import (
@@ -26,8 +24,6 @@ from turns import run_in_turns
 
 from hetero_hvd import Trainer
 from hetero_hvd.errors import JobError, UserError
-from hetero_hvd.worker import accelerator
-from hetero_hvd.worker.data.samplers import _drawing
 from hetero_hvd.worker.data.share_loader import contiguous_batches
 
 SIZE, BATCH, EPOCHS, STOP = 20, 8, 2, 1
@@ -289,28 +285,6 @@ def batches_of(*found):
     return batched(list(found))
 
 
-DRAWING = {
-    "weighted": partial(WeightedRandomSampler, [1.0] * SIZE, 4),
-    "with replacement": partial(RandomSampler, range(SIZE), True),
-    "shuffle=True": lambda **more: DataLoader(DATA, shuffle=True, **more).sampler,
-    "fewer": partial(RandomSampler, range(SIZE), num_samples=5),
-    "subset": partial(SubsetRandomSampler, range(3, 9)),
-}
-
-
-@pytest.mark.parametrize("kind", DRAWING)
-def test_a_generator_without_effect_is_told_once(caplog, kind):
-    """Not at each epoch, and not where there is none; an evaluation has no order to draw."""
-    for more in ({}, {"generator": torch.Generator()}):
-        sampler = DRAWING[kind](**more)
-        drawing = _drawing(sampler, 0, is_batched=False, is_for_training=True)
-        drawing.draw(0), drawing.draw(1)
-        assert caplog.text.count("generator= has no effect") == len(more)
-        if kind in ("shuffle=True", "subset"):
-            _drawing(sampler, 0, is_batched=False, is_for_training=False).draw(0)
-            assert caplog.text.count("generator= has no effect") == len(more)
-
-
 REFUSED = {
     "distributed": (
         lambda: sampled(DistributedSampler(DATA, num_replicas=2, rank=0)),
@@ -459,27 +433,3 @@ def test_an_evaluation_uses_what_the_sampler_gives(loader, expected, mode):
     for workers in (1, 3):
         run_in_turns(Hub(workers), evaluate)
     assert seen == pytest.approx([sum(expected) / len(expected)] * 4, rel=1e-6)
-
-
-def test_trying_a_sampler_leaves_the_random_numbers_of_a_device(monkeypatch):
-    """A model that begins the device is moved first: seeds that wait for it would be its own."""
-    fake = FakeTorch()
-    monkeypatch.setattr(accelerator, "torch", fake)
-    module = fake.module
-
-    def seed(number):
-        if module.is_initialized():
-            module.states = [number] * 2
-        else:
-            module.seeds.append(number)  # as CUDA does: it holds as soon as that is begun
-
-    class Model(nn.Linear):
-        def to(self, *_, **__):
-            """Begins the device, which has waited with its seeds."""
-            module.states = [module.seeds[-1] if module.seeds else "the script's"] * 2
-            return self
-
-    monkeypatch.setattr(module, "manual_seed_all", seed)
-    model = Model(1, 1)
-    Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), sampled(Halves()))
-    assert module.states == ["the script's"] * 2
