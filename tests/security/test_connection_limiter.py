@@ -6,6 +6,8 @@ import asyncio
 import resource
 import socket
 import ssl
+import threading
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,6 +70,15 @@ def test_half_open_connections_keep_nobody_out(words, monkeypatch):
     asyncio.run(scenario())
 
 
+def open_files():
+    """What this process has open, by kind, and the threads that may have opened it."""
+    found = Counter()
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found[path.readlink().name.partition(":")[0]] += 1
+    return dict(found), [thread.name for thread in threading.enumerate()]
+
+
 def test_a_flood_takes_no_file_descriptors(monkeypatch, caplog):
     """More connections than there are file descriptors: all are counted, a worker gets in."""
     monkeypatch.setattr(doors, "MAX_STRANGERS", 16)
@@ -89,6 +100,10 @@ def test_a_flood_takes_no_file_descriptors(monkeypatch, caplog):
     resource.setrlimit(resource.RLIMIT_NOFILE, (enough, limits[1]))
     try:
         asyncio.run(scenario())
+    except OSError as error:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        error.add_note(f"{enough} are allowed, and open are {open_files()}")
+        raise
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert len([record for record in caplog.records if "refused" in record.message]) == 1
