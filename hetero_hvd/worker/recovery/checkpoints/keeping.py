@@ -24,7 +24,7 @@ class Keeping:
         replica: What to keep.
         position: Part of it.
         order: Of the samples, as this script wants it.
-        sizing: Leaves room for the copy that a checkpoint takes.
+        sizing: Leaves room for the copies that checkpoints take.
         is_leader: Whether this worker has rank 0 at the moment.
         settings: Where, when and how many; None: the job wants none.
         tell: Called, in the thread that writes, for each checkpoint that is whole.
@@ -50,14 +50,14 @@ class Keeping:
         self._is_proven = self._was_writing = False
 
     def prove(self) -> None:
-        """See that the state can be kept and copied, and leave room for its copy.
+        """See that the state can be kept and copied, and leave room for its copies.
 
         Raises:
             UserError: It cannot.
         """
         num_bytes = self._replica.prove()
         if self._checkpoints is not None:
-            self._sizing.reserve(num_bytes)
+            self._sizing.reserve(num_bytes * self._checkpoints.max_copies)
 
     def load(self) -> str | None:
         """Go on from the newest checkpoint, and tell where it is; None: there is none.
@@ -121,7 +121,7 @@ class Keeping:
             self._checkpoints.wait()
 
     def begin(self) -> None:
-        """Rank 0 copies what it has, and writes it while the script goes on; nobody waits."""
+        """Rank 0 copies what it has, once nothing else is written; the script goes on meanwhile."""
         if self._checkpoints is not None and self._has_to_begin:
             self._checkpoints.save(self._position.applied_steps)
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from operator import itemgetter
 from typing import Any, BinaryIO, NamedTuple
 
@@ -25,6 +23,7 @@ import torch
 from hetero_hvd.errors import UserError, first_line, job_error
 from hetero_hvd.messages import CheckpointWritten
 from hetero_hvd.messages.launch import CheckpointSettings
+from hetero_hvd.worker.recovery.checkpoints.background import Background, Copy
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
 from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, CheckpointStore, Manifest
 from hetero_hvd.worker.recovery.randomness import randomness, restore_randomness
@@ -75,7 +74,7 @@ class Checkpoints:
         self._trainer = trainer
         self._store = store_at(settings.folder)
         self._earlier = store_at(settings.resume) if settings.resume else None
-        self._writer: threading.Thread | None = None
+        self._background = Background(self._write)
         self._next_at_seconds = time.monotonic() + settings.every_seconds
         self._best = float("-inf")
         self._is_told_of_best = False
@@ -107,7 +106,12 @@ class Checkpoints:
     @property
     def is_writing(self) -> bool:
         """Whether a copy of the state is in memory."""
-        return self._writer is not None and self._writer.is_alive()
+        return self._background.is_busy
+
+    @property
+    def max_copies(self) -> int:
+        """So many are in memory at once while training goes on: the best may wait for another."""
+        return 2 if self._settings.best else 1
 
     def load_newest(self) -> str | None:
         """Take over the newest good checkpoint of this run or job, else of the one to resume.
@@ -205,33 +209,34 @@ class Checkpoints:
         return is_better
 
     def save(self, applied_steps: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Copy the state now, write it beside the training; without memory for that, say so."""
-        self.wait()
-        self._writer = None
+        """Copy the state now, write it beside the training; without memory for that, say so.
+
+        The best state does not wait for what is being written: its copy does, in place of that of a
+        best state before which waits still. Any other is due when nothing is written, or the last.
+
+        Args:
+            applied_steps: Optimizer steps applied.
+            metrics: Those that are the best so far, if it is kept for them.
+        """
+        finite = {name: mean for name, mean in (metrics or {}).items() if math.isfinite(mean)}
+        if finite:
+            self._background.drop_waiting()
+        else:
+            self.wait()
         self._next_at_seconds = time.monotonic() + self._settings.every_seconds
         try:
             state = self._replica.snapshot() | {"randomness": randomness()}
         except (MemoryError, RuntimeError, UserError) as error:  # RuntimeError comes from torch
             self._complain(applied_steps, error)
             return
-        finite = {name: mean for name, mean in (metrics or {}).items() if math.isfinite(mean)}
-        write = partial(self._write, state, applied_steps, finite)
-        writer = threading.Thread(target=write, name="checkpoint")
-        try:
-            writer.start()
-        except RuntimeError:  # no more threads: none are left, or Python, from 3.12 on, is ending
-            write()
-        else:
-            self._writer = writer
+        self._background.put(Copy(state, applied_steps, finite))
 
     def wait(self) -> None:
-        """Until what is being written is safe, or has failed."""
-        if self._writer is not None:
-            self._writer.join()
+        """Until what is being written, or waits for that, is safe, or has failed."""
+        self._background.wait()
 
-    def _write(
-        self, state: dict[str, Any], applied_steps: int, metrics: Mapping[str, float | None]
-    ) -> None:
+    def _write(self, copy: Copy) -> None:
+        state, applied_steps, metrics = copy
         which = f"-trainer{self._trainer}" if self._trainer > 1 else ""
         series = f"{self._run}{which}"
         name = f"{PREFIX}{applied_steps:012d}-{series}"

@@ -1,0 +1,77 @@
+"""The thread that writes checkpoints beside the training: one after the other, and one may wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+
+class Copy(NamedTuple):
+    """A copy of the state that is to be written.
+
+    Attributes:
+        state: In the host's memory.
+        applied_steps: Optimizer steps applied.
+        metrics: Of the evaluation for which it is kept; empty: it is kept for another reason.
+    """
+
+    state: dict[str, Any]
+    applied_steps: int
+    metrics: Mapping[str, float | None]
+
+
+class Background:
+    """Writes copies in the order in which they come; two of them are in memory at most.
+
+    Args:
+        write: Writes one; called in a thread, or in the caller's where none can be started.
+    """
+
+    def __init__(self, write: Callable[[Copy], None]) -> None:
+        self._write = write
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._next: Copy | None = None
+        self._will_look = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a copy of the state is in memory."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def drop_waiting(self) -> None:
+        """Before a copy is made that takes the place of the one that waits, if one does."""
+        with self._lock:
+            self._next = None
+
+    def put(self, copy: Copy) -> None:
+        """Have it written, after what is being written; nobody waits for that here."""
+        with self._lock:
+            self._next = copy
+            if self._will_look and self.is_busy:
+                return
+            self._will_look = True
+        thread = threading.Thread(target=self._write_all, name="checkpoint")
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads: none are left, or Python, from 3.12 on, is ending
+            self._write_all()
+        else:
+            self._thread = thread
+
+    def wait(self) -> None:
+        """Until all that was given is safe, or has failed."""
+        if self._thread is not None:
+            self._thread.join()
+            self._write_all()  # nothing, unless an error that nobody expected has ended the thread
+
+    def _write_all(self) -> None:
+        while True:
+            with self._lock:
+                copy, self._next = self._next, None
+                self._will_look = copy is not None
+            if copy is None:
+                return
+            self._write(copy)
+            del copy  # it is not to be there beside the next two
