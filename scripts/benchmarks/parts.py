@@ -20,6 +20,8 @@ from benchmarks.comparisons.sampling import sampling
 from benchmarks.comparisons.scrape import scrape
 from benchmarks.comparisons.staleness import staleness
 from benchmarks.comparisons.staleness_loss import staleness_loss
+from benchmarks.engines.ray import ray
+from benchmarks.engines.slurm import slurm
 from benchmarks.faults.oom import oom
 from benchmarks.faults.part import faults
 from benchmarks.numbers import Number, simulated, timed
@@ -237,6 +239,8 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "reproducible": reproducible,
     "profile": profile,
     "faults": faults,
+    "slurm": slurm,
+    "ray": ray,
     "causes": causes,
     "drawn-causes": drawn_causes,
     "oom": oom,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.slurm_cluster import slurm_cluster, why_not
+from tests.kit.engines.slurm_cluster import slurm_cluster, why_not
 from tests.leftovers import processes_of, wait_until
 
 SCRIPT = Path(__file__).with_name("train.py")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.ray_nodes import RayRig, environment, packages
+from tests.kit.engines.ray_job import RayJob
+from tests.kit.engines.ray_nodes import RayRig, packages
+from tests.kit.fault_job import gap_seconds
 from tests.leftovers import processes_of, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.matrix, pytest.mark.timeout(570)]
@@ -19,43 +21,6 @@ COUNTING = Path(__file__).parents[1] / "kit" / "fault_script.py"
 """Proves how often each sample was used."""
 
 EPOCHS = 40
-
-
-class RayRun:
-    """A job that is called on the machine of the cluster's head.
-
-    Args:
-        rig: The cluster.
-        folder: Where it works.
-        options: Of `hetero-hvd run`.
-        script: With its arguments.
-    """
-
-    def __init__(self, rig, folder, *options, script=(str(SCRIPT), "100000")):
-        self.folder = folder
-        words = ["-m", "hetero_hvd", "run", "--ray", rig.address, "--output", "out", *options]
-        with (folder / "said.txt").open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, *words, "--", *script],
-                cwd=folder,
-                env=environment(),
-                stdout=output,
-                stderr=output,
-            )
-
-    @property
-    def said(self):
-        """What it has printed so far."""
-        return (self.folder / "said.txt").read_text()
-
-    def wait_for(self, pattern, seconds=240):
-        """Until it has printed it."""
-        wait_until(
-            lambda: re.search(pattern, self.said) or self.process.poll() is not None,
-            seconds,
-            f"{pattern!r} in {self.folder}",
-        )
-        assert re.search(pattern, self.said), self.said[-4000:]
 
 
 @pytest.fixture(scope="module")
@@ -79,24 +44,15 @@ def start(rig, tmp_path):
     """Starts jobs; at the end, none of their processes may be left, wherever Ray had placed it."""
     runs = []
 
-    def start(*options, **more):
-        runs.append(RayRun(rig, tmp_path, *options, **more))
+    def start(*options, script=(str(SCRIPT), "100000")):
+        runs.append(RayJob(rig, tmp_path, *options, script=script))
         return runs[-1]
 
     yield start
     for run in runs:
-        run.process.kill()
-        run.process.wait()
+        run.kill()
     wait_until(lambda: not rig.ours(), 30, "the end of all agents")
     wait_until(lambda: not processes_of(tmp_path), 30, "the end of all processes")
-
-
-def gap(folder):
-    """Seconds between the last step of the first membership and the first of the next one."""
-    lines = (path.read_text().splitlines() for path in folder.glob("trace-*.jsonl"))
-    steps = sorted(json.loads(line) for of_worker in lines for line in of_worker)
-    first = next(at for at, _, _, num_workers in steps if num_workers == 2)
-    return first - max(at for at, _, _, num_workers in steps if num_workers == 3 and at < first)
 
 
 def test_a_lost_node_costs_no_sample_and_a_new_one_joins(start, rig, tmp_path):
@@ -121,7 +77,8 @@ def test_a_lost_node_costs_no_sample_and_a_new_one_joins(start, rig, tmp_path):
     assert set(summary["workers"]) == {"alpha:0", "beta:0", "gamma:0", "delta:0"}
     assert "head is left out: it has CPU=0, and 1 is needed" in run.said
     assert any(int(slow) < int(fast) for fast, slow in shares[1:]), shares
-    sys.stdout.write(f"from the last step of three to the first of two: {gap(tmp_path):.3f} s\n")
+    stood_still = gap_seconds(tmp_path, before=3, after=2)
+    sys.stdout.write(f"from the last step of three to the first of two: {stood_still:.3f} s\n")
 
 
 def test_a_driver_that_is_killed_leaves_nothing_behind(start, rig):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.engines.slurm_job import HEAD, BatchJob
 from tests.leftovers import processes_of, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
@@ -19,81 +19,14 @@ SCRIPT = Path(__file__).with_name("train.py")
 COUNTING = Path(__file__).parents[1] / "kit" / "fault_script.py"
 """Proves how often each sample was used."""
 
-HEAD = "#!/bin/sh\n#SBATCH --no-kill --output=said.txt --open-mode=append\n"
-
-
-class BatchJob:
-    """A job of sbatch that trains.
-
-    Args:
-        slurm: The cluster.
-        folder: Where it works.
-        options: Of `hetero-hvd run`.
-        nodes: Of the allocation, as options of sbatch.
-        script: With its arguments.
-        head: Of the batch script, in Latin-1.
-        output: What it prints goes there.
-    """
-
-    def __init__(
-        self,
-        slurm,
-        folder,
-        *options,
-        nodes,
-        script=(str(SCRIPT), "5"),
-        head=HEAD,
-        output="said.txt",
-    ):
-        self.folder = folder
-        self._path = folder / output
-        self._slurm = slurm
-        words = [sys.executable, "-m", "hetero_hvd", "run", "--slurm", *options, "--", *script]
-        text = f"{head}exec {shlex.join(words)}\n"
-        (folder / "job.sh").write_text(text, encoding="latin-1")
-        done = subprocess.run(
-            ["sbatch", "--parsable", *nodes, "job.sh"],
-            cwd=folder,
-            env=slurm.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert not done.returncode, done.stderr
-        self.number = done.stdout.strip()
-
-    @property
-    def said(self):
-        """What it has printed so far."""
-        return self._path.read_text() if self._path.exists() else ""
-
-    def wait_for(self, pattern, seconds=120):
-        """Until it has printed it."""
-        wait_until(lambda: re.search(pattern, self.said), seconds, f"{pattern!r} in {self.folder}")
-
-    def wait(self, seconds=90):
-        """Until it has ended; gives its exit code."""
-        state = {}
-
-        def has_ended():
-            state.update(self._slurm.job(self.number))
-            return state["JobState"] in ("COMPLETED", "FAILED", "CANCELLED")
-
-        wait_until(has_ended, seconds, f"the end of the job in {self.folder}")
-        return int(state["ExitCode"].split(":")[0])
-
-    def summary(self, output="out"):
-        """The summary file of an ended job."""
-        return json.loads((self.folder / output / "summary.json").read_text())
-
 
 @pytest.fixture
 def submit(slurm, tmp_path):
     """Submits jobs; at the end, none of their processes may be left."""
     jobs = []
 
-    def submit(*options, **more):
-        jobs.append(BatchJob(slurm, tmp_path, *options, **more))
+    def submit(*options, script=(str(SCRIPT), "5"), **more):
+        jobs.append(BatchJob(slurm, tmp_path, *options, script=script, **more))
         return jobs[-1]
 
     yield submit
@@ -106,12 +39,15 @@ def submit(slurm, tmp_path):
 def test_a_heterogeneous_job_trains_as_one_and_loses_a_node_without_a_sample(
     submit, slurm, tmp_path
 ):
-    """The others take the step under way again; the node is given up, as Slurm takes it back."""
+    """Shares follow the speeds; the others take the step under way again; the node is given up."""
     parts = ("-N2", "-w", "fast1,fast2", ":", "-N1", "-w", "slow1")
-    given = json.dumps({"folder": str(tmp_path), "epochs": 20})
+    given = json.dumps({"folder": str(tmp_path), "epochs": 20, "slow": {"slow1:0": 4.0}})
     job = submit("--output", "out", nodes=parts, script=(str(COUNTING), given))
     job.wait_for("step 0: 3 workers train together")
-    job.wait_for(r"step \d\d.*samples/s")
+    job.wait_for(r"step [2-9]\d.*samples/s")
+    planned = re.findall(r": shares (.+?): ", job.said)[-1]
+    shares = {worker: int(share) for worker, share in re.findall(r"(\S+) (\d+)", planned)}
+    assert shares["slow1:0"] < shares["fast1:0"] / 2, job.said
     slurm.set_down("fast2")
     job.wait_for("2 workers train together")
     assert job.wait() == 0, job.said

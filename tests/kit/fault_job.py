@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import signal
 import statistics
@@ -133,20 +134,11 @@ class FaultJob:
 
     def pids(self) -> dict[str, int]:
         """Process id of each worker that has applied a step, the newest of each."""
-        files = sorted(self.folder.glob("trace-*.jsonl"), key=lambda file: file.stat().st_ctime)
-        names = [file.name.removeprefix("trace-").split(".") for file in files]
-        return {worker: int(pid) for worker, pid, *_ in names}
+        return pids_in(self.folder)
 
     def trace(self, but: Sequence[str] = ()) -> list[list[float]]:
         """Time (monotonic seconds), steps applied, samples and workers, of all workers by time."""
-        lines = []
-        for file in self.folder.glob("trace-*.jsonl"):
-            if not file.name.startswith(
-                tuple(f"trace-{worker.replace(':', '-')}." for worker in but)
-            ):
-                text = file.read_text()
-                lines += [json.loads(line) for line in text.splitlines() if line.endswith("]")]
-        return sorted(lines)
+        return trace_in(self.folder, but)
 
     def fired(self) -> list[float | None]:
         """When each fault happened, monotonic seconds; None where it has not."""
@@ -183,6 +175,42 @@ class FaultJob:
         """The driver's summary."""
         found: dict[str, Any] = json.loads((self.folder / "out" / "summary.json").read_text())
         return found
+
+
+def pids_in(folder: Path) -> dict[str, int]:
+    """Process id of each worker that has applied a step, the newest of each."""
+    files = sorted(folder.glob("trace-*.jsonl"), key=lambda file: file.stat().st_ctime)
+    names = [file.name.removeprefix("trace-").split(".") for file in files]
+    return {worker: int(pid) for worker, pid, *_ in names}
+
+
+def trace_in(folder: Path, but: Sequence[str] = ()) -> list[list[float]]:
+    """Time (monotonic seconds), steps applied, samples and workers, by time.
+
+    Args:
+        folder: Of a job of `fault_script.py`, however it was started.
+        but: Workers whose lines are left out.
+    """
+    lines = []
+    for file in folder.glob("trace-*.jsonl"):
+        if not file.name.startswith(tuple(f"trace-{worker.replace(':', '-')}." for worker in but)):
+            text = file.read_text()
+            lines += [json.loads(line) for line in text.splitlines() if line.endswith("]")]
+    return sorted(lines)
+
+
+def gap_seconds(folder: Path, *, before: int, after: int) -> float:
+    """From the last step of so many workers to the first of so many others.
+
+    Raises:
+        ValueError: There are no such steps.
+    """
+    lines = trace_in(folder)
+    first = min((at for at, _, _, num_workers in lines if num_workers == after), default=-math.inf)
+    earlier = [at for at, _, _, num_workers in lines if num_workers == before and at < first]
+    if not earlier:
+        raise ValueError(f"{folder}: no step of {after} workers after one of {before}")
+    return first - max(earlier)
 
 
 def in_words(seconds: Sequence[float]) -> str:

@@ -1,7 +1,8 @@
 """A Ray cluster on this machine, whose nodes may be lost as machines are.
 
 Ray is no requirement of anything here: it comes from PyPI into a folder of the user's cache, once.
-`python -m tests.kit.ray_nodes FOLDER` is the process that has the cluster; `RayRig` talks to it.
+`python -m tests.kit.engines.ray_nodes FOLDER` is the process that has the cluster; `RayRig` talks
+to it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ import psutil
 from tests.kit.checkout import python_path, variables
 
 VERSION = "2.60.0"
-READY_SECONDS = 120.0
+NICENESS = "RAY_worker_niceness"
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # instead of 15
     "RAY_worker_register_timeout_seconds": "300",  # instead of 60: a busy machine takes its time
 }
 
@@ -63,19 +63,24 @@ class RayRig:
 
     Args:
         folder: In which its processes work; what they print is there.
+        niceness: Of what Ray starts on a node; None: what Ray itself takes, 15.
 
     Attributes:
         address: As `ray.init` takes it.
+        environment: Of the processes on its machine.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, niceness: int | None = 0) -> None:
         folder.mkdir(parents=True)
+        self.environment = environment()
+        if niceness is not None:
+            self.environment[NICENESS] = str(niceness)
         self._scratch = tempfile.mkdtemp(prefix="ray-")  # short: it has names of sockets
         with (folder / "rig.txt").open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.kit.ray_nodes", self._scratch],
+                [sys.executable, "-m", "tests.kit.engines.ray_nodes", self._scratch],
                 cwd=folder,
-                env=environment(),
+                env=self.environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -1,0 +1,1 @@
+"""Real clusters of Slurm and Ray on this machine, and jobs on them."""

@@ -1,0 +1,98 @@
+"""A job of sbatch that trains, on the Slurm of `slurm_cluster`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.kit.engines.slurm_cluster import SlurmCluster
+
+HEAD = "#!/bin/sh\n#SBATCH --no-kill --output=said.txt --open-mode=append\n"
+ENDED = ("COMPLETED", "FAILED", "CANCELLED")
+
+
+class BatchJob:
+    """One job.
+
+    Args:
+        slurm: The cluster.
+        folder: Where it works.
+        options: Of `hetero-hvd run`.
+        nodes: Of the allocation, as options of sbatch.
+        script: With its arguments.
+        head: Of the batch script, in Latin-1.
+        output: What it prints goes there.
+
+    Attributes:
+        folder: As above.
+        number: By which Slurm knows it.
+
+    Raises:
+        RuntimeError: Slurm does not take it.
+    """
+
+    def __init__(
+        self,
+        slurm: SlurmCluster,
+        folder: Path,
+        *options: str,
+        nodes: Sequence[str],
+        script: Sequence[str],
+        head: str = HEAD,
+        output: str = "said.txt",
+    ) -> None:
+        self.folder = folder
+        self._path = folder / output
+        self._slurm = slurm
+        words = [sys.executable, "-m", "hetero_hvd", "run", "--slurm", *options, "--", *script]
+        text = f"{head}exec {shlex.join(words)}\n"
+        (folder / "job.sh").write_text(text, encoding="latin-1")
+        done = subprocess.run(
+            ["sbatch", "--parsable", *nodes, "job.sh"],  # noqa: S607 - as users do
+            cwd=folder,
+            env=slurm.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        self.number = done.stdout.strip()
+
+    @property
+    def said(self) -> str:
+        """What it has printed so far."""
+        return self._path.read_text() if self._path.exists() else ""
+
+    def wait_for(self, pattern: str, seconds: float = 120.0) -> None:
+        """Until it has printed it.
+
+        Raises:
+            TimeoutError: It has not.
+        """
+        try:
+            self._slurm.wait_for(lambda: re.search(pattern, self.said), seconds)
+        except TimeoutError:
+            raise TimeoutError(f"no {pattern!r} in {self.folder}:\n{self.said[-4000:]}") from None
+
+    def wait(self, seconds: float = 90.0) -> int:
+        """Until it has ended; gives its exit code."""
+        state: dict[str, str] = {}
+
+        def has_ended() -> bool:
+            state.update(self._slurm.job(self.number))
+            return state["JobState"] in ENDED
+
+        self._slurm.wait_for(has_ended, seconds)
+        return int(state["ExitCode"].split(":")[0])
+
+    def summary(self, output: str = "out") -> dict[str, Any]:
+        """The summary file of an ended job."""
+        found: dict[str, Any] = json.loads((self.folder / output / "summary.json").read_text())
+        return found
