@@ -76,6 +76,8 @@ class RayRig:
         if niceness is not None:
             self.environment[NICENESS] = str(niceness)
         self._scratch = tempfile.mkdtemp(prefix="ray-")  # short: it has names of sockets
+        self.environment["RAY_TMPDIR"] = self._scratch  # it notes its newest cluster there
+        (Path(self._scratch) / "ray").mkdir()
         with (folder / "rig.txt").open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.kit.engines.ray_nodes", self._scratch],
