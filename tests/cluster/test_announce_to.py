@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -17,11 +19,14 @@ from hetero_hvd.discovery.multicast import packet_of
 from hetero_hvd.security.cluster_key import make_key, read_key
 from tests.cluster.test_agents import Scene
 from tests.discovery.test_advert import make
-from tests.kit.virtual_cluster import running_cluster
+from tests.kit.virtual_cluster import INTERFACE, running_cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(180)]
 PORT = 9389
-FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
+FORWARDS = (
+    Path("/proc/sys/net/ipv4/ip_forward"),
+    Path("/proc/sys/net/ipv6/conf/all/forwarding"),
+)
 SEND = """
 import socket, sys
 end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -37,26 +42,47 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(pathlib.Path("preempted").read_bytes())
 http.server.HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
 """
+NOISE_BYTES = (1, 12, 100, 1400)
+"""Of packets that hold nothing of sense."""
 LOOK = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10).read().decode())"
 
 
 @pytest.fixture
 def router():
     """This machine passes packets on between its networks; never those of multicast."""
-    before = FORWARD.read_text()
-    FORWARD.write_text("1")
+    before = [forward.read_text() for forward in FORWARDS]
+    for forward in FORWARDS:
+        forward.write_text("1")
     yield
-    FORWARD.write_text(before)
+    for forward, text in zip(FORWARDS, before, strict=True):
+        forward.write_text(text)
 
 
 @pytest.fixture
-def driver_host(virtual_cluster, router, tmp_path):  # noqa: ARG001 - it is on
-    """A host on a network of its own."""
+def driver_network(virtual_cluster, router, tmp_path):  # noqa: ARG001 - it is on
+    """A network of its own with the driver's host, gamma."""
     virtual_cluster({"alpha": 100, "beta": 50})  # or the reason why there is none
     folder = tmp_path / "gamma"
     folder.mkdir()
     with running_cluster({"gamma": 100}, folder=folder) as cluster:
-        yield cluster["gamma"]
+        yield cluster
+
+
+def over_ipv6(stack, cluster, *names):
+    """Give hosts an address of IPv6 and a route beyond this machine until the stack closes."""
+    prefix = f"fd77:{cluster.bridge.removeprefix('hv')}::"
+    for number, name in enumerate(names, 2):
+        on = ["ip", "-n", cluster[name].namespace]
+        given = [f"{prefix}{number}/64", "dev", INTERFACE]
+        subprocess.run([*on, "addr", "add", *given, "nodad"], check=True)
+        stack.callback(subprocess.run, [*on, "addr", "del", *given], check=True)
+    here = [f"{prefix}1/64", "dev", cluster.bridge]
+    subprocess.run(["ip", "addr", "add", *here, "nodad"], check=True)
+    stack.callback(subprocess.run, ["ip", "addr", "del", *here], check=True)
+    for name in names:
+        on = ["ip", "-n", cluster[name].namespace, "-6", "route"]
+        subprocess.run([*on, "add", "default", "via", f"{prefix}1"], check=True)
+    return f"{prefix}2"
 
 
 def status_of(scene, host):
@@ -94,13 +120,16 @@ def hostile(key_file, other_key_file):
     }
 
 
-def test_agents_beyond_a_router_train(virtual_cluster, driver_host, tmp_path):
-    """Both join by the address alone; what is forged, old or repeated there is counted.
+def test_agents_beyond_a_router_train(virtual_cluster, driver_network, tmp_path):
+    """Both join by an address alone, one over IPv6; what is forged, old or repeated is counted.
 
     One leaves in order, as the cloud is about to take its machine: its good-bye comes the same way.
     """
     cluster = virtual_cluster({"alpha": 100, "beta": 50})
-    with Scene(tmp_path, cluster) as scene:
+    driver_host = driver_network["gamma"]
+    with contextlib.ExitStack() as stack, Scene(tmp_path, cluster) as scene:
+        over_ipv6(stack, cluster, "alpha", "beta")
+        ipv6 = over_ipv6(stack, driver_network, "gamma")
         driver = scene.drive(on=driver_host, driver_address=driver_host.address, listen=PORT)
         scene.wait_for("waiting for agents: 0 workers of 1")
         unheard = scene.agent("alpha")
@@ -109,11 +138,11 @@ def test_agents_beyond_a_router_train(virtual_cluster, driver_host, tmp_path):
         unheard.send_signal(signal.SIGTERM)
         assert unheard.wait(30) == 0
 
-        target = f"{driver_host.address}:{PORT}"
+        targets = {"alpha": f"{driver_host.address}:{PORT}", "beta": f"[{ipv6}]:{PORT}"}
         (tmp_path / "preempted").write_text("FALSE")
         scene.start_on("alpha", [sys.executable, "-c", METADATA])
         cloud = ("--cloud", "gcp", "--metadata-url", "http://127.0.0.1:8000")
-        for name in ("alpha", "beta"):
+        for name, target in targets.items():
             scene.agent(name, "--announce-to", target, *(cloud if name == "alpha" else ()))
             scene.wait_for(f"[{name}:0] takes part")
 
@@ -122,6 +151,7 @@ def test_agents_beyond_a_router_train(virtual_cluster, driver_host, tmp_path):
         attacks = hostile(scene.key, tmp_path / "other.key")
         for packets in attacks.values():
             send(cluster["beta"], driver_host.address, *packets)
+            send(cluster["beta"], driver_host.address, *map(os.urandom, NOISE_BYTES))
         deadline = time.monotonic() + 20
         expected = {"forged": 3, "stale": 2, "replayed": 2}
         while True:
