@@ -60,6 +60,23 @@ def test_a_heterogeneous_job_trains_as_one_and_loses_a_node_without_a_sample(
     assert "fast2:0 exited with code 255" in job.said
 
 
+def test_a_job_in_salloc_trains(slurm, tmp_path):
+    """The driver runs where salloc was called, and the workers on the nodes that it was given."""
+    driver = [sys.executable, "-m", "hetero_hvd", "run", "--slurm", "--output", "out"]
+    done = subprocess.run(
+        ["salloc", "--no-kill", "-N2", "-w", "slow1,slow2", *driver, "--", str(SCRIPT), "3"],
+        cwd=tmp_path,
+        env=slurm.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert set(summary["workers"]) == {"slow1:0", "slow2:0"}
+    assert summary["steps"] == 24
+
+
 def test_without_no_kill_the_job_is_refused(submit):
     """Before anything is started."""
     job = submit("--output", "out", nodes=("-N2",), head=HEAD.replace("--no-kill", ""))
