@@ -18,7 +18,7 @@ from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.integrations.lightning.loader import without_samples
+from hetero_hvd.integrations.lightning.loader import empty_batch, without_samples
 from hetero_hvd.integrations.lightning.metrics import ModuleMetrics
 from hetero_hvd.integrations.lightning.progress import CallbacksAndLogs, LoopProgress, go_on
 from hetero_hvd.integrations.lightning.results import StepResults, entries_of, put_entries
@@ -295,7 +295,7 @@ class Fit:
         with self._strategy.together():
             self._strategy.find_role()  # a checkpoint that is missing would get other weights now
             has_part = self._has_begun_step
-            self._begin_step(self._batch if has_part else without_samples(self._batch))
+            self._begin_step(self._batch if has_part else self._no_batch())
             self._has_begun_step = False
             self._flush_logs()
             self._count(self._num_batches)
@@ -303,6 +303,13 @@ class Fit:
             outputs |= self._extra if has_part else {}
             self._end_batch(outputs)
             self._epoch_loop.on_advance_end(self._loop._data_fetcher)
+
+    def _no_batch(self) -> Any:  # noqa: ANN401 - as it would be collated
+        """For hooks where this worker has no part: without samples, but of the form of a batch."""
+        if self._batch is not None:
+            return without_samples(self._batch)
+        (training_set,) = self._loop._combined_loader.flattened
+        return empty_batch(training_set.loader)
 
     def _flush_logs(self) -> None:
         gather = self._strategy.gather if self._strategy.are_together() else None

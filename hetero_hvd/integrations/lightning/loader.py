@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.worker.data.seeding import own_course
 
 
 class TrainingSet:
@@ -55,6 +56,29 @@ class TrainingSet:
     def __iter__(self) -> Iterator[Any]:
         """Nothing: our steps hand out the parts."""
         return iter(())
+
+
+def empty_batch(loader: DataLoader[Any]) -> Any:  # noqa: ANN401 - whatever the loader gives
+    """What a loader gives, without samples, for a worker that has not had a batch of it yet.
+
+    Its first sample is read where the loader reads, and no random number is missing afterwards.
+    None: it is a stream, of which each sample is read once, or has no sample of that kind.
+    """
+    if isinstance(loader.dataset, IterableDataset):
+        return None
+    one: DataLoader[Any] = DataLoader(
+        loader.dataset,
+        batch_size=None if loader.batch_sampler is None else 1,
+        num_workers=min(1, loader.num_workers),
+        collate_fn=loader.collate_fn,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+    )
+    with own_course():
+        try:
+            return without_samples(next(iter(one), None))
+        except LookupError:  # its places are no numbers from 0
+            return None
 
 
 def without_samples(batch: Any) -> Any:  # noqa: ANN401 - whatever the loader gives
