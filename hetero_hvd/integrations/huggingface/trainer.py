@@ -72,6 +72,7 @@ class HuggingFaceTrainer(ResumingTrainer, TrainerWithParts):
         self._has_steps = False
         self._is_preparing = True
         self._leads = self._is_alone = is_alone()
+        args.auto_find_batch_size = False  # it would begin anew on this worker alone
         _use_own_device(args)
         _take_role(args, leads=self._leads)
         super().__init__(model, args, *more, **named)

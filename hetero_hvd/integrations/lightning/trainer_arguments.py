@@ -7,7 +7,6 @@ signature.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from hetero_hvd.errors import ConfigError
+from hetero_hvd.integrations.packages import LIGHTNING
 from hetero_hvd.integrations.rules import (
     HONOURED,
     ArgumentRule,
@@ -24,8 +24,6 @@ from hetero_hvd.integrations.rules import (
     refused,
     taken_over,
 )
-
-logger = logging.getLogger(__name__)
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")
 """Those whose gradients can be summed over the workers."""
@@ -155,13 +153,10 @@ def check_trainer(trainer: Trainer, module: Any, device: torch.device) -> None: 
     Raises:
         ConfigError: Names each with its value, why, and what to do.
     """
-    unknown = [name for name in names() if name not in RULES]
-    if unknown:
-        logger.warning("Trainer(%s): hetero_hvd does not know it", ", ".join(unknown))
     defaults = inspect.signature(Trainer.__init__).parameters
     values = {name: Given(found(trainer), defaults[name].default) for name, found in _FOUND.items()}
     values["accelerator"] = Given((_accelerator(trainer), device.type), None)
-    problems = refusals("Trainer", RULES, values)
+    problems = refusals("Trainer", RULES, values) + _unknown(trainer)
     problems += [
         f"Trainer.callbacks: {type(callback).__name__}: {REFUSED_CALLBACKS[cls.__name__]}"
         for callback in trainer.callbacks  # type: ignore[attr-defined]  # a connector sets it
@@ -171,6 +166,32 @@ def check_trainer(trainer: Trainer, module: Any, device: torch.device) -> None: 
     if problems:
         raise ConfigError(problems)
     _check_module(module)
+
+
+def _unknown(trainer: Trainer) -> list[str]:
+    """A line for each argument that the table lacks, unless it is known to have its default."""
+    found = []
+    for name in [name for name in names() if name not in RULES]:
+        default = inspect.signature(Trainer.__init__).parameters[name].default
+        kept = [each[key] for each in _attributes(trainer) for key in _kept_as(name) if key in each]
+        if kept:
+            found += refusals("Trainer", RULES, {name: Given(kept[0], default)})
+        else:
+            found.append(
+                f"Trainer.{name}: hetero_hvd does not know it, nor whether it was given: install "
+                f"{LIGHTNING}, with which it was tested"
+            )
+    return found
+
+
+def _attributes(trainer: Trainer) -> list[dict[str, Any]]:
+    """Where Lightning keeps what it is given."""
+    own = dict(vars(trainer))
+    return [own, *(dict(vars(own[name])) for name in own if name.endswith("_connector"))]
+
+
+def _kept_as(name: str) -> tuple[str, ...]:
+    return name, f"_{name}", f"_{name}_flag"
 
 
 def _check_module(module: Any) -> None:  # noqa: ANN401

@@ -178,6 +178,24 @@ def test_shards_of_a_stream_are_read_on(tmp_path, more, is_shuffled):
     assert sorted(seen) == list(range(20))
 
 
+def test_a_batch_size_that_is_to_be_found_stays(tmp_path, monkeypatch):
+    """Short memory begins no other training on this worker alone; nor does a checkpoint say it."""
+    trainer = make_trainer(tmp_path, save_strategy="steps", save_steps=3, auto_find_batch_size=True)
+    trainer.train()
+    state = tmp_path / "checkpoint-3" / "trainer_state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"train_batch_size": 2}))
+    begun = []
+
+    def short(*_, **__):
+        begun.append(trainer._train_batch_size)
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(trainer, "_inner_training_loop", short)
+    with pytest.raises(torch.OutOfMemoryError):
+        trainer.train(resume_from_checkpoint=str(state.parent))
+    assert begun == [8]
+
+
 def test_a_search_is_refused(tmp_path):
     """With what to do instead."""
     with pytest.raises(UserError, match="one job for each trial"):

@@ -185,6 +185,32 @@ def test_a_refused_argument_is_named_with_its_reason(name):
     assert len(caught.value.problems) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("max_time", None, "does not know it, nor whether it was given: install lightning 2.6"),
+        ("log_every_n_steps", 7, "=7: hetero_hvd does not know it: leave it out"),
+        ("detect_anomaly", True, "=True: hetero_hvd does not know it: leave it out"),
+        ("num_nodes", 2, "=2: hetero_hvd does not know it: leave it out"),
+        ("detect_anomaly", False, None),
+        ("check_val_every_n_epoch", 1, None),
+        ("num_nodes", 1, None),
+    ],
+)
+def test_an_argument_of_a_later_version_is_refused_by_name(monkeypatch, name, value, said):
+    """Wherever Lightning keeps it; with its default it asks for nothing, if that can be seen."""
+    monkeypatch.delitem(RULES, name)
+    monkeypatch.delitem(trainer_arguments._FOUND, name, raising=False)
+    if said is None:
+        fit(**{name: value})
+        return
+    with pytest.raises(ConfigError) as caught:
+        fit(**{name: value})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"Trainer.{name}")
+    assert said in problem
+
+
 def test_another_kind_of_device_is_refused(monkeypatch):
     """The worker's slot says which it is."""
     monkeypatch.setattr(HeteroStrategy, "root_device", torch.device("meta"))
