@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from hetero_hvd.worker.logged_values import NAME
 from hetero_hvd.worker.micro_batch.split import is_scalar
 from hetero_hvd.worker.session.launch_settings import read_launch_settings
 from hetero_hvd.worker.trainer import Trainer
+
+logger = logging.getLogger(__name__)
 
 IN_STEP = ("synchronous", "reproducible")
 """Training modes whose steps end one after the other, on all workers alike."""
@@ -105,11 +108,16 @@ class Steps(Trainer):
             name: Of what is gathered, the same on all workers.
 
         Returns:
-            All of them; this worker's alone if another one is lost meanwhile.
+            All of them. If a worker is lost meanwhile: at the end of an epoch those of the workers
+            that remain, the same on each; in the midst of a step's application, or after the
+            training, when nobody can be let in, this worker's alone.
         """
+        if self._epoch_exhausted and not (self._is_through or self._after_step.is_running):
+            return self._evaluations.gather(payload)
         try:
             return gather_bytes(self._state.context.collective, payload, name)
-        except Interrupted:
+        except Interrupted as fault:
+            logger.warning("%s: this worker goes on with its own alone: %s", name, fault)
             return [payload]
 
 

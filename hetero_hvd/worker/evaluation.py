@@ -37,6 +37,10 @@ Sums = dict[str, list[tuple[float, float]]]
 """Name to weighted value and weight of each batch, in order."""
 
 
+GATHERED = "gathered"
+"""In place of a result: which entry of the position's `gathered` it is."""
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker found in its part of a set.
 
@@ -301,6 +305,26 @@ class Evaluations:
         result = evaluation.merge(parts)
         position.evaluations.append(result)
         return self._told(result, is_teller=self._state.is_leader)
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        """What each worker has to tell at the end of an epoch, in rank order; alike on all.
+
+        If a worker is lost meanwhile, those who remain tell it again. Whoever comes, or had not all
+        of it when the membership changed, has it from those who had.
+
+        Args:
+            payload: This worker's.
+        """
+        position = self._state.position
+        self._look_where()
+        self.num_done += 1
+        if self.num_done > len(position.evaluations):
+            own = PartedEvaluation(lambda *_: payload, lambda _: {})
+            parts = self._together(own, is_epoch_done=True)
+            if parts is not None:
+                position.evaluations.append({GATHERED: float(len(position.gathered))})
+                position.gathered.append(parts)
+        return position.gathered[int(position.evaluations[self.num_done - 1][GATHERED])]
 
     def run_apart(self, evaluation: PartedEvaluation) -> dict[str, float]:
         """The same in the midst of a step's application, when nobody can be let in.

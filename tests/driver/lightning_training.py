@@ -61,7 +61,7 @@ class Module(pl.LightningModule):
         self.train_error = torchmetrics.MeanAbsoluteError()
         self.own_error = torchmetrics.MeanAbsoluteError()
         self.error = torchmetrics.MeanAbsoluteError()
-        self.rows = []
+        self.errors = []
 
     def loss(self, batch):
         """The error, and what the module gives."""
@@ -91,7 +91,8 @@ class Module(pl.LightningModule):
 
     def on_train_epoch_end(self):
         """A metric that all workers have updated."""
-        self.log("train_error", self.train_error.compute())
+        self.errors.append(float(self.train_error.compute()))
+        self.log("train_error", self.errors[-1])
         self.train_error.reset()
 
     def validation_step(self, batch, batch_idx):  # noqa: ARG002
@@ -156,6 +157,7 @@ class Tell(pl.Callback):
         rate = trainer.optimizers[0].param_groups[0]["lr"]
         epoch = trainer.current_epoch
         self.steps[trainer.global_step] = [self.loss, module.norm, rate, epoch, batch_idx]
+        fault_at(f"batch end {trainer.global_step}")
         self.loss = 0.0
 
     def on_validation_end(self, trainer, module):  # noqa: ARG002
@@ -209,6 +211,7 @@ def train(name, batch_size, arguments, *, scheduling="step", resume=None, rel=No
     return {
         "is_leader": trainer.is_global_zero,
         "steps": tell.steps,
+        "train_errors": module.errors,
         "validations": tell.validations,
         "global_step": trainer.global_step,
         "epoch": trainer.current_epoch,

@@ -144,6 +144,19 @@ def test_workers_are_lost_and_come_back(alone, tmp_path):
         assert (tmp_path / "steps" / f"step={step}.ckpt").exists()
 
 
+def test_who_remains_at_the_end_of_an_epoch_has_the_same(tmp_path):
+    """One is lost in its last step's hooks; what metric objects have seen is told after that."""
+    names, faults = ("alpha", "beta", "gamma"), {"gamma:0": "batch end 12"}
+    training = BY_EPOCHS | {"arguments": BY_EPOCHS["arguments"] | {"max_epochs": 2}}
+    results, _ = run_job(SCRIPT, tmp_path, names, training, faults=faults)
+    one, other = (results[f"result-{name}-0"][0] for name in ("alpha", "beta"))
+    assert (tmp_path / "fired-gamma:0").exists()
+    assert "fault" in {event.cause for event in events_of(record_of(tmp_path), Recovered)}
+    assert one["train_errors"] == other["train_errors"]
+    assert len(one["train_errors"]) == 2
+    check_equal(one, other)
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 def test_whoever_meets_no_fault_trains_the_same(alone, tmp_path, fault):

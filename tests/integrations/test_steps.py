@@ -7,7 +7,11 @@ import torch
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
+from hetero_hvd.integrations import steps as steps_module
 from hetero_hvd.integrations.steps import Steps
+from hetero_hvd.worker import evaluation
+from hetero_hvd.worker.comm.horovod import Interrupted
+from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.micro_batch.split import LossParts
 
 MODES = {
@@ -37,3 +41,103 @@ def test_what_a_loss_function_counts_is_summed_over_the_step(options, weight):
             steps.step(loss, x, y)
             found.append(steps.last_counted)
     assert found == [sum(range(first, first + 8)) for first in (0, 8, 16)]
+
+
+class Breaking:
+    """Breaks the rendezvous of some gatherings, and notes how this worker goes on."""
+
+    def __init__(self, steps, monkeypatch):
+        self.breaks = self.recovered = 0
+        self.others = None
+        self._position = steps._state.position
+        for module in (evaluation, steps_module):
+            monkeypatch.setattr(module, "gather_bytes", self._gather)
+        monkeypatch.setattr(steps._state, "recover", self._recover)
+
+    def _gather(self, _collective, payload, _name):
+        if self.breaks:
+            self.breaks -= 1
+            raise Interrupted("a worker is lost")
+        return [payload, b"another"]
+
+    def _recover(self, _cause, _reason):
+        self.recovered += 1
+        if self.others is not None:
+            self._position.load_state_dict(self.others)
+
+
+def small_steps(**more):
+    """Two steps in each epoch."""
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return model, Steps(model, optimizer, DataLoader(TensorDataset(torch.randn(8, 3)), 4), **more)
+
+
+@pytest.mark.parametrize("breaks", [0, 1, 3])
+def test_what_breaks_at_the_end_of_an_epoch_is_gathered_again(monkeypatch, breaks):
+    """Among those who remain, so that all have the same, however often it breaks."""
+    model, steps = small_steps()
+    breaking = Breaking(steps, monkeypatch)
+    for epoch in steps.epochs(2):
+        for (x,) in steps.batches():
+            steps.step(lambda x: model(x).square().mean(), x)
+        breaking.breaks = breaks
+        for number in range(2):
+            own = f"{epoch} {number}".encode()
+            assert steps.gather(own, "test") == [own, b"another"]
+    assert breaking.recovered == 2 * breaks
+    assert steps._state.position.gathered == []
+
+
+@pytest.mark.parametrize("others", ["who had it", "of a loop with an evaluation before it"])
+def test_who_did_not_get_all_of_it_has_it_from_the_others(monkeypatch, others):
+    """They were through with it when the rendezvous broke, and do not come a second time."""
+    model, steps = small_steps()
+    breaking = Breaking(steps, monkeypatch)
+    has_evaluated = others != "who had it"
+    for _ in steps.epochs(1):
+        for (x,) in steps.batches():
+            steps.step(lambda x: model(x).square().mean(), x)
+        position = steps._state.position
+        if has_evaluated:
+            position.evaluations.append({"loss": 1.0})
+            steps._evaluations._look_where()
+            steps._evaluations.num_done = 1
+        theirs = position.state_dict()
+        theirs["evaluations"] = [*theirs["evaluations"], {evaluation.GATHERED: 0.0}]
+        breaking.others = theirs | {"gathered": [[b"lost", b"one", b"another"]]}
+        breaking.breaks = 1
+        assert steps.gather(b"one", "test") == [b"lost", b"one", b"another"]
+        assert steps.gather(b"two", "test") == [b"two", b"another"]
+    assert breaking.recovered == 1
+
+
+@pytest.mark.parametrize("place", ["in a step's application", "after the training"])
+def test_where_nobody_can_be_let_in_a_worker_says_that_it_goes_on_alone(monkeypatch, caplog, place):
+    """A new membership would begin with half a step, or not at all."""
+    found = []
+
+    def gather():
+        breaking.breaks = 1
+        found.append(steps.gather(b"own", "test"))
+
+    in_step = place.startswith("in")
+    model, steps = small_steps(after_step=gather if in_step else None)
+    breaking = Breaking(steps, monkeypatch)
+    for _ in steps.epochs(1):
+        for (x,) in steps.batches():
+            steps.step(lambda x: model(x).square().mean(), x)
+    if not in_step:
+        gather()
+    assert found == [[b"own"]] * (2 if in_step else 1)
+    assert not breaking.recovered
+    assert "test: this worker goes on with its own alone: a worker is lost" in caplog.text
+
+
+def test_a_position_without_anything_gathered_is_as_before():
+    """And who takes it over has nothing of his own left."""
+    state = Position().state_dict()
+    assert "gathered" not in state
+    taken = Position(gathered=[[b"mine"]])
+    taken.load_state_dict(state)
+    assert taken == Position()

@@ -54,7 +54,9 @@ class Position:
         applied_steps: Steps applied since the start of training.
         loss: Mean loss over the global batch of the last applied step; NaN before the first.
         chunks: Which chunks of the epoch are done, with wait-free rounds; empty without.
-        evaluations: Results of the evaluations since the last applied step, in order.
+        evaluations: Results of the evaluations since the last applied step, in order; where the
+            workers have told each other something, which entry of `gathered` it is.
+        gathered: What they have told, in rank order; few have such.
         skipped_samples: Samples at the beginning of the epoch's order that were consumed in steps
             of another size; those of `step_in_epoch` come after them.
         order: Of the samples.
@@ -69,6 +71,7 @@ class Position:
     loss: float = math.nan
     chunks: dict[str, Any] = field(default_factory=dict)
     evaluations: list[dict[str, float]] = field(default_factory=list)
+    gathered: list[list[bytes]] = field(default_factory=list)
     skipped_samples: int = 0
     order: Order = field(default_factory=Order)
     steps_on_batch: int = 0
@@ -102,6 +105,7 @@ class Position:
         self.loss = loss
         self.steps_on_batch = 0
         self.evaluations = []
+        self.gathered = []
 
     def next_epoch(self) -> None:
         """The epoch is over."""
@@ -109,12 +113,15 @@ class Position:
         self.step_in_epoch = self.skipped_samples = 0
         self.chunks = {}
         self.evaluations = []
+        self.gathered = []
 
     def state_dict(self) -> dict[str, Any]:
         """All of it as plain data; without what few need, which is as before there was such."""
         state = asdict(self)
         if not self.order.sampler:
             del state["order"]["sampler"]
+        if not self.gathered:
+            del state["gathered"]
         if not self.added_models:
             del state["steps_on_batch"], state["added_models"]
         return state
@@ -122,6 +129,7 @@ class Position:
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take over another worker's position, or an earlier one."""
         order = state.get("order")
+        state = {"gathered": []} | state
         if "added_models" in state:  # of one that was added since there is nothing yet
             state = state | {"added_models": self.added_models | state["added_models"]}
         for name, value in state.items():
