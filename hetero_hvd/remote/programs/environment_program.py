@@ -84,7 +84,7 @@ def _names(site: Path) -> list[str]:
     found = set()
     for one in distributions(path=[str(site)]):
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-            found.add(one.metadata["Name"])
+            found.update(one.metadata.get_all("Name", []))
     return sorted(name for name in found if name)
 
 
