@@ -10,12 +10,12 @@ import pickle
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,11 @@ from hetero_hvd.worker.accelerator import generators as accelerator_generators
 
 MAX_OBJECTS, MAX_ITEMS = 20_000, 100
 """How many objects are looked at, and how many items of each collection."""
+
+TRIES = 10
+"""How often a collection is copied that another thread changes."""
+
+Item = TypeVar("Item")
 
 LEAVES = (str, bytes, int, float, complex, ModuleType, np.ndarray, np.generic, torch.Tensor)
 GENERATORS = (
@@ -103,10 +108,10 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 
     """What an object refers to, with its name."""
     if isinstance(value, Mapping):
         if isinstance(value, dict):  # others may compute what they hold
-            for key, item in islice(dict.items(value), MAX_ITEMS):
+            for key, item in _first_items(dict.items(value)):
                 yield f"{name}[{key!r}]", item
     elif isinstance(value, list | tuple | set | frozenset | deque):
-        for index, item in enumerate(islice(value, MAX_ITEMS)):
+        for index, item in enumerate(_first_items(value)):
             yield f"{name}[{index}]", item
     elif isinstance(value, FunctionType):
         yield from _parts_of_function(name, value)
@@ -114,6 +119,17 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 
     elif isinstance(value, partial):
         yield from ((name, value.func), (name, value.args), (name, value.keywords))
     yield from ((f"{name}.{key}", item) for key, item in _attributes(value))
+
+
+def _first_items(collection: Iterable[Item]) -> list[Item]:
+    """Those that are looked at, copied at once: another thread may add to a collection meanwhile.
+
+    None of one that changes whenever it is looked at.
+    """
+    for _ in range(TRIES):
+        with suppress(RuntimeError):  # it was changed
+            return list(islice(collection, MAX_ITEMS))
+    return []
 
 
 def _parts_of_function(name: str, function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -144,14 +160,14 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - anyt
         yield "__func__", _stored(value, "__func__")
     classes = value.__mro__ if isinstance(value, type) else type(value).__mro__
     if not isinstance(value, type):
-        yield from islice((_stored(value, "__dict__") or {}).items(), MAX_ITEMS)
+        yield from _first_items((_stored(value, "__dict__") or {}).items())
     for kind in classes:
         if _is_of_library(kind):
             continue
         slots = vars(kind).get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
             yield slot, _stored(value, slot)
-        yield from vars(kind).items()
+        yield from _first_items(vars(kind).items())
 
 
 def _stored(value: Any, name: str) -> Any:  # noqa: ANN401 - anything

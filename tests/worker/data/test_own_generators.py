@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import pytest
 
-from hetero_hvd.worker.data.own_generators import OwnGenerators
+from hetero_hvd.worker.data.own_generators import OwnGenerators, _parts
 from hetero_hvd.worker.data.seeding import equal
 
 
@@ -67,6 +69,41 @@ def test_a_generator_behind_such_an_object_is_found():
     before = found.states()
     own.random()
     assert found.complaint(before)
+
+
+COLLECTIONS = {
+    "dictionary": ({1: 1, 2: 2}, lambda kept: kept.update({3: 3})),
+    "set": ({1, 2}, lambda kept: kept.add(3)),
+    "queue": (deque([1, 2]), lambda kept: kept.append(3)),
+    "attributes": (Settings(), lambda kept: setattr(kept, "more", 3)),
+}
+"""Each with a change that another thread makes."""
+
+
+@pytest.mark.parametrize(("kept", "change"), COLLECTIONS.values(), ids=COLLECTIONS)
+def test_what_another_thread_changes_meanwhile_is_looked_at_as_it_was(kept, change):
+    """No error of the training: a thread that loads or logs may add to what the script keeps."""
+    parts = _parts("dataset", kept)
+    assert next(parts)
+    change(kept)
+    assert len(list(parts)) >= 1
+
+
+def test_what_changes_whenever_it_is_looked_at_is_left_out():
+    """What lies beside it is found."""
+
+    class Restless(set):
+        """Never the same twice."""
+
+        def __iter__(self):
+            """As of a set that another thread changes in that moment."""
+            raise RuntimeError("Set changed size during iteration")
+
+    own = np.random.default_rng(1)
+    found = OwnGenerators({"dataset": [Restless({1}), own]})
+    before = found.states()
+    own.random()
+    assert "dataset" in found.complaint(before)
 
 
 def test_samples_of_such_objects_are_compared_as_far_as_they_can_be():
