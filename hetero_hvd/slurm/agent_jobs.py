@@ -6,22 +6,40 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from hetero_hvd.driver.workers.launchers.srun import NOT_OF_THIS_NODE
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.slurm.batch_script import array_of
+from hetero_hvd.slurm.jobs import COMPLETING, ENDED
 from hetero_hvd.slurm.programs import ask
 
 BEFORE, AFTER = "agents-", ".sh"
 """Around the name of a pool in the name of its batch script."""
 
 END_SECONDS = 15.0
-"""For cancelled jobs to be gone: who submits again at once would take them for running ones."""
+"""For cancelled jobs to be gone, and for those that end to be gone or waiting again."""
 
 LOOK_SECONDS = 0.5
 CONFIGURATION = "SLURM_CONF"
 OF_A_JOB = ("SLURM", "SBATCH")
 """How variables begin that Slurm leaves in a job, and of which sbatch takes some for options."""
+
+
+class AgentTask(NamedTuple):
+    """A task that Slurm lists.
+
+    Attributes:
+        array: The number of its array.
+        task: Its own there; `N/A`: its job is no array.
+        state: In capitals, such as `RUNNING`.
+        pool: Whose agent it is.
+    """
+
+    array: str
+    task: str
+    state: str
+    pool: str
 
 
 class AgentJobs:
@@ -66,7 +84,7 @@ class AgentJobs:
         Raises:
             JobError: Slurm refuses one; those that were submitted here are cancelled then.
         """
-        present = self._tasks()
+        present = self._staying()
         new: dict[str, str] = {}
         try:
             for pool in sorted(self.pools):
@@ -83,7 +101,7 @@ class AgentJobs:
         Raises:
             JobError: Slurm does not tell.
         """
-        return {number: pool for number, _, pool in self._tasks()}
+        return {task.array: task.pool for task in self._tasks()}
 
     def cancel(self) -> dict[str, str]:
         """Cancel all of them, and wait a little until they are gone.
@@ -101,18 +119,33 @@ class AgentJobs:
             time.sleep(LOOK_SECONDS)
         return found
 
-    def _tasks(self) -> list[tuple[str, str, str]]:
-        """Of each task the array, its number there, and the pool."""
+    def _staying(self) -> list[AgentTask]:
+        """The tasks that run or will: one that ends may be over, or be requeued and wait soon."""
+        deadline = time.monotonic() + END_SECONDS
+        while True:
+            found = self._tasks()
+            is_settled = not any(task.state == COMPLETING for task in found)
+            if is_settled or time.monotonic() >= deadline:
+                break
+            time.sleep(LOOK_SECONDS)
+        return [task for task in found if task.state not in ENDED | {COMPLETING}]
+
+    def _tasks(self) -> list[AgentTask]:
+        """All that Slurm lists, also those that end."""
         # Of all partitions: some are hidden, or closed to others than those who run in them.
-        words = ("--all", "--array", "--noheader", f"--user={os.getuid()}", "--format=%F %K %k")
+        words = ("--all", "--array", "--noheader", f"--user={os.getuid()}", "--format=%F %K %T %k")
         lines = ask("squeue", *words).splitlines()
         pools = {self._comment(pool): pool for pool in self.pools}
-        jobs = [(*line.strip().split(" ", 2), "", "")[:3] for line in lines]
-        return [(array, task, pools[text]) for array, task, text in jobs if text in pools]
+        jobs = [(*line.strip().split(" ", 3), "", "", "")[:4] for line in lines]
+        return [
+            AgentTask(array, task, state, pools[text])
+            for array, task, state, text in jobs
+            if text in pools
+        ]
 
-    def _missing(self, pool: str, present: list[tuple[str, str, str]]) -> tuple[str, ...] | None:
+    def _missing(self, pool: str, present: list[AgentTask]) -> tuple[str, ...] | None:
         """Options of sbatch for what is missing of a pool; None: nothing is."""
-        there = {task for _, task, of_pool in present if of_pool == pool}
+        there = {found.task for found in present if found.pool == pool}
         if not there:
             return ()
         array = array_of(self.pools[pool].read_text(errors="replace"))

@@ -18,8 +18,17 @@ RUNNING, SUSPENDED = "RUNNING", "SUSPENDED"
 GOES_ON = frozenset({RUNNING, SUSPENDED, "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"})
 """States of a job that has its nodes and has not ended."""
 
-HOLDING = GOES_ON | {"COMPLETING"}
+COMPLETING = "COMPLETING"
+"""A job's processes are ended; whether it is over or requeued, Slurm says only after that."""
+
+HOLDING = GOES_ON | {COMPLETING}
 """States in which a job has its nodes; a job that has ended is listed with those that it had."""
+
+_ENDED = """
+BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED STAGE_OUT TIMEOUT
+"""
+ENDED = frozenset(_ENDED.split())
+"""States of a job that does not run again; Slurm lists some that have ended for a while."""
 
 UNKNOWN = "Invalid job id"
 """What squeue says, as an error, when it is asked for a single job that Slurm has forgotten."""

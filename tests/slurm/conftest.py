@@ -57,7 +57,7 @@ env > "$0.environment"
 case "$*" in *bad.sh) echo "sbatch: error: invalid partition" >&2; exit 1 ;; esac
 number=$(wc -l < "$0.asked" | tr -d ' ')
 for word; do case $word in --comment=*)
-  echo "$number N/A ${word#--comment=}" >> "${0%/*}/squeue.answer" ;;
+  echo "$number N/A PENDING ${word#--comment=}" >> "${0%/*}/squeue.answer" ;;
 esac; done
 echo "$number;cluster"
 """

@@ -119,7 +119,9 @@ def test_agents_stay_only_for_another_start(folder, programs, monkeypatch, capsy
     about = f"JobId=12 Requeue=1 Restarts={restarts} BatchFlag={0 if salloc else 1} Reboot=0\n"
     (programs / "scontrol.job").write_text(about)
     (programs / "squeue.jobs").write_text(f"12|12|{state}|10:00|fast1\n")
-    own = "".join(f"{n} N/A hetero-hvd:{pool}:{folder}\n" for n, pool in ((7, "cpu"), (8, "gpu")))
+    own = "".join(
+        f"{n} N/A RUNNING hetero-hvd:{pool}:{folder}\n" for n, pool in ((7, "cpu"), (8, "gpu"))
+    )
     (programs / "squeue.answer").write_text(own)
     agents = SlurmAgents(Given(folder))
     with suppress(KeyError), Termination().keeping(agents):
