@@ -9,12 +9,33 @@ from pathlib import Path
 
 from hetero_hvd.errors import UserError
 
+MARK = "Written by hetero-hvd deploy, which may remove it with --force; without this line it stays."
+"""Among the first lines of each file that a later call may remove: others are somebody's own."""
 
-def check_folder(folder: Path, *, force: bool) -> None:
+MARK_BYTES = 300
+"""From the begin of a file: in them its mark is whole."""
+
+MAX_NAMES = 8
+"""Of files in one line."""
+
+
+def with_mark(text: str) -> str:
+    """A text in YAML or for a shell, so that a later call knows the file as one of ours."""
+    first, _, rest = text.partition("\n")
+    return f"{first}\n# {MARK}\n{rest}" if first.startswith("#!") else f"# {MARK}\n{text}"
+
+
+def check_folder(folder: Path, contents: Mapping[str, str | None], *, force: bool) -> None:
     """Find out that nothing would be lost, before anything is written.
 
+    Args:
+        folder: That is to be written.
+        contents: As `write_files` takes them.
+        force: Whether files of the same names may be replaced.
+
     Raises:
-        UserError: It is no folder, or holds something, and nobody has said that it may go.
+        UserError: It is no folder, or holds something, and nobody has said that it may go; or
+            what was to be removed is not ours.
     """
     try:
         found = sorted(entry.name for entry in folder.iterdir())
@@ -28,6 +49,26 @@ def check_folder(folder: Path, *, force: bool) -> None:
             f"{folder}: is not empty, holds {found[0]!r}; name another folder, or replace files of "
             "the same names with --force"
         )
+    gone = (name for name, text in contents.items() if text is None)
+    others = [
+        name for name in gone if os.path.lexists(folder / name) and not _is_ours(folder / name)
+    ]
+    if others:
+        shown = ", ".join(others[:MAX_NAMES]) + ", ..." * (len(others) > MAX_NAMES)
+        raise UserError(
+            f"{folder}: cannot hold beside what is to be written: {shown}, which hetero-hvd deploy "
+            "has not written and so does not remove; move it away, or name another folder"
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            return MARK.encode() in file.read(MARK_BYTES)
+    except OSError:
+        return False
 
 
 def write_files(folder: Path, contents: Mapping[str, str | None]) -> list[Path]:
@@ -35,7 +76,8 @@ def write_files(folder: Path, contents: Mapping[str, str | None]) -> list[Path]:
 
     Args:
         folder: Made if it is not there.
-        contents: Path in it to text; None: what an earlier call has written there goes.
+        contents: Path in it to text; None: what an earlier call has written there goes,
+            as `check_folder` has found out that it is that.
 
     Returns:
         What was written.

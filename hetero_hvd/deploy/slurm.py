@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hetero_hvd.config.yaml_document import yaml_text
 from hetero_hvd.deploy import checks
+from hetero_hvd.deploy.folder import with_mark
 from hetero_hvd.errors import UserError
 from hetero_hvd.slurm.agent_jobs import AFTER, BEFORE
 from hetero_hvd.slurm.driver_address import FILE as ADDRESS_FILE
@@ -200,7 +201,7 @@ def _agents(job: SlurmDeployment, pool: AgentPool) -> str:
     array = f"--array=1-{pool.number}%{pool.most}"
     head = _head(job, pool.name, f"{pool.name}-%a.txt", (array, *pool.options))
     start = f"exec {shlex.quote(job.python)} -m hetero_hvd agent --slurm --port 0"
-    return f"{head}{HIDE_GPUS}{start} {shlex.join(words)}\n"
+    return with_mark(f"{head}{HIDE_GPUS}{start} {shlex.join(words)}\n")
 
 
 HIDE_GPUS = """\

@@ -1,5 +1,6 @@
 """Bad input of `hetero-hvd deploy`: one line, exit code 2, and nothing is written."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ def test_nothing_is_lost_without_force(folder, capsys):
     """A folder that holds something stays as it is; with --force, files of other names do."""
     words = ["deploy", "kubernetes", "there", *(f"{n}={v}" for n, v in GOOD.items())]
     (folder / "there").mkdir()
-    for name in ("agents.yaml", "storage.yaml", "mine"):
+    for name in ("agents.yaml", "mine"):
         (folder / "there" / name).write_text("mine")
     assert main([*words, "--", "train.py"]) == 2
     assert capsys.readouterr().err == (
@@ -114,9 +115,11 @@ def test_nothing_is_lost_without_force(folder, capsys):
         "files of the same names with --force\n"
     )
     assert (folder / "there" / "agents.yaml").read_text() == "mine"
-    assert main([*words, "--force", "--", "train.py"]) == 0
+    assert main([*words, "--force", "--volume", "1Gi", "--", "train.py"]) == 0
     assert (folder / "there" / "agents.yaml").read_text() != "mine"
-    assert not (folder / "there" / "storage.yaml").exists()  # of an earlier job with a volume
+    assert (folder / "there" / "storage.yaml").exists()
+    assert main([*words, "--force", "--", "train.py"]) == 0
+    assert not (folder / "there" / "storage.yaml").exists()  # of the earlier job with a volume
     assert (folder / "there" / "mine").read_text() == "mine"
 
 
@@ -152,6 +155,73 @@ def test_a_folder_holds_what_was_written_last(tmp_path, first, last):
         return {str(path.relative_to(folder)) for path in files}
 
     assert found(tmp_path / "a", first, last) == found(tmp_path / "b", last)
+
+
+KUBERNETES = ["kubernetes", *(f"{name}={value}" for name, value in GOOD.items())]
+TARGETS = {
+    "manifests": (
+        [*KUBERNETES, "--volume=1Gi"],
+        KUBERNETES,
+        ["storage.yaml", "values.yaml", "Chart.yaml", "values.schema.json", "templates/NOTES.txt"],
+    ),
+    "a chart": (
+        [*KUBERNETES, "--helm", "--volume=1Gi"],
+        [*KUBERNETES, "--helm"],
+        ["templates/storage.yaml", "agents.yaml", "config.yaml", "driver.yaml"],
+    ),
+    "a chart where manifests were": (KUBERNETES, [*KUBERNETES, "--helm"], ["agents.yaml"]),
+    "manifests where a chart was": (
+        [*KUBERNETES, "--helm"],
+        KUBERNETES,
+        ["values.yaml", "templates/agents.yaml"],
+    ),
+    "slurm": (["slurm", "--pool=a:1"], ["slurm", "--pool=b:1"], ["agents-a.sh", "agents-c.sh"]),
+    "compose": (["compose", "--image=a"], ["compose", "--image=b"], []),
+}
+"""A target: what is written first, what then, and what would not belong there then."""
+
+OWN = {"text": b"mine: 1\n", "empty": b"", "no text": b"\xff\0", "a folder": None, "a link": b""}
+
+
+def deployed(folder, words, *more):
+    """The exit code of a call."""
+    target, *flags = words
+    return main(["deploy", target, str(folder), *flags, *more, "--", "train.py"])
+
+
+def contents_of(folder):
+    """All files."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_somebody_else_has_written_is_named_and_stays(tmp_path, capsys, target, kind):
+    """Also with --force, where it has a name that ours would have: nothing is changed then."""
+    first, then, names = TARGETS[target]
+    folder = tmp_path / "f"
+    for name in [*names, "notes.txt", "templates.yaml"]:
+        assert deployed(folder, first, "--force") == 0
+        path = folder / name
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(exist_ok=True)
+        if kind == "a folder":
+            path.mkdir()
+        elif kind == "a link":
+            path.symlink_to(next(found for found in contents_of(folder) if found != path))
+        else:
+            path.write_bytes(OWN[kind])
+        before = contents_of(folder)
+        capsys.readouterr()
+        code = deployed(folder, then, "--force")
+        if name in names:
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith(f"hetero-hvd: {folder}: cannot hold beside")
+            assert f": {name}, which" in line
+            assert (code, contents_of(folder)) == (2, before)
+        assert os.path.lexists(path)
+        path.rmdir() if kind == "a folder" else path.unlink()
+        assert deployed(folder, then, "--force") == 0  # ours went, if it had to
 
 
 def test_a_cancelled_write_leaves_no_part_of_a_file(folder, monkeypatch):

@@ -48,9 +48,9 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
         user=_user(),
         script=None if script is None else script[0],
     )
-    check_folder(folder, force=arguments.force)
     texts = {} if script is None else dict([script])
     contents = {**texts, "compose.yaml": compose_file(demo), "nodes.yaml": nodes_file()}
+    check_folder(folder, contents, force=arguments.force)
     written = write_files(folder, contents)
     try:
         keys, stack = _made(folder)

@@ -87,10 +87,11 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
     """
     job = _job(arguments)
     folder: Path = arguments.folder
-    check_folder(folder, force=arguments.force)
     plain, chart = files(job), chart_files(job)
     wanted, other = (chart, plain) if arguments.helm else (plain, chart)
-    written = write_files(folder, {**dict.fromkeys(other), **wanted})  # never both in one folder
+    contents = {**dict.fromkeys(other), **wanted}  # never both in one folder
+    check_folder(folder, contents, force=arguments.force)
+    written = write_files(folder, contents)
     if arguments.helm:
         return written, f"  helm install {job.name} {folder}"
     return written, "\n".join(

@@ -80,8 +80,9 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
         UserError: Something is wrong; nothing is written then.
     """
     job = _job(arguments)
-    check_folder(job.folder, force=arguments.force)
-    written = write_files(job.folder, files(job))
+    contents = files(job)
+    check_folder(job.folder, contents, force=arguments.force)
+    written = write_files(job.folder, contents)
     key = job.folder / KEY
     try:
         (job.folder / LOGS).mkdir(exist_ok=True)

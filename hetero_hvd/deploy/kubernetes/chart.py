@@ -14,6 +14,7 @@ from typing import Any
 from hetero_hvd import __version__
 from hetero_hvd.config.yaml_document import yaml_text
 from hetero_hvd.deploy.checks import LABEL, MAX_NAME, NAME_ALLOWED
+from hetero_hvd.deploy.folder import MARK, with_mark
 from hetero_hvd.deploy.kubernetes.manifests import files
 from hetero_hvd.deploy.kubernetes.options import MAX_AGENTS, KubernetesJob
 
@@ -69,10 +70,10 @@ def chart_files(job: KubernetesJob) -> dict[str, str | None]:
     }
     values, schema = _values(job)
     return {
-        "Chart.yaml": yaml_text(_about(job)),
-        "values.yaml": yaml_text(values),
+        "Chart.yaml": with_mark(yaml_text(_about(job))),
+        "values.yaml": with_mark(yaml_text(values)),
         "values.schema.json": json.dumps(schema, indent=2) + "\n",
-        "templates/NOTES.txt": CHECK + NOTES,
+        "templates/NOTES.txt": f"{{{{- /* {MARK} */ -}}}}\n{CHECK}{NOTES}",
         **templates,
     }
 
@@ -105,6 +106,7 @@ def _values(job: KubernetesJob) -> tuple[dict[str, Any], dict[str, Any]]:
             values[name] = number
             kinds[name] = {"type": "integer", "minimum": 0, "maximum": MAX_AGENTS}
     schema = {
+        "$comment": MARK,
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
         "required": sorted(values),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hetero_hvd.config.yaml_document import yaml_text
+from hetero_hvd.deploy.folder import with_mark
 from hetero_hvd.deploy.kubernetes.access import access
 from hetero_hvd.deploy.kubernetes.agents import agent_sets
 from hetero_hvd.deploy.kubernetes.driver import driver_job, driver_service, nodes_file
@@ -26,7 +27,10 @@ def manifests(job: KubernetesJob) -> dict[str, list[Manifest]]:
 
 def files(job: KubernetesJob) -> dict[str, str | None]:
     """Their text; None: there is no such file."""
-    return {name: yaml_text(*found) or None for name, found in manifests(job).items()}
+    return {
+        name: with_mark(yaml_text(*found)) if found else None
+        for name, found in manifests(job).items()
+    }
 
 
 def _config(job: KubernetesJob) -> Manifest:
