@@ -12,8 +12,9 @@ from hetero_hvd.slurm.batch_script import options_of, own_options
 from hetero_hvd.slurm.programs import ask
 from hetero_hvd.slurm.requeue import is_batch_job
 
-VARIABLES = ("SBATCH_NO_KILL", "SALLOC_NO_KILL", "SLURM_NO_KILL")
-"""sbatch and salloc take the option from the first two, and leave them in the job's environment."""
+OF_SBATCH, OF_SALLOC, OF_THE_USER = "SBATCH_NO_KILL", "SALLOC_NO_KILL", "SLURM_NO_KILL"
+"""sbatch and salloc take the option from the first two, each from its own, and leave them in the
+job's environment: what the other one has left there is about a job around this one."""
 
 _NO_KILL = re.compile(r"-[hHOQsvVW]*k.*|--no-k(i(l(l(=\S*)?)?)?)?")
 """`-k` may stand behind other letters that take no value; of a long option the begin is enough."""
@@ -36,16 +37,17 @@ def check_no_kill(granted: Allocation, environment: Mapping[str, str]) -> str:
     Raises:
         UserError: It does not.
     """
-    is_given = any(
-        name in environment and environment[name] not in ("0", "no", "off") for name in VARIABLES
-    )
-    if len(granted.nodes) == 1 or is_given:
+    if len(granted.nodes) == 1:
+        return ""
+    has_script = is_batch_job(granted)
+    names = (OF_SBATCH if has_script else OF_SALLOC, OF_THE_USER)
+    if any(environment.get(name, "no") not in ("0", "no", "off") for name in names):
         return ""
     risk = (
         f"Slurm ends job {granted.label} as a whole when one of its {len(granted.nodes)} nodes "
         "fails"
     )
-    if is_batch_job(granted):
+    if has_script:
         words = list(options_of(ask("scontrol", "write", "batch_script", granted.label, "-")))
     else:
         above = (process.words for process in ancestors())

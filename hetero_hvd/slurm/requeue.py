@@ -60,6 +60,37 @@ def _requeue_if_running(label: str) -> str:
     return f"job {label} is requeued"
 
 
+class Starts:
+    """How often a job is started, by Slurm's own count.
+
+    A job's state says COMPLETING, whether it was requeued or cancelled. But Slurm counts another
+    start as soon as it has decided on it, so that its count is another one than at the begin of
+    this start. (SLURM_RESTART_COUNT may be that of the job in which sbatch was called.)
+
+    Args:
+        granted: The job, of which this start has begun.
+
+    Raises:
+        JobError: Slurm does not tell.
+    """
+
+    def __init__(self, granted: Allocation) -> None:
+        self._granted = granted
+        self._own = self._asked()
+
+    def is_another_decided(self) -> bool:
+        """Whether there is another start of the job, after a preemption or a requeue.
+
+        Raises:
+            JobError: Slurm does not tell.
+        """
+        return self._asked() > self._own
+
+    def _asked(self) -> int:
+        """So many starts after the first one; 0 as well where Slurm has no such field."""
+        return int(_about(self._granted).get("Restarts", 0))
+
+
 def is_batch_job(granted: Allocation) -> bool:
     """Whether the job has a script, which Slurm can start again."""
     return _about(granted).get("BatchFlag") != "0"

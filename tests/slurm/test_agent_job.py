@@ -11,9 +11,13 @@ from hetero_hvd.cli.cluster import agent_job
 from hetero_hvd.cli.cluster.agent_job import AgentJob, part_of
 from hetero_hvd.messages import NODE_NAME
 from hetero_hvd.slurm import time_limit
+from hetero_hvd.slurm.allocation import Allocation
 from tests.leftovers import wait_until
 
 ARRAY = {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}
+OTHER = {"label": "15"}
+"""What `sbatch` is called in hands its variables down: the job is none of that array."""
+
 JOB = {"SLURM_JOB_ID": "15", "SLURM_JOB_NODELIST": "fast1", "SLURM_JOB_NAME": "train-gpu"}
 
 
@@ -32,6 +36,7 @@ def tell(environment, left="10:00"):
     number = environment["SLURM_JOB_ID"]
     array = environment.get("SLURM_ARRAY_JOB_ID")
     label = f"{array}_{environment['SLURM_ARRAY_TASK_ID']}" if array else number
+    label = environment.get("label", label)
     line = f"{number}|{label}|RUNNING|{left}|{environment['SLURM_JOB_NODELIST']}\n"
     Path(shutil.which("squeue")).with_name("squeue.jobs").write_text(line)
 
@@ -45,6 +50,7 @@ def job(leave=None, stagger=None, **environment):
 
 NAMES = {
     "a task of an array": (ARRAY, "fast1-train-gpu-3"),
+    "submitted by a task of an array": (ARRAY | OTHER, "fast1-train-gpu"),
     "no array": ({}, "fast1-train-gpu"),
     "no name": ({"SLURM_JOB_NAME": ""}, "fast1"),
     "odd names": (
@@ -72,19 +78,21 @@ def test_each_task_has_a_part_of_the_machine():
 
 
 PARTS = [
-    ({"SLURM_ARRAY_TASK_ID": "1"}, 0.0),
-    ({"SLURM_ARRAY_TASK_ID": "4"}, 0.75),
-    ({"SLURM_ARRAY_TASK_ID": "9"}, 0.0),  # of an array that was submitted by hand, with gaps
-    ({"SLURM_ARRAY_TASK_COUNT": "0", "SLURM_ARRAY_TASK_ID": "1"}, 15 / 16),
-    ({}, 15 / 16),
+    ("12_1", {}, 0.0),
+    ("12_4", {}, 0.75),
+    ("12_9", {}, 0.0),  # of an array that was submitted by hand, with gaps
+    ("12_1", {"SLURM_ARRAY_TASK_COUNT": "0"}, 15 / 16),
+    ("12_2", {"SLURM_ARRAY_JOB_ID": "7"}, 15 / 16),  # which has submitted this one
+    ("15", {}, 15 / 16),
 ]
 
 
-@pytest.mark.parametrize(("environment", "part"), PARTS)
-def test_tasks_share_out_the_stagger(environment, part):
+@pytest.mark.parametrize(("label", "environment", "part"), PARTS)
+def test_tasks_share_out_the_stagger(label, environment, part):
     """No two of an array leave at once."""
-    array = {"SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "4"}
-    assert part_of({"SLURM_JOB_ID": "15"} | array | environment) == part
+    array = {"SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "4"} | ARRAY
+    granted = Allocation(number=15, label=label, nodes=())
+    assert part_of(granted, array | environment) == part
 
 
 def test_an_agent_leaves_before_its_time_limit_and_is_requeued(inside, capsys):

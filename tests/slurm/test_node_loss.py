@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -80,13 +81,20 @@ def test_where_nothing_can_be_seen_a_note_is_all():
 
 
 @pytest.mark.usefixtures("programs")
+@pytest.mark.parametrize("batch", [1, 0])
 @pytest.mark.parametrize("name", ["SBATCH_NO_KILL", "SALLOC_NO_KILL", "SLURM_NO_KILL"])
-def test_the_environment_says_it(name):
-    """Also what was said on the command line of sbatch can be said so."""
+def test_the_environment_says_it(programs, name, batch):
+    """As far as it is about this job, and not about one around it that has called its program."""
+    (programs / "scontrol.job").write_text(ABOUT.format(requeue=1, batch=batch))
+    (programs / "scontrol.script").write_text("#!/bin/sh\n")
+    if name == ("SALLOC_NO_KILL" if batch else "SBATCH_NO_KILL"):
+        with pytest.raises(UserError) if batch else nullcontext():
+            assert check_no_kill(job(2), {name: "1"}).startswith("note: without --no-kill")
+        return
     assert not check_no_kill(job(2), {name: "1"})
     assert not check_no_kill(job(2), {name: ""})  # sbatch takes it so, too
-    with pytest.raises(UserError):
-        check_no_kill(job(2), {name: "no"})
+    with pytest.raises(UserError) if batch else nullcontext():
+        assert check_no_kill(job(2), {name: "no"}).startswith("note: without --no-kill")
 
 
 @pytest.mark.parametrize(

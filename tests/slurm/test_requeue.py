@@ -5,7 +5,7 @@ import pytest
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.slurm import requeue
 from hetero_hvd.slurm.allocation import Allocation
-from hetero_hvd.slurm.requeue import check_requeue, requeue_if_running
+from hetero_hvd.slurm.requeue import Starts, check_requeue, requeue_if_running
 from tests.slurm.conftest import ABOUT
 
 JOB = Allocation(number=10, label="10_3", nodes=())
@@ -58,3 +58,30 @@ def test_slurm_is_asked_again_where_it_refuses(programs, monkeypatch):
     at_last = f'[ $(wc -l < "$0.refused") = 6 ] && exit 0; {refusing}'
     (programs / "scontrol").write_text(f"#!/bin/sh\n{at_last}\n")
     assert requeue_if_running(JOB) == "job 10_3 is requeued"
+
+
+STARTS = {
+    "cancelled in its first start": ("Restarts=0", "Restarts=0", False),
+    "requeued in its first start": ("Restarts=0", "Restarts=1", True),
+    "cancelled in its second start": ("Restarts=1", "Restarts=1", False),
+    "requeued in its tenth start": ("Restarts=9", "Restarts=10", True),
+    "not told": ("", "", False),
+}
+
+
+@pytest.mark.parametrize("inherited", [None, "0", "1", "99"])
+@pytest.mark.parametrize("case", STARTS)
+def test_slurm_counts_the_next_start_before_it_begins(programs, monkeypatch, case, inherited):
+    """The state is COMPLETING in all of these; the variable may be that of another job."""
+    before, after, expected = STARTS[case]
+    if inherited is not None:
+        monkeypatch.setenv("SLURM_RESTART_COUNT", inherited)
+
+    def tell(told):
+        text = f"JobId=12 JobName=Restarts=7 Requeue=1 {told} BatchFlag=1\nJobId=13 Restarts=99\n"
+        (programs / "scontrol.job").write_text(text)
+
+    tell(before)
+    starts = Starts(JOB)
+    tell(after)
+    assert starts.is_another_decided() is expected

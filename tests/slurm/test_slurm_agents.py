@@ -116,8 +116,9 @@ def test_agents_stay_only_for_another_start(folder, programs, monkeypatch, capsy
     if not is_inside:
         monkeypatch.delenv("SLURM_JOB_ID")
     state, _, salloc = state.partition(" ")
-    about = f"JobId=12 Requeue=1 Restarts={restarts} BatchFlag={0 if salloc else 1} Reboot=0\n"
-    (programs / "scontrol.job").write_text(about)
+    about = f"JobId=12 Requeue=1 Restarts={{}} BatchFlag={0 if salloc else 1} Reboot=0\n"
+    (programs / "scontrol.job").write_text(about.format(3))
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "99")  # of the job in which sbatch was called
     (programs / "squeue.jobs").write_text(f"12|12|{state}|10:00|fast1\n")
     own = "".join(
         f"{n} N/A RUNNING hetero-hvd:{pool}:{folder}\n" for n, pool in ((7, "cpu"), (8, "gpu"))
@@ -126,6 +127,7 @@ def test_agents_stay_only_for_another_start(folder, programs, monkeypatch, capsy
     agents = SlurmAgents(Given(folder))
     with suppress(KeyError), Termination().keeping(agents):
         assert not (programs / "sbatch.asked").exists()  # they are there
+        (programs / "scontrol.job").write_text(about.format(3 + restarts))
         agents.ended({"an error": result}["no result"] if result is None else result)
     is_cancelled = (programs / "scancel.asked").exists()
     is_requeued = (programs / "scontrol.requeued").exists()

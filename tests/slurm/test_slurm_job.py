@@ -130,6 +130,16 @@ def test_a_shell_between_slurm_and_the_driver_is_told(capsys, monkeypatch, is_ta
     assert capsys.readouterr().out.count("write 'exec hetero-hvd run ...' there") == (not is_task)
 
 
+@pytest.mark.parametrize(("variable", "own"), [(None, "fast1"), ("fast2", "fast2"), ("x", "fast1")])
+def test_the_drivers_node_is_one_of_the_job(programs, monkeypatch, variable, own):
+    """The variable is left from a job around this one, where salloc is called in that."""
+    (programs / "squeue.jobs").write_text("12|12|RUNNING|10:00|fast[1-2]\n")
+    monkeypatch.setenv("SLURM_NO_KILL", "1")
+    if variable is not None:
+        monkeypatch.setenv("SLURMD_NODENAME", variable)
+    assert SlurmJob(Given())._own_node() == own
+
+
 def test_nodes_that_are_not_granted_are_named(capsys):
     """In one line; of those that are, what the file says counts."""
     Path("some.yaml").write_text(

@@ -16,7 +16,7 @@ from hetero_hvd.config.value_types import number
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages.identity import shortened
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
-from hetero_hvd.slurm.allocation import allocation
+from hetero_hvd.slurm.allocation import Allocation, allocation
 from hetero_hvd.slurm.requeue import requeue_if_running
 from hetero_hvd.slurm.time_limit import TimeLimit
 
@@ -94,13 +94,13 @@ class AgentJob:
                 "agent is a single node; add the line '#SBATCH --nodes=1'"
             )
         self._granted = found
-        task = environment.get("SLURM_ARRAY_TASK_ID", "")
+        task = found.label.partition("_")[2]
         names = (found.nodes[0].slurm_name, environment.get("SLURM_JOB_NAME", ""), task)
         words = [_NOT_IN_A_NAME.sub("-", name).strip(".-") for name in names]
         self.name = shortened("-".join(word for word in words if word), MAX_NAME)
         whole = f"{machine_identity()} {found.label}"
         self.machine = hashlib.sha256(whole.encode()).hexdigest()[:32]
-        leave_seconds += part_of(environment) * stagger_seconds
+        leave_seconds += part_of(found, environment) * stagger_seconds
         self._limit = _patiently(
             lambda: TimeLimit(found, leave_seconds=leave_seconds, stagger_seconds=0.0)
         )
@@ -118,13 +118,20 @@ class AgentJob:
             show(f"the job is not requeued: {error}")
 
 
-def part_of(environment: Mapping[str, str]) -> float:
-    """From 0 to below 1: which part of the stagger is this job's; an array's tasks share it out."""
-    names = ("ARRAY_TASK_ID", "ARRAY_TASK_MIN", "ARRAY_TASK_COUNT")
-    task, first, count = (environment.get(f"SLURM_{name}", "") for name in names)
-    if task.isdecimal() and first.isdecimal() and count.isdecimal() and int(count):
+def part_of(granted: Allocation, environment: Mapping[str, str]) -> float:
+    """From 0 to below 1: which part of the stagger is this job's; an array's tasks share it out.
+
+    Args:
+        granted: The job, whose label says whether it is a task.
+        environment: Of this process; of a job that an array's task has submitted it is about that.
+    """
+    array, _, task = granted.label.partition("_")
+    names = ("ARRAY_TASK_MIN", "ARRAY_TASK_COUNT")
+    first, count = (environment.get(f"SLURM_{name}", "") for name in names)
+    is_its_own = environment.get("SLURM_ARRAY_JOB_ID") == array and task.isdecimal()
+    if is_its_own and first.isdecimal() and count.isdecimal() and int(count):
         return (int(task) - int(first)) % int(count) / int(count)
-    return int(environment["SLURM_JOB_ID"]) % PARTS / PARTS
+    return granted.number % PARTS / PARTS
 
 
 def _patiently(ask: Callable[[], Answer]) -> Answer:

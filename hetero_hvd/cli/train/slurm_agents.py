@@ -20,8 +20,7 @@ from hetero_hvd.run.records.run_files import lock_folder
 from hetero_hvd.slurm.agent_jobs import AgentJobs
 from hetero_hvd.slurm.allocation import Allocation, allocation
 from hetero_hvd.slurm.driver_address import free_port, told_address
-from hetero_hvd.slurm.next_start import starts_again
-from hetero_hvd.slurm.requeue import check_requeue, requeue_if_running
+from hetero_hvd.slurm.requeue import Starts, check_requeue, requeue_if_running
 from hetero_hvd.slurm.time_limit import TimeLimit
 
 RUN_NAME = "run.name"
@@ -90,6 +89,7 @@ class SlurmAgents:
         flags["listen"] = str(settings.listen or free_port())
         self.nodes_file = NodesFile(paths, os.environ, flags)
         self._granted = _own_job()
+        self._starts = None if self._granted is None else Starts(self._granted)
         self._is_requeued = self._granted is not None and _can_be_requeued(self._granted)
         self._limit = self._time_limit()
         self._are_theirs = False
@@ -140,13 +140,13 @@ class SlurmAgents:
         """See `Lender`."""
         if not result.is_called_off:
             return
-        if self._granted is None or not self._is_requeued:
+        if self._granted is None or self._starts is None or not self._is_requeued:
             self._are_theirs = True
             show("the agents stay until they have been idle for long enough; start this again")
             return
         try:
             show(requeue_if_running(self._granted))
-            self._are_theirs = starts_again(self._granted, os.environ)
+            self._are_theirs = self._starts.is_another_decided()
         except JobError as error:
             show(f"the job is not requeued: {error}")
 

@@ -173,8 +173,13 @@ class SlurmJob:
         return [node for node in nodes if node.srun_options.get("nodelist") != own]
 
     def _own_node(self) -> str:
-        """Where this process is, as Slurm calls it: the first one, as the job is a batch job."""
-        return os.environ.get("SLURMD_NODENAME") or self._granted.nodes[0].slurm_name
+        """Where this process is, as Slurm calls it: the first one, as the job is a batch job.
+
+        The variable may be that of a job around this one, as salloc sets none.
+        """
+        names = [node.slurm_name for node in self._granted.nodes]
+        own = os.environ.get("SLURMD_NODENAME")
+        return own if own in names else names[0]
 
     def _read(self) -> NodesFile:
         return NodesFile(self._paths, os.environ, self._flags, granted=self._nodes)
