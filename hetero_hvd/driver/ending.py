@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +37,9 @@ class Lender(Protocol):
     def must_end(self) -> str:
         """Why the job has to end now, in words; empty: it may go on. Asked often."""
 
+    def news(self) -> Sequence[str]:
+        """What the user has to be told of the machines, a line each, and each once. Asked often."""
+
     def ended(self, result: JobResult) -> None:
         """The job has ended, its processes are gone and its files are closed."""
 
@@ -48,6 +52,10 @@ class Owner:
     def must_end(self) -> str:
         """See `Lender`."""
         return ""
+
+    def news(self) -> Sequence[str]:
+        """See `Lender`."""
+        return ()
 
     def ended(self, result: JobResult) -> None:
         """See `Lender`."""

@@ -278,6 +278,8 @@ class Job:
             self._samples.look(time.monotonic())
             with self._team.bus.tolerance.watching("the guard"):
                 self._guard.look()
+            for line in self._lender.news():
+                self._console.say(line)
             if why := self._lender.must_end():
                 self._call_off(why)
             self._team.check(slept_too_long_seconds=time.monotonic() - before - TICK_SECONDS)

@@ -41,6 +41,11 @@ class AgentTask(NamedTuple):
     state: str
     pool: str
 
+    @property
+    def label(self) -> str:
+        """As people write it, and Slurm's programs are asked for it."""
+        return f"{self.array}_{self.task}" if self.task.isdecimal() else self.array
+
 
 class AgentJobs:
     """The arrays of one folder, a pool each. Which of them there are, only Slurm knows.
@@ -74,6 +79,7 @@ class AgentJobs:
             if name not in NOT_OF_THIS_NODE
             and (name == CONFIGURATION or not name.startswith(OF_A_JOB))
         }
+        self._arrays: dict[str, str] = {}
 
     def submit(self) -> dict[str, str]:
         """Submit what of the arrays Slurm has no more: agents end by themselves when they are idle.
@@ -93,7 +99,25 @@ class AgentJobs:
         except JobError:
             self._cancel(new)
             raise
+        self._arrays = {task.array: task.pool for task in present} | new
         return new
+
+    def tasks_of_arrays(self) -> list[AgentTask]:
+        """All tasks of the arrays that `submit` has found or submitted, ended ones included.
+
+        Those that have ended are listed until Slurm forgets them.
+
+        Raises:
+            JobError: Slurm does not tell.
+        """
+        words = ("--all", "--array", "--states=all", f"--jobs={','.join(self._arrays)}")
+        lines = ask("squeue", *words, "--noheader", "--format=%F %K %T").splitlines()
+        found = [line.split() for line in lines]
+        return [
+            AgentTask(array, task, state, self._arrays[array])
+            for array, task, state in found
+            if array in self._arrays
+        ]
 
     def present(self) -> dict[str, str]:
         """Numbers of the arrays that Slurm has tasks of, waiting or running, each with its pool.

@@ -1,5 +1,6 @@
 """Agents that are Slurm jobs of one node each: a real Slurm, of four nodes on this machine."""
 
+import functools
 import json
 import re
 import subprocess
@@ -31,13 +32,16 @@ class Deployed:
         folder: Of the script; has a blank in its path, as folders may.
         options: Of the command.
         script: With its arguments.
+        change: Called with the folder that was written, before it is submitted.
     """
 
-    def __init__(self, slurm, folder, *options, script):
+    def __init__(self, slurm, folder, *options, script, change=None):
         self.folder = folder
         self._slurm = slurm
         words = ["deploy", "slurm", "d", "--driver=-w slow2", *options, "--", *script]
         self._call(sys.executable, "-m", "hetero_hvd", *words)
+        if change is not None:
+            change(self.folder / "d")
         self.driver = self.submit()
 
     def _call(self, *words):
@@ -80,7 +84,7 @@ def deploy(slurm, tmp_path):
     """Deploys and submits; at the end, none of its processes may be left."""
     folder = tmp_path / "a b"
     folder.mkdir()
-    yield lambda *options, script: Deployed(slurm, folder, *options, script=script)
+    yield functools.partial(Deployed, slurm, folder)
     slurm.ask("scancel", "--user=root")
     slurm.wait_for(lambda: not slurm.ask("squeue", "-h"))
     slurm.set_up()
@@ -110,6 +114,20 @@ def test_agents_that_are_preempted_come_back_and_no_sample_is_lost(deploy, slurm
     for name in ("fast1-train-gpu-1", "fast2-train-gpu-2", "slow1-train-cpu-1"):
         assert re.search(f"{name} announces itself: .* 1 slot,", job.said())
     assert not (job.folder / "d" / "driver.address").exists()
+
+
+def test_agents_that_all_fail_are_told_by_the_driver(deploy):
+    """With what and in which log: a wrong path would have it wait in silence."""
+
+    def change(folder):
+        script = folder / "agents-cpu.sh"
+        script.write_text(script.read_text().replace("exec ", "exec /nowhere", 1))
+
+    job = deploy("--pool", ON_SLOW1, script=LONG, change=change)
+    job.wait_for(
+        "agents cpu: 1 of 1 have failed and none runs; job .*_1 is FAILED, exit code 127; its log "
+        ".*/a b/d/logs/cpu-1.txt ends with: .*/nowhere.*not found"
+    )
 
 
 @pytest.mark.matrix

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import secrets
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.errors import JobError, TryAgainError, UserError, job_error
 from hetero_hvd.run.records.earlier_run import EarlierRun, same_run
 from hetero_hvd.run.records.run_files import lock_folder
+from hetero_hvd.slurm.agent_failures import AgentFailures
 from hetero_hvd.slurm.agent_jobs import AgentJobs
 from hetero_hvd.slurm.allocation import Allocation, allocation
 from hetero_hvd.slurm.driver_address import free_port, told_address
@@ -80,6 +82,7 @@ class SlurmAgents:
         as_nodes_know_it = os.path.abspath(arguments.slurm_agents)  # noqa: PTH100 - links stay
         self._folder = shared_path("--slurm-agents", Path(as_nodes_know_it))
         self._jobs = AgentJobs(self._folder, os.environ)
+        self._failures = AgentFailures(self._jobs)
         self._held = ExitStack()
         self._hold()
         flags = flags_of(arguments)
@@ -107,9 +110,11 @@ class SlurmAgents:
         show(f"agents find this driver at {', '.join(self._held.enter_context(told))}")
         for number, pool in self._jobs.submit().items():
             show(f"agents {pool} are job {number}")
+        self._failures.follow()
 
     def close(self) -> None:
         """Unless the training goes on in another start, nobody needs the agents any more."""
+        self._failures.close()
         try:
             if not self._are_theirs:
                 for number, pool in self._jobs.cancel().items():
@@ -135,6 +140,10 @@ class SlurmAgents:
     def must_end(self) -> str:
         """See `Lender`."""
         return "" if self._limit is None else self._limit.why_over()
+
+    def news(self) -> Sequence[str]:
+        """See `Lender`: agents that have failed."""
+        return self._failures.news()
 
     def ended(self, result: JobResult) -> None:
         """See `Lender`."""

@@ -158,6 +158,10 @@ class SlurmJob:
         """See `Lender`."""
         return self._limit.why_over()
 
+    def news(self) -> Sequence[str]:
+        """See `Lender`: the steps are ours, and heard of."""
+        return ()
+
     def ended(self, result: JobResult) -> None:
         """See `Lender`."""
         if self._is_requeued and result.is_called_off:
