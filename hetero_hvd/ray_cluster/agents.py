@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
@@ -185,7 +185,8 @@ class RayAgents:
         if process is None:
             return
         if process.stdin is not None and not process.stdin.closed:
-            process.stdin.close()
+            with suppress(BrokenPipeError):  # what it has not read is still to be written
+                process.stdin.close()
         try:
             process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
