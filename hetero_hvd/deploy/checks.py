@@ -22,8 +22,9 @@ _IMAGE = re.compile(
 )
 _PORT = r"0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _ENDPOINT = re.compile(rf"https?://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:{_PORT})?/?")
-_CPU = re.compile(r"[0-9]+(\.[0-9]{1,3})?|[0-9]+m")
-_BYTES = re.compile(r"[0-9]+([KMGTP]i|[kMGTP])?")
+_CPU = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?|[0-9]{1,9}m")
+_BYTES = re.compile(r"[0-9]{1,15}([KMGTP]i|[kMGTP])?")
+MAX_BYTES = 2**50
 
 
 def name(flag: str, text: str, longest: int = MAX_NAME) -> str:
@@ -83,18 +84,21 @@ def cpu(flag: str, text: str) -> str:
     """How many cores, as Kubernetes writes it.
 
     Raises:
-        UserError: It is no such amount, or none at all.
+        UserError: It is no such amount, none at all, or more than any machine has.
     """
-    return _amount(flag, text, _CPU, "cores above 0, such as 4, 0.5 or 500m")
+    return _amount(flag, text, _CPU, "cores above 0 and below 1000000, such as 4, 0.5 or 500m")
 
 
 def memory(flag: str, text: str) -> str:
     """How many bytes, as Kubernetes writes it.
 
     Raises:
-        UserError: It is no such amount, or none at all.
+        UserError: It is no such amount, none at all, or more than any pod has.
     """
-    return _amount(flag, text, _BYTES, "bytes above 0, such as 8Gi or 500Mi")
+    allowed = "bytes above 0, at most 1Pi, such as 8Gi or 500Mi"
+    if num_bytes(_amount(flag, text, _BYTES, allowed)) > MAX_BYTES:
+        raise UserError(f"{flag}: found {text!r}, must be {allowed}")
+    return text
 
 
 def num_bytes(text: str) -> int:

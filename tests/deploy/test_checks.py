@@ -13,15 +13,16 @@ GOOD = {"--image": "hetero-hvd:0.1.0", "--cpu": "1"}
 NAMES = ("", "Train", "1train", "-a", "a-", "a_b", "a.b", "a b", "ä", "a\n", 41 * "a")
 IMAGES = ("", "A", "a b", "a:", "a:b:c", "a@sha256:1", "/a", "a/", "-a", "a\n", "a//b", "http://a")
 AMOUNTS = ("", "0", "-1", "many", "1 Gi", "0Gi", "1e", "1Gi\n", "0.0")
+HUGE = (400 * "9", 5000 * "9")
 NUMBERS = ("", "-1", "1.5", "x", "99999", "9" * 5000, "²")
 WRONG = {
     "--name": NAMES,
     "--monitoring-namespace": (*NAMES[:-1], 64 * "a"),
     "--image": IMAGES,
-    "--agent-cpu": (*AMOUNTS, "1Gi"),
-    "--agent-memory": (*AMOUNTS, "1.5Gi", "1GB"),
+    "--agent-cpu": (*AMOUNTS, "1Gi", *HUGE, 10 * "9" + "m"),
+    "--agent-memory": (*AMOUNTS, *HUGE, "1.5Gi", "1GB", "2Pi", "999999999999999Mi"),
     "--shm": (*AMOUNTS, "8Gi", "8192Mi", "9G", "1Ti"),
-    "--volume": AMOUNTS,
+    "--volume": (*AMOUNTS, *HUGE, "2Pi"),
     "--storage-class": ("", "A", "a_b", "a..b", "-a", 254 * "a"),
     "--gpu": NUMBERS,
     "--cpu": NUMBERS,
