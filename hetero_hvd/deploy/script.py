@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 
 from hetero_hvd.errors import UserError
@@ -21,7 +22,7 @@ def read_script(path: Path) -> tuple[str, str]:
         UserError: It cannot be read, or cannot be taken along.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _content(path).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "is no text in UTF-8"
         raise UserError(f"--script {path}: cannot be read: {reason}") from error
@@ -30,8 +31,17 @@ def read_script(path: Path) -> tuple[str, str]:
             f"--script: found {path.name!r}, must be a name of letters, digits, '-', '_' and '.', "
             f"and none of {', '.join(TAKEN)}"
         )
-    if len(text.encode()) > MAX_SCRIPT_BYTES:
+    return path.name, text
+
+
+def _content(path: Path) -> bytes:
+    """Its bytes; nobody waits at a pipe, or reads a device that has no end."""
+    if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+        raise UserError(f"--script {path}: is a pipe or a device, must be a file")
+    with path.open("rb") as file:
+        content = file.read(MAX_SCRIPT_BYTES + 1)
+    if len(content) > MAX_SCRIPT_BYTES:
         raise UserError(
             f"--script {path}: larger than {MAX_SCRIPT_BYTES} bytes: put it into the image"
         )
-    return path.name, text
+    return content

@@ -34,7 +34,17 @@ WRONG = {
     ),
     "--agents": ("", "pods"),
     "--cloud": ("", "moon"),
-    "--script": ("none.py", ".", "binary", "nodes.yaml", "a b.py", "large.py"),
+    "--script": (
+        "none.py",
+        ".",
+        "binary",
+        "nodes.yaml",
+        "a b.py",
+        "large.py",
+        "pipe.py",
+        "/dev/zero",
+        "/dev/null",
+    ),
 }
 CASES = [(flag, value) for flag, values in WRONG.items() for value in values]
 
@@ -46,6 +56,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "nodes.yaml").touch()
     (tmp_path / "a b.py").touch()
+    os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "large.py").write_text("#" * 10**6)
     return tmp_path
 
