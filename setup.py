@@ -65,6 +65,7 @@ setup(
             "helm-python-sdk>=0.2.2,<0.3; platform_machine == 'x86_64'",
             "hypothesis>=6.90",
             "import-linter>=2.0",
+            "jsonschema>=4.18",  # for schemas of our own
             "kubernetes-validate>=1.37,<2",  # the schemas of the manifests
             "lightning>=2.6",
             "matplotlib>=3.8",

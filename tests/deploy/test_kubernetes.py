@@ -205,7 +205,7 @@ def test_the_workers_of_a_pod_share_its_cores(cores, gpus):
 
 
 def test_the_pod_monitor_says_what_the_operator_asks_for():
-    """A CRD: its fields are those of monitoring.coreos.com/v1, which no schema here has."""
+    """A CRD: its fields are those of monitoring.coreos.com/v1; see `test_schemas.py`."""
     job = KubernetesJob(name="a", image="b", command=("c",), num_cpu_agents=1)
     found = pod_monitor(job)
     assert (found["apiVersion"], found["kind"]) == ("monitoring.coreos.com/v1", "PodMonitor")
