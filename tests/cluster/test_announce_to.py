@@ -120,6 +120,23 @@ def hostile(key_file, other_key_file):
     }
 
 
+def attack(scene, sender, driver_host, attacks):
+    """Send what nobody must believe, beside noise, and wait until each of it was counted."""
+    before = status_of(scene, driver_host)["ignored_adverts"]
+    for packets in attacks.values():
+        send(sender, driver_host.address, *packets)
+    send(sender, driver_host.address, *map(os.urandom, NOISE_BYTES))
+    deadline = time.monotonic() + 20
+    expected = {"forged": 3, "stale": 2, "replayed": 2}
+    while True:
+        status = status_of(scene, driver_host)
+        counts = {n: c - before.get(n, 0) for n, c in status["ignored_adverts"].items()}
+        if all(counts.get(name, 0) >= number for name, number in expected.items()):
+            break
+        assert time.monotonic() < deadline, counts
+        time.sleep(0.2)
+
+
 def test_agents_beyond_a_router_train(virtual_cluster, driver_network, tmp_path):
     """Both join by an address alone, one over IPv6; what is forged, old or repeated is counted.
 
@@ -147,20 +164,7 @@ def test_agents_beyond_a_router_train(virtual_cluster, driver_network, tmp_path)
             scene.wait_for(f"[{name}:0] takes part")
 
         make_key(tmp_path / "other.key")
-        before = status_of(scene, driver_host)["ignored_adverts"]
-        attacks = hostile(scene.key, tmp_path / "other.key")
-        for packets in attacks.values():
-            send(cluster["beta"], driver_host.address, *packets)
-            send(cluster["beta"], driver_host.address, *map(os.urandom, NOISE_BYTES))
-        deadline = time.monotonic() + 20
-        expected = {"forged": 3, "stale": 2, "replayed": 2}
-        while True:
-            status = status_of(scene, driver_host)
-            counts = {n: c - before.get(n, 0) for n, c in status["ignored_adverts"].items()}
-            if all(counts.get(name, 0) >= number for name, number in expected.items()):
-                break
-            assert time.monotonic() < deadline, counts
-            time.sleep(0.2)
+        attack(scene, cluster["beta"], driver_host, hostile(scene.key, tmp_path / "other.key"))
 
         (tmp_path / "preempted").write_text("TRUE")
         scene.wait_for("alpha:0 is no longer announced and leaves")
