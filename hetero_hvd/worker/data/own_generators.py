@@ -121,14 +121,18 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 
     yield from ((f"{name}.{key}", item) for key, item in _attributes(value))
 
 
-def _first_items(collection: Iterable[Item]) -> list[Item]:
+def _first_items(collection: Iterable[Item], most: int | None = MAX_ITEMS) -> list[Item]:
     """Those that are looked at, copied at once: another thread may add to a collection meanwhile.
 
     None of one that changes whenever it is looked at.
+
+    Args:
+        collection: May be gone over several times.
+        most: So many; None: all.
     """
     for _ in range(TRIES):
         with suppress(RuntimeError):  # it was changed
-            return list(islice(collection, MAX_ITEMS))
+            return list(islice(collection, most))
     return []
 
 
@@ -167,7 +171,7 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - anyt
         slots = vars(kind).get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
             yield slot, _stored(value, slot)
-        yield from _first_items(vars(kind).items())
+        yield from _first_items(vars(kind).items(), most=None)
 
 
 def _stored(value: Any, name: str) -> Any:  # noqa: ANN401 - anything

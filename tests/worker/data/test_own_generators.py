@@ -71,6 +71,16 @@ def test_a_generator_behind_such_an_object_is_found():
     assert found.complaint(before)
 
 
+def test_a_class_is_looked_at_as_a_whole():
+    """However many methods come before what it keeps."""
+    own = np.random.default_rng(1)
+    large = type("Large", (), {f"name_{n}": n for n in range(300)} | {"noise": own})
+    found = OwnGenerators({"dataset": large()})
+    before = found.states()
+    own.random()
+    assert found.complaint(before)
+
+
 COLLECTIONS = {
     "dictionary": ({1: 1, 2: 2}, lambda kept: kept.update({3: 3})),
     "set": ({1, 2}, lambda kept: kept.add(3)),
