@@ -15,32 +15,37 @@ from typing import Any
 
 import transformers
 from safetensors import SafetensorError, safe_open
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer import (
+    OPTIMIZER_NAME,
+    SCALER_NAME,
+    SCHEDULER_NAME,
+    TRAINER_STATE_NAME,
+)
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
+from transformers.utils import (
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+)
+from transformers.utils.peft_utils import ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME
 
 from hetero_hvd.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-STATE = "trainer_state.json"
-"""What transformers writes last into a checkpoint."""
-
 ZIP = b"PK"
 """With which begins what torch saves; its files of old are no archives."""
 
-CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+CHECKPOINT = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
-WEIGHTS = (
-    "model.safetensors",
-    "pytorch_model.bin",
-    "adapter_model.safetensors",
-    "adapter_model.bin",
-)
+WEIGHTS = (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME)
 """Files of which a checkpoint has one; several adapters have folders of their own."""
 
-INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+INDICES = (SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME)
 """Of weights in several files, in the order in which transformers looks."""
 
-OTHERS = ("optimizer.pt", "scheduler.pt", "scaler.pt")
+OTHERS = (OPTIMIZER_NAME, SCHEDULER_NAME, SCALER_NAME)
 """Files that a checkpoint has if its trainer had such a thing and keeps more than the weights."""
 
 
@@ -63,12 +68,15 @@ class ResumingTrainer(transformers.Trainer):
             resume_from_checkpoint = str(newest_whole(folder, with_weights=self._has_weights))
         elif resume_from_checkpoint:
             named = Path(resume_from_checkpoint)
-            if why := why_not_whole(named, with_weights=self._has_weights):
+            if why := self._why_not_whole(named):
                 raise UserError(
                     f"resume_from_checkpoint: {named} is no whole checkpoint: {why}: name another "
                     "one, or say True for the newest that is whole"
                 )
         return super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+
+    def _why_not_whole(self, checkpoint: Path) -> str:
+        return why_not_whole(checkpoint, with_weights=self._has_weights)
 
     @property
     def _has_weights(self) -> bool:
@@ -109,7 +117,7 @@ def why_not_whole(checkpoint: Path, *, with_weights: bool = True) -> str:
     """
     if not checkpoint.is_dir():
         return "it is no folder"
-    if why := _lack_of_state(checkpoint / STATE):
+    if why := _lack_of_state(checkpoint / TRAINER_STATE_NAME):
         return why
     if with_weights and (why := _lack_of_weights(checkpoint)):
         return why
@@ -121,11 +129,11 @@ def _lack_of_state(path: Path) -> str:
     try:
         state = json.loads(path.read_bytes())
     except FileNotFoundError:
-        return f"it has no {STATE}, which is written last"
+        return f"it has no {TRAINER_STATE_NAME}, which is written last"
     except ValueError:
-        return f"{STATE} is cut off"
+        return f"{TRAINER_STATE_NAME} is cut off"
     is_whole = isinstance(state, dict) and "global_step" in state
-    return "" if is_whole else f"{STATE} says no global_step"
+    return "" if is_whole else f"{TRAINER_STATE_NAME} says no global_step"
 
 
 def _lack_of_weights(checkpoint: Path) -> str:

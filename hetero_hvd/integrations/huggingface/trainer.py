@@ -26,7 +26,7 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.integrations.huggingface.arguments import check_arguments, order_of_shards
 from hetero_hvd.integrations.huggingface.evaluation import TrainerWithParts, num_samples_of
 from hetero_hvd.integrations.huggingface.progress_bar import LateProgressBar
-from hetero_hvd.integrations.huggingface.resuming import ResumingTrainer, why_not_whole
+from hetero_hvd.integrations.huggingface.resuming import ResumingTrainer
 from hetero_hvd.integrations.huggingface.state import Logs, TrainingProgress
 from hetero_hvd.integrations.packages import HUGGING_FACE
 from hetero_hvd.integrations.steps import Steps, check_job, numbers
@@ -387,7 +387,7 @@ class HuggingFaceTrainer(ResumingTrainer, TrainerWithParts):
         """Write the last checkpoint again, if the leader before was lost while it wrote."""
         self._must_complete_save = False
         step = self.state.global_step
-        if step and self._saved_step == step and why_not_whole(self._folder(step)):
+        if step and self._saved_step == step and self._why_not_whole(self._folder(step)):
             super()._save_checkpoint(self.model_wrapped, None)
 
     def _folder(self, step: int) -> Path:

@@ -214,3 +214,17 @@ def test_a_new_leader_completes_what_is_not_whole(output, leave, why):
     assert why in why_not_whole(output / "checkpoint-6")
     trainer._complete_save()
     assert not why_not_whole(output / "checkpoint-6")
+
+
+def test_a_new_leader_leaves_a_whole_one_with_weights_of_its_own(output):
+    """What a subclass reads itself is not looked for here either."""
+
+    class Own(Trainer):
+        def _load_from_checkpoint(self, path, **_):
+            """Nothing."""
+
+    trainer = make_trainer(output, base=Own)
+    trainer.train()
+    (output / "checkpoint-6" / "model.safetensors").unlink()
+    trainer._complete_save()
+    assert not (output / "checkpoint-6" / "model.safetensors").exists()
