@@ -9,19 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from hetero_hvd.core.backoff import doubled
 from hetero_hvd.errors import JobError
 from hetero_hvd.slurm.agent_jobs import AgentJobs, AgentTask
-from hetero_hvd.slurm.jobs import COMPLETING, GOES_ON
+from hetero_hvd.slurm.jobs import COMPLETING, FAILED, GOES_ON
 from hetero_hvd.slurm.programs import ask
 
 FIRST_SECONDS, MAX_SECONDS = 5.0, 60.0
 """Between two looks, which doubles: slurmctld serves many jobs, and forgets one 300 s after its
 end, unless MinJobAge says otherwise."""
-
-FAILED = frozenset(
-    {"BOOT_FAIL", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"},
-)
-"""States of a job that nobody has ended in order: neither it itself nor scancel."""
 
 TAIL_BYTES, MAX_WORDS = 4096, 200
 
@@ -69,9 +65,9 @@ class AgentFailures:
                 self._lines.put(_in_words(pool, failed, len(found)))
 
     def _follow(self) -> None:
-        delay_seconds = FIRST_SECONDS
-        while not self._is_closed.wait(delay_seconds):
-            delay_seconds = min(2 * delay_seconds, MAX_SECONDS)
+        num_looks = 0
+        while not self._is_closed.wait(doubled(FIRST_SECONDS, num_looks, MAX_SECONDS)):
+            num_looks += 1
             with suppress(JobError):  # it is asked again
                 self.look()
 

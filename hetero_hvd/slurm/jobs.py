@@ -24,10 +24,12 @@ COMPLETING = "COMPLETING"
 HOLDING = GOES_ON | {COMPLETING}
 """States in which a job has its nodes; a job that has ended is listed with those that it had."""
 
-_ENDED = """
-BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED STAGE_OUT TIMEOUT
-"""
-ENDED = frozenset(_ENDED.split())
+FAILED = frozenset(
+    {"BOOT_FAIL", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"},
+)
+"""States of a job that nobody has ended in order: neither it itself nor scancel."""
+
+ENDED = FAILED | {"CANCELLED", "COMPLETED", "PREEMPTED", "STAGE_OUT"}
 """States of a job that does not run again; Slurm lists some that have ended for a while."""
 
 UNKNOWN = "Invalid job id"

@@ -4,9 +4,9 @@ import pytest
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.slurm import agent_failures
-from hetero_hvd.slurm.agent_failures import FAILED, AgentFailures, failed_tasks
+from hetero_hvd.slurm.agent_failures import AgentFailures, failed_tasks
 from hetero_hvd.slurm.agent_jobs import AgentJobs, AgentTask
-from hetero_hvd.slurm.jobs import COMPLETING, ENDED, GOES_ON
+from hetero_hvd.slurm.jobs import COMPLETING, ENDED, FAILED, GOES_ON
 from tests.leftovers import wait_until
 
 SQUEUE = """#!/bin/sh

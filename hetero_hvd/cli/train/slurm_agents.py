@@ -92,8 +92,7 @@ class SlurmAgents:
         flags["listen"] = str(settings.listen or free_port())
         self.nodes_file = NodesFile(paths, os.environ, flags)
         self._granted = _own_job()
-        self._starts = None if self._granted is None else Starts(self._granted)
-        self._is_requeued = self._granted is not None and _can_be_requeued(self._granted)
+        self._starts = _starts_of(self._granted)
         self._limit = self._time_limit()
         self._are_theirs = False
 
@@ -149,7 +148,7 @@ class SlurmAgents:
         """See `Lender`."""
         if not result.is_called_off:
             return
-        if self._granted is None or self._starts is None or not self._is_requeued:
+        if self._granted is None or self._starts is None:
             self._are_theirs = True
             show("the agents stay until they have been idle for long enough; start this again")
             return
@@ -200,10 +199,13 @@ def _own_job() -> Allocation | None:
         return None
 
 
-def _can_be_requeued(granted: Allocation) -> bool:
+def _starts_of(granted: Allocation | None) -> Starts | None:
+    """The starts of this driver's own job; None: it does not start again by itself."""
+    if granted is None:
+        return None
     try:
         check_requeue(granted)
     except UserError as error:
         show(f"note: this driver does not start again by itself: {error}")
-        return False
-    return True
+        return None
+    return Starts(granted)
