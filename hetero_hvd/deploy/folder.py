@@ -25,18 +25,8 @@ def with_mark(text: str) -> str:
     return f"{first}\n# {MARK}\n{rest}" if first.startswith("#!") else f"# {MARK}\n{text}"
 
 
-def check_folder(folder: Path, contents: Mapping[str, str | None], *, force: bool) -> None:
-    """Find out that nothing would be lost, before anything is written.
-
-    Args:
-        folder: That is to be written.
-        contents: As `write_files` takes them.
-        force: Whether files of the same names may be replaced.
-
-    Raises:
-        UserError: It is no folder, or holds something, and nobody has said that it may go; or
-            what was to be removed is not ours.
-    """
+def _check(folder: Path, contents: Mapping[str, str | None], *, force: bool) -> None:
+    """Find out that nothing would be lost, before anything is written."""
     try:
         found = sorted(entry.name for entry in folder.iterdir())
     except FileNotFoundError:
@@ -71,20 +61,24 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def write_files(folder: Path, contents: Mapping[str, str | None]) -> list[Path]:
-    """Write each file, whole or not at all.
+def write_files(
+    folder: Path, contents: Mapping[str, str | None], *, force: bool = False
+) -> list[Path]:
+    """Write each file, whole or not at all; none, where something of somebody would be lost.
 
     Args:
         folder: Made if it is not there.
-        contents: Path in it to text; None: what an earlier call has written there goes,
-            as `check_folder` has found out that it is that.
+        contents: Path in it to text; None: what an earlier call has written there goes.
+        force: Whether files of the same names may be replaced.
 
     Returns:
         What was written.
 
     Raises:
-        UserError: It cannot be written.
+        UserError: It is no folder, or holds something, and nobody has said that it may go; what
+            was to be removed is not ours; or it cannot be written.
     """
+    _check(folder, contents, force=force)
     written = []
     for name, text in contents.items():
         path = folder / name

@@ -22,7 +22,7 @@ def read_script(path: Path) -> tuple[str, str]:
         UserError: It cannot be read, or cannot be taken along.
     """
     try:
-        text = _content(path).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        text = _text(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "is no text in UTF-8"
         raise UserError(f"--script {path}: cannot be read: {reason}") from error
@@ -31,17 +31,16 @@ def read_script(path: Path) -> tuple[str, str]:
             f"--script: found {path.name!r}, must be a name of letters, digits, '-', '_' and '.', "
             f"and none of {', '.join(TAKEN)}"
         )
-    return path.name, text
-
-
-def _content(path: Path) -> bytes:
-    """Its bytes; nobody waits at a pipe, or reads a device that has no end."""
-    if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
-        raise UserError(f"--script {path}: is a pipe or a device, must be a file")
-    with path.open("rb") as file:
-        content = file.read(MAX_SCRIPT_BYTES + 1)
-    if len(content) > MAX_SCRIPT_BYTES:
+    if len(text.encode()) > MAX_SCRIPT_BYTES:
         raise UserError(
             f"--script {path}: larger than {MAX_SCRIPT_BYTES} bytes: put it into the image"
         )
-    return content
+    return path.name, text
+
+
+def _text(path: Path) -> str:
+    """As much as may be taken, and a little; nobody waits at a pipe, or at a device without end."""
+    if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+        raise UserError(f"--script {path}: is a pipe or a device, must be a file")
+    with path.open(encoding="utf-8") as file:
+        return file.read(MAX_SCRIPT_BYTES + 1)

@@ -147,7 +147,7 @@ def test_a_file_is_whole_or_not_there(folder):
     """What could not be written leaves nothing beside it."""
     (folder / "a").mkdir()
     with pytest.raises(Exception, match="cannot be written"):
-        write_files(folder, {"a": "text"})
+        write_files(folder, {"a": "text"}, force=True)
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 
 

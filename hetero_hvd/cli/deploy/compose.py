@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hetero_hvd.deploy import checks
 from hetero_hvd.deploy.compose import DRIVER, PAGE_PORT, ComposeDemo, compose_file, nodes_file
-from hetero_hvd.deploy.folder import check_folder, make_readable, write_files
+from hetero_hvd.deploy.folder import make_readable, write_files
 from hetero_hvd.deploy.kubernetes.options import USER_ID
 from hetero_hvd.deploy.script import read_script
 from hetero_hvd.errors import UserError
@@ -50,8 +50,7 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
     )
     texts = {} if script is None else dict([script])
     contents = {**texts, "compose.yaml": compose_file(demo), "nodes.yaml": nodes_file()}
-    check_folder(folder, contents, force=arguments.force)
-    written = write_files(folder, contents)
+    written = write_files(folder, contents, force=arguments.force)
     try:
         keys, stack = _made(folder)
         make_readable(folder, [*written, *stack])

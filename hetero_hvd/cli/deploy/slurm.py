@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from hetero_hvd.deploy import checks
-from hetero_hvd.deploy.folder import check_folder, write_files
+from hetero_hvd.deploy.folder import write_files
 from hetero_hvd.deploy.slurm import (
     KEY,
     LOGS,
@@ -81,8 +81,7 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
     """
     job = _job(arguments)
     contents = files(job)
-    check_folder(job.folder, contents, force=arguments.force)
-    written = write_files(job.folder, contents)
+    written = write_files(job.folder, contents, force=arguments.force)
     key = job.folder / KEY
     try:
         (job.folder / LOGS).mkdir(exist_ok=True)
