@@ -17,6 +17,7 @@ from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import WorkerId
 from tests.kit.checkout import variables
+from tests.kit.processes import end
 
 RULES = {
     "ours": [],
@@ -209,21 +210,10 @@ def execute(
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            _end(process)
+            end(process, 15.0)
     if code != 0:
         tail = (folder / OUTPUT).read_text(errors="replace")[-1500:]
         raise JobError(f"{' '.join(command[:8])} …: exit code {code}\n{tail}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the launcher to end its workers, then make sure."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def read_run(folder: Path) -> Run:

@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.numbers import Number
 from benchmarks.peers import EVEN, Cluster, Run, run_peer
 from hetero_hvd.errors import JobError
+from tests.kit.fault_job import in_words
 
 TARGET_ACCURACY, EPOCH_STEPS = 0.75, 40
 
@@ -64,6 +65,29 @@ class Table:
     measured: dict[str, list[float]] = field(default_factory=dict)
     raw: list[dict[str, Any]] = field(default_factory=list)
     is_whole: bool = True
+
+    def add_seconds(
+        self, what: str, seconds: Sequence[float], *, goal_seconds: float | None, quantity: str
+    ) -> None:
+        """A row: what, median and range, all of them.
+
+        Args:
+            what: The first cell.
+            seconds: One of each repeat.
+            goal_seconds: That the median is not to exceed; None: there is none.
+            quantity: Of the "number to beat", where there is a goal.
+        """
+        words = in_words(seconds)
+        self.rows.append((what, words, ", ".join(f"{second:.2f}" for second in seconds)))
+        if goal_seconds is not None:
+            self.numbers.append(
+                Number(
+                    quantity=quantity,
+                    goal=f"median <= {goal_seconds:g} s",
+                    found=words,
+                    is_reached=median(seconds) <= goal_seconds,
+                )
+            )
 
 
 RACE_COLUMNS = (

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.kit.fault_job import FaultJob
+from tests.kit.processes import is_running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
-
-
-def is_running(pid):
-    """Whether a process is there and not only waits to be reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_host_that_is_cut_off_is_replaced_and_ends_itself(virtual_cluster, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.processes import is_running
 from tests.kit.virtual_cluster import LOGIN_HOME, missing_for_a_cluster, running_cluster
 
 pytestmark = pytest.mark.cluster
@@ -31,14 +32,6 @@ def over_ssh(host, command, **more):
     """What a shell command prints on a host."""
     argv = host.ssh(command)
     return subprocess.run(argv, check=True, capture_output=True, text=True, **more).stdout
-
-
-def has_ended(pid):
-    """Whether a process is gone, or only waits for init to notice that it has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])
@@ -97,10 +90,10 @@ def test_nothing_is_left_behind(tmp_path):
         host = cluster["gamma"]
         with subprocess.Popen(host.ssh("echo $$; exec sleep 600"), stdout=subprocess.PIPE) as ssh:
             pid = int(ssh.stdout.readline())
-            assert not has_ended(pid)
+            assert is_running(pid)
             ssh.kill()
     left = subprocess.run(["ip", "-o", "link"], check=True, capture_output=True, text=True).stdout
-    assert has_ended(pid)
+    assert not is_running(pid)
     assert not host.cgroup.exists()
     assert not Path("/run/netns", host.namespace).exists()
     assert f" {cluster.bridge}" not in left

@@ -33,6 +33,7 @@ from hetero_hvd.run.records.parts import parts_of, read_run, run_timings
 from hetero_hvd.run.records.reader import read_record
 from hetero_hvd.run.records.timings import read_timings
 from hetero_hvd.run.reports.facts import facts_of
+from tests.kit.processes import is_running
 from tests.leftovers import wait_until
 
 SCRIPT = Path(__file__).parents[1] / "driver" / "train_logging.py"
@@ -132,14 +133,6 @@ def is_known(events):
     return {Ready, WorkersJoined, RunStarted} <= kinds
 
 
-def is_gone(pid):
-    """Whether a process has ended, its parent's interest in it aside."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def test_four_ways_leave_the_same_record(start, capsys):
     """One schema, and `compare` finds no difference in what was tried, nor in how good it was."""
     runs = {way: start(way, 2, way.replace(" ", "-")) for way in WAYS}
@@ -175,9 +168,9 @@ def kill_at(run, moment):
     before = read_record(run.folder), list(read_timings(run.folder))
     while time.monotonic() < deadline:
         before = read_record(run.folder), list(read_timings(run.folder))
-    assert not is_gone(writer)
+    assert is_running(writer)
     os.kill(writer, signal.SIGKILL)
-    wait_until(lambda: is_gone(writer), PATIENCE_SECONDS, "the end of who records")
+    wait_until(lambda: not is_running(writer), PATIENCE_SECONDS, "the end of who records")
     return before
 
 

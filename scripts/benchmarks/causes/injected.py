@@ -21,6 +21,7 @@ from benchmarks.tables import Effort, Say, Table
 from hetero_hvd.errors import JobError
 from tests.kit.checkout import variables
 from tests.kit.host_faults import MemoryGroup, slow_link, tighter_quota
+from tests.kit.processes import end
 from tests.kit.virtual_cluster import (
     VirtualCluster,
     missing_for_a_cluster,
@@ -195,12 +196,7 @@ def running_job(
         try:
             yield job
         finally:
-            job.terminate()
-            try:
-                job.wait(END_SECONDS)
-            except subprocess.TimeoutExpired:
-                job.kill()
-                job.wait()
+            end(job, END_SECONDS)
 
 
 def wait_for(file: Path, text: str, job: subprocess.Popen[bytes], *, times: int = 1) -> None:

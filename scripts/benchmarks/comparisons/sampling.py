@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from shutil import which
+from unittest import mock
 
 import psutil
 
@@ -68,30 +69,24 @@ def _measured(place: Path, library: str, seconds: float) -> tuple[float, float, 
     """Parts of a core that sampler and follower take, the sampler's memory, and the samples."""
     folder = Path(library) if library else place
     own = environment(folder) if library else environment(folder) | {"LD_LIBRARY_PATH": ""}
-    before = dict(os.environ)
-    os.environ.update(own)
     samples: list[NodeSampled] = []
 
     def take(told: Told) -> None:
         if isinstance(told, NodeSampled):
             samples.append(told)
 
-    try:
-        with closing(follow_samples("here", take)):
-            deadline = time.monotonic() + START_SECONDS
-            while not samples and time.monotonic() < deadline:
-                time.sleep(0.1)
-            if not samples:
-                raise JobError("there are no samples of this machine")
-            (sampler,) = psutil.Process().children()
-            begins = (_cpu_seconds(sampler), time.process_time())
-            samples.clear()
-            time.sleep(seconds)
-            ends = (_cpu_seconds(sampler), time.process_time())
-            memory_bytes = sampler.memory_info().rss
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    with mock.patch.dict(os.environ, own), closing(follow_samples("here", take)):
+        deadline = time.monotonic() + START_SECONDS
+        while not samples and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if not samples:
+            raise JobError("there are no samples of this machine")
+        (sampler,) = psutil.Process().children()
+        begins = (_cpu_seconds(sampler), time.process_time())
+        samples.clear()
+        time.sleep(seconds)
+        ends = (_cpu_seconds(sampler), time.process_time())
+        memory_bytes = sampler.memory_info().rss
     of_sampler, of_follower = (end - begin for begin, end in zip(begins, ends, strict=True))
     return of_sampler / seconds, of_follower / seconds, memory_bytes, len(samples)
 

@@ -9,14 +9,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import median
 
-from benchmarks.numbers import Number
 from benchmarks.tables import Effort, Say, Table
 from hetero_hvd.errors import JobError
 from tests.kit.engines.ray_job import RayJob
 from tests.kit.engines.ray_nodes import RayRig, packages
-from tests.kit.fault_job import SCRIPT, in_words, trace_in
+from tests.kit.fault_job import SCRIPT, trace_in
 
 NAMES, LOST = ("alpha", "beta", "gamma"), "beta"
 KINDS = {"Ray's own niceness": None, "RAY_worker_niceness=0": 0}
@@ -72,24 +70,15 @@ def _first_step(folder: Path, is_meant: Callable[[list[float]], bool]) -> float:
 
 
 def _table(found: dict[str, list[float]]) -> Table:
-    return Table(
+    table = Table(
         title="On a Ray cluster",
         text="Seconds from the order to kill all processes of one of three nodes, which are "
         "processes of this machine, to the next step that the two others apply; steps of 20 ms, a "
         "new cluster each time. Ray starts its workers with nice 15, unless it is told otherwise.",
         columns=("Ray is started with", "median, range", "all"),
-        rows=[
-            (kind, in_words(seconds), ", ".join(f"{second:.2f}" for second in seconds))
-            for kind, seconds in found.items()
-        ],
-        numbers=[
-            Number(
-                quantity=f"Ray: a killed node, until the next step of the others, {kind}",
-                goal=f"median <= {GOAL_SECONDS:g} s",
-                found=in_words(seconds),
-                is_reached=median(seconds) <= GOAL_SECONDS,
-            )
-            for kind, seconds in found.items()
-        ],
         measured=dict(found),
     )
+    for kind, seconds in found.items():
+        quantity = f"Ray: a killed node, until the next step of the others, {kind}"
+        table.add_seconds(kind, seconds, goal_seconds=GOAL_SECONDS, quantity=quantity)
+    return table

@@ -11,11 +11,9 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from statistics import median
+from unittest import mock
 
-from benchmarks.numbers import Number
 from benchmarks.tables import Effort, Say, Table
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.driver.output.console import Console, WorkerOutput
@@ -24,7 +22,8 @@ from hetero_hvd.driver.workers.worker_process import WorkerProcess
 from hetero_hvd.errors import JobError
 from tests.kit.engines.slurm_cluster import SlurmCluster, slurm_cluster, why_not
 from tests.kit.engines.slurm_job import BatchJob
-from tests.kit.fault_job import SCRIPT, gap_seconds, in_words, pids_in, trace_in
+from tests.kit.fault_job import SCRIPT, gap_seconds, pids_in, trace_in
+from tests.kit.processes import is_running
 
 STARTS = 3
 """Of each launcher in a turn."""
@@ -32,18 +31,14 @@ STARTS = 3
 NODES, LOST = "fast1,fast2,slow1", "fast2"
 LONG = {"epochs": 100_000}
 KEPT = "keeps the state of step"
-GOALS = {
-    "start through srun, over a local start": 0.2,
-    "a node set DOWN, until the next step of the others": 0.5,
-    "SIGTERM, until all workers have ended and the state is kept": 2.0,
-}
+SRUN, LOCAL = "start through srun", "local start"
+SRUN_OVER_LOCAL = "start through srun, over a local start"
+DOWN = "a node set DOWN, until the next step of the others"
+GAP = "between two steps of the others"
+DRAINED = "SIGTERM, until all workers have ended and the state is kept"
+ENDED = "SIGTERM, until Slurm says that it has ended"
+GOALS = {SRUN_OVER_LOCAL: 0.2, DOWN: 0.5, DRAINED: 2.0}
 """Seconds, for the median."""
-
-SRUN, LOCAL, END = (
-    "start through srun",
-    "local start",
-    "SIGTERM, until Slurm says that it has ended",
-)
 
 
 def slurm(effort: Effort, say: Say) -> Iterator[Table]:
@@ -71,13 +66,13 @@ def _starts(cluster: SlurmCluster, folder: Path) -> dict[str, list[float]]:
     """Seconds of starts through srun and of local ones, in turns, and what the first cost more."""
     environment = cluster.allocation("-w", "slow1")
     found: dict[str, list[float]] = defaultdict(list)
-    with _variables(environment):
+    with mock.patch.dict(os.environ, environment):
         for _ in range(STARTS):
             through_srun = _start_seconds(NodeConfig(name="slow1", launcher="srun"), folder)
             local = _start_seconds(NodeConfig(name="slow1", launcher="local"), folder)
             found[SRUN].append(through_srun)
             found[LOCAL].append(local)
-            found[next(iter(GOALS))].append(through_srun - local)
+            found[SRUN_OVER_LOCAL].append(through_srun - local)
     cluster.end(environment["SLURM_JOB_ID"])
     return found
 
@@ -105,21 +100,8 @@ def _start_seconds(node: NodeConfig, folder: Path) -> float:
     return float(log.read_text().split()[-1]) - began
 
 
-@contextmanager
-def _variables(environment: Mapping[str, str]) -> Iterator[None]:
-    """Give this process an environment for a while."""
-    before = dict(os.environ)
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def _one_job(cluster: SlurmCluster, folder: Path) -> dict[str, float]:
     """A job that loses a node, then is asked to end: the seconds of both."""
-    _, lost, ended = GOALS
     given = json.dumps({"folder": str(folder), **LONG})
     job = BatchJob(
         cluster, folder, "--output", "out", nodes=("-N3", "-w", NODES), script=(str(SCRIPT), given)
@@ -130,19 +112,19 @@ def _one_job(cluster: SlurmCluster, folder: Path) -> dict[str, float]:
         began = time.monotonic()
         cluster.set_down(LOST)
         cluster.wait_for(lambda: _first_of(folder, 2))
-        found = {lost: _first_of(folder, 2) - began}
-        found["between two steps of the others"] = gap_seconds(folder, before=3, after=2)
+        found = {DOWN: _first_of(folder, 2) - began}
+        found[GAP] = gap_seconds(folder, before=3, after=2)
         _wait_for_step(cluster, folder, 100)
         pids = [pid for worker, pid in pids_in(folder).items() if not worker.startswith(LOST)]
         began = time.monotonic()
         cluster.ask("scancel", job.number)
-        while KEPT not in job.said or any(_lives(pid) for pid in pids):
+        while KEPT not in job.said or any(map(is_running, pids)):
             if time.monotonic() > began + 30:
                 raise JobError(f"the job has not ended: {job.said[-2000:]}")
             time.sleep(0.005)
-        found[ended] = time.monotonic() - began
+        found[DRAINED] = time.monotonic() - began
         job.wait()
-        found[END] = time.monotonic() - began
+        found[ENDED] = time.monotonic() - began
     finally:
         cluster.end(job.number)
     return found
@@ -157,32 +139,16 @@ def _first_of(folder: Path, num_workers: int) -> float:
     return min((line[0] for line in trace_in(folder) if line[3] == num_workers), default=0.0)
 
 
-def _lives(pid: int) -> bool:
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
 def _table(found: Mapping[str, list[float]]) -> Table:
-    return Table(
+    table = Table(
         title="Under Slurm",
         text="Seconds; four nodes of a real Slurm on this machine, three of them in the job, steps "
         "of 20 ms. A start is from the order to the first instruction of the worker's command, "
         "through srun and locally in turns. That no sample is lost or used twice is checked by "
         "tests/driver/test_slurm.py.",
         columns=("what", "median, range", "all"),
-        rows=[
-            (what, in_words(seconds), ", ".join(f"{second:.2f}" for second in seconds))
-            for what, seconds in found.items()
-        ],
-        numbers=[
-            Number(
-                quantity=f"Slurm: {what}",
-                goal=f"median <= {goal:g} s",
-                found=in_words(found[what]),
-                is_reached=median(found[what]) <= goal,
-            )
-            for what, goal in GOALS.items()
-        ],
         measured=dict(found),
     )
+    for what, seconds in found.items():
+        table.add_seconds(what, seconds, goal_seconds=GOALS.get(what), quantity=f"Slurm: {what}")
+    return table

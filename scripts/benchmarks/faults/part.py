@@ -5,12 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 
 from benchmarks.faults.__main__ import CASES
-from benchmarks.numbers import Number
 from benchmarks.tables import Effort, Say, Table
-from tests.kit.fault_job import in_words
 
 ROWS: tuple[tuple[str, str, int, float | None], ...] = (
     ("kill -9 of one of 4", "kill", 4, 0.5),
@@ -41,14 +38,5 @@ def faults(effort: Effort, say: Say) -> Iterator[Table]:
             with tempfile.TemporaryDirectory(prefix="hetero-hvd-faults-") as folder:
                 seconds.append(CASES[case](Path(folder), num_workers))
             say(f"{name} {repeat + 1} of {effort.repeats}: {seconds[-1]:.2f} s")
-        table.rows.append((name, in_words(seconds), ", ".join(f"{s:.2f}" for s in seconds)))
-        if goal is not None:
-            table.numbers.append(
-                Number(
-                    quantity=f"next step after: {name}",
-                    goal=f"median <= {goal:g} s",
-                    found=in_words(seconds),
-                    is_reached=median(seconds) <= goal,
-                )
-            )
+        table.add_seconds(name, seconds, goal_seconds=goal, quantity=f"next step after: {name}")
     yield table

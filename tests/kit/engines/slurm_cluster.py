@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from tests.kit.processes import end
+
 NODES = ("fast1", "fast2", "slow1", "slow2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol")
 START_SECONDS, END_SECONDS = 60.0, 10.0
@@ -232,12 +234,7 @@ def _daemon(cluster: SlurmCluster, words: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        process.terminate()
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, END_SECONDS)
 
 
 def _environments() -> Iterator[tuple[int, Mapping[str, str]]]:
