@@ -379,3 +379,20 @@ def test_two_builds_of_one_wheel_wait_for_each_other(wheel, tmp_path, monkeypatc
         order.append("first")
     thread.join(10)
     assert order == ["first", "second"]
+
+
+def test_a_wheel_that_is_not_cached_is_an_exit_code(wheel, monkeypatch, tmp_path, capsys):
+    """`--cached` builds nothing, and needs nothing of what builds."""
+    monkeypatch.setattr(sys, "argv", ["build_wheel.py", "--cached"])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SystemExit) as ended:
+        wheel.main()
+    assert ended.value.code == 3
+    assert capsys.readouterr() == ("", "")
+    assert not list(tmp_path.iterdir())
+    folder = tmp_path / "hetero_hvd" / "wheels" / wheel.cache_key(wheel.build_flags("none"))
+    folder.mkdir(parents=True)
+    (folder / "horovod.whl").touch()
+    wheel.main()
+    assert capsys.readouterr().out == f"{folder / 'horovod.whl'}\n"

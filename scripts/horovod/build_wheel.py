@@ -1,8 +1,8 @@
 """Build Horovod's wheel from its pinned source distribution, with our patches, and cache it.
 
 Prints the path of the wheel on standard output and its progress on standard error. Run by
-`scripts/setup` inside the virtual environment, where torch, setuptools and CMake are installed;
-needs the standard library only.
+`scripts/setup` inside the virtual environment, where torch and setuptools are installed, and
+CMake where it builds; needs the standard library only.
 """
 
 from __future__ import annotations
@@ -302,12 +302,16 @@ def main() -> None:
     """Print the path of the cached wheel, building it first where there is none."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", choices=["none", "nccl"], default="none", help="GPU operations")
-    gpu = parser.parse_args().gpu
+    parser.add_argument("--cached", action="store_true", help="where there is none: exit code 3")
+    given = parser.parse_args()
+    gpu = given.gpu
     flags = build_flags(gpu)
     key = cache_key(flags)
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
     cached = root / "hetero_hvd" / "wheels" / key
     wheel = next(cached.glob("*.whl"), None)
+    if wheel is None and given.cached:
+        sys.exit(3)
     if wheel is None:
         require_tools(gpu)
         if odd := re.search(r"[^\w./@%+,=-]", str(cached)):
