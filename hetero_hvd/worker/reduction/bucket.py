@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 import torch
@@ -184,8 +188,7 @@ class Gradients:
 
     def are_finite(self) -> bool:
         """Whether the reduced gradients hold no infinity and no NaN; the same on all workers."""
-        totals = [each.wire.sum() for each in self._sums]
-        if not totals or bool(torch.stack([t.float() for t in totals]).isfinite().all()):
+        if not self._sums or _is_finite([each.wire for each in self._sums]):
             return True
         return all(bool(each.wire.isfinite().all()) for each in self._sums)
 
@@ -196,8 +199,8 @@ class Gradients:
 
     def predict(self, factor: float) -> bool:
         """The same with this worker's own gradients, which must be kept; False if not finite."""
-        owns = [each.own.sum() for each in self._sums if each.own is not None]
-        if not owns or not bool(torch.stack([own.float() for own in owns]).isfinite().all()):
+        owns = [each.own for each in self._sums if each.own is not None]
+        if not owns or not _is_finite(owns):
             return False
         for each in self._sums:
             each.predict(factor)
@@ -207,3 +210,11 @@ class Gradients:
         """They were applied with this factor, from the sum to the gradient; None: they were not."""
         for each in self._sums:
             each.settle(factor)
+
+
+def _is_finite(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the sum of all elements is finite, which is not so if one of them is not.
+
+    It is read from the device once, whatever the number of tensors.
+    """
+    return math.isfinite(float(reduce(add, [tensor.sum().float() for tensor in tensors])))
