@@ -98,16 +98,21 @@ def test_the_room_of_a_device_is_what_it_has_and_what_is_free(
 
 
 def test_the_room_on_the_host_is_looked_for_once_a_second(monkeypatch):
-    """What the process itself uses is new each time."""
-    found = [MemoryUse(used_bytes=1, peak_bytes=2, limit_bytes=2**50 + n) for n in range(2)]
+    """While sums are under way; else it is read with the rest. What is used is new each time."""
+    found = [MemoryUse(used_bytes=1, peak_bytes=2, limit_bytes=2**50 + n) for n in range(3)]
     now = [100.0]
     monkeypatch.setattr(memory_meter, "host_memory", lambda _: found.pop(0))
     monkeypatch.setattr(memory_meter.time, "monotonic", lambda: now[0])
     meter = MemoryMeter(CPU, None)
     assert (meter.read().peak_bytes, meter.read().limit_bytes) == (2, 2**50)
+    meter.look()
     assert meter.read().peak_bytes > 2**20
     now[0] += memory_meter.LIMIT_SECONDS
+    assert meter.read().limit_bytes == 2**50
+    meter.look()
     assert meter.read().limit_bytes == 2**50 + 1
+    now[0] += 2 * memory_meter.LIMIT_SECONDS
+    assert meter.read().limit_bytes == 2**50 + 2
 
 
 @pytest.mark.parametrize(

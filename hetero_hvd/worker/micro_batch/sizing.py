@@ -166,6 +166,11 @@ class MicroBatchSizer:
         if self._meter is not None:
             self._meter.restart()
 
+    def look(self) -> None:
+        """Ask how much memory there is, if it is time; best where nobody waits for this worker."""
+        if self._meter is not None:
+            self._meter.look()
+
     def timed(self, share: int, seconds: Mapping[str, float]) -> None:
         """How long a step took.
 

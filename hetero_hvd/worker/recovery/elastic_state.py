@@ -114,6 +114,7 @@ class ElasticState:
         self._timed_at = (0, math.nan)
         self.times = StepTimes(shares_vary=mode.shares_vary)
         self._profile = StepProfile(self._clock, launch.traces)
+        pipeline.meanwhile = self._profile.look, sizing.look
 
     @property
     def context(self) -> WorkerContext:

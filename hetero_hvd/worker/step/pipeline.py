@@ -8,7 +8,7 @@ Parameter Server, NeurIPS 2013, with the delay fixed).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hetero_hvd.worker.comm.horovod import Collective, Interrupted
 from hetero_hvd.worker.reduction.in_flight import ExchangeTrigger
@@ -26,6 +26,7 @@ class Pipeline:
 
     Attributes:
         counted: See `AppliedStep`; of the step that was applied last.
+        meanwhile: Called while the sums of a step are under way, when there is nothing else to do.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Pipeline:
         self._applied = applied
         self._lag = 0
         self.counted = 0.0
+        self.meanwhile: Sequence[Callable[[], object]] = ()
 
     @property
     def num_in_flight(self) -> int:
@@ -75,6 +77,8 @@ class Pipeline:
         if self._may_lag:
             self._lag = sum(flight.is_done(collective) for flight in step.in_flight)
         num_samples = step.submit(collective, urgency)
+        for look in self.meanwhile:
+            look()
         is_urgent = False
         while len(step.in_flight) > self._staleness.now:
             applied = self._apply_oldest(collective)

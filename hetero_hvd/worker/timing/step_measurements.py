@@ -51,10 +51,18 @@ class StepProfile:
         }
         self._garbage = GarbageMeter()
         self._nothing = {name: 0.0 * meter.take() for name, meter in self._meters.items()}
+        self._lost = self._nothing
         self._use: DeviceUse | None = None
         self._reducing_before = 0.0
         self._next_look_at = self._next_report_at = 0.0
         self._data_wait_seconds = 0.0
+
+    def look(self) -> None:
+        """Read the kernel's files, if it is time; best where this worker waits for the others."""
+        now = time.monotonic()
+        if now >= self._next_look_at:
+            self._next_look_at = now + LOOK_SECONDS
+            self._lost = {name: meter.take() for name, meter in self._meters.items()}
 
     def step_applied(
         self, context: WorkerContext, step: int, seconds: Mapping[str, float]
@@ -72,12 +80,10 @@ class StepProfile:
         """
         reducing = context.collective.operations.reducing_seconds
         in_step, self._reducing_before = reducing - self._reducing_before, reducing
-        now, lost = time.monotonic(), self._nothing
-        if now >= self._next_look_at:
-            self._next_look_at = now + LOOK_SECONDS
-            lost = {name: meter.take() for name, meter in self._meters.items()}
+        self.look()
+        lost, self._lost = self._lost, self._nothing
         self._data_wait_seconds += seconds.get("data_wait", 0.0)
-        if now >= self._next_report_at:
+        if time.monotonic() >= self._next_report_at:
             self._tell(context, step)
         if self._tracing is not None:
             self._tracing.step_applied(context, step)
