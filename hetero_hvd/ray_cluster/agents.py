@@ -56,7 +56,7 @@ class RayAgents:
         self._is_connected = False
         self._has_started = False
         self._is_settled = False
-        self._failed = ""
+        self._failed: UserError | None = None
         self._is_over = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._keep, name="ray", daemon=True)
@@ -65,8 +65,8 @@ class RayAgents:
         """Have agents placed; returns when those of the nodes that are there listen.
 
         Raises:
-            UserError: There is no such cluster.
-            TryAgainError: It has no node for us.
+            UserError: There can be no such cluster.
+            TryAgainError: It does not answer, or has no node for us.
         """
         held = tempfile.TemporaryDirectory(prefix="hetero-hvd-ray-")
         folder = Path(self._held.enter_context(held))
@@ -76,7 +76,7 @@ class RayAgents:
         self._thread.start()
         with self._changed:
             if not self._until(lambda: self._is_connected, CONNECT_SECONDS):
-                raise UserError(
+                raise TryAgainError(
                     f"--ray {self._address}: no answer in {CONNECT_SECONDS:g} s; is the cluster "
                     "there, and may this machine reach it?"
                 )
@@ -109,7 +109,7 @@ class RayAgents:
         """
         self._changed.wait_for(lambda: self._failed or condition(), timeout_seconds)
         if self._failed:
-            raise UserError(self._failed)
+            raise self._failed
         return bool(condition())
 
     def _keep(self) -> None:
@@ -117,12 +117,13 @@ class RayAgents:
         delay_seconds = FIRST_DELAY_SECONDS
         while not self._is_over.is_set():
             began_at_seconds = time.monotonic()
-            why = self._run()
+            why, is_lasting = self._run()
             if self._is_over.is_set():
                 return
             with self._changed:
                 if not self._has_started:
-                    self._failed = why or f"--ray {self._address}: {self._last_words()}"
+                    words = why or f"--ray {self._address}: {self._last_words()}"
+                    self._failed = (UserError if is_lasting else TryAgainError)(words)
                     self._changed.notify_all()
                     return
             if time.monotonic() - began_at_seconds > MAX_DELAY_SECONDS:
@@ -132,8 +133,8 @@ class RayAgents:
             self._is_over.wait(delay_seconds)
             delay_seconds = min(2 * delay_seconds, MAX_DELAY_SECONDS)
 
-    def _run(self) -> str:
-        """Until that process ends; gives why, as far as it has said so."""
+    def _run(self) -> tuple[str, bool]:
+        """Until that process ends; gives why, as far as it has said so, and whether that stays."""
         self._process = None
         try:
             key = self._key_file.read_text().strip()
@@ -153,17 +154,17 @@ class RayAgents:
             with process.stdout as lines:
                 return self._listen(lines)
         except BrokenPipeError:  # it has ended already: its last words say why
-            return ""
+            return "", False
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            return f"the process that talks with Ray: {error}"
+            return f"the process that talks with Ray: {error}", False
         finally:
             self._end(self._process)
 
-    def _listen(self, lines: IO[bytes]) -> str:
-        why = ""
+    def _listen(self, lines: IO[bytes]) -> tuple[str, bool]:
+        why, is_lasting = "", False
         for line in lines:
             report = msgspec.json.decode(line, type=PlacerReport)
-            why = report.failed
+            why, is_lasting = report.failed, report.is_lasting
             if report.said:
                 self._say(report.said)
             with self._changed:
@@ -172,7 +173,7 @@ class RayAgents:
                     self._nodes = report.nodes
                     self._is_settled = report.is_settled
                 self._changed.notify_all()
-        return why
+        return why, is_lasting
 
     def _last_words(self) -> str:
         """The last that was printed there, by Ray's libraries too."""

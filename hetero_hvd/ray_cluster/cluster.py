@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import TryAgainError, UserError
 from hetero_hvd.ray_cluster.node_actor import NodeActor
 from hetero_hvd.ray_cluster.placement import (
     CPU,
@@ -89,7 +89,8 @@ class RayCluster:
         address: As `ray.init` takes it.
 
     Raises:
-        UserError: It is not there, or is not to be used so.
+        UserError: It is not to be used so.
+        TryAgainError: It is not there, or does not answer.
         ImportError: Ray is not installed.
     """
 
@@ -100,7 +101,9 @@ class RayCluster:
         self._ray = ray
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except (OSError, ValueError, ImportError, RuntimeError) as error:  # of many versions
+        except OSError as error:  # Ray's ConnectionError is one
+            raise TryAgainError(f"--ray {address}: {_in_words(error)}") from error
+        except (ValueError, ImportError, RuntimeError) as error:  # of many versions
             raise UserError(f"--ray {address}: {_in_words(error)}") from error
         runtime_environment = ray.get_runtime_context().runtime_env
         self._nodes: list[ClusterNode] = []

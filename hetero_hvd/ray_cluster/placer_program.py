@@ -14,7 +14,7 @@ import time
 import msgspec
 
 from hetero_hvd.errors import UserError
-from hetero_hvd.exit_codes import EXIT_USER_ERROR
+from hetero_hvd.exit_codes import exit_of_user_error
 from hetero_hvd.ray_cluster.placer import Placer
 from hetero_hvd.ray_cluster.reports import PlacerOrder, PlacerReport
 
@@ -53,8 +53,9 @@ def main() -> int:
 
         cluster = RayCluster(order.address)
     except (UserError, ImportError) as error:
-        tell(PlacerReport(failed=str(error)))
-        return EXIT_USER_ERROR
+        may_pass = isinstance(error, UserError) and error.may_pass
+        tell(PlacerReport(failed=str(error), is_lasting=not may_pass))
+        return exit_of_user_error(may_pass=may_pass)
     tell(PlacerReport(connected=True))
     placer = Placer(cluster, order.resources, order.key, tell)
     while not over.is_set():

@@ -50,6 +50,7 @@ class PlacerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         is_settled: With `nodes`: no other one is about to come.
         said: For people.
         failed: Why there is nothing to wait for; the last line.
+        is_lasting: With `failed`: what was asked for is wrong, and another try is of no use.
     """
 
     connected: bool = False
@@ -57,6 +58,7 @@ class PlacerReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     is_settled: bool = False
     said: str = ""
     failed: str = ""
+    is_lasting: bool = False
 
 
 def nodes_as_yaml(nodes: tuple[AgentNode, ...], key_file: str) -> bytes:

@@ -17,10 +17,11 @@ MAX_WORDS = 200
 
 MAY_PASS = re.compile(
     r"(unable to contact slurm controller|socket timed out|communication connection failure"
-    r"|zero bytes were transmitted|connection refused)",
+    r"|zero bytes were transmitted|connection refused|unexpected message received"
+    r"|munge (encode|decode) failed|authentication error|temporarily unable|no route to host)",
     re.IGNORECASE,
 )
-"""In what a program says where slurmctld is not there for a while, as in its own restart."""
+"""In what a program says where slurmctld or munged is not there for a while, as in a restart."""
 
 OF_THE_USER = ("SQUEUE_", "SCONTROL_", "SLURM_CLUSTERS")
 """Begins of variables that say what the user likes to see: of which jobs, of which cluster."""

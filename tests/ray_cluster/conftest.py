@@ -22,6 +22,10 @@ get_runtime_context = lambda: SimpleNamespace(runtime_env={})
 def init(address, **_):
     if address == "nonsense":
         raise ValueError("Invalid address format: nonsense")
+    if address == "nobody":
+        raise ConnectionError("Could not find any running Ray instance.")
+    if address == "silent":
+        threading.Event().wait()
     if address == "dead":
         os.write(2, b"lost touch with GCS\\n")
         os._exit(1)

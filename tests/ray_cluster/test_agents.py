@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.errors import TryAgainError, UserError
+from hetero_hvd.ray_cluster import agents as driver_end
 from hetero_hvd.ray_cluster.agents import RayAgents
 from tests.leftovers import wait_until
 from tests.ray_cluster.conftest import entry
@@ -90,19 +91,25 @@ def test_an_actor_that_was_out_of_reach_for_a_moment_is_asked_again(told_ray, co
 
 REFUSED = {
     "no such cluster": ("nonsense", UserError, "--ray nonsense: Invalid address format: nonsense"),
-    "Ray ends the process": ("dead", UserError, "--ray dead: lost touch with GCS"),
-    "no node": ("auto", JobError, "--ray: no agent was started on any node in 1 s"),
+    "no cluster here": ("nobody", TryAgainError, "--ray nobody: Could not find any running Ray"),
+    "Ray ends the process": ("dead", TryAgainError, "--ray dead: lost touch with GCS"),
+    "no answer": ("silent", TryAgainError, "--ray silent: no answer in 1 s; is the cluster there"),
+    "no node": ("auto", TryAgainError, "--ray: no agent was started on any node in 1 s"),
 }
 
 
 @pytest.mark.usefixtures("told_ray")
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_cluster_that_has_nothing_for_us_is_refused(connect, name):
-    """In one line."""
+def test_a_cluster_that_has_nothing_for_us_is_refused(connect, monkeypatch, name):
+    """In one line; what may pass is another error than an address that can be none."""
     address, error, words = REFUSED[name]
-    agents, _ = connect(address, timeout_seconds=1.0 if error is JobError else 60.0)
-    with pytest.raises(error) as refused:
+    if address == "silent":
+        monkeypatch.setattr(driver_end, "CONNECT_SECONDS", 1.0)
+        monkeypatch.setattr(driver_end, "END_SECONDS", 0.1)
+    agents, _ = connect(address, timeout_seconds=1.0 if address == "auto" else 60.0)
+    with pytest.raises(UserError) as refused:
         agents.start()
+    assert type(refused.value) is error
     assert str(refused.value).startswith(words)
     assert "\n" not in str(refused.value)
 
