@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hetero_hvd.core.digits import whole_number
 from hetero_hvd.errors import UserError
 
 LABEL = r"[a-z]([a-z0-9-]*[a-z0-9])?"
@@ -121,10 +122,18 @@ def command(words: tuple[str, ...]) -> tuple[str, ...]:
     Raises:
         UserError: It holds what no file of text can.
     """
-    for word in words:
-        if "\0" in word or re.search(r"[\ud800-\udfff]", word):
-            raise UserError(f"after --: {word!r} must be text in UTF-8; rename the file, say")
-    return words
+    return tuple(plain_text("after --", word) for word in words)
+
+
+def plain_text(flag: str, text: str) -> str:
+    """What a file of text can hold.
+
+    Raises:
+        UserError: It cannot.
+    """
+    if "\0" in text or re.search(r"[\ud800-\udfff]", text):
+        raise UserError(f"{flag}: {text!r} must be text in UTF-8; rename the file, say")
+    return text
 
 
 def count(flag: str, text: str, minimum: int, maximum: int) -> int:
@@ -133,7 +142,7 @@ def count(flag: str, text: str, minimum: int, maximum: int) -> int:
     Raises:
         UserError: It is none, or out of range.
     """
-    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1  # noqa: PLR2004 - digits
-    if not minimum <= number <= maximum:
+    number = whole_number(text)
+    if number is None or not minimum <= number <= maximum:
         raise UserError(f"{flag}: found {text!r}, must be an integer from {minimum} to {maximum}")
     return number

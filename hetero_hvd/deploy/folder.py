@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.security.cluster_key import make_key
 
 MARK = "Written by hetero-hvd deploy, which may remove it with --force; without this line it stays."
 """Among the first lines of each file that a later call may remove: others are somebody's own."""
@@ -25,8 +27,60 @@ def with_mark(text: str) -> str:
     return f"{first}\n# {MARK}\n{rest}" if first.startswith("#!") else f"# {MARK}\n{text}"
 
 
-def _check(folder: Path, contents: Mapping[str, str | None], *, force: bool) -> None:
-    """Find out that nothing would be lost, before anything is written."""
+@dataclass(frozen=True, kw_only=True)
+class FolderContents:
+    """What a folder is to hold.
+
+    Attributes:
+        files: Path in it to text; None: what an earlier call has written there goes.
+        folders: To the mode that a new one gets; one that is there stays as it is.
+        keys: To what reads one, and raises a `UserError` if it is of no use; one that is there
+            stays as it is, each other is made. Their folders are among `folders`.
+    """
+
+    files: Mapping[str, str | None]
+    folders: Mapping[str, int] = field(default_factory=dict)
+    keys: Mapping[str, Callable[[Path], object]] = field(default_factory=dict)
+
+
+def _check(folder: Path, contents: FolderContents, *, force: bool) -> None:
+    """Find out that all can be written and nothing would be lost, before anything is."""
+    for name, text in contents.files.items():
+        try:
+            (text or "").encode()
+        except UnicodeEncodeError as error:
+            bad = (text or "")[error.start]
+            raise UserError(
+                f"{folder / name}: would hold {bad!r}, must be text in UTF-8; look for it in what "
+                "was given"
+            ) from error
+    _check_kept(folder, contents.files, force=force)
+    folders = {parent for name in (*contents.files, *contents.keys) for parent in _above(name)}
+    for name in sorted(folders | contents.folders.keys()):
+        if os.path.lexists(folder / name) and not os.path.isdir(folder / name):  # noqa: PTH112 - not for names that cannot be
+            raise _in_the_way(folder / name, "folder")
+    for name in (*contents.files, *contents.keys):
+        if os.path.isdir(folder / name) and not os.path.islink(folder / name):  # noqa: PTH112, PTH114 - as above
+            raise _in_the_way(folder / name, "file")
+    for name, read in contents.keys.items():
+        if os.path.lexists(folder / name):
+            read(folder / name)
+
+
+def _above(name: str) -> set[str]:
+    return {str(parent) for parent in Path(name).parents} - {"."}
+
+
+def _in_the_way(path: Path, wanted: str) -> UserError:
+    found = "folder" if wanted == "file" else "file"
+    return UserError(
+        f"{path}: is a {found}, and a {wanted} is to be written there; move it away, or name "
+        "another folder"
+    )
+
+
+def _check_kept(folder: Path, files: Mapping[str, str | None], *, force: bool) -> None:
+    """Find out that nothing of somebody's own would be lost."""
     try:
         found = sorted(entry.name for entry in folder.iterdir())
     except FileNotFoundError:
@@ -39,7 +93,7 @@ def _check(folder: Path, contents: Mapping[str, str | None], *, force: bool) -> 
             f"{folder}: is not empty, holds {found[0]!r}; name another folder, or replace files of "
             "the same names with --force"
         )
-    gone = (name for name, text in contents.items() if text is None)
+    gone = (name for name, text in files.items() if text is None)
     others = [
         name for name in gone if os.path.lexists(folder / name) and not _is_ours(folder / name)
     ]
@@ -61,26 +115,38 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def write_files(
-    folder: Path, contents: Mapping[str, str | None], *, force: bool = False
-) -> list[Path]:
-    """Write each file, whole or not at all; none, where something of somebody would be lost.
+def write_folder(folder: Path, contents: FolderContents, *, force: bool = False) -> list[Path]:
+    """Write each file, whole or not at all; none, where one cannot be, or something would be lost.
 
     Args:
         folder: Made if it is not there.
-        contents: Path in it to text; None: what an earlier call has written there goes.
+        contents: What it is to hold.
         force: Whether files of the same names may be replaced.
 
     Returns:
-        What was written.
+        The files, and then the keys.
 
     Raises:
         UserError: It is no folder, or holds something, and nobody has said that it may go; what
-            was to be removed is not ours; or it cannot be written.
+            was to be removed is not ours; something else has the name of a file or folder; a key
+            that is there is none; or it cannot be written.
     """
     _check(folder, contents, force=force)
+    written = _write_files(folder, contents.files)
+    for name, mode in contents.folders.items():
+        try:
+            (folder / name).mkdir(mode=mode, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{folder / name}: cannot be made: {error.strerror}") from error
+    for name in contents.keys:
+        if not os.path.lexists(folder / name):
+            make_key(folder / name)
+    return [*written, *(folder / name for name in contents.keys)]
+
+
+def _write_files(folder: Path, files: Mapping[str, str | None]) -> list[Path]:
     written = []
-    for name, text in contents.items():
+    for name, text in files.items():
         path = folder / name
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
         try:

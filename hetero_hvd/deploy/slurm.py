@@ -46,6 +46,9 @@ TAKEN = (
 TAKEN_LETTERS = ("-a", "-D", "-e", "-J", "-M", "-N", "-n", "-o", "-W")
 """Options of sbatch that are ours, or with which the driver would not find its agents."""
 
+TAKEN_OF_DRIVER, TAKEN_LETTERS_OF_DRIVER = ("--dependency",), ("-d",)
+"""The same of the driver's job alone: it waits for the end of another driver of its folder."""
+
 WITHOUT_VALUE = "HhIkOQsv"
 """Letters of sbatch behind which others may stand in the same word."""
 
@@ -139,8 +142,13 @@ def read_pool(text: str) -> AgentPool:
     )
 
 
-def sbatch_options(flag: str, text: str) -> tuple[str, ...]:
+def sbatch_options(flag: str, text: str, *, is_driver: bool = False) -> tuple[str, ...]:
     """Options of sbatch, as a shell would part them.
+
+    Args:
+        flag: That has them.
+        text: All of them.
+        is_driver: Whether they are the driver's, which has one more of ours.
 
     Raises:
         UserError: They are none, one of them is ours, or a batch script cannot hold them.
@@ -157,12 +165,22 @@ def sbatch_options(flag: str, text: str) -> tuple[str, ...]:
                 f"{flag}: found {word!r}, must have no blank, quote, '$' or '#' in it; write such "
                 "an option into the batch script"
             )
-        name = word.partition("=")[0]
-        is_long = name.startswith("--") and any(ours.startswith(name) for ours in TAKEN)
-        letters = "" if word.startswith("--") else word[:1] + word[1:].lstrip(WITHOUT_VALUE)[:1]
-        if is_long or letters in TAKEN_LETTERS:
-            raise UserError(f"{flag}: found {word!r}, which is not for a pool to say; leave it out")
+        if _is_taken(word, is_driver=is_driver):
+            raise UserError(
+                f"{flag}: found {word!r}, an option of sbatch that hetero-hvd gives itself, or "
+                "that would keep driver and agents from each other; leave it out"
+            )
     return words
+
+
+def _is_taken(word: str, *, is_driver: bool) -> bool:
+    """Whether it is one of our options; of a long one sbatch takes the begin for all of it."""
+    taken = (*TAKEN, *(TAKEN_OF_DRIVER if is_driver else ()))
+    taken_letters = (*TAKEN_LETTERS, *(TAKEN_LETTERS_OF_DRIVER if is_driver else ()))
+    if word.startswith("--"):
+        name = word.partition("=")[0]
+        return any(ours.startswith(name) for ours in taken)
+    return word[:1] + word[1:].lstrip(WITHOUT_VALUE)[:1] in taken_letters
 
 
 def shared_path(flag: str, path: Path) -> Path:

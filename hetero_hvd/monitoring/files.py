@@ -1,4 +1,4 @@
-"""Writes the folder from which Prometheus, Alertmanager and Grafana can be started."""
+"""The files from which Prometheus, Alertmanager and Grafana can be started."""
 
 from __future__ import annotations
 
@@ -16,44 +16,39 @@ ALERTMANAGER = "localhost:9093"
 RULES = Path(__file__).with_name("rules.yml")
 
 
-def write_stack(
-    folder: Path,
+def stack_files(
     *,
     driver: str,
     token_file: str | None = None,
     ca_file: str | None = None,
     alerts_to: str | None = None,
-) -> list[Path]:
-    """Write prometheus.yml, the rules, alertmanager.yml, and Grafana's files.
+) -> dict[str, str]:
+    """prometheus.yml, the rules, alertmanager.yml, and Grafana's files.
 
     JSON is YAML too, so whatever stands in an address or a path is quoted rightly.
 
     Args:
-        folder: Made if it is not there; files of the same names are replaced.
         driver: Address of a driver, `http[s]://HOST:PORT`.
         token_file: File with the driver's token for looking; Prometheus reads it, we do not.
         ca_file: Certificate authority of the driver, PEM.
         alerts_to: Where Alertmanager sends alerts; None: nowhere.
 
     Returns:
-        What was written.
+        Path in a folder to text.
     """
-    grafana = folder / "grafana"
+    provisioning = "grafana/provisioning"
     path = "/etc/grafana/dashboards"
     contents = {
-        folder / "prometheus.yml": _json(_prometheus(driver, token_file, ca_file)),
-        folder / "rules.yml": RULES.read_text(encoding="utf-8"),
-        folder / "gpu_rules.yml": _json(gpu_rules()),
-        folder / "alertmanager.yml": _json(alertmanager(alerts_to)),
-        grafana / "provisioning" / "datasources" / "hetero_hvd.yml": _json(_datasource()),
-        grafana / "provisioning" / "dashboards" / "hetero_hvd.yml": _json(_provider(path)),
+        "prometheus.yml": _json(_prometheus(driver, token_file, ca_file)),
+        "rules.yml": RULES.read_text(encoding="utf-8"),
+        "gpu_rules.yml": _json(gpu_rules()),
+        "alertmanager.yml": _json(alertmanager(alerts_to)),
+        f"{provisioning}/datasources/hetero_hvd.yml": _json(_datasource()),
+        f"{provisioning}/dashboards/hetero_hvd.yml": _json(_provider(path)),
     }
     for name, content in dashboards().items():
-        contents[grafana / "dashboards" / f"{name}.json"] = _json(content)
-    for file, text in contents.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    return list(contents)
+        contents[f"grafana/dashboards/{name}.json"] = _json(content)
+    return contents
 
 
 def _prometheus(driver: str, token_file: str | None, ca_file: str | None) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.deploy.checks import num_bytes
-from hetero_hvd.deploy.folder import write_files
+from hetero_hvd.deploy.folder import FolderContents, write_folder
+from hetero_hvd.errors import UserError
 
 GOOD = {"--image": "hetero-hvd:0.1.0", "--cpu": "1"}
 NAMES = ("", "Train", "1train", "-a", "a-", "a_b", "a.b", "a b", "ä", "a\n", 41 * "a")
@@ -145,9 +146,8 @@ def test_a_place_that_is_no_folder_is_refused(folder, capsys, place):
 
 def test_a_file_is_whole_or_not_there(folder):
     """What could not be written leaves nothing beside it."""
-    (folder / "a").mkdir()
-    with pytest.raises(Exception, match="cannot be written"):
-        write_files(folder, {"a": "text"}, force=True)
+    with pytest.raises(UserError, match="cannot be written"):
+        write_folder(folder, FolderContents(files={f"{260 * 'a'}": "text"}), force=True)
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 
 
@@ -236,6 +236,95 @@ def test_what_somebody_else_has_written_is_named_and_stays(tmp_path, capsys, tar
         assert deployed(folder, then, "--force") == 0  # ours went, if it had to
 
 
+OBSTACLES = {
+    "manifests": (KUBERNETES, ["agents.yaml"], [], []),
+    "a chart": (
+        [*KUBERNETES, "--helm"],
+        ["values.yaml", "templates/agents.yaml"],
+        ["templates"],
+        [],
+    ),
+    "slurm": (
+        ["slurm", "--pool=a:1"],
+        ["driver.sh", "agents-a.sh", "README.md", "keys/cluster.key"],
+        ["logs", "keys"],
+        ["keys/cluster.key"],
+    ),
+    "compose": (
+        ["compose", "--image=a"],
+        ["compose.yaml", "monitoring/rules.yml", "keys/token"],
+        ["runs", "keys", "monitoring", "monitoring/grafana"],
+        ["keys/cluster.key", "keys/token"],
+    ),
+}
+"""A target: words, some of its files, its folders, and what must be a key if it is there."""
+
+
+def obstructed(folder, name, kind):
+    """Put something else where `name` is to be."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "dead link":
+        path.symlink_to("nowhere")
+    else:
+        path.write_text("mine")
+        path.chmod(0o600)
+
+
+BLOCKED = [
+    *((target, name, "folder") for target, (_, files, _, _) in OBSTACLES.items() for name in files),
+    *((target, name, "file") for target, (_, _, dirs, _) in OBSTACLES.items() for name in dirs),
+    *(
+        (target, name, "dead link")
+        for target, (_, _, dirs, _) in OBSTACLES.items()
+        for name in dirs
+    ),
+    *((target, name, "no key") for target, (_, _, _, keys) in OBSTACLES.items() for name in keys),
+    *(
+        (target, name, "dead link")
+        for target, (_, _, _, keys) in OBSTACLES.items()
+        for name in keys
+    ),
+]
+
+
+@pytest.mark.parametrize(("target", "name", "kind"), BLOCKED, ids=map(" ".join, BLOCKED))
+def test_what_is_in_the_way_is_found_before_anything_is_written(
+    tmp_path, capsys, target, name, kind
+):
+    """Half a folder would be taken for a whole one."""
+    folder = tmp_path / "f"
+    obstructed(folder, name, kind)
+    before = sorted(folder.rglob("*"))
+    assert deployed(folder, OBSTACLES[target][0], "--force") == 2
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert f"{folder / name}" in line
+    assert printed.out == ""
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("target", OBSTACLES)
+def test_keys_that_are_there_stay(tmp_path, target):
+    """Agents that run hold them."""
+    folder = tmp_path / "f"
+    words, _, _, keys = OBSTACLES[target]
+    assert deployed(folder, words) == 0
+    before = {key: (folder / key).read_bytes() for key in keys}
+    assert deployed(folder, words, "--force") == 0
+    assert {key: (folder / key).read_bytes() for key in keys} == before
+
+
+@pytest.mark.parametrize("target", sorted(OBSTACLES.keys() - {"slurm"}))
+def test_a_folder_of_any_name_is_shown(tmp_path, capsys, target):
+    """Bytes that are no text, and a line break; Slurm has no way to say such a path."""
+    folder = tmp_path / "f\udcff\ng"
+    assert deployed(folder, OBSTACLES[target][0]) == 0
+    assert "f\\udcff\\ng/" in capsys.readouterr().out
+
+
 def test_a_cancelled_write_leaves_no_part_of_a_file(folder, monkeypatch):
     """Helm would take it for a template."""
 
@@ -244,7 +333,7 @@ def test_a_cancelled_write_leaves_no_part_of_a_file(folder, monkeypatch):
 
     monkeypatch.setattr(Path, "replace", cancel)
     with pytest.raises(KeyboardInterrupt):
-        write_files(folder / "new", {"a.yaml": "x"})
+        write_folder(folder / "new", FolderContents(files={"a.yaml": "x"}))
     assert list((folder / "new").iterdir()) == []
 
 

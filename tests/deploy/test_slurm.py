@@ -168,11 +168,14 @@ WRONG = {
         *(f"gpu:1:-p a {option}" for option in (*SHORT, "-HN2", "--arr=1-2", "--out=a")),
     ),
     "--name": ("", "Train", "a_b", 41 * "a"),
-    "--driver": ("a100", "-N2", "--array=1-2", "-p 'a b'"),
+    "--driver": (
+        *("a100", "-N2", "--array=1-2", "-p 'a b'"),
+        *("--dependency=after:3", "--dep=after:3", "-d after:3", "-dafter:3", "-Hdsingleton"),
+    ),
     "--leave-seconds": ("", "-1", "1.5", "soon", "86401"),
     "--leave-stagger-seconds": ("", "-1", "x", "86401"),
     "--idle-minutes": ("", "0", "-1", "43201", "1.5"),
-    "--python": ("", "python", "./python", "env/bin/python"),
+    "--python": ("", "python", "./python", "env/bin/python", "/a\udcff/python"),
 }
 CASES = [(flag, value) for flag, values in WRONG.items() for value in values]
 
@@ -189,7 +192,19 @@ def test_a_wrong_value_is_one_line_that_names_it(place, capsys, flag, value):
     assert not (place / "d").exists()
 
 
+@pytest.mark.parametrize("command", ["nofile.py", "nofile"])
+def test_a_script_that_is_not_there_yet_is_a_note(place, capsys, command):
+    """It may be written later; but nobody waits in a queue for a typo without having been told."""
+    assert written(*POOL, command=(command,)) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(f"note: {command}: no such (file|program) in {place}, where", line)
+    (place / "there.py").touch()
+    assert written(*POOL, "--force", command=("there.py",)) == 0
+    assert capsys.readouterr().err == ""
+
+
 MISUSES = {
+    "an option as the script": (["d", *POOL, "--", "-m", "a"], "after -- comes a script"),
     "no pool": (["d", "--", "train.py"], "the following arguments are required: --pool"),
     "no command": (["d", *POOL], "no command: hetero-hvd deploy slurm DIR [options] -- train.py"),
     "no folder": (["train.py", *POOL, "--", "train.py"], "{place}/train.py: cannot be used"),

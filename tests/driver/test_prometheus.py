@@ -12,8 +12,9 @@ import urllib.request
 
 import pytest
 
+from hetero_hvd.deploy.folder import FolderContents, write_folder
 from hetero_hvd.monitoring.dashboards import ANNOTATIONS, PANELS, VARIABLES
-from hetero_hvd.monitoring.files import write_stack
+from hetero_hvd.monitoring.files import stack_files
 from hetero_hvd.monitoring.gpu_rules import gpu_rules
 from tests.fake_nvml.library import build, environment
 from tests.leftovers import wait_until
@@ -57,7 +58,7 @@ def prometheus(tmp_path, node_port):
     started = []
 
     def start(driver):
-        write_stack(tmp_path / "stack", driver=driver)
+        write_folder(tmp_path / "stack", FolderContents(files=stack_files(driver=driver)))
         file = tmp_path / "stack" / "prometheus.yml"
         config = json.loads(file.read_text())
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}

@@ -6,8 +6,9 @@ import argparse
 import re
 from pathlib import Path
 
+from hetero_hvd.deploy.folder import FolderContents, write_folder
 from hetero_hvd.errors import UserError
-from hetero_hvd.monitoring.files import write_stack
+from hetero_hvd.monitoring.files import stack_files
 
 SUMMARY = "write the files with which Prometheus, Alertmanager and Grafana watch a run"
 ADDRESS = re.compile(r"https?://[^\s/]+:\d+/?")
@@ -41,16 +42,12 @@ def act(arguments: argparse.Namespace) -> int:
         raise UserError(
             "--alerts-to: must be http[s]://HOST[:PORT][/PATH] without password or token"
         )
-    try:
-        files = write_stack(
-            arguments.folder,
-            driver=arguments.driver,
-            token_file=arguments.token_file,
-            ca_file=arguments.ca_file,
-            alerts_to=arguments.alerts_to,
-        )
-    except OSError as error:
-        raise UserError(f"{arguments.folder} cannot be written: {error.strerror}") from error
-    for file in files:
+    files = stack_files(
+        driver=arguments.driver,
+        token_file=arguments.token_file,
+        ca_file=arguments.ca_file,
+        alerts_to=arguments.alerts_to,
+    )
+    for file in write_folder(arguments.folder, FolderContents(files=files), force=True):
         print(file)
     return 0

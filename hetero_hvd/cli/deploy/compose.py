@@ -8,12 +8,13 @@ from pathlib import Path
 
 from hetero_hvd.deploy import checks
 from hetero_hvd.deploy.compose import DRIVER, PAGE_PORT, ComposeDemo, compose_file, nodes_file
-from hetero_hvd.deploy.folder import make_readable, write_files
+from hetero_hvd.deploy.folder import FolderContents, make_readable, write_folder
 from hetero_hvd.deploy.kubernetes.options import USER_ID
 from hetero_hvd.deploy.script import read_script
 from hetero_hvd.errors import UserError
-from hetero_hvd.monitoring.files import write_stack
-from hetero_hvd.security.cluster_key import make_key
+from hetero_hvd.monitoring.files import stack_files
+from hetero_hvd.security.cluster_key import read_key
+from hetero_hvd.security.token import read_token
 
 SUMMARY = (
     "write a Compose file for one machine: a driver, three agents of unequal speed, monitoring"
@@ -21,7 +22,10 @@ SUMMARY = (
 DEMO = ("digits.py",)
 """In the image."""
 
-KEYS = ("cluster.key", "token")
+PRIVATE = ("runs", "keys")
+"""Folders for who runs the containers alone."""
+
+KEYS = {"keys/cluster.key": read_key, "keys/token": lambda path: read_token(str(path), "DIR")}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -48,32 +52,22 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
         user=_user(),
         script=None if script is None else script[0],
     )
+    driver = f"http://{DRIVER}:{PAGE_PORT}"
+    stack = stack_files(driver=driver, token_file="/keys/token")  # noqa: S106 - a path
     texts = {} if script is None else dict([script])
-    contents = {**texts, "compose.yaml": compose_file(demo), "nodes.yaml": nodes_file()}
-    written = write_files(folder, contents, force=arguments.force)
+    texts |= {"compose.yaml": compose_file(demo), "nodes.yaml": nodes_file()}
+    texts |= {f"monitoring/{name}": text for name, text in stack.items()}
+    contents = FolderContents(files=texts, folders=dict.fromkeys(PRIVATE, 0o700), keys=KEYS)
+    written = write_folder(folder, contents, force=arguments.force)
     try:
-        keys, stack = _made(folder)
-        make_readable(folder, [*written, *stack])
-        return [*written, *keys, *stack], f"  docker compose -f {folder / 'compose.yaml'} up"
+        for name in (*PRIVATE, *KEYS):
+            os.chown(folder / name, *_user())
+        make_readable(folder, [folder / name for name in texts])
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}") from error
+    return written, f"  docker compose -f {folder / 'compose.yaml'} up"
 
 
 def _user() -> tuple[int, int]:
     """Who writes the files runs the containers; instead of root, the user of the image."""
     return (os.getuid(), os.getgid()) if os.getuid() else (USER_ID, USER_ID)
-
-
-def _made(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Keys, which are never replaced, and what watches; beside these the folder for runs."""
-    (folder / "runs").mkdir(mode=0o700, exist_ok=True)
-    (folder / "keys").mkdir(mode=0o700, exist_ok=True)
-    keys = [folder / "keys" / name for name in KEYS]
-    for key in keys:
-        if not key.exists():
-            make_key(key)
-    for path in (folder / "runs", folder / "keys", *keys):
-        os.chown(path, *_user())
-    driver = f"http://{DRIVER}:{PAGE_PORT}"
-    stack = write_stack(folder / "monitoring", driver=driver, token_file="/keys/token")  # noqa: S106 - a path
-    return keys, stack

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from hetero_hvd.cli.deploy import compose, kubernetes, slurm
+from hetero_hvd.cli.lines import show
 
 SUMMARY = "write the files that start a job on Kubernetes or Slurm, or the demo by Docker Compose"
 TAKES_SCRIPT = True
@@ -38,7 +39,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> int:
     """Write the files, name them, and say what comes next."""
     files, next_steps = arguments.write(arguments)
-    for file in files:
-        print(file)
-    print(f"next:\n{next_steps}")
+    for line in (*map(str, files), "next:", *next_steps.splitlines()):
+        show(line)
     return 0

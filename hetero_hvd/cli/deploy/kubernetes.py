@@ -8,7 +8,7 @@ from pathlib import Path
 from hetero_hvd.cli.cluster.agent import CLOUDS
 from hetero_hvd.config.value_types import CHECKPOINT_URL
 from hetero_hvd.deploy import checks
-from hetero_hvd.deploy.folder import write_files
+from hetero_hvd.deploy.folder import FolderContents, write_folder
 from hetero_hvd.deploy.kubernetes.chart import chart_files
 from hetero_hvd.deploy.kubernetes.manifests import files
 from hetero_hvd.deploy.kubernetes.options import DEFAULT_NAME, MAX_AGENTS, KubernetesJob
@@ -90,7 +90,7 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
     plain, chart = files(job), chart_files(job)
     wanted, other = (chart, plain) if arguments.helm else (plain, chart)
     contents = {**dict.fromkeys(other), **wanted}  # never both in one folder
-    written = write_files(folder, contents, force=arguments.force)
+    written = write_folder(folder, FolderContents(files=contents), force=arguments.force)
     if arguments.helm:
         return written, f"  helm install {job.name} {folder}"
     return written, "\n".join(

@@ -7,8 +7,11 @@ import os
 import sys
 from pathlib import Path
 
+from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.train.run import check_script
+from hetero_hvd.config import NodeConfig
 from hetero_hvd.deploy import checks
-from hetero_hvd.deploy.folder import write_files
+from hetero_hvd.deploy.folder import FolderContents, write_folder
 from hetero_hvd.deploy.slurm import (
     KEY,
     LOGS,
@@ -19,8 +22,8 @@ from hetero_hvd.deploy.slurm import (
     sbatch_options,
     shared_path,
 )
-from hetero_hvd.errors import UserError
-from hetero_hvd.security.cluster_key import make_key
+from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.security.cluster_key import read_key
 
 SUMMARY = "write batch scripts for Slurm: a driver, and agents that are jobs of one node each"
 DRIVER_OPTIONS = "--cpus-per-task=2 --mem=4G"
@@ -80,17 +83,25 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
         UserError: Something is wrong; nothing is written then.
     """
     job = _job(arguments)
-    contents = files(job)
-    written = write_files(job.folder, contents, force=arguments.force)
-    key = job.folder / KEY
+    note = _note_of_script(job)
+    contents = FolderContents(
+        files=files(job),
+        folders={LOGS: 0o777, str(Path(KEY).parent): 0o700},  # less what the umask takes away
+        keys={KEY: read_key},
+    )
+    written = write_folder(job.folder, contents, force=arguments.force)
+    if note:
+        show(note, file=sys.stderr)
+    return written, f"  sh {job.folder / 'submit.sh'}"
+
+
+def _note_of_script(job: SlurmDeployment) -> str:
+    """What is to be known of a script that is not here; empty: it is. Others may write it yet."""
     try:
-        (job.folder / LOGS).mkdir(exist_ok=True)
-        key.parent.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{job.folder} cannot be written: {error.strerror}") from error
-    if not key.exists():
-        make_key(key)
-    return [*written, key], f"  sh {job.folder / 'submit.sh'}"
+        check_script(job.command, (NodeConfig(name="each-agent"),))
+    except JobError as error:
+        return f"note: {error}"
+    return ""
 
 
 def _job(arguments: argparse.Namespace) -> SlurmDeployment:
@@ -103,7 +114,7 @@ def _job(arguments: argparse.Namespace) -> SlurmDeployment:
         python=_python(arguments.python),
         command=checks.command(arguments.command),
         pools=_pools(arguments.pool),
-        driver_options=sbatch_options("--driver", arguments.driver),
+        driver_options=sbatch_options("--driver", arguments.driver, is_driver=True),
         leave_seconds=checks.count("--leave-seconds", arguments.leave_seconds, 0, MAX_SECONDS),
         stagger_seconds=checks.count(
             "--leave-stagger-seconds", arguments.leave_stagger_seconds, 0, MAX_SECONDS
@@ -122,6 +133,6 @@ def _pools(texts: list[str]) -> tuple[AgentPool, ...]:
 
 
 def _python(text: str) -> str:
-    if not text.startswith("/") or "\0" in text:
+    if not text.startswith("/"):
         raise UserError(f"--python: found {text!r}, must be an absolute path, as on all nodes")
-    return text
+    return checks.plain_text("--python", text)
