@@ -66,11 +66,22 @@ class HeteroHvdError(Exception):
 class UserError(HeteroHvdError):
     """The input is wrong. The message says where, what was found and what is allowed.
 
+    Args:
+        lines: For people, a problem each. What stands in one, a path with a line break say, makes
+            no two of it.
+
     Attributes:
         may_pass: Whether the same command may succeed later, without any change of the input.
     """
 
     may_pass = False
+
+    def __init__(self, *lines: object) -> None:
+        super().__init__(*lines)
+        self.lines = tuple(map(str, lines))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
 
 
 class ConfigError(UserError):
@@ -81,7 +92,7 @@ class ConfigError(UserError):
     """
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
+        super().__init__(*problems)
         self.problems = tuple(problems)
 
 

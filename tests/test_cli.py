@@ -16,6 +16,11 @@ from hetero_hvd.cli.train.run import check_traced
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
 from hetero_hvd.errors import JobError
 
+NONE_TO_ASK = (
+    "agent.yaml has no node that is this machine or that ssh reaches, and 'hetero-hvd {0} -f' asks "
+    "those alone; of agents see 'hetero-hvd nodes --discover', or call 'hetero-hvd {0}' on the "
+    "node itself"
+)
 NODES = """\
 nodes:
   - {name: a, slots: 2}
@@ -210,8 +215,15 @@ NO_TAG = (
         ),
         (
             ["doctor", "-f", "agent.yaml"],
-            ["agent.yaml has no node that is this machine or that ssh reaches"],
+            [NONE_TO_ASK.format("doctor")],
         ),
+        (["hardware", "-f", "agent.yaml"], [NONE_TO_ASK.format("hardware")]),
+        (["doctor", "--timeout", "nan"], ["--timeout: found nan, must be from 5 to 3600"]),
+        (["hardware", "--timeout", "nan"], ["--timeout: found nan, must be from 5 to 3600"]),
+        (["top", "--interval", "nan"], ["--interval: found nan, must be from 0.1 to 3600"]),
+        (["simulate", "--coupling", "nan"], ["--coupling must be >= 0"]),
+        (["config", "-f", "no\nfile.yaml"], ["no\\nfile.yaml: no such file"]),
+        (["nodes", "-f", "no\u2028file"], ["no\\u2028file: no such file"]),
         (["doctor", "-f", "none.yaml"], ["none.yaml: no such file"]),
         (
             ["doctor", "-f", "remote.yaml", "--", "train.py"],
@@ -255,6 +267,29 @@ def test_wrong_input_is_one_line_per_problem_and_exit_code_2(folder: Path, capsy
     assert printed.out == ""
     found = printed.err.replace(str(folder), "FOLDER").splitlines()
     assert found == [f"hetero-hvd: {line}" for line in lines]
+
+
+NO_FILE = {
+    "run": (["run", "--discover", "--", "train.py"], "k: the cluster key cannot be read"),
+    "nodes": (["nodes", "--discover"], "job.cluster_key_file: found none"),
+    "config": (["config", "--discover", "--cluster-key-file", "k"], ""),
+    "bench-comm": (["bench-comm", "--discover", "--ops", "x"], "--ops"),
+    "not asked for": (["config"], "nodes.yaml: no such file"),
+    "named": (["config", "--discover", "-f", "nodes.yaml"], "nodes.yaml: no such file"),
+}
+
+
+@pytest.mark.parametrize("case", NO_FILE)
+def test_who_looks_for_nodes_that_announce_themselves_needs_no_file(
+    tmp_path, monkeypatch, capsys, case
+):
+    """Nobody has a node to list; a file that is named has to be there."""
+    monkeypatch.chdir(tmp_path)
+    words, expected = NO_FILE[case]
+    if case == "run":
+        words = [*words[:2], "--cluster-key-file", "k", *words[2:]]
+    assert main(words) == (2 if expected else 0)
+    assert expected in capsys.readouterr().err
 
 
 def test_version(capsys):

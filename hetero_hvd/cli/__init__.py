@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parse(sys.argv[1:] if argv is None else argv)
         return int(arguments.act(arguments))
     except UserError as error:
-        for line in str(error).splitlines():
+        for line in error.lines:
             show(f"hetero-hvd: {line}", file=sys.stderr)
         return exit_of_user_error(may_pass=error.may_pass)
     except KeyboardInterrupt:

@@ -9,6 +9,10 @@ from pathlib import Path
 from hetero_hvd.config import JOB_SETTINGS, NodesFile
 
 NODES_FILE = Path("nodes.yaml")
+DISCOVER = "discover"
+"""The flag, and the setting, to look for nodes that announce themselves."""
+
+NO_NODES = b"nodes: []\n"
 
 
 def add_nodes_file(command: argparse.ArgumentParser, *, is_optional: bool = False) -> None:
@@ -52,8 +56,17 @@ def nodes_files(arguments: argparse.Namespace) -> tuple[Path, ...]:
 
 
 def load(arguments: argparse.Namespace) -> NodesFile:
-    """Read nodes.yaml, the environment and the flags together."""
-    return NodesFile(nodes_files(arguments), os.environ, flags_of(arguments))
+    """Read nodes.yaml, the environment and the flags together.
+
+    Who looks for nodes that announce themselves needs no file, unless one is named.
+    """
+    is_free = getattr(arguments, DISCOVER, None) and not arguments.nodes_files
+    return NodesFile(
+        nodes_files(arguments),
+        os.environ,
+        flags_of(arguments),
+        absent=NO_NODES if is_free else None,
+    )
 
 
 def flags_of(arguments: argparse.Namespace) -> dict[str, object]:

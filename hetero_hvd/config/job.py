@@ -304,7 +304,10 @@ class JobConfig:
 
     def _relations_of_discovery(self) -> Iterator[tuple[str, str]]:
         if self.discover and self.cluster_key_file is None:
-            yield "cluster_key_file", "found none, must be given with discover"
+            yield (
+                "cluster_key_file",
+                "found none, must be given with discover, as hetero-hvd key makes one",
+            )
         if self.listen and not self.discover:
             yield "listen", f"found {self.listen}, must be 0 without discover"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -24,6 +25,7 @@ class NodesFile:
         environment: As for `load_cluster`.
         flags: As for `load_cluster`.
         granted: As for `parse_cluster`; where that changes, a function that gives it.
+        absent: Takes the place of a file that is not there, or not yet; None: it has to be.
 
     Attributes:
         current: The newest good settings.
@@ -39,7 +41,9 @@ class NodesFile:
         environment: Mapping[str, str],
         flags: Mapping[str, object],
         granted: bytes | Callable[[], bytes] = b"",
+        absent: bytes | None = None,
     ) -> None:
+        self._absent = absent
         self._paths = tuple(paths)
         self._follows_lender = callable(granted)
         self._granted = granted if callable(granted) else lambda: granted
@@ -78,7 +82,11 @@ class NodesFile:
         return "unchanged" if is_same else "changed"
 
     def _read(self) -> tuple[list[tuple[Path, bytes]], bytes]:
-        return [(path, read_content(path)) for path in self._paths], self._granted()
+        return [(path, self._content(path)) for path in self._paths], self._granted()
+
+    def _content(self, path: Path) -> bytes:
+        is_absent = self._absent is not None and not os.path.lexists(path)
+        return self._absent or b"" if is_absent else read_content(path)
 
     def _listed_in_vain(self, files: Sequence[tuple[Path, bytes]]) -> tuple[str, ...]:
         used = {node.name for node in self.current.nodes}

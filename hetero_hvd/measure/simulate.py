@@ -20,6 +20,7 @@ from hetero_hvd.core.simulation.simulation import Simulation
 from hetero_hvd.errors import JobError
 from hetero_hvd.measure.recording import read_recording
 
+NUM_SPIKE_FIGURES = 2
 POLICIES = ("ours", "uniform", *(name for name in RULES if name != DEFAULT_RULE), "oracle")
 
 
@@ -176,14 +177,19 @@ def scenario_of(arguments: argparse.Namespace) -> Scenario:
     links = arguments.links or ()
     if len(overheads) != len(speeds) or (links and len(links) != len(speeds)):
         raise JobError(f"--overheads and --links need one number for each of {len(speeds)} workers")
-    if min(speeds) <= 0 or min(overheads) < 0 or arguments.noise < 0 or len(arguments.spikes) != 2:  # noqa: PLR2004
+    if (
+        min(speeds) <= 0
+        or min(overheads) < 0
+        or not 0 <= arguments.noise < math.inf
+        or len(arguments.spikes) != NUM_SPIKE_FIGURES
+    ):
         raise JobError("--speeds must be > 0, --overheads and --noise >= 0, --spikes two numbers")
     if arguments.global_batch_size < len(speeds):
         raise JobError(f"--global-batch-size must be at least {len(speeds)}, one for each worker")
     for flag, found in (("--change", arguments.change), ("--swing", arguments.swing)):
         if any(event.worker >= len(speeds) for event in found):
             raise JobError(f"{flag}: workers are 0 to {len(speeds) - 1}")
-    if arguments.coupling < 0:
+    if not 0 <= arguments.coupling < math.inf:
         raise JobError("--coupling must be >= 0")
     blocks = arguments.blocks or (1,) * len(speeds)
     if len(blocks) != len(speeds) or min(blocks) < 1:
@@ -212,7 +218,10 @@ def _curve(speed: float, overhead_seconds: float, block_size: int) -> TrueCurve:
 
 def _floats(text: str) -> tuple[float, ...]:
     with _expecting("numbers with commas between", text):
-        return tuple(float(part) for part in text.split(","))
+        found = tuple(float(part) for part in text.split(","))
+        if not all(map(math.isfinite, found)):
+            raise ValueError
+        return found
 
 
 def _ints(text: str) -> tuple[int, ...]:
@@ -223,7 +232,7 @@ def _ints(text: str) -> tuple[int, ...]:
 def _swing(text: str) -> Swing:
     with _expecting("WORKER:RATIO:STEPS", text):
         worker, ratio, steps = text.split(":")
-        if float(ratio) <= 0 or int(worker) < 0 or int(steps) < 1:
+        if not 0 < float(ratio) < math.inf or int(worker) < 0 or int(steps) < 1:
             raise ValueError
         return Swing(worker=int(worker), time_ratio=float(ratio), num_steps=int(steps))
 
@@ -231,7 +240,7 @@ def _swing(text: str) -> Swing:
 def _change(text: str) -> Change:
     with _expecting("STEP:WORKER:RATIO[:OVER]", text):
         step, worker, ratio, *over = text.split(":")
-        if float(ratio) <= 0 or int(worker) < 0:
+        if not float(ratio) > 0 or int(worker) < 0:  # infinite: it is lost
             raise ValueError
         return Change(
             step=int(step),

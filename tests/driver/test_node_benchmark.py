@@ -113,7 +113,8 @@ def test_wrong_input_is_one_line(hetero_hvd):
     for words, reason in (
         (["--", "missing.py"], "missing.py: no such file"),
         (["-f", "other.yaml"], "other.yaml: no such file"),
-        (["--seconds", "0"], "--seconds 0: must be > 0"),
+        (["--seconds", "0"], "--seconds: found 0, must be from 0.1 to 86400"),
+        (["--seconds", "inf"], "--seconds: found inf, must be"),
     ):
         done = hetero_hvd("benchmark", *words)
         assert done.returncode == 2

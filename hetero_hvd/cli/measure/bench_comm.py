@@ -6,6 +6,7 @@ import argparse
 import itertools
 from pathlib import Path
 
+from hetero_hvd.cli.nodes_to_ask import check_range
 from hetero_hvd.cli.settings import add_nodes_file, add_settings, load
 from hetero_hvd.core.bandwidth import OPERATIONS
 from hetero_hvd.errors import UserError
@@ -75,7 +76,5 @@ def _plan(arguments: argparse.Namespace) -> dict[str, object]:
     if not SMALLEST_BYTES <= arguments.max_bytes <= LARGEST_BYTES:
         found = f"--max-bytes: found {arguments.max_bytes}"
         raise UserError(f"{found}, must be from {SMALLEST_BYTES} to {LARGEST_BYTES}")
-    if not SHORTEST_SECONDS <= arguments.seconds <= LONGEST_SECONDS:
-        found = f"--seconds: found {arguments.seconds:g}"
-        raise UserError(f"{found}, must be from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}")
+    check_range("--seconds", arguments.seconds, SHORTEST_SECONDS, LONGEST_SECONDS)
     return {"ops": ops, "max_bytes": arguments.max_bytes, "seconds": arguments.seconds}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.nodes_to_ask import check_range
 from hetero_hvd.cli.settings import add_nodes_file, load, nodes_files
 from hetero_hvd.cli.train.run import check_script
 from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
@@ -39,7 +40,7 @@ Then, where there are two slots or more, the network between them, over Horovod.
 What was measured is kept on each node, and the curves of the model beside the output folder, so
 that the next `hetero-hvd run` of the same model starts balanced.
 """
-DEFAULT_SECONDS = 30.0
+DEFAULT_SECONDS, MAX_SECONDS = 30.0, 86400.0
 NETWORK_RATIO = 0.3
 """Of the time is for the network, its own job's start included."""
 
@@ -60,8 +61,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Measure and print; 1 if some slot did not tell."""
-    if not arguments.seconds > 0:
-        raise UserError(f"--seconds {arguments.seconds:g}: must be > 0")
+    check_range("--seconds", arguments.seconds, 0.1, MAX_SECONDS)
     cluster = _cluster(arguments)
     if arguments.command:
         check_script(arguments.command, cluster.nodes)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.nodes_to_ask import add_timeout, check_timeout, none_to_ask
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.cli.table import print_table
 from hetero_hvd.cli.train.run import check_script
@@ -37,19 +38,12 @@ inside a pod of a job: keys, volumes, network, cores, memory and GPUs of that po
 
 Exit code 0: training can start; 1: it cannot, on one of the nodes, or in this pod.
 """
-SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 3600.0
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.add_argument(
-        "--timeout",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="for each answer of a node (default: %(default)g)",
-    )
+    add_timeout(command)
     command.add_argument(
         "--kubernetes",
         nargs="?",
@@ -63,13 +57,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Diagnose; 1 if it cannot train."""
-    if arguments.nodes_files and arguments.kubernetes:
+    check_timeout(arguments)
+    if arguments.nodes_files and arguments.kubernetes is not None:
         raise UserError("--kubernetes looks at this pod, -f at the nodes of a file: give one")
     if arguments.nodes_files:
         return _act_on_nodes(arguments)
     if arguments.command:
         raise UserError("a script is looked for on nodes: hetero-hvd doctor -f nodes.yaml -- ...")
-    if arguments.kubernetes:
+    if arguments.kubernetes is not None:
         return _act_in_pod(arguments)
     from hetero_hvd.probes.doctor import diagnose  # noqa: PLC0415 - only this command needs it
 
@@ -104,13 +99,10 @@ def _act_on_nodes(arguments: argparse.Namespace) -> int:
     from hetero_hvd.remote.examination import Examination  # noqa: PLC0415 - not for all
     from hetero_hvd.remote.node_findings import report_on  # noqa: PLC0415
 
-    if not SHORTEST_SECONDS <= arguments.timeout <= LONGEST_SECONDS:
-        found = f"--timeout: found {arguments.timeout:g}"
-        raise UserError(f"{found}, must be from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}")
     cluster = load(arguments).current
     left_out = [node for node in cluster.nodes if not (node.is_local or node.kind == SSH)]
     if len(left_out) == len(cluster.nodes):
-        raise UserError(f"{cluster.where} has no node that is this machine or that ssh reaches")
+        raise none_to_ask(cluster, "doctor")
     if arguments.command:
         check_script(arguments.command, cluster.nodes)
     require_training("the driver of a job")

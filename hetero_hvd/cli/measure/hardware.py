@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.nodes_to_ask import add_timeout, check_timeout, none_to_ask
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.cli.table import print_table
 from hetero_hvd.core.view.live_nodes import users_in_words
@@ -26,7 +27,6 @@ nodes of a file, over ssh and at the same time. Both: who uses which GPU now.
 
 Exit code 0; 1 if a node cannot be asked.
 """
-SHORTEST_SECONDS, LONGEST_SECONDS = 5.0, 3600.0
 GIB = 2**30
 _RATE_SECONDS = 0.2
 """Between two looks at this machine: rates are means over it."""
@@ -47,18 +47,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="the driver's machine, whose direction decides the network interface; without -f",
     )
-    command.add_argument(
-        "--timeout",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="for the answer of a node (default: %(default)g)",
-    )
+    add_timeout(command)
     add_nodes_file(command, is_optional=True)
 
 
 def act(arguments: argparse.Namespace) -> int:
     """Print the inventory; 1 if a node cannot be asked."""
+    check_timeout(arguments)
     if arguments.nodes_files:
         return _act_on_nodes(arguments)
     from hetero_hvd.probes.machine.inventory import take_inventory  # noqa: PLC0415 - asks the GPU driver
@@ -83,14 +78,11 @@ def _act_on_nodes(arguments: argparse.Namespace) -> int:
 
     if arguments.path is not None or arguments.towards is not None:
         raise UserError("--path and --towards are for this machine: leave them out, or -f")
-    if not SHORTEST_SECONDS <= arguments.timeout <= LONGEST_SECONDS:
-        given = f"--timeout: found {arguments.timeout:g}"
-        raise UserError(f"{given}, must be from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}")
     cluster = load(arguments).current
     asked = [node for node in cluster.nodes if can_be_asked(node)]
     left_out = [node for node in cluster.nodes if not can_be_asked(node)]
     if not asked:
-        raise UserError(f"{cluster.where} has no node that is this machine or that ssh reaches")
+        raise none_to_ask(cluster, "hardware")
     found = survey_nodes(asked, timeout_seconds=arguments.timeout)
     has_failed = any(node.failure for node in found)
     if arguments.json:

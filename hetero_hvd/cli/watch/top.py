@@ -6,9 +6,9 @@ import argparse
 import sys
 import time
 
+from hetero_hvd.cli.nodes_to_ask import check_range
 from hetero_hvd.cli.watch.live_table import table_of
 from hetero_hvd.cli.watch.run_argument import HELP, LATEST, run_of
-from hetero_hvd.errors import JobError
 
 SUMMARY = "show who trains, how fast, and who is slow and why"
 
@@ -32,8 +32,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Show the run until it ends or the user leaves."""
-    if not 0.1 <= arguments.interval <= 3600:  # noqa: PLR2004 - NaN is refused as well
-        raise JobError(f"--interval: found {arguments.interval:g}, must be from 0.1 to 3600")
+    check_range("--interval", arguments.interval, 0.1, 3600.0)
     from hetero_hvd.run.reports.facts import NO_END  # noqa: PLC0415 - only this command needs these
     from hetero_hvd.run.web.source import source_of  # noqa: PLC0415
 

@@ -33,7 +33,7 @@ class Compatibility:
         mismatches = compare(facts)
         if any(mismatch.is_fatal for mismatch in mismatches):
             lines = ["the nodes' software does not fit together:", *table(facts)]
-            raise JobError("\n".join([*lines, *map(str, mismatches)]))
+            raise JobError(*lines, *mismatches)
         if self._news(mismatches):
             for line in ("the nodes' software differs:", *table(facts), *map(str, mismatches)):
                 self._console.say(line)
