@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hetero_hvd.core.digits import whole_number
 from hetero_hvd.probes.gpu.gpu_records import GpuReport
 from hetero_hvd.probes.machine.hardware import gpus, interfaces
 
@@ -34,7 +35,7 @@ def visible_in(found: Sequence[GpuReport], visible: Sequence[str] | None) -> lis
 
 def _is_named(gpu: GpuReport, name: str) -> bool:
     if name.isdecimal():
-        return gpu.index == int(name)
+        return gpu.index == whole_number(name)
     parts = [part.uuid for part in gpu.mig_devices]
     return bool(name) and any((uuid or "").startswith(name) for uuid in (gpu.uuid, *parts))
 

@@ -13,6 +13,9 @@ NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 """What a node may be called: a DNS-like label, 1 to 64 characters, safe in paths and host names."""
 
 
+_SLOT = re.compile(r"[0-9]{1,9}")
+
+
 def shortened(name: str, max_length: int) -> str:
     """A node's name, or where it is too long its beginning and what follows from all of it."""
     if len(name) <= max_length:
@@ -43,7 +46,7 @@ class WorkerId(msgspec.Struct, frozen=True, order=True, array_like=True):
             UserError: The text is not `node:slot` with a valid node name and a slot >= 0.
         """
         node, _, slot = text.rpartition(":")
-        if NODE_NAME.fullmatch(node) is None or not slot.isdecimal():
+        if NODE_NAME.fullmatch(node) is None or _SLOT.fullmatch(slot) is None:
             raise UserError(f"worker {text!r}: must be NODE:SLOT, for example alpha:0")
         return cls(node, int(slot))
 

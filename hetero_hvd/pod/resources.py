@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import psutil
 
+from hetero_hvd.core.digits import whole_number
 from hetero_hvd.pod.findings import PodFinding
 from hetero_hvd.probes.gpu.gpu_records import GpuReport
 from hetero_hvd.probes.kernel.control_groups import num_oom_kills
@@ -18,6 +19,8 @@ NONE_GRANTED = ("", "void", "none")
 ALL = "all"
 DEVICES = "NVIDIA_VISIBLE_DEVICES"
 THREADS = "OMP_NUM_THREADS"
+MAX_SHOWN = 40
+"""Characters of a variable."""
 
 
 def core_finding(num_workers: int) -> PodFinding:
@@ -27,14 +30,14 @@ def core_finding(num_workers: int) -> PodFinding:
         num_workers: Of this pod, >= 1.
     """
     cores, threads = allowed_cores(), os.environ.get(THREADS, "")
-    found = f"{cores:g} cores, {THREADS} {threads or 'is not set'}"
+    found = f"{cores:g} cores, {THREADS} {threads[:MAX_SHOWN] or 'is not set'}"
     if num_workers > 1:
         found += f", {num_workers} workers"
     most = max(1, int(cores) // num_workers)
     to_do = ""
-    if not threads.isdigit() or not int(threads):
+    if not (number := whole_number(threads)):
         to_do = f"set it to {most}: torch counts the {os.cpu_count()} cores of the node"
-    elif int(threads) > most:
+    elif number > most:
         to_do = f"set it to {most}: more threads than cores are throttled, and slow"
     return PodFinding(what="cores", found=found, to_do=to_do)
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hetero_hvd.core.digits import whole_number
 from hetero_hvd.probes.kernel.ancestors import ancestors
 
 GUIDE = "docs/guide/migrate.md"
@@ -121,7 +122,8 @@ def _is_handed_down(known: OtherLauncher, environment: Mapping[str, str]) -> boo
     first: Mapping[str, str] = environment
     for process in ancestors():
         if match := _DAEMON.match(process.words[0]):
-            is_step = match[1].isdigit() and int(match[1]) < FIRST_RESERVED
+            number = whole_number(match[1])
+            is_step = number is not None and number < FIRST_RESERVED
             is_its_own = is_step and known.sets_in_steps
             return not is_its_own and first.get(known.size) == environment[known.size]
         first = process.environment
@@ -129,5 +131,4 @@ def _is_handed_down(known: OtherLauncher, environment: Mapping[str, str]) -> boo
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name, "")
-    return int(text) if text.isdecimal() else None
+    return whole_number(environment.get(name, ""))

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 
 from hetero_hvd.config.launchers import SRUN
 from hetero_hvd.config.value_types import is_loopback
+from hetero_hvd.core.digits import whole_number
 from hetero_hvd.errors import UserError
 from hetero_hvd.slurm.granted_gpus import gpus_to_ask_for
 from hetero_hvd.slurm.jobs import job_records
 from hetero_hvd.slurm.programs import ask
 
 CLUSTER = "SLURM_CLUSTER_NAME"
+MAX_SHOWN = 40
+"""Characters of a variable, in a message."""
+
 MAX_CLUSTER = 20
 """Of its name, in that of a run, which has room for no more."""
 
@@ -78,9 +82,10 @@ def allocation(environment: Mapping[str, str]) -> Allocation:
         UserError: It runs in none, or Slurm does not say which nodes that has.
     """
     number = environment.get("SLURM_JOB_ID", "")
-    if not (number.isascii() and number.isdigit()):
+    if whole_number(number) is None:
+        why = f"{number[:MAX_SHOWN]!r}, which is no number of a job" if number else "not set"
         raise UserError(
-            "--slurm: this is no Slurm job, as SLURM_JOB_ID is not set; call it in a script of "
+            f"--slurm: this is no Slurm job, as SLURM_JOB_ID is {why}; call it in a script of "
             "sbatch or in a shell of salloc"
         )
     own = next((job for job in job_records(number) if job.number == number), None)

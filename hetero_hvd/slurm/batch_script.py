@@ -21,7 +21,7 @@ LETTERS = "HhkOQsuVvW"
 """The same for options of a letter; behind one of `I` and `K` a value may follow in the word."""
 
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
-_ARRAY = re.compile(r"(?:--array=|-a)(?P<tasks>[^%]+)(?:%(?P<most>\d+))?", re.ASCII)
+_ARRAY = re.compile(r"(?:--array=|-a)(?P<tasks>[^%]+)(?:%(?P<most>\d{1,7}))?", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,6 +175,9 @@ def test_parts_of_gpus_are_counted_as_granted(monkeypatch, variable, parts, usab
         (0.5, "1", 1, ""),
         (2.0, "1", 4, ""),
         (3.5, "4", 1, "set it to 3"),
+        (2.0, 5000 * "9", 1, "set it to 2"),
+        (2.0, "²", 1, "set it to 2"),
+        (2.0, "0", 1, "set it to 2"),
     ],
 )
 def test_the_threads_of_all_workers_fit_the_cores(monkeypatch, cores, threads, num_workers, words):
@@ -203,6 +206,9 @@ def test_the_command_prints_a_line_for_each(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (["--kubernetes", ""], "--kubernetes: found '', must be small letters"),
+        (["--kubernetes="], "--kubernetes: found '', must be small letters"),
+        (["--kubernetes", "", "-f", "x"], "--kubernetes looks at this pod, -f at the nodes"),
         (["--kubernetes", "A/b"], "--kubernetes: found 'A/b', must be small letters"),
         (["--kubernetes", "a", "-f", "x"], "--kubernetes looks at this pod, -f at the nodes"),
     ],

@@ -176,8 +176,12 @@ def test_variables_of_the_job_in_which_this_was_submitted_count_nothing(job):
     ("environment", "words"),
     [
         ({}, "this is no Slurm job, as SLURM_JOB_ID is not set; call it in a script of sbatch"),
-        ({"SLURM_JOB_ID": "x"}, "this is no Slurm job"),
-        ({"SLURM_JOB_ID": "²"}, "this is no Slurm job"),
+        (
+            {"SLURM_JOB_ID": "x"},
+            "this is no Slurm job, as SLURM_JOB_ID is 'x', which is no number of a job; call it",
+        ),
+        ({"SLURM_JOB_ID": "²"}, "this is no Slurm job, as SLURM_JOB_ID is '²', which"),
+        ({"SLURM_JOB_ID": 5000 * "9"}, f"this is no Slurm job, as SLURM_JOB_ID is '{40 * '9'}', "),
         ({"SLURM_JOB_ID": "99"}, "job 99, which SLURM_JOB_ID names, has no nodes"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hetero_hvd import __version__
 from hetero_hvd.cli.cluster import agent_job
 from hetero_hvd.config.launchers import AGENT_PORT
+from hetero_hvd.core.digits import whole_number
 from hetero_hvd.core.redaction import redacted
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import NODE_NAME
@@ -172,8 +173,8 @@ def _cloud(name: str | None, url: str | None) -> MetadataService | None:
 
 
 def _number(flag: str, text: str, minimum: int, maximum: int) -> int:
-    number = int(text) if text.isascii() and text.isdecimal() else -1
-    if not minimum <= number <= maximum:
+    number = whole_number(text)
+    if number is None or not minimum <= number <= maximum:
         raise UserError(f"{flag}: found {text!r}, must be an integer from {minimum} to {maximum}")
     return number
 

@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.config import JobConfig
-from hetero_hvd.config.value_types import number
+from hetero_hvd.config.value_types import number as number_kind
+from hetero_hvd.core.digits import whole_number
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.messages.identity import shortened
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
@@ -127,10 +128,10 @@ def part_of(granted: Allocation, environment: Mapping[str, str]) -> float:
     """
     array, _, task = granted.label.partition("_")
     names = ("ARRAY_TASK_MIN", "ARRAY_TASK_COUNT")
-    first, count = (environment.get(f"SLURM_{name}", "") for name in names)
-    is_its_own = environment.get("SLURM_ARRAY_JOB_ID") == array and task.isdecimal()
-    if is_its_own and first.isdecimal() and count.isdecimal() and int(count):
-        return (int(task) - int(first)) % int(count) / int(count)
+    first, count = (whole_number(environment.get(f"SLURM_{name}", "")) for name in names)
+    number = whole_number(task) if environment.get("SLURM_ARRAY_JOB_ID") == array else None
+    if number is not None and first is not None and count:
+        return (number - first) % count / count
     return granted.number % PARTS / PARTS
 
 
@@ -149,7 +150,7 @@ def _seconds(arguments: argparse.Namespace, name: str) -> float:
     given = getattr(arguments, name)
     if given is None:
         return float(getattr(JobConfig(), name))
-    kind = number(minimum=0)
+    kind = number_kind(minimum=0)
     try:
         return float(kind.read(given))
     except ValueError as error:

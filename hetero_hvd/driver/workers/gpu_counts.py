@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from hetero_hvd.config import NodeConfig
+from hetero_hvd.core.digits import whole_number
 from hetero_hvd.driver.output.split_lines import LineSplitter
 from hetero_hvd.driver.workers.worker_process import KILL_SECONDS, WorkerProcess
 from hetero_hvd.errors import JobError, UserError
@@ -124,6 +125,7 @@ async def count_gpus(node: NodeConfig, *, timeout_seconds: float = COUNT_SECONDS
     finally:
         process.cut()
         await asyncio.wait({process.exited}, timeout=KILL_SECONDS)
-    if code or not (answer.text.isascii() and answer.text.isdigit()):
+    number = whole_number(answer.text)
+    if code or number is None:
         raise JobError(answer.text or exit_in_words(code))
-    return int(answer.text)
+    return number
