@@ -29,6 +29,9 @@ MAX_SKEW_SECONDS = 30.0
 MAX_REMEMBERED = 4096
 """Machines whose newest advert is remembered: only holders of the key can fill that."""
 
+OF_ANOTHER_KEY = "of another key"
+"""Who has signed it holds another cluster's key, or none: nobody can tell the two apart."""
+
 MAX_FIGURES = 8
 MAX_TEXT = 128
 
@@ -153,7 +156,7 @@ class Verifier:
             return "malformed"
         mac, payload = blob[:_MAC_BYTES], blob[_MAC_BYTES:]
         if not hmac.compare_digest(mac, _mac(self._key, payload)):
-            return "forged"
+            return OF_ANOTHER_KEY
         try:
             advert = _decoder.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError):

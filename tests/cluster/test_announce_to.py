@@ -110,7 +110,7 @@ def hostile(key_file, other_key_file):
 
     genuine = packet(key, 0.0, "a")
     return {
-        "forged": [
+        "of another key": [
             packet(other, 0.0, "b"),
             genuine[:-5] + b"\0" * 5,
             packet_of("evil", 9388, {"0": b"x" * 40}),
@@ -127,7 +127,7 @@ def attack(scene, sender, driver_host, attacks):
         send(sender, driver_host.address, *packets)
     send(sender, driver_host.address, *map(os.urandom, NOISE_BYTES))
     deadline = time.monotonic() + 20
-    expected = {"forged": 3, "stale": 2, "replayed": 2}
+    expected = {"of another key": 3, "stale": 2, "replayed": 2}
     while True:
         status = status_of(scene, driver_host)
         counts = {n: c - before.get(n, 0) for n, c in status["ignored_adverts"].items()}
