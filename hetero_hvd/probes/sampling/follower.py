@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -28,6 +29,9 @@ HANG_SECONDS = 15.0
 
 RETRY_SECONDS = 10.0
 """After a sampler that has failed, before the next one."""
+
+ASKED_TO_END = (-signal.SIGTERM, -signal.SIGHUP)
+"""How a sampler ends that was told so together with us, as all processes of a Slurm job are."""
 
 END_SECONDS = 1.0
 _PROGRAM = "hetero_hvd.probes.sampling.sampler"
@@ -145,7 +149,8 @@ class SampleFollower:
         self._end_sampler()
         if code != 0:  # 0: somebody has removed its folder
             self._retry_at_seconds = now_seconds + self._retry_seconds
-            self._tell(f"the sampler of this node {why}")
+            if code not in ASKED_TO_END:
+                self._tell(f"the sampler of this node {why}")
 
     def _start_sampler(self, folder: SharedFolder, lock: int) -> None:
         root = str(Path(__file__).parents[3])
