@@ -84,12 +84,12 @@ class TimeLimit:
     def _follow(self) -> None:
         while True:
             self._asks_at_once.wait(LOOK_SECONDS)
-            self._asks_at_once.clear()
             try:
                 self._end_at_seconds = self._asked(FOLLOW_SECONDS)
             except JobError as error:  # the earlier answer holds
                 logger.warning("the time limit is not known: %s", error)
             self._asked_at_seconds = time.monotonic()
+            self._asks_at_once.clear()  # of whoever has wished for it meanwhile
 
     def _asked(self, seconds: float | None = None) -> float:
         before = time.monotonic()
