@@ -63,6 +63,17 @@ def client_context(bundle: bytes) -> ssl.SSLContext:
     return _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), bundle)
 
 
+def context_for_others(ca_file: str | None) -> ssl.SSLContext:
+    """For a server that is not ours, whose authority is in a file; None: the machine's authorities.
+
+    From Python 3.13 on an authority whose certificate names no key identifier is refused, and the
+    authorities that clusters and labs make for themselves often name none.
+    """
+    context = ssl.create_default_context(cafile=ca_file)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
 def peer_names(connection: ssl.SSLObject | ssl.SSLSocket) -> frozenset[str]:
     """Whom the other end's certificate is for, as the authority says; without addresses."""
     alternatives = (connection.getpeercert() or {}).get("subjectAltName", ())

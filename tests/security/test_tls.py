@@ -16,7 +16,12 @@ from hetero_hvd.cli import main
 from hetero_hvd.errors import UserError
 from hetero_hvd.security.certificates import Authority
 from hetero_hvd.security.cluster_key import make_key, read_key
-from hetero_hvd.security.tls import client_context, read_bundle, server_context
+from hetero_hvd.security.tls import (
+    client_context,
+    context_for_others,
+    read_bundle,
+    server_context,
+)
 from tests.driver.network.test_channel_server import JOB, of_worker, serve
 
 
@@ -134,3 +139,11 @@ def test_a_tls_file_that_others_can_read_is_refused(tmp_path):
         read_bundle(tmp_path / "a.pem")
     with pytest.raises(UserError, match="cannot be read"):
         read_bundle(tmp_path / "b.pem")
+
+
+def test_an_authority_of_others_needs_no_key_identifier():
+    """Python 3.13 refuses one without, as many clusters have; whom it has not signed is refused."""
+    context = context_for_others(None)
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert context.check_hostname
+    assert context.verify_mode == ssl.CERT_REQUIRED

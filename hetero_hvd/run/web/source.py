@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from hetero_hvd.run.records.timings import FILE
 from hetero_hvd.run.reports.facts import NO_END
 from hetero_hvd.run.web.server import NAME
 from hetero_hvd.security.redirects import NoRedirects
+from hetero_hvd.security.tls import context_for_others
 from hetero_hvd.security.token import read_token
 
 TIMEOUT_SECONDS = 5.0
@@ -108,7 +108,7 @@ def _driver(url: str, token_file: str | None, ca: str | None) -> Source:
         raise JobError(f"{url}: the token would cross the network in the clear; use https")
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}),  # a proxy has no way to this machine's loopback
-        urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=ca)),
+        urllib.request.HTTPSHandler(context=context_for_others(ca)),
         NoRedirects(),  # the token is for this server alone
     )
 

@@ -6,7 +6,6 @@ import http
 import json
 import os
 import re
-import ssl
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +19,7 @@ from hetero_hvd.messages import RunStarted
 from hetero_hvd.run.sinks.sample import Sample, latest
 from hetero_hvd.run.sinks.sink import TIMEOUT_SECONDS
 from hetero_hvd.security.redirects import NoRedirects
+from hetero_hvd.security.tls import context_for_others
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Token, certificate and namespace of a pod with a service account."""
@@ -155,9 +155,7 @@ class KubernetesObject:
         )
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}),  # the token is for this server alone
-            urllib.request.HTTPSHandler(
-                context=ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-            ),
+            urllib.request.HTTPSHandler(context=context_for_others(str(ACCOUNT / "ca.crt"))),
             NoRedirects(),
         )
         try:
