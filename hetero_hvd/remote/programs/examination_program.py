@@ -218,9 +218,19 @@ def _asked(environment: dict[str, str], seconds: float) -> str:
 
 
 def digest_of(package: Path) -> str:
-    """Equal for packages with equal files; what Python compiles by itself does not count."""
+    """Equal for packages with equal files; what Python compiles by itself does not count.
+
+    Raises:
+        OSError: A folder or file of it cannot be read. (`Path.rglob` passes over such folders.)
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    walk = os.walk(package, onerror=fail)
+    paths = [Path(folder, name) for folder, _, names in walk for name in names]
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*")):
+    for path in sorted(paths):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(f"{path.relative_to(package)}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
