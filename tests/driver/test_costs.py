@@ -24,11 +24,13 @@ def write_priced(path, prices):
 
 
 def test_nodes_are_paid_for_while_they_are_there(start_job, tmp_path, capsys):
-    """One leaves, one comes late; the record knows their prices when the file is gone."""
+    """One comes late, one leaves; the record knows their prices when the file is gone."""
     nodes = tmp_path / "priced.yaml"
     write_priced(nodes, {"alpha": 3600.0, "beta": 1800.0})
     job = start_job("-f", str(nodes), script=("40",))
     job.wait_for("2 workers train together: alpha:0, beta:0")
+    write_priced(nodes, {"alpha": 3600.0, "beta": 1800.0, "gamma": None})
+    job.wait_for("3 workers train together: alpha:0, beta:0, gamma:0")
     write_priced(nodes, {"alpha": 3600.0, "gamma": None})
     job.wait_for("2 workers train together: alpha:0, gamma:0")
     nodes.unlink()

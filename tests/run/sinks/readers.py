@@ -59,14 +59,19 @@ def from_openmetrics(place):
     """By Prometheus: its own tool makes blocks of a database from it, and dumps them."""
     if shutil.which("promtool") is None:
         pytest.skip("apt install prometheus")
-    blocks = Path(place).with_suffix(".blocks")
+    blocks = Path(place).with_name("data")  # newer ones dump what is beside a folder of this name
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", place, blocks]
     subprocess.run(command, check=True, capture_output=True)
     (blocks / "wal").mkdir()  # a database has one
-    command = ["promtool", "tsdb", "dump", blocks]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    dumped = subprocess.run(
+        ["promtool", "tsdb", "dump", "data"],
+        cwd=blocks.parent,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     found = {}
-    for line in lines:
+    for line in dumped.stdout.splitlines():
         labels, value, _ = re.fullmatch(r"\{(.*)\} (\S+) (\d+)", line).groups()
         pairs = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
         named = {key: re.sub(r"\\(.)", r"\1", text) for key, text in pairs.items()}
