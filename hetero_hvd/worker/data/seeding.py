@@ -35,17 +35,26 @@ def own_course(seed: int | None = None) -> Iterator[None]:
     Args:
         seed: Where they start; None: where they are.
     """
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    of_torch, of_python = torch.get_rng_state(), random.getstate()
+    of_numpy = _numpy_state()
     on_devices = accelerator.random_states()
     if seed is not None:
         seed_all(seed)
     try:
         yield
     finally:
-        torch.set_rng_state(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        random.setstate(states[2])
+        torch.set_rng_state(of_torch)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(of_python)
         accelerator.restore_random_states(on_devices)
+
+
+def _numpy_state() -> dict[str, Any]:
+    """NumPy reads a state number by number, and from a list three times as fast."""
+    state: dict[str, Any] = np.random.get_state(legacy=False)  # noqa: NPY002
+    if state["bit_generator"] == "MT19937":  # a script may have put another one in its place
+        state["state"]["key"] = state["state"]["key"].tolist()
+    return state
 
 
 @dataclass(frozen=True)
