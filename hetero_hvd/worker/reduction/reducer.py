@@ -38,7 +38,8 @@ class Reducer:
             takes at most one step's rounding with it.
 
     Attributes:
-        overlap: Whether a bucket is submitted as soon as the last backward has completed it.
+        overlap: Whether a bucket is submitted as soon as the last backward has completed it, and
+            goes on with others.
         copies: Whether what travels is a copy, so that the next step can begin before it is back.
         inspects: Whether `Gradients.own_are_finite` is found out; that is a pass over them.
         expected_factor: From a reduced sum to the gradient of the mean loss, as far as is known
@@ -201,10 +202,18 @@ class Reducer:
             if self.last_backward and self._collective is not None:
                 self._collective.operations.poll_if_due()
                 bucket.pending.discard(place)
-                if self.overlap and not bucket.pending:
+                if self.overlap and not bucket.pending and self._is_awaiting:
                     self._launch(bucket)
 
         return on_gradient
+
+    @property
+    def _is_awaiting(self) -> bool:
+        """Whether more gradients are to come: else nothing is left to hide a reduction behind.
+
+        What comes last is submitted with the step's totals, in one cycle of Horovod.
+        """
+        return any(bucket.pending for bucket in reversed(self._buckets))
 
     def _launch(self, bucket: Bucket) -> None:
         if self._seal(bucket):
