@@ -1,19 +1,12 @@
 """Steps of one length in four ways, in turns in the same processes: `… FOLDER` with its job.json.
 
-Each worker holds the passes of a step to the same time: by the emulated device where hetero_hvd
-takes the steps, by sleeping where transformers does, alone or with Horovod's sum of the gradients.
-What a step takes longer is overhead. The leader leaves result.json: name of the way to seconds of
-its steps.
+The model holds its passes to the same time in each way; what a step takes longer is overhead.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
-from collections import defaultdict
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +15,27 @@ import transformers
 from torch.utils.data import DataLoader
 
 import hetero_hvd
+from benchmarks.workloads.held_passes import HeldPasses, take_turns
 from benchmarks.workloads.horovod_sums import average_gradients
 from hetero_hvd.integrations.huggingface import Trainer
 
-NUM_WARMUP_STEPS = 25
-"""Until timings are exchanged once a second, as in all later steps."""
-
 
 class TokenNet(torch.nn.Module):
-    """A small model, as transformers expects one."""
+    """A small model, as transformers expects one.
 
-    def __init__(self) -> None:
+    Args:
+        held_seconds: What a step's passes take at least.
+    """
+
+    def __init__(self, held_seconds: float) -> None:
         super().__init__()
         self.embedding = torch.nn.Embedding(64, 128)
         self.head = torch.nn.Linear(128, 64)
+        self.passes = HeldPasses(held_seconds, self.embedding.weight)
 
     def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         """The loss of predicting each number from itself."""
+        self.passes.begin()
         logits = self.head(self.embedding(ids))
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         return {"loss": loss, "logits": logits}
@@ -46,17 +43,6 @@ class TokenNet(torch.nn.Module):
     def floating_point_ops(self, _inputs: object) -> int:
         """Of no interest here."""
         return 0
-
-
-class StepEnds(transformers.TrainerCallback):
-    """Notes when each step ends."""
-
-    def __init__(self) -> None:
-        self.at_seconds: list[float] = []
-
-    def on_step_end(self, *_: object, **__: object) -> None:
-        """A step has ended."""
-        self.at_seconds.append(time.perf_counter())
 
 
 class HorovodSums(transformers.TrainerCallback):
@@ -67,48 +53,28 @@ class HorovodSums(transformers.TrainerCallback):
         average_gradients(named["model"])
 
 
-class HeldTrainer(transformers.Trainer):
-    """transformers by itself, whose passes take a given time.
-
-    Attributes:
-        held_seconds: That time.
-    """
-
-    held_seconds = 0.0
-
-    def training_step(self, *given: Any, **named: Any) -> torch.Tensor:  # noqa: ANN401 - as there
-        """The passes of a step, and the rest of their time."""
-        began = time.perf_counter()
-        loss = super().training_step(*given, **named)
-        time.sleep(max(0.0, began + self.held_seconds - time.perf_counter()))
-        return loss
-
-
 def main() -> None:
     """Train in all ways, so many times."""
     folder = Path(sys.argv[1])
     job = json.loads((folder / "job.json").read_text())
-    HeldTrainer.held_seconds = job["step_seconds"]
-    found: dict[str, list[float]] = defaultdict(list)
-    trainer: Any = None
-    batch, num_steps = job["batch"], job["num_steps"]
+    held, batch, num_steps = job["step_seconds"], job["batch"], job["num_steps"]
     part = batch // job["num_workers"]
-    for _ in range(job["num_rounds"]):
-        found["own loop"] += _seconds(_by_own_loop(batch, num_steps))  # first: it starts Horovod
-        for way, base, size, sums in (
-            ("transformers", HeldTrainer, part, ()),
-            ("Horovod", HeldTrainer, part, (HorovodSums(),)),
-            ("ours", Trainer, batch, ()),
-        ):
-            trainer, ends = _by_transformers(base, folder, size, num_steps, sums)
-            found[way] += _seconds(ends)
-    if trainer.is_world_process_zero():
-        (folder / "result.json").write_text(json.dumps(found))
 
+    def by(base: type[transformers.Trainer], size: int, *callbacks: Any) -> HeldPasses:  # noqa: ANN401
+        torch.manual_seed(0)
+        model = TokenNet(held)
+        args = _arguments(folder, size, num_steps)
+        rows = _rows(size * num_steps)
+        base(model, args, train_dataset=rows, callbacks=list(callbacks)).train()
+        return model.passes
 
-def _seconds(ends: list[float]) -> list[float]:
-    late = ends[NUM_WARMUP_STEPS:]
-    return [after - before for before, after in pairwise(late)]
+    ways = {
+        "own loop": lambda: _by_own_loop(held, batch, num_steps),
+        "transformers": lambda: by(transformers.Trainer, part),
+        "Horovod": lambda: by(transformers.Trainer, part, HorovodSums()),
+        "ours": lambda: by(Trainer, batch),
+    }
+    take_turns(ways, job["num_rounds"], folder)
 
 
 def _rows(count: int) -> list[dict[str, torch.Tensor]]:
@@ -116,15 +82,8 @@ def _rows(count: int) -> list[dict[str, torch.Tensor]]:
     return [{"ids": row, "labels": row} for row in ids]
 
 
-def _by_transformers(
-    base: type[transformers.Trainer],
-    folder: Path,
-    batch: int,
-    num_steps: int,
-    sums: Sequence[transformers.TrainerCallback],
-) -> tuple[transformers.Trainer, list[float]]:
-    torch.manual_seed(0)
-    args = transformers.TrainingArguments(
+def _arguments(folder: Path, batch: int, num_steps: int) -> transformers.TrainingArguments:
+    return transformers.TrainingArguments(
         str(folder / "hf"),
         per_device_train_batch_size=batch,
         max_steps=num_steps,
@@ -135,26 +94,18 @@ def _by_transformers(
         use_cpu=True,
         remove_unused_columns=False,
     )
-    ends = StepEnds()
-    trainer = base(
-        TokenNet(), args, train_dataset=_rows(batch * num_steps), callbacks=[ends, *sums]
-    )
-    trainer.train()
-    return trainer, ends.at_seconds
 
 
-def _by_own_loop(batch: int, num_steps: int) -> list[float]:
+def _by_own_loop(held_seconds: float, batch: int, num_steps: int) -> HeldPasses:
     torch.manual_seed(0)
-    model = TokenNet()
+    model = TokenNet(held_seconds)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
     loader: DataLoader[Any] = DataLoader(_rows(batch * num_steps), batch, shuffle=True)  # type: ignore[arg-type]
     trainer = hetero_hvd.Trainer(model, optimizer, loader)
-    ends = []
     for _ in trainer.epochs(1):
         for rows in trainer.batches():
             trainer.step(lambda found: model(**found)["loss"], rows)
-            ends.append(time.perf_counter())
-    return ends
+    return model.passes
 
 
 if __name__ == "__main__":
