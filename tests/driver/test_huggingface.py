@@ -4,8 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.messages import BatchPlan, Recovered
-from tests.driver.trainer_job import FAULTS, events_of, record_of, run_alone, run_job, survive
+from hetero_hvd.messages import BatchPlan
+from tests.driver.trainer_job import (
+    FAULTS,
+    THREE,
+    check_elastic,
+    events_of,
+    record_of,
+    run_alone,
+    run_job,
+    survive,
+)
 
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
@@ -146,17 +155,19 @@ def test_unequal_workers_train_the_same(plain, tmp_path):
 def test_workers_are_lost_and_come_back(plain, tmp_path):
     """One in a step, the leader while it writes a checkpoint: no sample is lost, nor is that.
 
-    They come back into the same training. In the next one somebody has no part of any step, not
-    even of the last one, at which all end.
+    They come back into the same training, and a new node comes with them. In the next one somebody
+    has no part of any step, not even of the last one, at which all end.
     """
     _, expected = plain
     faults = {"gamma:0": "loss 7", "alpha:0": "save 12"}
-    names, trainings = ("alpha", "beta", "gamma"), (TOKENS, SAMPLES)
-    results, _ = run_job(SCRIPT, tmp_path, names, *trainings, faults=faults, join_step=14)
+    names, trainings = (*THREE, "delta"), (TOKENS, SAMPLES)
+    results, _ = run_job(
+        SCRIPT, tmp_path, THREE, *trainings, faults=faults, joining=("delta",), join_step=14
+    )
     record = record_of(tmp_path)
-    assert {"fault", "membership"} <= {event.cause for event in events_of(record, Recovered)}
+    check_elastic(record, len(names))
     plans = events_of(record, BatchPlan)
-    assert [0, 1, 1] in [sorted(plan.local_batch_sizes) for plan in plans]
+    assert [0, 0, 1, 1] in [sorted(plan.local_batch_sizes) for plan in plans]
     assert results.keys() == {f"result-{name}-0" for name in names}
     for name, result in results.items():
         check_equal(result[0], expected[0], from_step=0 if name == "result-beta-0" else 24)

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.messages import BatchPlan, Recovered
-from tests.driver.trainer_job import FAULTS, events_of, record_of, run_alone, run_job, survive
+from tests.driver.trainer_job import (
+    FAULTS,
+    THREE,
+    check_elastic,
+    events_of,
+    record_of,
+    run_alone,
+    run_job,
+    survive,
+)
 
 pytestmark = [
     pytest.mark.process,
@@ -127,15 +136,17 @@ def test_unequal_workers_train_the_same(alone, tmp_path):
 def test_workers_are_lost_and_come_back(alone, tmp_path):
     """One in a step, the leader while it writes a checkpoint: no sample is lost, nor is that.
 
-    They come back into the same training. In the next one somebody has no part of any step, not
-    even of the last one, at which all end.
+    They come back into the same training, and a new node comes with them. In the next one somebody
+    has no part of any step, not even of the last one, at which all end.
     """
     _, expected, _ = alone
     faults = {"gamma:0": "loss 7", "alpha:0": "save 12"}
-    names, trainings = ("alpha", "beta", "gamma"), (BY_STEPS, BY_EPOCHS)
-    results, _ = run_job(SCRIPT, tmp_path, names, *trainings, faults=faults, join_step=14)
+    names, trainings = (*THREE, "delta"), (BY_STEPS, BY_EPOCHS)
+    results, _ = run_job(
+        SCRIPT, tmp_path, THREE, *trainings, faults=faults, joining=("delta",), join_step=14
+    )
     record = record_of(tmp_path)
-    assert {"fault", "membership"} <= {event.cause for event in events_of(record, Recovered)}
+    check_elastic(record, len(names))
     assert results.keys() == {f"result-{name}-0" for name in names}
     for name, result in results.items():
         check_equal(result[0], expected[0], from_step=0 if name == "result-beta-0" else 24)
@@ -146,9 +157,9 @@ def test_workers_are_lost_and_come_back(alone, tmp_path):
 
 def test_who_remains_at_the_end_of_an_epoch_has_the_same(tmp_path):
     """One is lost in its last step's hooks; what metric objects have seen is told after that."""
-    names, faults = ("alpha", "beta", "gamma"), {"gamma:0": "batch end 12"}
+    faults = {"gamma:0": "batch end 12"}
     training = BY_EPOCHS | {"arguments": BY_EPOCHS["arguments"] | {"max_epochs": 2}}
-    results, _ = run_job(SCRIPT, tmp_path, names, training, faults=faults)
+    results, _ = run_job(SCRIPT, tmp_path, THREE, training, faults=faults)
     one, other = (results[f"result-{name}-0"][0] for name in ("alpha", "beta"))
     assert (tmp_path / "fired-gamma:0").exists()
     assert "fault" in {event.cause for event in events_of(record_of(tmp_path), Recovered)}

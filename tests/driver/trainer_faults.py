@@ -9,7 +9,8 @@ from pathlib import Path
 
 CASE = json.loads(sys.argv[1])
 """`trainings`: see the script; `faults`: at which place each worker meets one, and `how`;
-`join_step`: from when on all give those that were lost time to come back."""
+`joining`: workers of nodes that are added when all faults have been met; `join_step`: from when on
+all give those and the ones that were lost time to come; `num_workers`: how many there are then."""
 
 WORKER = os.environ.get("HETERO_HVD_WORKER", "alone")
 
@@ -34,7 +35,16 @@ def out_of_memory():
     raise MemoryError("no room")
 
 
-HOWS = {each.__name__: each for each in (kill, stop, fail, out_of_memory)}
+def kill_when_kept():
+    """The same as `kill`, once the job has a checkpoint."""
+    deadline = time.monotonic() + 60
+    while not any(Path("out", "checkpoints").glob("step-*/manifest.json")):
+        assert time.monotonic() < deadline, "no checkpoint was written"
+        time.sleep(0.02)
+    kill()
+
+
+HOWS = {each.__name__: each for each in (kill, stop, fail, out_of_memory, kill_when_kept)}
 
 
 def fault_at(place):
@@ -46,19 +56,19 @@ def fault_at(place):
 
 
 def tell_that_it_is_back():
-    """A worker that was lost is about to train again."""
-    if Path(f"fired-{WORKER}").exists():
+    """A worker that was lost, or that is new, is about to train."""
+    if Path(f"fired-{WORKER}").exists() or WORKER in CASE.get("joining", ()):
         Path(f"back-{WORKER}").touch()
 
 
 def give_time(step, world_size):
-    """Wait until the workers that were lost are about to train, then be slow until they are in."""
-    lost = CASE.get("faults", {})
-    if step < CASE.get("join_step", float("inf")) or world_size > len(lost):
+    """Wait until those that are missing are about to train, then be slow until they are in."""
+    if step < CASE.get("join_step", float("inf")) or world_size == CASE["num_workers"]:
         return
     deadline = time.monotonic() + 100
-    while not all(Path(f"back-{worker}").exists() for worker in lost):
-        assert time.monotonic() < deadline, "the workers that were lost did not come back"
+    missing = [*CASE["faults"], *CASE.get("joining", ())]
+    while not all(Path(f"back-{worker}").exists() for worker in missing):
+        assert time.monotonic() < deadline, f"one of {missing} did not come"
         time.sleep(0.02)
     time.sleep(0.5)
 

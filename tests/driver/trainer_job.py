@@ -11,10 +11,14 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+from hetero_hvd.messages import BatchPlan, Recovered
 from hetero_hvd.run.records.reader import read_record
-from tests.kit.fault_job import FaultJob
+from tests.kit.fault_job import FaultJob, write_nodes
+from tests.leftovers import wait_until
 
-SPEEDS = {"alpha": 1.0, "beta": 0.5, "gamma": 0.5}
+SPEEDS = {"alpha": 1.0, "beta": 0.5, "gamma": 0.5, "delta": 0.5}
+THREE = ("alpha", "beta", "gamma")
+AS_OUT = ("--output", "out")
 MISTAKE = "the user's mistake"
 
 
@@ -58,33 +62,80 @@ def run_alone(script, folder, **case):
     return json.loads((folder / "result-alone.json").read_text())
 
 
-def run_job(script, folder, names, *trainings, hang_seconds=200, **faults):
+def run_job(script, folder, names, *trainings, hang_seconds=200, joining=(), **faults):
     """What each worker of a job finds that has come to the script's end; and the job."""
-    folder.mkdir(parents=True, exist_ok=True)
-    nodes = [
-        {"name": name, "slots": 1, "devices": [], "relative_speed": SPEEDS[name]} for name in names
-    ]
-    command = [str(script), json.dumps({"trainings": trainings, **faults})]
-    settings = {"rule": "static", "checkpoint_seconds": 0, "hang_timeout_seconds": hang_seconds}
-    job = FaultJob(folder, nodes, settings=settings, command=command)
-    code = job.wait(300)
-    assert code == 0, job.console
-    assert all((folder / f"fired-{worker}").exists() for worker in faults.get("faults", ()))
-    assert job.summary()["replicas_equal"] is not False
+    case = {"trainings": trainings, **elastic_case(names, joining), **faults}
+    command = [str(script), json.dumps(case)]
+    settings = {"checkpoint_seconds": 0, "hang_timeout_seconds": hang_seconds}
+    lost = tuple(faults.get("faults", ()))
+    job = run_command(folder, names, command, lost=lost, joining=joining, **settings)
     results = {file.stem: json.loads(file.read_text()) for file in folder.glob("result-*.json")}
     return results, job
+
+
+def elastic_case(names, joining):
+    """Fields of `trainer_faults.CASE`: who comes to these nodes, and how many there are then."""
+    workers = [f"{name}:0" for name in joining]
+    return {"joining": workers, "num_workers": len(names) + len(joining)}
+
+
+def run_command(folder, names, command, *, lost=(), joining=(), arguments=AS_OUT, **settings):
+    """A job of unequal workers that has ended well.
+
+    Args:
+        folder: For everything.
+        names: Its nodes, of `SPEEDS`.
+        command: The script and its arguments.
+        lost: Workers that meet a fault of `trainer_faults`.
+        joining: Nodes that are added when all have met theirs.
+        arguments: Those of `hetero-hvd run`; the second one is the run's folder.
+        settings: Of the job.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"rule": "static"} | settings
+    job = FaultJob(folder, entries(names), arguments=arguments, settings=settings, command=command)
+    try:
+        if joining:
+            marks = [folder / f"fired-{worker}" for worker in lost]
+            wait_until(lambda: all(mark.exists() for mark in marks), 200, f"faults of {lost}")
+            write_nodes(job.nodes_file, entries((*names, *joining)), **settings)
+    finally:
+        code = job.wait(300)
+    assert code == 0, job.console
+    assert all((folder / f"fired-{worker}").exists() for worker in lost)
+    summary = json.loads((folder / arguments[1] / "summary.json").read_text())
+    assert summary["replicas_equal"] is not False
+    return job
+
+
+def entries(names):
+    """Nodes of one slot each, of unequal speeds."""
+    return [
+        {"name": name, "slots": 1, "devices": [], "relative_speed": SPEEDS[name]} for name in names
+    ]
+
+
+def check_elastic(record, num_workers):
+    """The first loss cost less than a second; those that came took part, up to so many."""
+    recovered = events_of(record, Recovered)
+    assert {"fault", "membership"} <= {event.cause for event in recovered}
+    faults = [event for event in recovered if event.cause == "fault"]
+    first = min(event.rendezvous_id for event in faults)
+    seconds = [event.seconds for event in faults if event.rendezvous_id == first]
+    assert 0 < min(seconds) <= max(seconds) < 1
+    sizes = {len(plan.local_batch_sizes) for plan in events_of(record, BatchPlan)}
+    assert max(sizes) == num_workers
 
 
 def survive(script, folder, training, fault):
     """What the workers find that the fault does not end."""
     hang_seconds = 15 if fault.how == "stop" else 200
     faults = {"faults": fault.places, "how": fault.how}
-    names = tuple(SPEEDS)
-    results, job = run_job(script, folder, names, training, hang_seconds=hang_seconds, **faults)
+    results, job = run_job(script, folder, THREE, training, hang_seconds=hang_seconds, **faults)
     assert fault.says in job.console
     ended = fault.places if fault.how != "out_of_memory" else ()
     sound = results.keys() - {f"result-{worker.replace(':', '-')}" for worker in ended}
-    assert len(sound) == len(names) - len(ended)
+    assert len(sound) == len(THREE) - len(ended)
     return [results[name][0] for name in sound]
 
 
