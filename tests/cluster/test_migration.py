@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -102,19 +103,36 @@ def changed(script, guide):
     return "\n".join([*lines[: at + 1], *imports, *lines[at + 1 :]])
 
 
-def run(folder, *command):
-    """What the script has found; the folder keeps nothing from before."""
-    (folder / "result.json").unlink(missing_ok=True)
+def commands(guide):
+    """What the guide types: the installation, training alone, and on all nodes."""
+    (block,) = re.findall(r"^```\n(pip install .*?)```", guide, re.DOTALL | re.MULTILINE)[:1]
+    install, together = block.strip().splitlines()
+    together, remark = together.split("#")
+    alone = re.match(r" *(python .*) still trains alone", remark)[1]
+    return install, alone, together.strip()
+
+
+def typed(folder, command):
+    """What it prints, in a folder of the user's; nothing is fetched from the network."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        [sys.executable, *command],
+        ["sh", "-c", command],
         cwd=folder,
+        env=os.environ | {"PATH": path, "PIP_NO_INDEX": "1"},
         capture_output=True,
         text=True,
         timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads((folder / "result.json").read_text()), done.stdout
+    return done.stdout
+
+
+def run(folder, command):
+    """What the script has found; the folder keeps nothing from before."""
+    (folder / "result.json").unlink(missing_ok=True)
+    said = typed(folder, command)
+    return json.loads((folder / "result.json").read_text()), said
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -122,11 +140,14 @@ def test_a_script_moves_to_three_hosts(virtual_cluster, tmp_path, name):
     """As it was, changed and alone, changed and on three hosts over ssh: the same is found."""
     package, text = SCRIPTS[name]
     pytest.importorskip(package)
+    guide = (GUIDES / f"{name}.md").read_text()
+    install, train_alone, train_together = commands(guide)
     script = tmp_path / "train.py"
     script.write_text(text)
-    before, _ = run(tmp_path, "train.py")
-    script.write_text(changed(text, (GUIDES / f"{name}.md").read_text()))
-    alone, _ = run(tmp_path, "train.py")
+    before, _ = run(tmp_path, train_alone)
+    script.write_text(changed(text, guide))
+    assert "already satisfied: hetero_hvd" in typed(tmp_path, install)
+    alone, _ = run(tmp_path, train_alone)
     cluster = virtual_cluster({"alpha": 100, "beta": 100, "gamma": 100})
     nodes = [
         cluster[host].node(slots=1, devices=[], directory=str(tmp_path), relative_speed=speed)
@@ -134,9 +155,23 @@ def test_a_script_moves_to_three_hosts(virtual_cluster, tmp_path, name):
     ]
     job = {"rule": "static", "checkpoint_seconds": 0}
     (tmp_path / "nodes.yaml").write_text(yaml.safe_dump({"job": job, "nodes": nodes}))
-    together, said = run(
-        tmp_path, "-m", "hetero_hvd", "run", "-f", "nodes.yaml", "--output", "out", "--", "train.py"
-    )
+    together, said = run(tmp_path, train_together)
     assert (alone, together) == pytest.approx((before, before), rel=1e-5)
     assert re.search(r"3 workers train together", said)
     assert re.search(r"shares alpha:0 (\d+) \| beta:0 (?!\1)\d+", said)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_all_guides_say_the_same(name):
+    """The page of all changes names the commands and the changes of an integration's own page."""
+    guide = (GUIDES / f"{name}.md").read_text()
+    others = (GUIDES / "migrate.md").read_text()
+    link = others.index(f"]({name}.md)")
+    section = others[others.rindex("\n## ", 0, link) : link]
+    _, train_alone, train_together = commands(guide)
+    changes = re.search(r"```diff\n(.*?)```", guide, re.DOTALL)[1]
+    added = re.findall(
+        r"^\+(from hetero_hvd.* import \w+)$|(strategy=\w+\(\))", changes, re.MULTILINE
+    )
+    for words in (train_alone, train_together, *filter(None, sum(added, ()))):
+        assert words in section, words
