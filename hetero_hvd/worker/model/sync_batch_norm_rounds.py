@@ -98,19 +98,29 @@ class SyncRounds:
         self._round += 1
         self._waiting = set()
 
-    def forward_sums(self, name: str, own: torch.Tensor) -> tuple[torch.Tensor, int]:
+    def forward_sums(
+        self, layer: RoundLayer, name: str, own: torch.Tensor
+    ) -> tuple[torch.Tensor, int]:
         """Add a layer's numbers up over all workers.
 
         Args:
-            name: Of the layer.
+            layer: Whose they are.
+            name: Its name.
             own: This worker's, float64 on the CPU.
 
         Returns:
             The sums, and the round that they belong to.
 
         Raises:
-            UserError: The layer was met twice in this round.
+            UserError: The layer was met twice in this round, or is none of the model's: a worker
+                without samples would not know of it.
         """
+        if self._layers.get(name) is not layer:
+            raise UserError(
+                "a SyncBatchNorm was used in a step that is none of the model's layers as the "
+                "trainer was given it, but of another model, such as a teacher, or new: call "
+                ".eval() on that model, or leave out convert_sync_batch_norm there"
+            )
         if name in self._waiting:
             raise UserError(
                 f"model.{name}: SyncBatchNorm was used twice in one forward pass, or again by "

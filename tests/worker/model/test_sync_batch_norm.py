@@ -121,6 +121,30 @@ def test_a_layer_may_meet_the_others_once_in_a_pass():
         run_together(Hub(2), lambda context: train(context, (8, 8), 8, loss=loss))
 
 
+TEACHERS = {"a copy of the model": copy.deepcopy, "another one": lambda _: copy.deepcopy(INITIAL)}
+
+
+@pytest.mark.parametrize("make", TEACHERS.values(), ids=TEACHERS.keys())
+def test_a_layer_of_another_model_meets_nobody(make):
+    """A worker without samples would not know of it, and the others wait for ever."""
+
+    def loss(model, x, mode):
+        with torch.no_grad():
+            wanted = make(model).train(mode)(x)
+        return (model(x) - wanted).square().mean()
+
+    def run(mode):
+        return run_together(
+            Hub(2),
+            lambda context: train(context, (0, 16), 16, loss=lambda *given: loss(*given, mode)),
+        )
+
+    one, other = run(mode=False)
+    assert torch.equal(one[0].weight, other[0].weight)
+    with pytest.raises(UserError, match=r"of another model, .* \.eval\(\)"):
+        run(mode=True)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_type_of_the_input_is_kept(dtype):
     """In and out of the same type, alone; nothing else than plain batch normalisation."""
