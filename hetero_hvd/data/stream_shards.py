@@ -15,7 +15,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset, Sampler, SequentialSampler, get_worker_info
+from torch.utils.data import (
+    Dataset,
+    IterableDataset,
+    Sampler,
+    SequentialSampler,
+    get_worker_info,
+)
 from torch.utils.data._utils import worker as loader_process
 
 from hetero_hvd.core.data.file_sets import FileFacts, file_set
@@ -236,6 +242,30 @@ def check_read_on(dataset: object, sampler: object) -> None:
             "beginning, and would be read again for each sample: say "
             "sampler=dataset.sampler(batch_size) and no shuffle"
         )
+
+
+def check_places(dataset: object, name: str, *, is_alone: bool) -> None:
+    """See that the workers of a job can read a set in parts.
+
+    Args:
+        dataset: Any.
+        name: What the script calls it.
+        is_alone: Whether there will never be another worker.
+
+    Raises:
+        UserError: It is a stream: each worker would read all of it.
+    """
+    if is_alone or not isinstance(dataset, IterableDataset):
+        return
+    num_shards = shards_in(dataset)
+    what = "a set with a length, or a stream of several shards (files) in"
+    if num_shards > 1:
+        what = f"its {num_shards} shards in"
+    raise UserError(
+        f"{name}: {type(dataset).__name__} has no places, so that each worker would read all of "
+        f"it: give {what} hetero_hvd.data.StreamShards(stream, lengths=[...]); "
+        "StreamShards(stream).lengths counts the samples of each shard, once"
+    )
 
 
 def shards_in(stream: object) -> int:

@@ -14,7 +14,7 @@ from hetero_hvd.core.data import shards as division
 from hetero_hvd.core.data.file_sets import differing
 from hetero_hvd.data import BlockShuffle, StreamShards
 from hetero_hvd.data.listing import opened_files
-from hetero_hvd.data.stream_shards import shards_in
+from hetero_hvd.data.stream_shards import check_places, shards_in
 from hetero_hvd.errors import MalformedDataError, UserError
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.worker.data.samplers import Sampling
@@ -225,3 +225,20 @@ def test_a_stream_of_datasets_is_one():
     assert found.lengths == [5, 1, 6, 4]
     loader = DataLoader(found, batch_size=4, sampler=found.sampler(4), num_workers=2)
     assert sorted(n for batch in loader for n in batch["number"].tolist()) == list(range(16))
+
+
+@pytest.mark.parametrize(
+    ("stream", "words"),
+    [
+        (numbered([2, 3, 4]), "train: ShardedStream has no places, .* give its 3 shards in "),
+        (numbered([5]), "give a set with a length, or a stream of several shards"),
+        (Unsharded(), "train: Unsharded has no places"),
+    ],
+    ids=["shards", "one shard", "no shards"],
+)
+def test_a_stream_as_it_is_can_be_refused(stream, words):
+    """By who is to divide it; a process alone reads it, and so do all what has places."""
+    with pytest.raises(UserError, match=words):
+        check_places(stream, "train", is_alone=False)
+    check_places(stream, "train", is_alone=True)
+    check_places(StreamShards(numbered([2, 3]), [2, 3]), "train", is_alone=False)
