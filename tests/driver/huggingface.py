@@ -151,6 +151,7 @@ def train(model, arguments, *, resume=None, patience=None, **_):
         "steps": output.global_step,
         "loss": output.training_loss,
         "best": best and Path(best).name,
+        "weights": [float(each.double().norm()) for each in built.parameters()],
         "evaluation": trainer.evaluate(),
         "predictions": trainer.predict(rows[70:]).predictions.tolist(),
     }

@@ -115,6 +115,7 @@ def check_equal(found, expected, *, from_step=0, rel=1e-6):
         assert mine == pytest.approx(theirs, rel=10 * rel)
     for name in ("steps", "best", "predictions"):
         assert found[name] == expected[name], name
+    assert found["weights"] == pytest.approx(expected["weights"], rel=100 * rel, abs=1e-6)
 
 
 def test_a_process_alone_is_as_without_us(plain, tmp_path):
@@ -150,6 +151,20 @@ def test_unequal_workers_train_the_same(plain, tmp_path):
     mine = TOKENS | {"resume": str(tmp_path / "gpt2" / "checkpoint-12")}
     (back,) = run_alone(SCRIPT, tmp_path / "back", trainings=[mine], is_plain=True)
     check_equal(back, expected[0], from_step=12)
+
+
+def test_all_end_with_the_best_model(plain, tmp_path):
+    """It is not the last one; whoever does not see the leader's folder is told of it."""
+    results, _ = run_job(SCRIPT, tmp_path, ("alpha", "beta"), SAMPLES, has_own_folders=True)
+    leader, other = sorted(
+        (each[0] for each in results.values()), key=lambda each: not each["is_leader"]
+    )
+    assert other["weights"] == leader["weights"]
+    assert int(leader["best"].removeprefix("checkpoint-")) < leader["steps"]
+    assert len(list(tmp_path.glob("*/bert/checkpoint-*"))) > 0
+    assert len(list(tmp_path.glob("*/bert"))) == 1
+    for each in (leader, other):
+        check_equal(each, plain[1][1])
 
 
 def test_workers_are_lost_and_come_back(plain, tmp_path):

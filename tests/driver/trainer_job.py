@@ -62,14 +62,21 @@ def run_alone(script, folder, **case):
     return json.loads((folder / "result-alone.json").read_text())
 
 
-def run_job(script, folder, names, *trainings, hang_seconds=200, joining=(), **faults):
-    """What each worker of a job finds that has come to the script's end; and the job."""
+def run_job(
+    script, folder, names, *trainings, hang_seconds=200, joining=(), has_own_folders=False, **faults
+):
+    """What each worker of a job finds that has come to the script's end; and the job.
+
+    Where all workers have folders of their own, none sees what another one writes.
+    """
     case = {"trainings": trainings, **elastic_case(names, joining), **faults}
     command = [str(script), json.dumps(case)]
     settings = {"checkpoint_seconds": 0, "hang_timeout_seconds": hang_seconds}
     lost = tuple(faults.get("faults", ()))
-    job = run_command(folder, names, command, lost=lost, joining=joining, **settings)
-    results = {file.stem: json.loads(file.read_text()) for file in folder.glob("result-*.json")}
+    roots = {name: folder / f"of-{name}" for name in names} if has_own_folders else {}
+    job = run_command(folder, names, command, lost=lost, joining=joining, roots=roots, **settings)
+    files = folder.glob("**/result-*.json")
+    results = {file.stem: json.loads(file.read_text()) for file in files}
     return results, job
 
 
@@ -79,7 +86,9 @@ def elastic_case(names, joining):
     return {"joining": workers, "num_workers": len(names) + len(joining)}
 
 
-def run_command(folder, names, command, *, lost=(), joining=(), arguments=AS_OUT, **settings):
+def run_command(
+    folder, names, command, *, lost=(), joining=(), roots=None, arguments=AS_OUT, **settings
+):
     """A job of unequal workers that has ended well.
 
     Args:
@@ -88,12 +97,14 @@ def run_command(folder, names, command, *, lost=(), joining=(), arguments=AS_OUT
         command: The script and its arguments.
         lost: Workers that meet a fault of `trainer_faults`.
         joining: Nodes that are added when all have met theirs.
+        roots: Name to folder of nodes whose workers have another one.
         arguments: Those of `hetero-hvd run`; the second one is the run's folder.
         settings: Of the job.
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"rule": "static"} | settings
-    job = FaultJob(folder, entries(names), arguments=arguments, settings=settings, command=command)
+    nodes = entries(names, roots)
+    job = FaultJob(folder, nodes, arguments=arguments, settings=settings, command=command)
     try:
         if joining:
             marks = [folder / f"fired-{worker}" for worker in lost]
@@ -108,11 +119,15 @@ def run_command(folder, names, command, *, lost=(), joining=(), arguments=AS_OUT
     return job
 
 
-def entries(names):
+def entries(names, roots=None):
     """Nodes of one slot each, of unequal speeds."""
-    return [
-        {"name": name, "slots": 1, "devices": [], "relative_speed": SPEEDS[name]} for name in names
-    ]
+    found = []
+    for name in names:
+        found.append({"name": name, "slots": 1, "devices": [], "relative_speed": SPEEDS[name]})
+        if name in (roots or {}):
+            roots[name].mkdir()
+            found[-1]["directory"] = str(roots[name])
+    return found
 
 
 def check_elastic(record, num_workers):
