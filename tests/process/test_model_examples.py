@@ -1,7 +1,9 @@
 """ResNet on images, BERT on GLUE, GPT-2 on text: each with us and without, on unequal workers."""
 
 import difflib
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from tests.driver.trainer_job import (
+    THREE,
+    check_elastic,
+    elastic_case,
+    entries,
+    record_of,
+    run_command,
+)
 from tests.kit.fault_job import FaultJob
 
 pytest.importorskip("transformers")
@@ -17,8 +27,7 @@ Image = pytest.importorskip("PIL.Image")
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-IN_FLOAT64 = Path(__file__).with_name("scripts") / "in_float64.py"
-SPEEDS = {"alpha": 1.0, "beta": 0.5, "gamma": 0.5}
+RUNNER = Path(__file__).parents[1] / "driver" / "example.py"
 WORDS = [
     "good",
     "bad",
@@ -100,7 +109,7 @@ class Case(NamedTuple):
         name: Of its files.
         write: Makes its data.
         flags: That make it small.
-        rel: Relative difference of losses that is allowed; transformers rounds what it prints.
+        rel: Relative difference of losses that is allowed.
         held_out_abs: Difference of what is held out that is allowed; a correlation of a few nearly
             equal predictions magnifies what the losses do not show.
         in_float64: Whether the script takes PyTorch's default for its numbers.
@@ -115,14 +124,16 @@ class Case(NamedTuple):
     in_float64: bool = True
     weights: bool = True
 
-    def command(self, name):
-        """What runs an example, with us or without, before its arguments."""
-        script = str(EXAMPLES / f"{name}.py")
-        return [str(IN_FLOAT64), script] if self.in_float64 else [script]
+    def command(self, folder, name, *more, **faults):
+        """What runs an example, with us or without, in a folder beside its data."""
+        told = json.dumps({"in_float64": self.in_float64, **faults})
+        script, data = EXAMPLES / f"{name}.py", folder.parent / "data"
+        return [*map(str, (RUNNER, told, script, data)), *self.flags.split(), *more]
 
 
-SMALL_BERT = "--layers 1 --heads 2 --width 16 --batch-size 8 --epochs 2 --lr 1e-3"
-BY_TRANSFORMERS = {"rel": 2e-4, "in_float64": False, "weights": False}
+SMALL_BERT = "--layers 1 --heads 2 --width 16 --batch-size 8 --epochs 3 --lr 1e-3"
+BY_TRANSFORMERS = {"in_float64": False, "weights": False}
+HELD_OUT = re.compile(r"eval_(\w+_)?(loss|accuracy|pearson)")
 CASES = [
     Case(
         "resnet",
@@ -146,55 +157,81 @@ CASES = [
 ]
 
 
-def told(output):
+def told(folder, output):
     """Losses of the steps and what was found at the end of each epoch, in order."""
     losses = re.findall(r"^step \d+  loss (\S+)", output, re.MULTILINE)
     ends = re.findall(r"^epoch \d+  .* (\S+)$", output, re.MULTILINE)
-    if not losses:  # transformers' own lines
-        losses = re.findall(r"'loss': '?([\d.e-]+)", output)
-        ends = re.findall(r"'eval_(?:\w+_)?(?:loss|accuracy|pearson)': '?([\d.e-]+)", output)
-    return [float(loss) for loss in losses], [float(end) for end in ends]
+    if not losses:  # transformers rounds what it prints
+        states = folder.glob("bert/checkpoint-*/trainer_state.json")
+        logs = max((json.loads(state.read_text())["log_history"] for state in states), key=len)
+        losses = [each["loss"] for each in logs if "loss" in each]
+        ends = [value for each in logs for name, value in each.items() if HELD_OUT.fullmatch(name)]
+    return list(map(float, losses)), list(map(float, ends))
 
 
 def run_alone(folder, case, name, *more):
     """What an example prints that no launcher has started."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, *case.command(name), folder.parent / "data", *case.flags.split()]
+    command = [sys.executable, *case.command(folder, name, *more)]
     done = subprocess.run(
-        [*command, *more], cwd=folder, capture_output=True, text=True, check=False, timeout=200
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=200
     )
     assert done.returncode == 0, done.stderr
-    return told(done.stdout)
+    return told(folder, done.stdout)
 
 
-def run_job(folder, case, names, *more):
+def run_job(folder, case, names, *more, joining=(), settings=None, **faults):
     """The same by a job of unequal workers."""
-    folder.mkdir(exist_ok=True)
-    nodes = [
-        {"name": name, "slots": 1, "devices": [], "relative_speed": SPEEDS[name]} for name in names
-    ]
-    command = [*case.command(case.name), str(folder.parent / "data")]
-    settings = {"rule": "static", "checkpoint_seconds": 300}
-    job = FaultJob(folder, nodes, settings=settings, command=[*command, *case.flags.split(), *more])
-    code = job.wait(250)
-    assert code == 0, job.console
-    logs = "".join(path.read_text() for path in sorted((folder / "out" / "logs").glob("*")))
-    return told(re.sub(r"^\S+ \S+: ", "", logs, flags=re.MULTILINE))
+    command = case.command(folder, case.name, *more, **elastic_case(names, joining), **faults)
+    lost = tuple(faults.get("faults", ()))
+    kept = {"checkpoint_seconds": 300} | (settings or {})
+    run_command(folder, names, command, lost=lost, joining=joining, **kept)
+    return told(folder, printed(folder / "out"))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name} {case.write.__name__}")
+def printed(folder):
+    """What the workers of a run have printed; one of them leads."""
+    logs = "".join(path.read_text() for path in sorted((folder / "logs").glob("*")))
+    return re.sub(r"^\S+ \S+: ", "", logs, flags=re.MULTILINE)
+
+
+def check_equal(found, plain, case):
+    """The same losses and the same held-out results, as far as `plain` goes."""
+    losses, ends = (theirs[-len(mine) :] for mine, theirs in zip(found, plain, strict=True))
+    num_compared = 20 - (len(plain[0]) - len(losses))
+    assert found[0][:num_compared] == pytest.approx(losses[:num_compared], rel=case.rel)
+    assert found[1] == pytest.approx(ends, rel=10 * case.rel, abs=case.held_out_abs)
+
+
+@pytest.fixture
+def data(tmp_path, case):
+    """An example's data."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    case.write(folder)
+
+
+def named(case):
+    """For a test's name."""
+    return f"{case.name} {case.write.__name__}"
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize("case", CASES, ids=named)
 def test_the_same_numbers_with_us_and_without(tmp_path, case):
-    """Losses of the first 20 steps, held-out results, and going on from the other's weights."""
-    (tmp_path / "data").mkdir()
-    case.write(tmp_path / "data")
+    """Losses of the first 20 steps, held-out results, and going on from the other's checkpoint.
+
+    Alone, and on three workers, of which one is killed and comes back, and then a node joins.
+    """
     plain = run_alone(tmp_path / "plain", case, f"{case.name}_plain")
-    assert len(plain[0]) >= 8
+    assert len(plain[0]) >= 18
     assert plain[1]
-    alone = run_alone(tmp_path / "alone", case, case.name)
-    three = run_job(tmp_path / "three", case, tuple(SPEEDS))
-    for found in (alone, three):
-        assert found[0][:20] == pytest.approx(plain[0][:20], rel=case.rel)
-        assert found[1] == pytest.approx(plain[1], rel=10 * case.rel, abs=case.held_out_abs)
+    check_equal(run_alone(tmp_path / "alone", case, case.name), plain, case)
+    faults = {"faults": {"gamma:0": "update 4"}, "join_step": 7}
+    found = run_job(tmp_path / "three", case, THREE, joining=("delta",), **faults)
+    assert len(found[0]) == len(plain[0])
+    check_equal(found, plain, case)
+    check_elastic(record_of(tmp_path / "three"), 4)
     if case.weights:
         ours = max((tmp_path / "three" / "out" / "checkpoints").glob("step-*/state.pt"))
         theirs = tmp_path / "plain" / "checkpoint.pt"
@@ -203,6 +240,64 @@ def test_the_same_numbers_with_us_and_without(tmp_path, case):
             run_alone(tmp_path / "again", case, case.name, "--weights", str(theirs)),
         ]
         assert going_on[0][0][:5] == pytest.approx(going_on[1][0][:5], rel=1e-4)
+    elif not case.held_out_abs:
+        for folder, name in (("plain", case.name), ("three", f"{case.name}_plain")):
+            kept = Path("bert", "checkpoint-6")
+            shutil.copytree(tmp_path / folder / kept, tmp_path / f"from {folder}" / kept)
+            rest = run_alone(tmp_path / f"from {folder}", case, name, "--resume")
+            assert len(rest[0]) == len(plain[0])
+            check_equal(rest, plain, case)
+
+
+TWO = ("alpha", "beta")
+RESNET, GPT2, BERT = CASES[:3]
+
+
+def only_with_all(*values):
+    """A case that takes too long for each day."""
+    return pytest.param(*values, marks=pytest.mark.matrix)
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize(
+    ("case", "more", "rel"),
+    [
+        (GPT2, "--accumulate 2", 1e-6),
+        *(only_with_all(each, "--precision bf16", 1e-2) for each in (RESNET, GPT2, BERT)),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_two_workers_accumulate_and_cast(tmp_path, case, more, rel):
+    """Gradients are clipped in each of them; what is cast is near.
+
+    Accumulated, a ResNet normalises over other samples than the plain loop, and BERT's gradient is
+    not that of plain transformers: see docs/limitations.md and docs/guide/huggingface.md.
+    """
+    case = case._replace(rel=rel, held_out_abs=0.0 if rel < 1e-4 else 0.2)
+    losses, ends = run_alone(tmp_path / "plain", case, f"{case.name}_plain", *more.split())
+    found = run_job(tmp_path / "two", case, TWO, *more.split())
+    if len(losses) > len(found[0]):  # the plain loop tells each batch of a step
+        losses = [(one + other) / 2 for one, other in zip(losses[::2], losses[1::2], strict=False)]
+    assert len(found[0]) == len(losses)
+    check_equal(found, (losses, ends), case)
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize("case", [GPT2, only_with_all(RESNET), only_with_all(BERT)], ids=named)
+def test_a_job_that_is_killed_is_resumed(tmp_path, case):
+    """No step is lost or taken twice, on another number of workers, too."""
+    plain = run_alone(tmp_path / "plain", case, f"{case.name}_plain")
+    folder, faults = tmp_path / "two", dict.fromkeys(("alpha:0", "beta:0"), "update 9")
+    folder.mkdir()
+    command = case.command(folder, case.name, faults=faults, how="kill_when_kept", num_workers=2)
+    settings = {"checkpoint_seconds": 0.05, "max_restarts": 0}
+    assert FaultJob(folder, entries(TWO), settings=settings, command=command).wait(200)
+    assert len(list(folder.glob("fired-*"))) == len(faults)
+    second = ("--output", "second", "--resume", "out")
+    run_command(folder, THREE, command, arguments=second, **settings)
+    rest = told(folder, printed(folder / "second"))
+    assert (len(rest[0]) < len(plain[0])) == case.weights, "transformers' log holds all steps"
+    check_equal(rest, plain, case)
 
 
 MAX_CHANGES = {"resnet": 25, "gpt2": 21, "bert": 4}
