@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import mul
 
 import msgspec
+from msgspec.structs import astuple
 
 from hetero_hvd.messages import Event, StepsTimed, StepTiming, WorkerId, WorkersJoined
 
@@ -210,10 +212,9 @@ def longest_step(rows: Iterable[StepTiming]) -> float:
 
 def mean_row(rows: Sequence[StepTiming]) -> StepTiming:
     """Mean over all their steps; a phase that was not measured in one of them is NaN."""
-    steps = sum(row.num_steps for row in rows)
-    means = {
-        name: sum(row.num_steps * getattr(row, name) for row in rows) / steps
-        for name in StepTiming.__struct_fields__
-        if name not in ("num_steps", "local_batch_size")
-    }
-    return StepTiming(num_steps=steps, local_batch_size=rows[-1].local_batch_size, **means)
+    num_steps = [row.num_steps for row in rows]
+    steps = sum(num_steps)
+    columns = zip(StepTiming.__struct_fields__, zip(*map(astuple, rows), strict=True), strict=True)
+    means = {name: sum(map(mul, num_steps, column)) / steps for name, column in columns}
+    means |= {"num_steps": steps, "local_batch_size": rows[-1].local_batch_size}
+    return StepTiming(**means)

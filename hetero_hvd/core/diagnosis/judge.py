@@ -71,6 +71,7 @@ class Diagnoser:
         self._stall: StallReported | None = None
         self._sources = SourceWaits()
         self._tables: deque[Rows] = deque(maxlen=WINDOW_EXCHANGES)
+        self._means_of: dict[int, Rows] = {}
         self._steps: deque[int] = deque(maxlen=WINDOW_EXCHANGES)
         self._num_of_plan = 0
         self._spells = Spells(WINDOW_EXCHANGES)
@@ -229,6 +230,7 @@ class Diagnoser:
                 self._num_of_plan = 0
         self._num_of_plan = min(self._num_of_plan + 1, WINDOW_EXCHANGES)
         self._tables.append(table.measured)
+        self._means_of.clear()
         self._steps.append(table.step)
         found = _bound_of(table.measured)
         kind = found.kind if found.is_complete else None
@@ -295,7 +297,10 @@ class Diagnoser:
         if not self._tables:
             return {}
         num_exchanges = min(num_exchanges, self._num_of_plan) if of_plan else num_exchanges
-        return _mean_table(list(self._tables)[-num_exchanges:])
+        newest = list(self._tables)[-num_exchanges:]
+        if len(newest) not in self._means_of:  # it is asked for again and again
+            self._means_of[len(newest)] = _mean_table(newest)
+        return self._means_of[len(newest)]
 
 
 def _together(before: Episode, episode: Episode) -> Episode:
