@@ -24,7 +24,7 @@ RETURN_SECONDS, MAX_RETURN_SECONDS = 60.0, 600.0
 """Until a worker that had no route to others is tried again; it doubles up to the second."""
 
 UNMET_SECONDS = 2.0
-"""So long members may take to meet until the routes among them are looked at."""
+"""So long members may not get on with meeting until the routes among them are looked at."""
 
 
 class Admission:
@@ -91,7 +91,7 @@ class Admission:
     @property
     def _members(self) -> list[Slot]:
         """Those who take part and are not just let go, in the order of nodes.yaml."""
-        present = self._membership.present
+        present = set(self._membership.present)
         stays = (slot for slot in self._slots.all if slot.worker not in self._returns)
         return [slot for slot in stays if slot in present]
 
@@ -177,7 +177,8 @@ class Admission:
         now_seconds = time.monotonic()
         self._routes.look(now_seconds)
         self._part_members()  # before all is tried again, and nothing known for that time
-        if self._is_stalled or self._membership.unmet_seconds > UNMET_SECONDS:
+        unmet_seconds = self._membership.unmet_seconds
+        if unmet_seconds > UNMET_SECONDS or (self._is_stalled and not unmet_seconds):
             self._routes.check_again(self._members, now_seconds)
         due = [worker for worker, at_seconds in self._returns.items() if now_seconds >= at_seconds]
         for worker in due:

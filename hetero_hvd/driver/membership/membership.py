@@ -90,8 +90,12 @@ class Membership:
 
     @property
     def unmet_seconds(self) -> float:
-        """For how long the newest members have tried to meet; 0: they have met."""
-        return 0.0 if self._is_settled else max(0.0, time.monotonic() - self._began_at_seconds)
+        """For how long the newest members have not got on with meeting; 0: they have met.
+
+        Many of them need long for it: each asks for the addresses of each other one.
+        """
+        since_seconds = max(self._began_at_seconds, self.rendezvous.useful_at_seconds)
+        return 0.0 if self._is_settled else max(0.0, time.monotonic() - since_seconds)
 
     async def start(self) -> None:
         """Make members of the workers that are ready; returns when Horovod has decided who."""

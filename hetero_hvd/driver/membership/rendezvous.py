@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 import threading
 import time
@@ -84,10 +85,12 @@ class Rendezvous:
 
     Attributes:
         refused: Requests answered with an error, and connections turned away.
+        useful_at_seconds: When a member last gave or got something of the others; monotonic.
     """
 
     def __init__(self, max_descriptors: int = 2 * MAX_CONNECTIONS) -> None:
         self.refused = 0
+        self.useful_at_seconds = -math.inf
         self._on_members: Callable[[set[str]], None] = lambda _: None
         self._on_return: Callable[[str], None] = lambda _: None
         self._loop = asyncio.get_running_loop()
@@ -267,6 +270,7 @@ class Rendezvous:
         if value is None or value.done():
             value = self._values[name] = self._loop.create_future()
         value.set_result(body)
+        self.useful_at_seconds = time.monotonic()
 
     async def _value(self, name: tuple[str, str]) -> bytes:
         value = self._values.get(name)
@@ -278,7 +282,10 @@ class Rendezvous:
             body = await asyncio.wait_for(asyncio.shield(value), WAIT_SECONDS)
         except TimeoutError as error:
             raise RequestError(HTTPStatus.NOT_FOUND) from error
-        return REFUSED if body is None or self._is_broken else body
+        if body is None or self._is_broken:
+            return REFUSED
+        self.useful_at_seconds = time.monotonic()
+        return body
 
     async def _rank_and_size(self, host: str, key: str) -> bytes:
         barrier = self._barrier

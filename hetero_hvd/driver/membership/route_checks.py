@@ -8,6 +8,7 @@ both ways. One worker of a machine is asked; what fails is tried once more befor
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -41,6 +42,10 @@ REMEDY = (
 
 Place = tuple[str, str]
 """The identity of a machine, and its address for Gloo."""
+
+Way = tuple[Place, Place]
+"""From the one to the other. There are as many as pairs of machines: what comes for each answer,
+or several times a second, looks at those that it is about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +109,12 @@ class RouteChecks:
         self._has_new_faults = False
         self._round_at_seconds = -inf
         self._ends: dict[str, _End] = {}
-        self._routes: dict[tuple[Place, Place], _TriedRoute] = {}
-        self._waiting: dict[str, set[tuple[Place, Place]]] = {}
+        self._routes: dict[Way, _TriedRoute] = {}
+        self._open: dict[Way, None] = {}  # in their order
+        self._ways_of: defaultdict[Place, set[Way]] = defaultdict(set)
+        self._waiting: dict[str, set[Way]] = {}
+        self._waiters: defaultdict[Way, set[str]] = defaultdict(set)
+        self._released: list[str] = []
 
     def check(self, slot: Slot, ready: Ready, now_seconds: float) -> None:
         """Have the routes between a worker and all others tried; `on_known` follows, perhaps now.
@@ -123,7 +132,7 @@ class RouteChecks:
         address = ip_address(ready.gloo.address)
         rank = address.version, int(address), place
         end = _End(slot=slot, ready=ready, gloo=ready.gloo, place=place, rank=rank)
-        needed: dict[tuple[Place, Place], tuple[_End, _End]] = {}
+        needed: dict[Way, tuple[_End, _End]] = {}
         for other in self._ends.values():
             needed |= dict(_directions(end, other))
         self._ends[slot.host] = end
@@ -131,7 +140,10 @@ class RouteChecks:
             route = self._routes.get(key)
             if route is None or _is_unknown(route, slot.host, now_seconds):
                 self._ask(key, caller.slot.host, target.slot.host, now_seconds)
-        self._waiting[slot.host] = {key for key in needed if self._routes[key].is_open}
+        self._waiting[slot.host] = {key for key in needed if key in self._open}
+        for key in self._waiting[slot.host]:
+            self._waiters[key].add(slot.host)
+        self._released.append(slot.host)
         self._release()
 
     def check_again(self, slots: Iterable[Slot], now_seconds: float) -> None:
@@ -160,12 +172,13 @@ class RouteChecks:
             route.is_second = True
             route.again_at_seconds = now_seconds + SECOND_TRY_SECONDS
         elif route.is_open and route.again_at_seconds is None:
-            self._settle(route, answer.fault)
+            self._settle(key, answer.fault)
         self._release()
 
     def look(self, now_seconds: float) -> None:
         """Begin second tries, and wait no more for who does not answer. Call it often."""
-        for key, route in list(self._routes.items()):
+        for key in list(self._open):
+            route = self._routes[key]
             again_at = route.again_at_seconds
             if again_at is not None and now_seconds >= again_at:
                 route.again_at_seconds = None
@@ -173,20 +186,23 @@ class RouteChecks:
                 if target := self._ends.get(route.target):
                     self._question(route, target.gloo)
                 else:  # it has come again, and says no more where it listens
-                    self._settle(route, "")
-            elif route.is_open and now_seconds - route.asked_at_seconds > ANSWER_SECONDS:
+                    self._settle(key, "")
+            elif now_seconds - route.asked_at_seconds > ANSWER_SECONDS:
                 logger.warning("routes: %s does not say whether it reaches %s", *_names(key))
-                self._settle(route, "")
+                self._settle(key, "")
         self._release()
 
     def forget(self, host: str, now_seconds: float) -> None:
         """A worker is gone; what it had a part in is asked of another one of its machine."""
         self._waiting.pop(host, None)
-        self._ends.pop(host, None)
+        gone = self._ends.pop(host, None)
+        if gone is None:
+            return
         by_place = {end.place: end.slot.host for end in self._ends.values()}
-        for key, route in list(self._routes.items()):
+        for key in list(self._ways_of[gone.place]):
+            route = self._routes[key]
             if not by_place.keys() >= set(key):
-                del self._routes[key]
+                self._drop(key)
             elif route.is_open and host in (route.caller, route.target):
                 self._ask(key, by_place[key[0]], by_place[key[1]], now_seconds)
         self._release()
@@ -236,10 +252,7 @@ class RouteChecks:
 
     def _is_trying(self, places: Container[Place]) -> bool:
         """Whether a route among these is not known yet."""
-        return any(
-            route.is_open and key[0] in places and key[1] in places
-            for key, route in self._routes.items()
-        )
+        return any(key[0] in places and key[1] in places for key in self._open)
 
     def _fault_between(self, one: Slot, other: Slot) -> str:
         """What is wrong between the places of two workers, in words; empty if nothing is."""
@@ -252,31 +265,51 @@ class RouteChecks:
                 return _in_words(caller, target, route.fault)
         return ""
 
-    def _ask(self, key: tuple[Place, Place], caller: str, target: str, now_seconds: float) -> None:
+    def _ask(self, key: Way, caller: str, target: str, now_seconds: float) -> None:
         before = self._routes.get(key)
         route = _TriedRoute(caller=caller, target=target, asked_at_seconds=now_seconds)
         route.fault = before.fault if before else ""
         self._routes[key] = route
+        self._open[key] = None
+        for place in key:
+            self._ways_of[place].add(key)
         self._question(route, self._ends[target].gloo)
 
     def _question(self, route: _TriedRoute, gloo: GlooAddress) -> None:
         self._send(route.caller, RouteAsked(host=route.target, gloo=gloo))
 
-    def _settle(self, route: _TriedRoute, fault: str) -> None:
+    def _settle(self, key: Way, fault: str) -> None:
+        route = self._routes[key]
         route.is_open = False
         route.fault = fault
         self._has_new_faults |= bool(fault)
+        self._close(key)
+
+    def _drop(self, key: Way) -> None:
+        """Nobody is left at one of its ends."""
+        del self._routes[key]
+        for place in key:
+            self._ways_of[place].discard(key)
+        self._close(key)
+
+    def _close(self, key: Way) -> None:
+        """Nobody waits for this one any more."""
+        self._open.pop(key, None)
+        for host in self._waiters.pop(key, ()):
+            self._waiting.get(host, set()).discard(key)
+            self._released.append(host)
 
     def _release(self) -> None:
         """Those whose routes are known need not wait any more."""
-        for host, keys in list(self._waiting.items()):
-            is_open = any(key in self._routes and self._routes[key].is_open for key in keys)
-            if not is_open and self._waiting.pop(host, None) is not None:
+        while self._released:
+            host = self._released.pop(0)
+            if self._waiting.get(host) == set():
+                del self._waiting[host]
                 end = self._ends[host]
                 self._on_known(end.slot, end.ready)
 
 
-def _directions(one: _End, other: _End) -> Iterator[tuple[tuple[Place, Place], tuple[_End, _End]]]:
+def _directions(one: _End, other: _End) -> Iterator[tuple[Way, tuple[_End, _End]]]:
     """Who has to reach whom of two workers: places and ends, caller first; nobody on one machine.
 
     Where both have one address on two machines, the port decides: neither will reach the other.
@@ -296,7 +329,7 @@ def _is_unknown(route: _TriedRoute, host: str, now_seconds: float) -> bool:
     return now_seconds - route.asked_at_seconds >= FRESH_SECONDS
 
 
-def _names(key: tuple[Place, Place]) -> tuple[str, str]:
+def _names(key: Way) -> tuple[str, str]:
     return key[0][1], key[1][1]
 
 

@@ -86,6 +86,10 @@ class Slot:
         is_there = self.process is not None and not self.left.is_set()
         return is_there and self.holds_state and not self.is_wanted
 
+    def runs_as(self, host: str) -> bool:
+        """Whether its running worker has this name as a Horovod host."""
+        return self.process is not None and self.host == host
+
     def is_busy(self, now_seconds: float) -> bool:
         """Whether its worker computes, though it says nothing; to be called again and again."""
         if self.process is not None and self.output.pulse.is_due(now_seconds):

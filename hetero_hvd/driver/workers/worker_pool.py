@@ -84,6 +84,7 @@ class WorkerPool:
         self._on_exit = on_exit
         self._bus = bus or EventBus()
         self._tasks: dict[Slot, asyncio.Task[None]] = {}
+        self._found: dict[str, Slot] = {}
         self._incarnations: Counter[WorkerId] = Counter()
         self._restarts = Restarts(0)
         self.quarantined: dict[WorkerId, tuple[NodeConfig, str]] = {}
@@ -110,7 +111,12 @@ class WorkerPool:
 
     def find(self, host: str) -> Slot | None:
         """The slot whose running worker has this name as a Horovod host."""
-        return next((slot for slot in self._tasks if slot.process and slot.host == host), None)
+        slot = self._found.get(host)  # each message asks: no look at all of them for it
+        if slot is None or slot not in self._tasks or not slot.runs_as(host):
+            slot = next((slot for slot in self._tasks if slot.runs_as(host)), None)
+            if slot is not None:
+                self._found[host] = slot
+        return slot
 
     def became_ready(self, slot: Slot, ready: Ready) -> None:
         """Horovod may count on the worker from now on."""
@@ -119,8 +125,9 @@ class WorkerPool:
 
     def met(self, workers: Iterable[WorkerId]) -> None:
         """These members have met: all of them have the state of the training."""
+        members = set(workers)
         for slot in self._tasks:
-            slot.holds_state |= slot.worker in workers and slot.admission is not None
+            slot.holds_state |= slot.worker in members and slot.admission is not None
         self.changed()
 
     @property
