@@ -40,6 +40,7 @@ TRAINS = (
     "benchmarks.causes.injected_script",
     "benchmarks.faults.peer_script",
     "tests.kit.fault_script",
+    "tests.kit.scale.measured_driver",
 )
 """What needs Horovod; all else must import without it and without torch."""
 

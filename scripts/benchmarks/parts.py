@@ -17,6 +17,7 @@ from benchmarks.comparisons.profile import profile
 from benchmarks.comparisons.quota import quota
 from benchmarks.comparisons.reproducible import reproducible
 from benchmarks.comparisons.sampling import sampling
+from benchmarks.comparisons.scale import scale
 from benchmarks.comparisons.scrape import scrape
 from benchmarks.comparisons.staleness import staleness
 from benchmarks.comparisons.staleness_loss import staleness_loss
@@ -248,6 +249,7 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "hugging-face": hugging_face,
     "lightning": lightning,
     "scrape": scrape,
+    "scale": scale,
     "staleness": staleness,
     "staleness-loss": staleness_loss,
     "ablations": ablations,
