@@ -20,7 +20,14 @@ from hetero_hvd.driver.membership import admission as module
 from hetero_hvd.driver.membership import route_checks
 from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.errors import TryAgainError
-from hetero_hvd.messages import GlooAddress, Ready, RouteTold, StallReported, WorkerId
+from hetero_hvd.messages import (
+    GlooAddress,
+    Ready,
+    RouteAsked,
+    RouteTold,
+    StallReported,
+    WorkerId,
+)
 from hetero_hvd.run.event_bus import EventBus
 from tests.driver.conftest import write_nodes
 from tests.driver.membership.test_route_checks import parts
@@ -196,6 +203,23 @@ def test_a_cut_lets_one_side_go_once(monkeypatch, blocked, min_np, out):
     team.stand_still()
     assert team.refused == dict.fromkeys(out, 1)
     assert len(team.said) == (not out)
+
+
+MEETINGS = {
+    "they have met": (0.0, True),
+    "they get on": (0.5 * module.UNMET_SECONDS, False),
+    "they do not get on": (1.5 * module.UNMET_SECONDS, True),
+}
+
+
+@pytest.mark.parametrize(("unmet_seconds", "are_tried"), MEETINGS.values(), ids=MEETINGS)
+def test_many_that_need_long_to_meet_are_left_alone(monkeypatch, unmet_seconds, are_tried):
+    """Nobody steps meanwhile; to ask all of them for all routes would make it later still."""
+    team = Team(monkeypatch, "abcdef")
+    team.unmet_seconds = unmet_seconds
+    team.bus.publish(StallReported(step=1, is_stalled=True, seconds=10.0, workers=(), phases=()))
+    team.admission.look()
+    assert sum(isinstance(word, RouteAsked) for _, word in team.asked) == 15 * are_tried
 
 
 STARTS = {"enough are left": (3, False), "too few are left": (4, True)}

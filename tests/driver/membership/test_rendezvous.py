@@ -102,6 +102,22 @@ def test_a_get_waits_for_its_put():
     serve(scenario)
 
 
+def test_whether_members_get_on_with_meeting_can_be_told(monkeypatch):
+    """What they give and get counts; that they ask in vain, or are refused, does not."""
+    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.05)
+
+    async def scenario(server, gate, port):  # noqa: ARG001
+        found = [server.useful_at_seconds]
+        for request in (get("global/1"), put("global/1", b"x"), get("global/1")):
+            await ask(port, request)
+            found.append(server.useful_at_seconds)
+        server.invalidate("alpha-0")
+        await ask(port, get("global/1"))
+        assert found[0] == found[1] < found[2] < found[3] == server.useful_at_seconds
+
+    serve(scenario)
+
+
 def test_a_key_that_never_comes_is_not_found(monkeypatch):
     """Horovod's client then asks again until its own timeout, as with its own server."""
     monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.05)
