@@ -200,6 +200,7 @@ WALL_CLOCK = {
     "scripts/benchmarks/causes/drawn.py": "when a fault began, beside the records of the run",
     "hetero_hvd/driver/membership/clock_offsets.py": "how far wall clocks are off",
     "hetero_hvd/worker/session/driver_client.py": "the answer to that question",
+    "tests/kit/scale/fake_worker.py": "the same, of a worker that computes nothing",
     "hetero_hvd/integrations/huggingface/trainer.py": "transformers times a training by it",
     "hetero_hvd/driver/membership/horovod_driver.py": "Horovod wants a time, and only prints it",
     "hetero_hvd/run/records/run_folder.py": "the name of the output folder",

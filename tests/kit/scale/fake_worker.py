@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from hetero_hvd import channel
 from hetero_hvd.core.versions import COLUMNS
@@ -38,6 +38,7 @@ HEARTBEAT_SECONDS = 1.0
 """As `worker.session.driver_client` has it."""
 
 KILLED = 137
+RETRY_SECONDS = 0.1
 
 
 class Supervisor(Protocol):
@@ -167,25 +168,32 @@ class FakeWorker:
             await asyncio.sleep(seconds)
 
     async def _talk(self) -> None:
-        assert self._driver is not None  # noqa: S101
-        address, port = self._driver
-        async with connect(
-            f"wss://{address}:{port}/channel",
-            ssl=self._tls,
-            server_hostname=channel.DRIVER_NAME,
-            local_addr=(self.source, 0),
-            compression=None,
-            proxy=None,
-            open_timeout=60,
-            ping_interval=None,
-            max_size=channel.MAX_FRAME_BYTES,
-        ) as self._socket:
+        async with await self._connected() as self._socket:
             await self.send(self._ready())
             beating = asyncio.create_task(self._beat())
             try:
                 await self._listen(self._socket)
             finally:
                 beating.cancel()
+
+    async def _connected(self) -> ClientConnection:
+        """A channel; a driver that is busy may need several tries for it."""
+        assert self._driver is not None  # noqa: S101
+        address, port = self._driver
+        while True:
+            try:
+                return await connect(
+                    f"wss://{address}:{port}/channel",
+                    ssl=self._tls,
+                    server_hostname=channel.DRIVER_NAME,
+                    local_addr=(self.source, 0),
+                    compression=None,
+                    proxy=None,
+                    ping_interval=None,
+                    max_size=channel.MAX_FRAME_BYTES,
+                )
+            except (OSError, WebSocketException):
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen(self, socket: ClientConnection) -> None:
         with suppress(ConnectionClosed):
