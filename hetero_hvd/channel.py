@@ -14,7 +14,7 @@ from hetero_hvd.errors import ChannelError
 from hetero_hvd.messages import FromDriver, FromWorker
 
 MAX_FRAME_BYTES = 16 * 2**20
-"""Largest frame that either end accepts; a table of 10,000 workers takes about 1 MiB."""
+"""Largest frame that either end accepts; a table of 10,000 workers takes 5.5 MB."""
 
 NOT_EXPECTED = 4001
 """Close code of a channel whose worker was started by the job, but is none of it any more."""
