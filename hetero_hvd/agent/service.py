@@ -19,6 +19,7 @@ import msgspec
 
 from hetero_hvd.agent.driver_file import DriverFile
 from hetero_hvd.agent.figures import own_figures
+from hetero_hvd.agent.hub_sender import HubTarget, sending
 from hetero_hvd.agent.interruptions import Interruptions, MetadataService
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
@@ -35,7 +36,7 @@ from hetero_hvd.discovery.unicast import AnnounceTarget, UnicastSender
 from hetero_hvd.errors import DiscoveryError, UserError
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.probes.machine.hardware import allowed_cores, gpus
-from hetero_hvd.probes.sampling.local_samples import NewestSamples, follow_samples
+from hetero_hvd.probes.sampling.local_samples import NewestSamples, Told, follow_samples
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class AgentOptions:
         visible: What CUDA_VISIBLE_DEVICES names; None: it is not set.
         must_leave: See `AgentStay`.
         until_idle_seconds: See `AgentStay`.
+        hub: Where samples of this node go; None: nowhere.
     """
 
     key: bytes
@@ -96,6 +98,7 @@ class AgentOptions:
     visible: tuple[str, ...] | None = None
     must_leave: Callable[[], str] | None = None
     until_idle_seconds: float | None = None
+    hub: HubTarget | None = None
 
 
 async def serve_node(options: AgentOptions) -> str:
@@ -169,13 +172,28 @@ async def _listening(options: AgentOptions) -> AsyncIterator[_Node]:
     except OSError as error:
         raise UserError(f"port {options.port}: cannot listen: {error.strerror}") from error
     logger.info("node %s listens on port %d", options.name, port)
-    samples = follow_samples(options.name, newest.take, say=logger.warning)
     try:
         summary = summary_of([gpu.name for gpu in found], allowed_cores())
-        yield _Node(server, port, num_slots, summary)
+        async with _sampling(options, newest):
+            yield _Node(server, port, num_slots, summary)
     finally:
         await server.close()
-        samples.close()
+
+
+@asynccontextmanager
+async def _sampling(options: AgentOptions, newest: NewestSamples) -> AsyncIterator[None]:
+    """Follow this node's samples, for who asks and for the hub."""
+    async with sending(options.key, options.name, options.hub) as send:
+
+        def take(told: Told) -> None:
+            newest.take(told)
+            send(told)
+
+        samples = follow_samples(options.name, take, say=logger.warning)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(samples.close)
 
 
 async def _offer(

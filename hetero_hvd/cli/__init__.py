@@ -24,6 +24,7 @@ from hetero_hvd.cli.deploy import deploy
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.measure import bench_comm, benchmark, doctor, hardware, simulate
 from hetero_hvd.cli.mistakes import about_command, about_words
+from hetero_hvd.cli.record import hub, record
 from hetero_hvd.cli.train import drain, run, trace
 from hetero_hvd.cli.watch import compare, cost, export, report, runs, top
 from hetero_hvd.errors import UserError
@@ -49,6 +50,8 @@ COMMANDS = {
     "benchmark": benchmark,
     "key": key,
     "agent": agent,
+    "hub": hub,
+    "record": record,
     "certificates": certificates,
     "simulate": simulate,
     "stack": stack,

@@ -15,3 +15,14 @@ def doubled(first_seconds: float, num_doublings: int, most_seconds: float) -> fl
         most_seconds: The limit.
     """
     return min(first_seconds * 2.0 ** min(num_doublings, MAX_DOUBLINGS), most_seconds)
+
+
+def jittered(first_seconds: float, longest_seconds: float, chance: float) -> float:
+    """A time between two others, so that many who have failed at once come back one by one.
+
+    Args:
+        first_seconds: The shortest.
+        longest_seconds: The longest.
+        chance: Drawn evenly from 0 to 1.
+    """
+    return first_seconds + chance * (longest_seconds - first_seconds)

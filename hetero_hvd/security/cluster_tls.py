@@ -1,4 +1,4 @@
-"""TLS between a driver and an agent: by the cluster key, or by the user's own certificates.
+"""TLS between driver, agents and hub: by the cluster key, or by the user's own certificates.
 
 From the cluster key follows an authority, the same for all who hold the key. Each end makes its
 own certificate with it, in memory, for one role. Who holds the key is trusted in both.
@@ -16,14 +16,15 @@ DRIVER_NAME = "driver"
 """In the certificate of who may have something started, whoever has signed it."""
 
 _AGENT_NAME = "agent"
+_HUB_NAME = "hub"
 
 
 class ClientTls(NamedTuple):
-    """How a driver reaches an agent.
+    """How a driver reaches an agent, or anybody the hub.
 
     Attributes:
-        context: With the driver's certificate, and the authority of the agent's.
-        name: For which the agent's certificate must be.
+        context: With the own certificate, and the authority of the other end's.
+        name: For which the other end's certificate must be.
         by_key: Whether both follow from the cluster key.
     """
 
@@ -45,6 +46,21 @@ def for_driver(key: bytes) -> ClientTls:
 
     bundle = Authority.of_key(key).issue(DRIVER_NAME, roles=["client"])
     return ClientTls(client_context(bundle), _AGENT_NAME, by_key=True)
+
+
+def for_hub(key: bytes) -> ssl.SSLContext:
+    """For the port of the hub, by the cluster key."""
+    from hetero_hvd.security.certificates import Authority  # noqa: PLC0415 - heavy
+
+    return server_context(Authority.of_key(key).issue(_HUB_NAME, roles=["server"]))
+
+
+def for_hubs_client(key: bytes) -> ClientTls:
+    """For who tells the hub of a node, or orders something there, by the cluster key."""
+    from hetero_hvd.security.certificates import Authority  # noqa: PLC0415 - heavy
+
+    bundle = Authority.of_key(key).issue(_AGENT_NAME, roles=["client"])
+    return ClientTls(client_context(bundle), _HUB_NAME, by_key=True)
 
 
 def for_driver_with(file: Path, node: str) -> ClientTls:

@@ -21,9 +21,11 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.messages import NODE_NAME
 
 if TYPE_CHECKING:
+    from hetero_hvd.agent.hub_sender import HubTarget
     from hetero_hvd.agent.interruptions import MetadataService
     from hetero_hvd.discovery.unicast import AnnounceTarget
 
+MIN_SPOOL_BYTES, MAX_SPOOL_BYTES = 2**16, 2**40
 MAX_IDLE_SECONDS = 30 * 24 * 3600
 CLOUDS = ("aws", "azure", "gcp")
 SUMMARY = "announce this machine as a node and start its workers for drivers with the same key"
@@ -86,6 +88,24 @@ def _add_drivers(command: argparse.ArgumentParser) -> None:
         "it is read again and again, and need not be there yet",
     )
     command.add_argument(
+        "--hub",
+        metavar="HOST:PORT",
+        help="stream samples of this node to the hub there (default: to none)",
+    )
+    command.add_argument(
+        "--spool",
+        type=Path,
+        default=Path("spool"),
+        metavar="DIR",
+        help="where samples wait that the hub does not have yet (default: spool)",
+    )
+    command.add_argument(
+        "--spool-bytes",
+        default=str(256 * 2**20),
+        metavar="BYTES",
+        help="room for them; the oldest are dropped and counted beyond it (default: 256 MiB)",
+    )
+    command.add_argument(
         "--until-idle",
         metavar="SECONDS",
         help="end when no driver has had a worker here for so long (default: never)",
@@ -122,6 +142,7 @@ def act(arguments: argparse.Namespace) -> int:
         visible=_visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")),
         must_leave=None if job is None else job.must_leave,
         until_idle_seconds=_idle_seconds(arguments.until_idle),
+        hub=_hub(arguments),
     )
     if options.cloud is None and arguments.metadata_url is not None:
         raise UserError("--metadata-url needs --cloud: say whose service it is")
@@ -139,6 +160,16 @@ def _targets(texts: list[str]) -> tuple[AnnounceTarget, ...]:
     if len(texts) > MAX_TARGETS:
         raise UserError(f"--announce-to: given {len(texts)} times, may be at most {MAX_TARGETS}")
     return tuple(AnnounceTarget.read(text, "--announce-to") for text in texts)
+
+
+def _hub(arguments: argparse.Namespace) -> HubTarget | None:
+    from hetero_hvd.agent.hub_sender import HubTarget  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.unicast import AnnounceTarget  # noqa: PLC0415 - not for all
+
+    if arguments.hub is None:
+        return None
+    room = _number("--spool-bytes", arguments.spool_bytes, MIN_SPOOL_BYTES, MAX_SPOOL_BYTES)
+    return HubTarget(AnnounceTarget.read(arguments.hub, "--hub"), arguments.spool, room)
 
 
 def _job(arguments: argparse.Namespace) -> agent_job.AgentJob | None:

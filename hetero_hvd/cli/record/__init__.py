@@ -1,0 +1,1 @@
+"""Commands that watch the machines of a cluster, whatever runs on them."""

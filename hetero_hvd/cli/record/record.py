@@ -1,0 +1,169 @@
+"""`hetero-hvd record`: start, stop and cut recordings of the cluster's machines."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hetero_hvd.cli.lines import show
+from hetero_hvd.errors import UserError
+
+SUMMARY = "start, stop and cut recordings of what all machines of the cluster do"
+HELP = """\
+Recordings of machines, kept by the hub of the cluster (hetero-hvd hub).
+
+  start NAME [--every 500ms] [--nodes a,b]   begin one; any number overlap
+  stop [NAME]                                end it, and write its folder
+  status                                     sessions, nodes, what is missing
+  cut NAME [--from TIME --to TIME]           write any part of what is stored
+  recover [NAME] [--resume]                  list, write or go on with what a crash has left
+
+TIME is a date and time such as 2026-11-25T14:00, or so long before now: 90s, 10m, 2h, 1d.
+A recording is a folder as a run has: hetero-hvd report, export and runs read it."""
+USAGE = "hetero-hvd record ACTION [NAME] [options]"
+ACTIONS = ("start", "stop", "status", "cut", "recover")
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h|d)")
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    command.add_argument("action", metavar="ACTION", help=", ".join(ACTIONS))
+    command.add_argument("name", nargs="?", metavar="NAME", help="of the recording")
+    command.add_argument("--every", metavar="TIME", help="between two samples (default: 1s)")
+    command.add_argument("--nodes", default="", metavar="NAMES", help="default: all")
+    command.add_argument("--from", dest="begin", metavar="TIME", help="where a cut begins")
+    command.add_argument("--to", dest="end", metavar="TIME", help="where it ends (default: now)")
+    command.add_argument("--resume", action="store_true", help="of recover: go on with it")
+    command.add_argument(
+        "--hub",
+        default="127.0.0.1:9391",
+        metavar="HOST:PORT",
+        help="default: 127.0.0.1:9391",
+    )
+    command.add_argument(
+        "--key-file", type=Path, default=Path("cluster.key"), help="default: cluster.key"
+    )
+    command.add_argument(
+        "--store",
+        type=Path,
+        metavar="DIR",
+        help="of recover and cut: read the folder of a hub that does not run",
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Have it done, and print what came of it."""
+    import msgspec  # noqa: PLC0415 - only this command needs it
+
+    if arguments.action not in ACTIONS:
+        there = ", ".join(ACTIONS)
+        raise UserError(f"record: found {arguments.action!r}, must be one of {there}")
+    if arguments.action in ("start", "cut") and arguments.name is None:
+        raise UserError(f"record {arguments.action}: needs a NAME")
+    result = asyncio.run(_done(arguments))
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(result)).decode())
+        return 0
+    for line in _lines(arguments.action, result):
+        show(line)
+    return 0
+
+
+async def _done(arguments: argparse.Namespace) -> Any:  # noqa: ANN401 - of JSON's kinds
+    asked = _asked(arguments)
+    if arguments.store is not None:
+        return await _done_here(arguments.store, arguments.action, asked)
+    from hetero_hvd.discovery.unicast import AnnounceTarget  # noqa: PLC0415 - not for all
+    from hetero_hvd.hub.client import order  # noqa: PLC0415
+    from hetero_hvd.security.cluster_key import read_key  # noqa: PLC0415
+
+    key = read_key(arguments.key_file)
+    hub = AnnounceTarget.read(arguments.hub, "--hub")
+    return await order(key, hub, arguments.action, asked)
+
+
+async def _done_here(store: Path, action: str, asked: dict[str, Any]) -> Any:  # noqa: ANN401
+    """By this process, in the folder of a hub that does not run."""
+    import time  # noqa: PLC0415
+
+    from hetero_hvd.hub.commands import HubCommands  # noqa: PLC0415 - not for all
+    from hetero_hvd.hub.fleet import Fleet  # noqa: PLC0415
+    from hetero_hvd.hub.index import FILE  # noqa: PLC0415
+    from hetero_hvd.hub.service import open_store  # noqa: PLC0415
+
+    if not (store / FILE).is_file():
+        raise UserError(f"--store: {store} is no hub's folder ({FILE} is missing)")
+    opened = open_store(store)
+    try:
+        return await HubCommands(opened, Fleet(opened, time.monotonic)).act(action, asked)
+    finally:
+        opened.close()
+
+
+def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
+    asked: dict[str, Any] = {"name": arguments.name, "resume": arguments.resume}
+    asked["nodes"] = [name for name in arguments.nodes.split(",") if name]
+    if arguments.every is not None:
+        asked["every_seconds"] = _duration("--every", arguments.every)
+    for name, flag, text in (("from", "--from", arguments.begin), ("to", "--to", arguments.end)):
+        if text is not None:
+            asked[name] = _time(flag, text)
+    return asked
+
+
+def _duration(flag: str, text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise UserError(f"{flag}: found {text!r}, must be a time such as 500ms, 2s or 10m")
+    return float(found["number"]) * _UNITS[found["unit"]]
+
+
+def _time(flag: str, text: str) -> float:
+    """Seconds since 1970, or as a negative number before now."""
+    if _DURATION.fullmatch(text):
+        return -_duration(flag, text)
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError as error:
+        raise UserError(
+            f"{flag}: found {text!r}, must be a date and time such as 2026-11-25T14:00, or so long "
+            "before now, such as 10m"
+        ) from error
+
+
+def _lines(action: str, result: Any) -> list[str]:  # noqa: ANN401
+    if action == "status" or "sessions" in result:
+        found = [_session_line(session) for session in result["sessions"]]
+        for node in result.get("nodes", ()):
+            state = "is heard" if node["is_healthy"] else "is not heard"
+            found.append(
+                f"node {node['node']}  {state}  {node['samples']} samples, "
+                f"{node['missing']} missing"
+            )
+        return found or ["no session, no node"]
+    line = _session_line(result)
+    if "frames" in result:
+        line += f"  {result['frames']} samples, {result['missing']} missing"
+    found = [line]
+    if result.get("silent"):
+        names = ", ".join(result["silent"])
+        found.append(
+            f"  not heard now: {names}; what waits there comes later: record cut {result['name']} "
+            "then writes it anew"
+        )
+    return found
+
+
+def _session_line(session: dict[str, Any]) -> str:
+    begin = datetime.fromtimestamp(session["from_unix_seconds"])  # noqa: DTZ006 - for people here
+    until = session["until_unix_seconds"]
+    length = "goes on" if until is None else f"{until - session['from_unix_seconds']:.0f} s"
+    nodes = ",".join(session["nodes"]) or "all nodes"
+    folder = f"  {session['folder']}" if session["folder"] else ""
+    return f"session {session['name']}  {begin:%Y-%m-%d %H:%M:%S}  {length}  {nodes}{folder}"

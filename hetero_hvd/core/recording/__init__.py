@@ -1,0 +1,1 @@
+"""Streams of samples that are stored once: their numbers, times, bytes and sessions; pure."""

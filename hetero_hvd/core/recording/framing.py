@@ -1,0 +1,54 @@
+"""Records one after the other in a file that may end in the middle of one.
+
+Each is its length and CRC-32, 4 bytes each, little-endian, and its bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_HEAD = struct.Struct("<II")
+MAX_RECORD_BYTES = 2**26
+
+
+def framed(record: bytes) -> bytes:
+    """A record as it stands in a file."""
+    return _HEAD.pack(len(record), zlib.crc32(record)) + record
+
+
+class FramedRecord(NamedTuple):
+    """One record of a file.
+
+    Attributes:
+        record: Its bytes.
+        end: Where the next one begins.
+    """
+
+    record: bytes
+    end: int
+
+
+def records_in(content: bytes) -> Iterator[FramedRecord]:
+    """The records of a file, up to the first that is not whole."""
+    at = 0
+    while at + _HEAD.size <= len(content):
+        length, checksum = _HEAD.unpack_from(content, at)
+        begin, end = at + _HEAD.size, at + _HEAD.size + length
+        if length > MAX_RECORD_BYTES or end > len(content):
+            return
+        record = content[begin:end]
+        if zlib.crc32(record) != checksum:
+            return
+        yield FramedRecord(record, end)
+        at = end
+
+
+def whole_bytes(content: bytes) -> int:
+    """How much of a file its whole records take; what follows was torn."""
+    end = 0
+    for found in records_in(content):
+        end = found.end
+    return end

@@ -1,0 +1,217 @@
+"""What people order of the hub: start and stop sessions, cut recordings, list what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hetero_hvd.core.recording.sessions import DEFAULT_EVERY_SECONDS, RecordingSession
+from hetero_hvd.core.recording.timeline import MICROSECONDS
+from hetero_hvd.errors import UserError
+from hetero_hvd.hub.fleet import Fleet
+from hetero_hvd.hub.store import SampleStore
+from hetero_hvd.messages import NODE_NAME
+from hetero_hvd.run.recordings.folder import RecordingFacts, RecordingMark, write_recording
+from hetero_hvd.run.recordings.frames import RecordedFrame
+
+RECORDINGS = "recordings"
+Arguments = dict[str, Any]
+
+
+class HubCommands:
+    """Carries out orders. Used in the loop's thread only.
+
+    Args:
+        store: Of the hub.
+        fleet: Its nodes and sessions.
+    """
+
+    def __init__(self, store: SampleStore, fleet: Fleet) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._actions: dict[str, Callable[[Arguments], Awaitable[Any]]] = {
+            "start": self._start,
+            "stop": self._stop,
+            "status": self._status,
+            "cut": self._cut,
+            "recover": self._recover,
+        }
+        self._remove_torn()
+
+    async def act(self, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - of JSON's kinds
+        """Carry out an order; gives what came of it.
+
+        Raises:
+            UserError: It cannot be done.
+        """
+        if name not in self._actions:
+            there = ", ".join(self._actions)
+            raise UserError(f"{name!r} is no command of this hub; there are {there}")
+        try:
+            return await self._actions[name](arguments)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{name}: is not understood: {error}") from error
+
+    async def _start(self, arguments: Arguments) -> Any:  # noqa: ANN401
+        session = RecordingSession(
+            name=str(arguments["name"]),
+            from_microseconds=self._store.now_microseconds(),
+            nodes=_nodes(arguments),
+            every_seconds=float(arguments.get("every_seconds") or DEFAULT_EVERY_SECONDS),
+        )
+        self._fleet.put(session, is_new=True)
+        return self._shown(session)
+
+    async def _stop(self, arguments: Arguments) -> Any:  # noqa: ANN401
+        """End a session, or the one that goes on, and write its folder."""
+        name = arguments.get("name")
+        going_on = [each for each in self._fleet.sessions if each.until_microseconds is None]
+        if name is None:
+            if len(going_on) != 1:
+                names = ", ".join(each.name for each in going_on) or "none"
+                raise UserError(f"stop: say which session; those that go on: {names}")
+            name = going_on[0].name
+        session = self._fleet.session(str(name))
+        if session.until_microseconds is not None:
+            raise UserError(f"session {name!r}: has ended already; record cut {name} writes it")
+        now = self._store.now_microseconds()
+        ended = msgspec.structs.replace(session, until_microseconds=now)
+        self._fleet.put(ended, is_new=False)
+        return await self._write(ended)
+
+    async def _cut(self, arguments: Arguments) -> Any:  # noqa: ANN401
+        """Write a part of the stream as a recording: a session of that name, or a new one."""
+        name = str(arguments["name"])
+        begin, end = arguments.get("from"), arguments.get("to")
+        if begin is None and end is None:
+            return await self._write(self._fleet.session(name))
+        now = self._store.now_microseconds()
+        session = RecordingSession(
+            name=name,
+            from_microseconds=_time(begin, now) if begin is not None else 0,
+            until_microseconds=_time(end, now) if end is not None else now,
+            nodes=_nodes(arguments),
+        )
+        self._fleet.put(session, is_new=True)
+        return await self._write(session)
+
+    async def _recover(self, arguments: Arguments) -> Any:  # noqa: ANN401
+        """List what a crash may have left; or go on with a session, or write it as it is."""
+        if (name := arguments.get("name")) is None:
+            left = [s for s in self._fleet.sessions if not self._folder(s.name).exists()]
+            return {
+                "sessions": [self._shown(session) for session in left],
+                "streams": self._streams(),
+            }
+        session = self._fleet.session(str(name))
+        if arguments.get("resume"):
+            again = msgspec.structs.replace(session, until_microseconds=None)
+            self._fleet.put(again, is_new=False)
+            return self._shown(again)
+        return await self._write(session)
+
+    async def _status(self, _arguments: Arguments) -> Any:  # noqa: ANN401
+        return {
+            "hub": self._store.index.identity,
+            "now_unix_seconds": self._store.now_seconds(),
+            "sessions": [self._shown(session) for session in self._fleet.sessions],
+            "nodes": self._nodes(),
+            "streams": self._streams(),
+            "duplicates": self._store.num_duplicates,
+            "from_the_future": self._store.num_ahead,
+        }
+
+    def _nodes(self) -> list[Arguments]:
+        found: dict[str, Arguments] = {}
+        for state in self._store.streams().values():
+            node = found.setdefault(state.node, {"node": state.node, "samples": 0, "missing": 0})
+            node["samples"] += state.num_samples
+            node["missing"] += state.num_missing
+            newest = max(node.get("newest_unix_seconds", 0.0), state.newest / MICROSECONDS)
+            node["newest_unix_seconds"] = newest
+            node["is_healthy"] = self._fleet.health.is_healthy(state.node)
+        return [found[name] for name in sorted(found)]
+
+    def _streams(self) -> list[Arguments]:
+        return [
+            {"stream": name, "node": s.node, "samples": s.num_samples, "missing": s.num_missing}
+            for name, s in self._store.streams().items()
+        ]
+
+    def _shown(self, session: RecordingSession) -> Arguments:
+        end = session.until_microseconds
+        folder = self._folder(session.name)
+        return {
+            "name": session.name,
+            "from_unix_seconds": session.from_microseconds / MICROSECONDS,
+            "until_unix_seconds": None if end is None else end / MICROSECONDS,
+            "nodes": list(session.nodes),
+            "every_seconds": session.every_seconds,
+            "folder": str(folder) if folder.exists() else None,
+        }
+
+    def _folder(self, name: str) -> Path:
+        return self._store.folder / RECORDINGS / name
+
+    async def _write(self, session: RecordingSession) -> Arguments:
+        folder = self._folder(session.name)
+        facts = await asyncio.to_thread(self._written, session, folder)
+        silent = sorted(
+            node["node"]
+            for node in self._nodes()
+            if not node["is_healthy"] and (not session.nodes or node["node"] in session.nodes)
+        )
+        return self._shown(session) | {
+            "folder": str(folder),
+            "frames": facts.num_frames,
+            "missing": facts.num_missing,
+            "silent": silent,
+        }
+
+    def _written(self, session: RecordingSession, folder: Path) -> RecordingFacts:
+        now = self._store.now_microseconds()
+        end = session.until_microseconds
+        marks = [
+            RecordingMark(
+                at_unix_seconds=mark.at / MICROSECONDS,
+                node=mark.node,
+                kind=mark.kind,
+                words=mark.words,
+            )
+            for mark in self._store.index.marks(session)
+        ]
+        return write_recording(
+            folder,
+            session,
+            self._frames(session),
+            until_microseconds=now if end is None else end,
+            marks=marks,
+        )
+
+    def _frames(self, session: RecordingSession) -> Iterator[RecordedFrame]:
+        for node, stream, recorded in self._store.frames(session):
+            yield RecordedFrame(node, stream, recorded)
+
+    def _remove_torn(self) -> None:
+        """Folders that a hub had begun to write when it was killed."""
+        for path in (self._store.folder / RECORDINGS).glob(".*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _nodes(arguments: Arguments) -> tuple[str, ...]:
+    nodes = tuple(map(str, arguments.get("nodes") or ()))
+    for node in nodes:
+        if NODE_NAME.fullmatch(node) is None:
+            raise UserError(f"--nodes: found {node!r}, must be names of nodes")
+    return nodes
+
+
+def _time(seconds: object, now: int) -> int:
+    """Seconds since 1970, or where they are not above 0, from now on, as microseconds."""
+    value = round(float(str(seconds)) * MICROSECONDS)
+    return value if value > 0 else now + value

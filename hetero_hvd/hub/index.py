@@ -1,0 +1,257 @@
+"""The hub's catalogue in SQLite: which samples stand where, sessions, and what happened.
+
+Samples themselves are in files beside it. What the newest journal holds is not in here yet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hetero_hvd.core.recording.sessions import RecordingSession
+from hetero_hvd.core.recording.timeline import ClockAnchor
+from hetero_hvd.errors import JobError
+from hetero_hvd.run.records.run_files import private
+
+FILE = "hub.sqlite"
+BUSY_SECONDS = 30.0
+MIGRATIONS = (
+    """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE streams (stream TEXT PRIMARY KEY, node TEXT NOT NULL, next_sequence INTEGER NOT NULL,
+  newest INTEGER NOT NULL, num_samples INTEGER NOT NULL, num_missing INTEGER NOT NULL);
+CREATE TABLE gaps (stream TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+  PRIMARY KEY (stream, first));
+CREATE TABLE pieces (segment INTEGER NOT NULL, place INTEGER NOT NULL, length INTEGER NOT NULL,
+  stream TEXT NOT NULL, node TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+  begin INTEGER NOT NULL, end INTEGER NOT NULL, num_samples INTEGER NOT NULL,
+  PRIMARY KEY (segment, place));
+CREATE INDEX pieces_by_node ON pieces (node, begin);
+CREATE TABLE sessions (name TEXT PRIMARY KEY, begin INTEGER NOT NULL, end INTEGER,
+  nodes TEXT NOT NULL, every_seconds REAL NOT NULL);
+CREATE TABLE marks (at INTEGER NOT NULL, node TEXT NOT NULL, kind TEXT NOT NULL,
+  words TEXT NOT NULL);
+""",
+)
+"""Each brings the catalogue from one version to the next; none is ever changed."""
+
+
+class StreamState(NamedTuple):
+    """How far a stream is stored.
+
+    Attributes:
+        node: Whose.
+        next_sequence: Number of the first sample that is not stored.
+        newest: Time of the last one, microseconds.
+        num_samples: That are stored.
+        num_missing: That will never come.
+    """
+
+    node: str
+    next_sequence: int
+    newest: int
+    num_samples: int
+    num_missing: int
+
+
+class StoredPiece(NamedTuple):
+    """Where some samples of a stream are.
+
+    Attributes:
+        segment: Number of the file.
+        place: Where it begins there.
+        length: Its bytes.
+        stream: Of which.
+        node: Whose.
+        first: Number of the first sample.
+        last: Number of the last one.
+        begin: Time of the first one, microseconds.
+        end: Time of the last one, microseconds.
+        num_samples: How many.
+    """
+
+    segment: int
+    place: int
+    length: int
+    stream: str
+    node: str
+    first: int
+    last: int
+    begin: int
+    end: int
+    num_samples: int
+
+
+class FleetMark(NamedTuple):
+    """Something that happened to a node.
+
+    Attributes:
+        at: When, microseconds by the hub's clock.
+        node: Its name; empty: the hub itself.
+        kind: `unhealthy`, `healthy`, `disk_full`, `clock`.
+        words: For people.
+    """
+
+    at: int
+    node: str
+    kind: str
+    words: str
+
+
+class HubIndex:
+    """The catalogue. Each call has a connection of its own, so that any thread may call it.
+
+    Args:
+        folder: Of the hub's store.
+
+    Raises:
+        JobError: It is of a later version, or is none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        os.close(private(str(self._path), os.O_RDWR | os.O_CREAT))
+        try:
+            with self._connected() as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+                if version > len(MIGRATIONS):
+                    raise JobError(
+                        f"{self._path}: is of a later hetero_hvd (schema {version}, known is "
+                        f"{len(MIGRATIONS)}): start that version's hub"
+                    )
+                for number, script in enumerate(MIGRATIONS[version:], version + 1):
+                    connection.executescript(
+                        f"BEGIN IMMEDIATE;{script}PRAGMA user_version={number};COMMIT;"
+                    )
+        except sqlite3.DatabaseError as error:
+            raise JobError(f"{self._path}: cannot be used: {error}") from error
+        self.identity = self._own_identity()
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self._path, BUSY_SECONDS)) as connection, connection:
+            connection.execute("PRAGMA synchronous=FULL")
+            yield connection
+
+    def _own_identity(self) -> str:
+        found = self.value("identity")
+        if found is None:
+            found = secrets.token_hex(8)
+            self.set_value("identity", found)
+        return found
+
+    def value(self, key: str) -> str | None:
+        """What was set by this name."""
+        with self._connected() as connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_value(self, key: str, value: str) -> None:
+        """Set it."""
+        with self._connected() as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    @property
+    def anchor(self) -> ClockAnchor | None:
+        """Of the hub's clock, as it was last set."""
+        found = self.value("anchor")
+        return None if found is None else ClockAnchor(*json.loads(found))
+
+    def set_anchor(self, anchor: ClockAnchor) -> None:
+        """Keep it for the next hub."""
+        self.set_value("anchor", json.dumps(list(anchor)))
+
+    @property
+    def last_sealed(self) -> int:
+        """Number of the newest journal whose samples are in segments."""
+        return int(self.value("sealed") or 0)
+
+    def streams(self) -> dict[str, StreamState]:
+        """All that are known, but for what journals hold."""
+        with self._connected() as connection:
+            rows = connection.execute("SELECT * FROM streams").fetchall()
+        return {row[0]: StreamState(*row[1:]) for row in rows}
+
+    def seal(
+        self,
+        number: int,
+        pieces: Iterable[StoredPiece],
+        streams: dict[str, StreamState],
+        gaps: Iterable[tuple[str, int, int]],
+    ) -> None:
+        """Note that the samples of a journal are in a segment of the same number."""
+        with self._connected() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            marks = ", ".join("?" * len(StoredPiece._fields))
+            order = f"INSERT OR REPLACE INTO pieces VALUES ({marks})"  # noqa: S608 - no data
+            connection.executemany(order, pieces)
+            connection.executemany(
+                "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?, ?, ?)",
+                ((name, *state) for name, state in streams.items()),
+            )
+            connection.executemany("INSERT OR REPLACE INTO gaps VALUES (?, ?, ?)", gaps)
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('sealed', ?)", (str(number),))
+
+    def pieces(self, session: RecordingSession) -> list[StoredPiece]:
+        """Where the samples of a session are, by node and time; some of others are among them."""
+        end = session.until_microseconds
+        asked = "SELECT * FROM pieces WHERE end >= ? AND begin < ? ORDER BY node, begin, first"
+        limit = 2**63 - 1 if end is None else end
+        with self._connected() as connection:
+            rows = connection.execute(asked, (session.from_microseconds, limit)).fetchall()
+        found = (StoredPiece(*row) for row in rows)
+        return [piece for piece in found if not session.nodes or piece.node in session.nodes]
+
+    def gaps(self) -> list[tuple[str, int, int]]:
+        """Stream, first and last number of what will never come."""
+        with self._connected() as connection:
+            return connection.execute("SELECT * FROM gaps ORDER BY stream, first").fetchall()
+
+    def sessions(self) -> list[RecordingSession]:
+        """All, by their begin."""
+        with self._connected() as connection:
+            rows = connection.execute("SELECT * FROM sessions ORDER BY begin, name").fetchall()
+        return [_session(*row) for row in rows]
+
+    def put_session(self, session: RecordingSession) -> None:
+        """Keep it, in the place of one of the same name."""
+        row = (
+            session.name,
+            session.from_microseconds,
+            session.until_microseconds,
+            json.dumps(session.nodes),
+            session.every_seconds,
+        )
+        with self._connected() as connection:
+            connection.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?)", row)
+
+    def mark(self, *marks: FleetMark) -> None:
+        """Keep what happened."""
+        with self._connected() as connection:
+            connection.executemany("INSERT INTO marks VALUES (?, ?, ?, ?)", marks)
+
+    def marks(self, session: RecordingSession) -> list[FleetMark]:
+        """What happened to a session's nodes, from before it begins, to its end."""
+        end = session.until_microseconds
+        limit = 2**63 - 1 if end is None else end
+        asked = "SELECT * FROM marks WHERE at < ? ORDER BY at"
+        with self._connected() as connection:
+            rows = [FleetMark(*row) for row in connection.execute(asked, (limit,))]
+        return [mark for mark in rows if not session.nodes or mark.node in ("", *session.nodes)]
+
+
+def _session(name: str, begin: int, end: int | None, nodes: str, every: Any) -> RecordingSession:  # noqa: ANN401 - of SQLite
+    return RecordingSession(
+        name=name,
+        from_microseconds=begin,
+        until_microseconds=end,
+        nodes=tuple(json.loads(nodes)),
+        every_seconds=float(every),
+    )

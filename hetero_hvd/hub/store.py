@@ -1,0 +1,377 @@
+"""All that the hub keeps: journals, sealed segments and their index; stored once, read by anybody.
+
+A batch is written to the journal, and only then acknowledged. A journal that is large or old is
+sealed: its samples become columns in a segment, the index learns of them in one transaction, and
+the journal is deleted. Whatever a crash leaves half-done is done again from the journal.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from hetero_hvd.core.recording.segments import Recorded, decode_piece, encode_piece
+from hetero_hvd.core.recording.sequences import FIRST, NumberRange, accept
+from hetero_hvd.core.recording.sessions import RecordingSession
+from hetero_hvd.core.recording.timeline import MICROSECONDS, aligned, new_anchor
+from hetero_hvd.discovery.hub_link import SampleBatch
+from hetero_hvd.errors import JobError
+from hetero_hvd.hub.index import HubIndex, StoredPiece, StreamState
+from hetero_hvd.hub.journal import (
+    Journal,
+    JournalEntry,
+    entries_in,
+    journal_numbers,
+    journal_path,
+    read_journal,
+)
+from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder, private
+
+SEAL_BYTES = 64 * 2**20
+SEAL_SECONDS = 3600.0
+SEGMENTS = "segments"
+NO_STREAM = StreamState("", FIRST, 0, 0, 0)
+
+
+class NodeBatch(NamedTuple):
+    """A batch, and who has sent it.
+
+    Attributes:
+        node: Its node.
+        batch: What it has sent.
+    """
+
+    node: str
+    batch: SampleBatch
+
+
+class NodeFrame(NamedTuple):
+    """A sample as it is stored.
+
+    Attributes:
+        node: Whose.
+        stream: Of which life of its agent.
+        recorded: The sample.
+    """
+
+    node: str
+    stream: str
+    recorded: Recorded
+
+
+class SampleStore:
+    """The store of one hub. `commit` and `seal` have a thread each; all else any thread may call.
+
+    Args:
+        folder: Of the hub; made if it is not there.
+        boot: Which start of this machine it is.
+        clock: Time since that.
+        wall_clock: Seconds since 1970; only looked at once.
+        seal_bytes: Of a journal.
+
+    Attributes:
+        latest: The newest sample of each node.
+        num_duplicates: Samples that were sent again.
+        num_ahead: Samples from the future, that bear the time of their arrival.
+
+    Raises:
+        JobError: Another hub has the folder, or it cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        boot: str,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float] = time.time,
+        seal_bytes: int = SEAL_BYTES,
+    ) -> None:
+        self._segments = folder / SEGMENTS
+        try:
+            folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            self._segments.mkdir(mode=FOLDER_MODE, exist_ok=True)
+            lock = lock_folder(folder)
+        except OSError as error:
+            raise JobError(f"{folder}: cannot be used: {error.strerror}") from error
+        if lock is None:
+            raise JobError(f"{folder}: another hub has it; end that one, or give another --store")
+        self._held = lock
+        self.folder = folder
+        self.index = HubIndex(folder)
+        self._clock = clock
+        self._seal_bytes = seal_bytes
+        self._lock = threading.Lock()
+        self._streams = self.index.streams()
+        self.latest: dict[str, NodeFrame] = {}
+        self.num_duplicates = 0
+        self.num_ahead = 0
+        self._replay()
+        newest = max((state.newest for state in self._streams.values()), default=0)
+        self._anchor = new_anchor(
+            self.index.anchor,
+            boot=boot,
+            at_seconds=clock(),
+            wall_seconds=wall_clock(),
+            newest_seconds=newest / MICROSECONDS,
+        )
+        self.index.set_anchor(self._anchor)
+
+    def _replay(self) -> None:
+        """Go on with what the journals hold; those that were sealed are of no more use."""
+        sealed = self.index.last_sealed
+        numbers = journal_numbers(self.folder)
+        for number in numbers:
+            if number <= sealed:
+                journal_path(self.folder, number).unlink()
+                continue
+            for entry in entries_in(read_journal(journal_path(self.folder, number))):
+                self._note(entry)
+        self._journal = Journal(self.folder, max([sealed + 1, *numbers]))
+        self._began_seconds = self._clock()
+
+    def now_seconds(self) -> float:
+        """The hub's clock, seconds since 1970."""
+        return self._anchor.at(self._clock())
+
+    def now_microseconds(self) -> int:
+        """The same as times are stored."""
+        return round(self.now_seconds() * MICROSECONDS)
+
+    def streams(self) -> dict[str, StreamState]:
+        """How far each is stored."""
+        with self._lock:
+            return dict(self._streams)
+
+    def commit(self, batches: Sequence[NodeBatch]) -> list[int]:
+        """Store batches.
+
+        Returns:
+            Number of the first sample that is not stored, for the stream of each.
+
+        Raises:
+            OSError: The disk does not take them; nothing is stored.
+        """
+        before: dict[str, StreamState] = {}
+        entries: list[JournalEntry] = []
+        with self._lock:
+            latest = dict(self.latest)
+            for node, batch in batches:
+                for entry in self._entries(node, batch):
+                    before.setdefault(entry.stream, self._streams.get(entry.stream, NO_STREAM))
+                    self._note(entry)
+                    entries.append(entry)
+            try:
+                if entries:
+                    self._journal.append(entries)
+            except OSError:
+                self._streams |= before
+                self.latest = latest
+                raise
+            return [
+                self._streams.get(batch.stream, NO_STREAM).next_sequence for _, batch in batches
+            ]
+
+    def _entries(self, node: str, batch: SampleBatch) -> Iterator[JournalEntry]:
+        """What is new in a batch."""
+        state = self._streams.get(batch.stream, NO_STREAM)
+        accepted = accept(state.next_sequence, batch.first, len(batch.samples))
+        skip = accepted.num_duplicates
+        self.num_duplicates += skip
+        if skip < len(batch.samples):
+            times = aligned(
+                batch.times_seconds[skip:],
+                batch.offset_seconds,
+                after_microseconds=state.newest,
+                now_microseconds=self.now_microseconds(),
+            )
+            self.num_ahead += times.num_ahead
+            missing = (
+                []
+                if accepted.missing is None
+                else [(accepted.missing.first, accepted.missing.last)]
+            )
+            samples = batch.samples[skip:]
+            first = batch.first + skip
+            yield JournalEntry(batch.stream, node, first, times.microseconds, samples, missing)
+        for each in batch.dropped:
+            known = self._streams.get(each.stream, NO_STREAM).next_sequence
+            if each.stream == batch.stream:
+                known = max(known, accepted.next_sequence)
+            if each.last >= known:
+                gap = (max(each.first, known), each.last)
+                yield JournalEntry(each.stream, node, known, [], [], [gap])
+
+    def _note(self, entry: JournalEntry) -> None:
+        state = self._streams.get(entry.stream, NO_STREAM)
+        self._streams[entry.stream] = StreamState(
+            entry.node,
+            max(state.next_sequence, entry.next_sequence),
+            entry.times[-1] if entry.times else state.newest,
+            state.num_samples + len(entry.samples),
+            state.num_missing + sum(each.size for each in entry.ranges),
+        )
+        if entry.samples:
+            last = Recorded(
+                entry.first + len(entry.samples) - 1, entry.times[-1], entry.samples[-1]
+            )
+            known = self.latest.get(entry.node)
+            if known is None or known.recorded.at_microseconds <= last.at_microseconds:
+                self.latest[entry.node] = NodeFrame(entry.node, entry.stream, last)
+
+    @property
+    def is_seal_due(self) -> bool:
+        """Whether the journal is large or old."""
+        size_bytes = self._journal.size_bytes
+        is_old = self._clock() - self._began_seconds >= SEAL_SECONDS
+        is_behind = len(journal_numbers(self.folder)) > 1
+        return size_bytes >= self._seal_bytes or (is_old and size_bytes > 0) or is_behind
+
+    def seal(self) -> None:
+        """Put the samples of all journals but a new one into segments.
+
+        Raises:
+            OSError: The disk does not take them; the journals stay.
+        """
+        with self._lock:
+            if self._journal.size_bytes:
+                following = Journal(self.folder, self._journal.number + 1)
+                self._journal.close()
+                self._journal = following
+                self._began_seconds = self._clock()
+            current = self._journal.number
+        for number in journal_numbers(self.folder):
+            if number < current:
+                self._seal(number)
+
+    def _seal(self, number: int) -> None:
+        path = journal_path(self.folder, number)
+        if number > self.index.last_sealed:
+            streams: dict[str, list[JournalEntry]] = {}
+            for entry in entries_in(read_journal(path)):
+                streams.setdefault(entry.stream, []).append(entry)
+            pieces = self._write_segment(number, streams)
+            gaps = [
+                (entry.stream, *each)
+                for entries in streams.values()
+                for entry in entries
+                for each in entry.missing
+            ]
+            with self._lock:  # a reader finds each sample in one place
+                self.index.seal(number, pieces, self._sealed(streams), gaps)
+        path.unlink()
+
+    def _sealed(self, streams: dict[str, list[JournalEntry]]) -> dict[str, StreamState]:
+        """How far the streams of a journal are stored without later journals."""
+        indexed = self.index.streams()
+        found = {}
+        for stream, entries in streams.items():
+            state = indexed.get(stream, NO_STREAM)
+            times = [entry.times[-1] for entry in entries if entry.times]
+            found[stream] = StreamState(
+                entries[0].node,
+                max(state.next_sequence, *(entry.next_sequence for entry in entries)),
+                max([state.newest, *times]),
+                state.num_samples + sum(len(entry.samples) for entry in entries),
+                state.num_missing + sum(r.size for entry in entries for r in entry.ranges),
+            )
+        return found
+
+    def _write_segment(
+        self, number: int, streams: dict[str, list[JournalEntry]]
+    ) -> list[StoredPiece]:
+        pieces: list[StoredPiece] = []
+        path = self._segment_path(number)
+        new = path.with_suffix(".new")
+        with open(new, "wb", opener=private) as file:
+            for stream, entries in streams.items():
+                frames = [frame for entry in entries for frame in frames_of(entry)]
+                if not frames:
+                    continue
+                content = encode_piece(frames)
+                pieces.append(
+                    StoredPiece(
+                        number, file.tell(), len(content), stream, entries[0].node,
+                        frames[0].sequence, frames[-1].sequence,
+                        frames[0].at_microseconds, frames[-1].at_microseconds, len(frames),
+                    )
+                )  # fmt: skip
+                file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        return pieces
+
+    def _segment_path(self, number: int) -> Path:
+        return self._segments / f"{number:010}.segment"
+
+    def frames(self, session: RecordingSession) -> Iterator[NodeFrame]:
+        """The samples of a session, stream by stream in their order.
+
+        Raises:
+            JobError: A segment is missing or damaged.
+        """
+        with self._lock:
+            sealed = self.index.last_sealed
+            numbers = [n for n in journal_numbers(self.folder) if n > sealed]
+            journals = [read_journal(journal_path(self.folder, number)) for number in numbers]
+            pieces = self.index.pieces(session)
+        waiting: dict[tuple[str, str], list[Recorded]] = {}
+        for content in journals:
+            for entry in entries_in(content):
+                waiting.setdefault((entry.node, entry.stream), []).extend(frames_of(entry))
+        by_stream: dict[tuple[str, str], list[StoredPiece]] = {key: [] for key in waiting}
+        for piece in pieces:
+            by_stream.setdefault((piece.node, piece.stream), []).append(piece)
+        begins = {
+            key: found[0].begin if found else waiting[key][0].at_microseconds
+            for key, found in by_stream.items()
+            if found or waiting[key]
+        }
+        for node, stream in sorted(begins, key=lambda key: (key[0], begins[key])):
+            for piece in by_stream[node, stream]:
+                for frame in decode_piece(self._piece(piece)):
+                    if session.has(node, frame.at_microseconds):
+                        yield NodeFrame(node, stream, frame)
+            for frame in waiting.get((node, stream), ()):
+                if session.has(node, frame.at_microseconds):
+                    yield NodeFrame(node, stream, frame)
+
+    def _piece(self, piece: StoredPiece) -> bytes:
+        path = self._segment_path(piece.segment)
+        try:
+            with path.open("rb") as file:
+                file.seek(piece.place)
+                return file.read(piece.length)
+        except OSError as error:
+            raise JobError(f"{path}: cannot be read: {error.strerror}") from error
+
+    def missing(self) -> dict[str, list[NumberRange]]:
+        """What will never come, by stream."""
+        found: dict[str, list[NumberRange]] = {}
+        for stream, first, last in self.index.gaps():
+            found.setdefault(stream, []).append(NumberRange(first, last))
+        sealed = self.index.last_sealed
+        for number in journal_numbers(self.folder):
+            if number > sealed:
+                for entry in entries_in(read_journal(journal_path(self.folder, number))):
+                    if entry.missing:
+                        found.setdefault(entry.stream, []).extend(entry.ranges)
+        return found
+
+    def close(self) -> None:
+        """Leave the folder to the next hub."""
+        self._journal.close()
+        with suppress(OSError):
+            os.close(self._held)
+
+
+def frames_of(entry: JournalEntry) -> Iterator[Recorded]:
+    """The samples of an entry."""
+    for number, (at, sample) in enumerate(zip(entry.times, entry.samples, strict=True)):
+        yield Recorded(entry.first + number, at, sample)

@@ -1,0 +1,127 @@
+"""What is stored in columns comes back bit for bit."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero_hvd.core.recording.columns import (
+    code_doubles,
+    code_integers,
+    doubles_of,
+    integers_of,
+)
+from hetero_hvd.core.recording.framing import framed, records_in, whole_bytes
+from hetero_hvd.core.recording.segments import Recorded, decode_piece, encode_piece
+from hetero_hvd.errors import MalformedDataError
+from hetero_hvd.messages import DeviceSample, DeviceUser, NodeSampled
+
+DOUBLES = {
+    "whole numbers": [1.0, 2.0, 5.0],
+    "few decimals": [350.5, 350.25, 0.001],
+    "not told": [math.nan] * 3,
+    "told now and then": [1.5, math.nan, 2.5],
+    "minus zero": [0.0, -0.0],
+    "infinite": [math.inf, -math.inf, 1.0],
+    "anything": [math.pi, 1e300, 5e-324],
+    "large counters": [2.0**53 + 2, 2.0**60],
+    "none": [],
+}
+
+
+def bits(values):
+    """Of each."""
+    return [struct.pack("<d", value) for value in values]
+
+
+@pytest.mark.parametrize("values", DOUBLES.values(), ids=DOUBLES)
+def test_doubles_keep_their_bits(values):
+    """Whatever a sensor tells."""
+    found = doubles_of(code_doubles(values), len(values)).tolist()
+    assert bits(found) == bits(values)
+
+
+@given(st.lists(st.floats()))
+def test_all_doubles_keep_their_bits(values):
+    """But for what is in a NaN beside that it is one: nobody says anything by it."""
+    values = [math.nan if math.isnan(value) else value for value in values]
+    found = doubles_of(code_doubles(values), len(values)).tolist()
+    assert bits(found) == bits(values)
+
+
+@given(st.lists(st.integers(-(2**61), 2**61)))
+def test_all_integers_come_back(values):
+    """Numbers and times are of this size."""
+    assert integers_of(code_integers(values), len(values)).tolist() == values
+
+
+def sample(number, *, devices=1):
+    """One that has all kinds of fields."""
+    gpus = [
+        DeviceSample(
+            index=index,
+            uuid=f"GPU-{index}",
+            power_watts=300 + number / 1000,
+            throttle_reasons=("power",) if number % 3 else (),
+            throttled_seconds={"power": number / 7} if number % 2 else {},
+            xids={31: number},
+            used_by=(DeviceUser(pid=number % 2, memory_bytes=1e9),) * (number % 3),
+        )
+        for index in range(devices)
+    ]
+    return NodeSampled(node="a", cpu_use_ratio=1 / (number + 1), load=math.nan, devices=tuple(gpus))
+
+
+@pytest.mark.parametrize("num_samples", [0, 1, 50])
+def test_a_piece_comes_back_as_it_was_sent(num_samples):
+    """With gaps in its numbers, and devices that come and go."""
+    frames = [
+        Recorded(7 * n, 10**15 + n**2, msgspec.msgpack.encode(sample(n, devices=n % 4)))
+        for n in range(num_samples)
+    ]
+    assert list(decode_piece(encode_piece(frames))) == frames
+
+
+def test_hours_of_a_sensor_takes_few_bytes():
+    """What does not change takes nothing, what changes in its last digits takes these."""
+    frames = [
+        Recorded(n, n * 10**6, msgspec.msgpack.encode(NodeSampled(node="a", load=n % 3 / 100)))
+        for n in range(20000)
+    ]
+    assert len(encode_piece(frames)) < len(frames) / 50
+
+
+WHOLE = encode_piece([Recorded(1, 1, msgspec.msgpack.encode(sample(1)))])
+DAMAGED = {"nothing": b"", "noise": b"noise", "half": WHOLE[: len(WHOLE) // 2]}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_what_is_no_piece_is_told(content):
+    """By an error of ours, not by whatever breaks first."""
+    with pytest.raises(MalformedDataError, match="damaged"):
+        list(decode_piece(content))
+
+
+@given(st.lists(st.binary(max_size=20)), st.integers(0, 200))
+def test_a_file_is_read_up_to_where_it_was_torn(records, end):
+    """Every whole record, and nothing of one that is not."""
+    content = b"".join(map(framed, records))
+    torn = content[: min(end, len(content))]
+    found = [each.record for each in records_in(torn)]
+    assert found == records[: len(found)]
+    assert whole_bytes(torn) == len(b"".join(map(framed, found)))
+    assert (
+        len(torn) < whole_bytes(torn) + len(framed(records[len(found)])) if torn != content else 1
+    )
+
+
+def test_a_record_with_another_byte_ends_the_file():
+    """Its checksum says so."""
+    content = bytearray(framed(b"one") + framed(b"two"))
+    content[-1] ^= 1
+    assert [each.record for each in records_in(bytes(content))] == [b"one"]
