@@ -12,7 +12,8 @@ HELP = """\
 Write what was measured, evaluated and logged in a run, also along with it.
 
 URL is one of
-  csv:PATH  openmetrics:PATH  influx:PATH     PATH may be - for csv and openmetrics
+  csv:PATH  json:PATH  openmetrics:PATH       PATH may be -
+  influx:PATH
   parquet:PATH  tensorboard:FOLDER
   wandb:PROJECT  mlflow:EXPERIMENT            they go where their own variables say
   postgresql://USER@HOST/DATABASE             password: PGPASSFILE or PGPASSWORD

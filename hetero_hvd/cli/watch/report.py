@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.watch.run_argument import HELP, run_of
+from hetero_hvd.errors import UserError
 
 SUMMARY = "tell what limited a recorded or running job, with evidence and the next step"
 
@@ -28,6 +29,7 @@ def act(arguments: argparse.Namespace) -> int:
     """Print the report."""
     import msgspec  # noqa: PLC0415 - only this command needs it
 
+    from hetero_hvd.run.recordings.frames import is_recording  # noqa: PLC0415
     from hetero_hvd.run.records.parts import read_run  # noqa: PLC0415
     from hetero_hvd.run.reports.costs import costs_of  # noqa: PLC0415
     from hetero_hvd.run.reports.costs import in_words as costs_in_words  # noqa: PLC0415
@@ -39,6 +41,9 @@ def act(arguments: argparse.Namespace) -> int:
 
     if arguments.html is not None or arguments.plot is not None:
         _draw(arguments.run, html=arguments.html, plot=arguments.plot)
+        return 0
+    if is_recording(arguments.run):
+        _show_recording(arguments.run, as_json=arguments.json)
         return 0
     record = read_run(arguments.run)
     facts, workers, costs = facts_of(record), phases_of(record), costs_of(record)
@@ -65,9 +70,31 @@ def act(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _draw(run: Path, *, html: Path | None, plot: Path | None) -> None:
-    from hetero_hvd.run.reports.series import series_of  # noqa: PLC0415 - only this command
+def _show_recording(folder: Path, *, as_json: bool) -> None:
+    import msgspec  # noqa: PLC0415 - only this command needs it
 
+    from hetero_hvd.run.recordings.folder import read_facts  # noqa: PLC0415 - only recordings
+    from hetero_hvd.run.recordings.device_report import in_words, summaries_of  # noqa: PLC0415
+
+    facts, summaries = read_facts(folder), summaries_of(folder)
+    if as_json:
+        content = msgspec.to_builtins(facts) | {"devices": msgspec.to_builtins(summaries)}
+        print(msgspec.json.format(msgspec.json.encode(content)).decode())
+        return
+    seconds = facts.until_unix_seconds - facts.from_unix_seconds
+    show(f"recording {facts.name}: {seconds:.0f} s")
+    show(f"  {facts.num_frames} samples, {facts.num_missing} missing")
+    for line in in_words(facts, summaries):
+        show(line)
+
+
+def _draw(run: Path, *, html: Path | None, plot: Path | None) -> None:
+    from hetero_hvd.run.recordings.frames import is_recording  # noqa: PLC0415 - only this command
+    from hetero_hvd.run.reports.series import series_of  # noqa: PLC0415
+
+    if is_recording(run):
+        _draw_recording(run, html=html, plot=plot)
+        return
     series = series_of(run)
     if html is not None:
         from hetero_hvd.run.reports.html import write_page  # noqa: PLC0415
@@ -77,3 +104,14 @@ def _draw(run: Path, *, html: Path | None, plot: Path | None) -> None:
         from hetero_hvd.run.reports.plots import draw  # noqa: PLC0415 - matplotlib is an extra
 
         draw(series, plot)
+
+
+def _draw_recording(run: Path, *, html: Path | None, plot: Path | None) -> None:
+    from hetero_hvd.run.recordings.folder import read_facts  # noqa: PLC0415 - only recordings
+    from hetero_hvd.run.records.reader import read_record  # noqa: PLC0415
+    from hetero_hvd.run.reports.plots import PLOTTED, draw_recording  # noqa: PLC0415
+
+    if html is not None:
+        raise UserError("--html: a recording has no page of its own; give --plot PATH")
+    if plot is not None:
+        draw_recording(read_facts(run), read_record(run, sampled=PLOTTED).samples, plot)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import PHASES
+from hetero_hvd.run.recordings.folder import RecordingFacts
+from hetero_hvd.run.records.samples import THE_NODE
 from hetero_hvd.run.reports.series import Series
 
 COLOURS = {"reset": "#b91c1c", "plan": "#9ca3af", "straggler": "#d97706"}
+FIGURES = ("use_ratio", "memory_used_bytes", "power_watts", "temperature_celsius")
+PLOTTED = ("at_unix_seconds", "node", "device", "uuid", "seconds", *(f"{f}_mean" for f in FIGURES))
+"""Columns of a recording's samples that are drawn."""
+
+GAP_SECONDS = 45.0
+"""Between two rows, of ten seconds each: of what lies between nothing is known."""
+
+MAX_LEGEND = 16
 WIDTH_INCHES, PLOT_INCHES = 10.0, 2.4
 
 
@@ -24,13 +35,8 @@ def draw(series: Series, path: Path) -> None:
     Raises:
         JobError: matplotlib is not installed, or the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to load
-    except ImportError as error:
-        raise JobError(f"{path}: needs matplotlib: pip install 'hetero_hvd[plots]'") from error
     names = list(series.shares)
-    figure = Figure(figsize=(WIDTH_INCHES, PLOT_INCHES * (2 + len(names))), layout="constrained")
-    axes = figure.subplots(2 + len(names), 1, sharex=True, squeeze=False)[:, 0]
+    figure, axes = _axes(2 + len(names), path)
     axes[0].plot(series.steps, _known(series.throughput))
     axes[0].set(title=f"{series.run_id}: {series.state}", ylabel="samples/s", ylim=(0, None))
     _stack(axes[1], series.steps, series.shares, "samples per step")
@@ -46,6 +52,57 @@ def draw(series: Series, path: Path) -> None:
         for mark in series.marks:
             axis.axvline(mark.step, color=COLOURS[mark.kind], linewidth=0.8)
     axes[-1].set(xlabel="step")
+    _save(figure, path)
+
+
+def draw_recording(facts: RecordingFacts, rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw what the devices of a recording did over its time; what is missing is a gap.
+
+    Args:
+        facts: Of the recording.
+        rows: Of its samples, with the columns `PLOTTED`.
+        path: As in `draw`.
+
+    Raises:
+        JobError: As in `draw`.
+    """
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in FIGURES}
+    for row in rows:
+        gpu = row["device"]
+        device = row["node"] if gpu == THE_NODE else f"{row['node']} GPU {gpu}"
+        at = row["at_unix_seconds"] - facts.from_unix_seconds
+        for name in FIGURES:
+            line = lines[name].setdefault(device, [])
+            if line and at - line[-1][0] > GAP_SECONDS:
+                line.append((at, math.nan))
+            value = row[f"{name}_mean"]
+            line.append((at, math.nan if value is None else value))
+    figure, axes = _axes(len(FIGURES), path)
+    for axis, name in zip(axes, FIGURES, strict=True):
+        for device, points in lines[name].items():
+            if any(math.isfinite(value) for _, value in points):
+                axis.plot(*zip(*points, strict=True), label=device, linewidth=0.8)
+        axis.set(ylabel=name.replace("_", " "))
+        if axis.lines and len(axis.lines) <= MAX_LEGEND:
+            axis.legend(loc="upper left", fontsize="small", ncols=4)
+        for mark in facts.marks:
+            at = max(0.0, mark.at_unix_seconds - facts.from_unix_seconds)
+            axis.axvline(at, color=COLOURS["reset" if mark.kind == "unhealthy" else "plan"])
+    axes[0].set(title=f"{facts.name}: {facts.num_frames} samples, {facts.num_missing} missing")
+    axes[-1].set(xlabel="seconds")
+    _save(figure, path)
+
+
+def _axes(number: int, path: Path) -> Any:  # noqa: ANN401 - matplotlib's Figure, and its Axes
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to load
+    except ImportError as error:
+        raise JobError(f"{path}: needs matplotlib: pip install 'hetero_hvd[plots]'") from error
+    figure = Figure(figsize=(WIDTH_INCHES, PLOT_INCHES * number), layout="constrained")
+    return figure, figure.subplots(number, 1, sharex=True, squeeze=False)[:, 0]
+
+
+def _save(figure: Any, path: Path) -> None:  # noqa: ANN401 - matplotlib's Figure
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:  # ValueError: it does not know the suffix

@@ -5,19 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from hetero_hvd.messages import RunEnded, RunStarted
+from hetero_hvd.run.recordings.frames import is_recording, read_frames
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.reports.facts import NO_END, NOT_RECORDED, facts_of
 from hetero_hvd.run.sinks.following import FollowedRun
+from hetero_hvd.run.sinks.recorded_frames import samples_of_frames
 from hetero_hvd.run.sinks.sample import samples_of_record
 from hetero_hvd.run.sinks.sink import open_sink, told
 
 POLL_SECONDS = 1.0
+SAMPLES_AT_ONCE = 100_000
 
 
 def export_run(folder: Path, url: str) -> None:
@@ -35,6 +39,10 @@ def export_run(folder: Path, url: str) -> None:
     with told(url):
         sink.begin(_started(record, folder))
         sink.write(list(samples_of_record(record)))
+        if is_recording(folder):
+            frames = samples_of_frames(read_frames(folder))
+            while some := list(islice(frames, SAMPLES_AT_ONCE)):
+                sink.write(some)
         sink.end(facts_of(record).state)
 
 

@@ -25,6 +25,7 @@ OWN = {
     scheme: f"hetero_hvd.run.sinks.destinations.{place}"
     for scheme, place in {
         "csv": "csv_file:CsvFile",
+        "json": "json_file:JsonFile",
         "parquet": "parquet_file:ParquetFile",
         "openmetrics": "openmetrics_file:OpenMetricsFile",
         "tensorboard": "tensorboard_folder:TensorBoardFolder",

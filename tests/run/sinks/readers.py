@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import shutil
 import struct
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,18 @@ def from_csv(place):
     """By Python's csv."""
     with Path(place).open(newline="") as file:
         return {row["name"]: float(row["value"]) for row in csv.DictReader(file)}
+
+
+def from_json(place):
+    """By Python's json; the summary counts what the frames have."""
+    content = json.loads(Path(place).read_text())
+    found, counts = {}, Counter()
+    for frame in content["frames"]:
+        told = {path: value for path, value in frame["values"].items() if value is not None}
+        found |= told
+        counts.update(told.keys())
+    assert {path: each["count"] for path, each in content["summary"].items()} == counts
+    return found
 
 
 def from_parquet(place):

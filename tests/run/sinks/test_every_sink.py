@@ -30,6 +30,7 @@ from .recorded import ACCURACY, EVENTS, LOSS, RATE, STARTED
 
 FILES = {
     "csv": (readers.from_csv, "run.csv"),
+    "json": (readers.from_json, "run.json"),
     "parquet": (readers.from_parquet, "run.parquet"),
     "openmetrics": (readers.from_openmetrics, "run.txt"),
     "tensorboard": (readers.from_tensorboard, "board"),
@@ -47,7 +48,7 @@ EXTRAS = {
     "postgresql": "psycopg",
     "redis": "redis",
 }
-NO_NAN = {"influx"}
+NO_NAN = {"influx", "json"}
 """Kinds that cannot hold what is no number."""
 
 RENAMED = {"mlflow"}

@@ -1,0 +1,178 @@
+"""What each node and GPU of a recording did: figures over its time, without what is missing."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from hetero_hvd.messages import DeviceSample, NodeSampled
+
+IDLE_RATIO, SATURATED_RATIO = 0.05, 0.95
+GAP_INTERVALS = 2.5
+"""So many intervals between two samples are a gap, of which nothing is known."""
+
+THE_NODE = "node"
+FIGURES = ("use_ratio", "memory_used_bytes", "temperature_celsius", "power_watts")
+_OF_NODE = ("cpu_use_ratio", "memory_used_bytes", "cpu_temperature_celsius", "package_power_watts")
+
+Values = NDArray[np.float64]
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one figure, over all samples that tell it.
+
+    Attributes:
+        mean: Arithmetic.
+        median: Half are below it.
+        p95: 95 % are below it.
+        max: The largest.
+    """
+
+    mean: float
+    median: float
+    p95: float
+    max: float
+
+
+class DeviceSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What one device did.
+
+    Attributes:
+        node: Name of its node.
+        device: `node`, or the GPU's index.
+        name: Product name of a GPU.
+        num_samples: That tell of it.
+        every_seconds: Between two samples, as it was reached; None: there is one at most.
+        missing_seconds: Of the recording, of which nothing is known.
+        idle_seconds: In which at most 5 % of it were used; None: not told.
+        saturated_seconds: In which at least 95 % were used; None: not told.
+        joules: By its own counter, or where it has none its power; None: it tells neither.
+        figures: Name of a figure to its spread; those that are told.
+    """
+
+    node: str
+    device: str
+    name: str
+    num_samples: int
+    every_seconds: float | None
+    missing_seconds: float
+    idle_seconds: float | None
+    saturated_seconds: float | None
+    joules: float | None
+    figures: dict[str, Spread]
+
+
+class _DeviceHistory:
+    """The samples of one device, in the order of time."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.times = array("d")
+        self.counters = array("d")
+        self.columns = tuple(array("d") for _ in FIGURES)
+
+    def add(self, at_seconds: float, values: Iterable[float], joules: float) -> None:
+        self.times.append(at_seconds)
+        self.counters.append(joules)
+        for column, value in zip(self.columns, values, strict=True):
+            column.append(value)
+
+
+class Interval(NamedTuple):
+    """Of a recording, seconds since 1970.
+
+    Attributes:
+        begin: When it begins.
+        end: When it ends.
+        every: Between two samples, as it was wanted.
+    """
+
+    begin: float
+    end: float
+    every: float
+
+
+class DeviceFigures:
+    """Takes samples in, each node's in the order of time; gives summaries.
+
+    Args:
+        interval: Of the recording.
+    """
+
+    def __init__(self, interval: Interval) -> None:
+        self._interval = interval
+        self._found: dict[tuple[str, str], _DeviceHistory] = {}
+
+    def add(self, node: str, at_seconds: float, sample: NodeSampled) -> None:
+        """Take a sample in."""
+        own = self._found.setdefault((node, THE_NODE), _DeviceHistory())
+        values = (getattr(sample, name) for name in _OF_NODE)
+        own.add(at_seconds, values, sample.package_energy_joules)
+        for gpu in sample.devices:
+            self._add_gpu(node, at_seconds, gpu)
+
+    def _add_gpu(self, node: str, at_seconds: float, gpu: DeviceSample) -> None:
+        found = self._found.setdefault((node, str(gpu.index)), _DeviceHistory())
+        found.name = gpu.name
+        found.add(at_seconds, (getattr(gpu, name) for name in FIGURES), gpu.energy_joules)
+
+    def summaries(self) -> Iterator[DeviceSummary]:
+        """Of each device, by node."""
+        for (node, device), history in self._found.items():
+            yield self._summary(node, device, history)
+
+    def _summary(self, node: str, device: str, history: _DeviceHistory) -> DeviceSummary:
+        begin, end, every = self._interval
+        times = np.array(history.times)
+        steps = np.diff(times)
+        reached = float(np.median(steps)) if len(steps) else math.nan
+        longest = GAP_INTERVALS * max(every, reached if math.isfinite(reached) else every)
+        spans = np.diff(np.concatenate(([begin], times, [end])))
+        columns = {
+            name: np.array(column) for name, column in zip(FIGURES, history.columns, strict=True)
+        }
+        use = columns["use_ratio"]
+        lasting = np.append(np.where(steps <= longest, steps, 0.0), 0.0)
+        return DeviceSummary(
+            node=node,
+            device=device,
+            name=history.name,
+            num_samples=len(times),
+            every_seconds=reached if math.isfinite(reached) else None,
+            missing_seconds=float(spans[spans > longest].sum()),
+            idle_seconds=_time(use, lasting, use <= IDLE_RATIO),
+            saturated_seconds=_time(use, lasting, use >= SATURATED_RATIO),
+            joules=_joules(np.array(history.counters), columns["power_watts"], lasting),
+            figures={name: spread for name, v in columns.items() if (spread := _spread(v))},
+        )
+
+
+def _time(use: Values, lasting: Values, chosen: NDArray[np.bool_]) -> float | None:
+    """Of the samples that are chosen, each until the next one."""
+    return float(lasting[chosen].sum()) if np.isfinite(use).any() else None
+
+
+def _joules(counters: Values, watts: Values, lasting: Values) -> float | None:
+    """By the counter, over gaps too; it begins anew where the machine does."""
+    told = counters[np.isfinite(counters)]
+    if len(told) > 1:
+        steps = np.diff(told)
+        return float(steps[steps > 0].sum())
+    measured = np.isfinite(watts)
+    return float((watts[measured] * lasting[measured]).sum()) if measured.any() else None
+
+
+def _spread(values: Values) -> Spread | None:
+    told = values[np.isfinite(values)]
+    if not len(told):
+        return None
+    median, p95 = np.percentile(told, [50, 95])
+    return Spread(
+        mean=float(told.mean()), median=float(median), p95=float(p95), max=float(told.max())
+    )

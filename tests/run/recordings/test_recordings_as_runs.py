@@ -1,0 +1,129 @@
+"""A recording is read by the commands for runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+
+import msgspec
+import pytest
+
+from hetero_hvd.cli import main
+from hetero_hvd.core.recording.segments import Recorded
+from hetero_hvd.core.recording.sessions import RecordingSession
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import DeviceSample, NodeSampled
+from hetero_hvd.run.recordings.folder import RecordingMark, write_recording
+from hetero_hvd.run.recordings.frames import RecordedFrame, read_frames
+from hetero_hvd.run.recordings.device_report import summaries_of
+
+SECOND = 10**6
+BEGIN = 1_800_000_000
+
+
+def frames(node="a", *, seconds=range(100), use=lambda at: (at % 4) / 3):
+    """A sample each second; its GPU draws 100 W, and its counter says so."""
+    for number, at in enumerate(seconds, 1):
+        gpu = DeviceSample(
+            index=0,
+            uuid=f"GPU-{node}",
+            name="H",
+            use_ratio=use(at),
+            power_watts=100.0,
+            energy_joules=100.0 * at,
+            pcie_received_bytes_per_second=1e3,
+            pcie_sent_bytes_per_second=2e3,
+        )
+        sample = NodeSampled(node=node, cpu_use_ratio=0.5, devices=(gpu,))
+        content = msgspec.msgpack.encode(sample)
+        yield RecordedFrame(node, f"s-{node}", Recorded(number, (BEGIN + at) * SECOND, content))
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """Two nodes, of which one is silent for 40 s."""
+    silent = [at for at in range(100) if not 30 <= at < 70]
+    session = RecordingSession(name="night", from_microseconds=BEGIN * SECOND)
+    mark = RecordingMark(
+        at_unix_seconds=BEGIN + 30.0, node="b", kind="unhealthy", words="is not heard any more"
+    )
+    write_recording(
+        tmp_path / "night",
+        session,
+        [*frames(), *frames("b", seconds=silent)],
+        until_microseconds=(BEGIN + 100) * SECOND,
+        marks=[mark],
+    )
+    return tmp_path / "night"
+
+
+def test_its_frames_are_those_of_the_session(recording):
+    """Bit for bit, and in order."""
+    found = list(read_frames(recording))
+    assert found[:100] == list(frames())
+    assert len(found) == 160
+
+
+def test_what_its_devices_did(recording):
+    """Without what is missing, which is no zero."""
+    found = {(each.node, each.device): each for each in summaries_of(recording)}
+    whole, partly = found["a", "0"], found["b", "0"]
+    assert (whole.num_samples, whole.missing_seconds, whole.every_seconds) == (100, 0, 1.0)
+    assert (whole.idle_seconds, whole.saturated_seconds) == (25.0, 24.0)
+    assert whole.joules == partly.joules == 9900.0
+    spread = whole.figures["use_ratio"]
+    assert (spread.mean, spread.median, spread.p95, spread.max) == (0.5, 0.5, 1.0, 1.0)
+    assert partly.missing_seconds == 41.0
+    assert found["a", "node"].joules is None
+    assert found["a", "node"].figures.keys() == {"use_ratio"}
+
+
+def test_without_a_counter_energy_follows_from_power(tmp_path):
+    """As far as it was measured."""
+
+    def without(frame):
+        sample = frame.sample
+        gpu = msgspec.structs.replace(sample.devices[0], energy_joules=math.nan)
+        content = msgspec.msgpack.encode(msgspec.structs.replace(sample, devices=(gpu,)))
+        return frame._replace(recorded=frame.recorded._replace(sample=content))
+
+    session = RecordingSession(name="n", from_microseconds=BEGIN * SECOND)
+    end = (BEGIN + 100) * SECOND
+    write_recording(tmp_path / "n", session, map(without, frames()), until_microseconds=end)
+    (gpu,) = (each for each in summaries_of(tmp_path / "n") if each.device == "0")
+    assert gpu.joules == 9900.0
+
+
+def test_the_commands_for_runs_read_it(recording, capsys):
+    """`runs`, `report`, `export` and the plot."""
+    assert main(["runs", str(recording.parent)]) == 0
+    assert "night  recorded" in (shown := capsys.readouterr().out)
+    assert "160 samples and 0 missing" in shown
+    assert main(["report", str(recording)]) == 0
+    assert "b: is not heard any more" in capsys.readouterr().out
+    assert main(["report", str(recording), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["device"] for each in told["devices"]] == ["node", "0"] * 2
+    assert main(["export", str(recording), "--to", "csv:-"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    received, sent = (
+        [row for row in rows if row["name"] == f"a/0/gpu_pcie_bytes_per_second/{way}"]
+        for way in ("receive", "transmit")
+    )
+    assert [float(row["value"]) for row in received] == [1e3] * 100
+    assert [float(row["value"]) for row in sent] == [2e3] * 100
+    assert main(["report", str(recording), "--plot", str(recording.parent / "plot.png")]) == 0
+    assert (recording.parent / "plot.png").stat().st_size
+
+
+def test_another_recording_is_not_written_over(recording):
+    """One of the same session is, whole."""
+    end = (BEGIN + 100) * SECOND
+    other = RecordingSession(name="day", from_microseconds=BEGIN * SECOND)
+    with pytest.raises(JobError, match="another recording"):
+        write_recording(recording, other, frames(), until_microseconds=end)
+    same = RecordingSession(name="night", from_microseconds=BEGIN * SECOND)
+    write_recording(recording, same, frames(), until_microseconds=end)
+    assert len(list(read_frames(recording))) == 100
+    assert [path.name for path in recording.parent.iterdir() if path.name[0] == "."] == []
