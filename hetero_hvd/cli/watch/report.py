@@ -73,8 +73,8 @@ def act(arguments: argparse.Namespace) -> int:
 def _show_recording(folder: Path, *, as_json: bool) -> None:
     import msgspec  # noqa: PLC0415 - only this command needs it
 
-    from hetero_hvd.run.recordings.folder import read_facts  # noqa: PLC0415 - only recordings
     from hetero_hvd.run.recordings.device_report import in_words, summaries_of  # noqa: PLC0415
+    from hetero_hvd.run.recordings.folder import read_facts  # noqa: PLC0415 - only recordings
 
     facts, summaries = read_facts(folder), summaries_of(folder)
     if as_json:

@@ -14,9 +14,9 @@ from hetero_hvd.core.recording.segments import Recorded
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import DeviceSample, NodeSampled
+from hetero_hvd.run.recordings.device_report import summaries_of
 from hetero_hvd.run.recordings.folder import RecordingMark, write_recording
 from hetero_hvd.run.recordings.frames import RecordedFrame, read_frames
-from hetero_hvd.run.recordings.device_report import summaries_of
 
 SECOND = 10**6
 BEGIN = 1_800_000_000

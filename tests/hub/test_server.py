@@ -1,0 +1,148 @@
+"""The hub's port: who is served, who is told why not."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidMessage
+
+from hetero_hvd.discovery import hub_link as link
+from hetero_hvd.hub.commands import HubCommands
+from hetero_hvd.hub.fleet import Fleet
+from hetero_hvd.hub.server import HubServer
+from hetero_hvd.hub.store import SampleStore
+from hetero_hvd.security.cluster_tls import for_driver, for_hubs_client
+
+KEY = bytes(range(32))
+OURS = for_hubs_client(KEY)
+
+
+@asynccontextmanager
+async def hub(folder):
+    """One in this process; its port."""
+    now = asyncio.get_running_loop().time
+    store = SampleStore(folder / "hub", boot="b", clock=now)
+    fleet = Fleet(store, now)
+    server = HubServer(KEY, store, fleet, HubCommands(store, fleet).act)
+    try:
+        yield server, await server.listen("127.0.0.1", 0)
+    finally:
+        await server.close()
+        store.close()
+
+
+async def converse(folder, *frames, tls=OURS):
+    """Say something after the other; the hub's answers, and how many it has refused."""
+    answers = []
+    async with hub(folder) as (server, port):
+        with suppress(ConnectionClosed, InvalidMessage, OSError):
+            url = f"wss://127.0.0.1:{port}{link.PATH}"
+            async with connect(url, ssl=tls.context, server_hostname=tls.name, proxy=None) as ours:
+                for frame in frames:
+                    await ours.send(frame if isinstance(frame, bytes | str) else link.encode(frame))
+                    answers.append(link.decode(await ours.recv()))
+        await asyncio.sleep(0)
+        return answers, server.refused
+
+
+def hello(protocol=link.PROTOCOL, oldest=link.OLDEST_PROTOCOL, node="a"):
+    """The first frame."""
+    return link.Hello(protocol=protocol, oldest_protocol=oldest, version="9.9", node=node)
+
+
+def batch(**more):
+    """Of one sample."""
+    fields = {
+        "stream": "s", "first": 1, "times_seconds": [0.0], "samples": [b"\x80"],
+        "offset_seconds": 0.0, "uncertainty_seconds": 0.0,
+    } | more  # fmt: skip
+    return link.SampleBatch(**fields)
+
+
+VERSIONS = {
+    "the same": (hello(), True),
+    "a later one that still speaks ours": (hello(link.PROTOCOL + 1, link.PROTOCOL), True),
+    "a later one that does not": (hello(link.PROTOCOL + 2, link.PROTOCOL + 1), False),
+    "one that is too old": (hello(link.OLDEST_PROTOCOL - 1, 0), False),
+}
+
+
+@pytest.mark.parametrize(("first", "is_served"), VERSIONS.values(), ids=VERSIONS)
+def test_neighbouring_versions_are_served(tmp_path, first, is_served):
+    """Others are told which end to upgrade."""
+    (answer, *_), refused = asyncio.run(converse(tmp_path, first))
+    if is_served:
+        assert (answer.protocol, refused) == (link.PROTOCOL, 0)
+    else:
+        assert "upgrade the" in answer.words
+        assert refused == 1
+
+
+def test_what_a_later_version_adds_is_passed_over(tmp_path):
+    """A field that this hub does not know."""
+    known = msgspec.msgpack.decode(link.encode(batch()))
+    later = msgspec.msgpack.encode(known | {"later": 1})
+    (_, answer), _ = asyncio.run(converse(tmp_path, hello(), later))
+    assert answer.next_sequence == 2
+
+
+NONSENSE = {
+    "no hello": (batch(),),
+    "noise": (b"\xc1",),
+    "text": ("text",),
+    "a name that is a path": (hello(node="../x"),),
+    "a batch with too few times": (hello(), batch(times_seconds=[])),
+    "a command of an agent": (hello(), link.HubCommand(name="status", arguments={})),
+    "a batch of a command": (hello(node=""), batch()),
+}
+
+
+@pytest.mark.parametrize("frames", NONSENSE.values(), ids=NONSENSE)
+def test_who_says_something_else_is_told(tmp_path, frames):
+    """And stores nothing."""
+    answers, _ = asyncio.run(converse(tmp_path, *frames))
+    assert isinstance(answers[-1], link.HubRefusal)
+    assert answers[-1].words
+
+
+ORDERS = {
+    "unknown": ("dance", {}, "no command"),
+    "a session without a name": ("start", {}, "not understood"),
+    "a session that is not there": ("stop", {"name": "x"}, "none of that name"),
+    "which session": ("stop", {}, "say which"),
+    "a path": ("start", {"name": "../x"}, "must be letters"),
+    "a node that is none": ("start", {"name": "x", "nodes": ["../x"]}, "names of nodes"),
+    "a time that is none": ("cut", {"name": "x", "from": "soon"}, "not understood"),
+    "backwards": ("cut", {"name": "x", "from": -1, "to": -9}, "before it begins"),
+}
+
+
+@pytest.mark.parametrize(("name", "arguments", "words"), ORDERS.values(), ids=ORDERS)
+def test_a_wrong_order_is_one_line(tmp_path, name, arguments, words):
+    """That says what is wrong."""
+    order = link.HubCommand(name=name, arguments=arguments)
+    (_, answer), _ = asyncio.run(converse(tmp_path, hello(node=""), order))
+    assert words in answer.words
+    assert "\n" not in answer.words
+
+
+def test_a_name_is_given_once(tmp_path):
+    """Sessions are kept by it."""
+    order = link.HubCommand(name="start", arguments={"name": "x"})
+    (_, first, second), _ = asyncio.run(converse(tmp_path, hello(node=""), order, order))
+    assert first.result["name"] == "x"
+    assert "already" in second.words
+
+
+STRANGERS = {"another key": for_hubs_client(bytes(32)), "a driver's name": for_driver(bytes(32))}
+
+
+@pytest.mark.parametrize("tls", STRANGERS.values(), ids=STRANGERS)
+def test_who_does_not_hold_the_key_gets_nothing(tmp_path, tls):
+    """Not even a refusal."""
+    answers, _ = asyncio.run(converse(tmp_path, hello(), tls=tls))
+    assert answers == []

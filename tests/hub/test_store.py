@@ -1,0 +1,261 @@
+"""What a hub has acknowledged is there once, whatever happens between two instructions."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from contextlib import nullcontext
+
+import msgspec
+import pytest
+
+from hetero_hvd.core.recording.sessions import RecordingSession
+from hetero_hvd.discovery.hub_link import Dropped, SampleBatch
+from hetero_hvd.errors import JobError
+from hetero_hvd.hub.index import FILE, MIGRATIONS, HubIndex
+from hetero_hvd.hub.journal import journal_numbers
+from hetero_hvd.hub.store import NodeBatch, SampleStore
+from hetero_hvd.messages import NodeSampled
+
+ALL = RecordingSession(name="all", from_microseconds=0)
+WALL = 1_800_000_000.0
+
+
+class Clocks:
+    """Of the hub's machine."""
+
+    def __init__(self):
+        self.boot = "b"
+        self.since_boot = 1000.0
+        self.wall = WALL
+
+
+@pytest.fixture
+def clocks():
+    """Their state, which a test changes."""
+    return Clocks()
+
+
+@pytest.fixture
+def opened(tmp_path, clocks):
+    """Opens the store of one folder; the one before it is closed, or as if it were killed."""
+    there = []
+
+    def again(**more):
+        for store in there:
+            store.close()
+        there[:] = [
+            SampleStore(
+                tmp_path / "hub",
+                boot=clocks.boot,
+                clock=lambda: clocks.since_boot,
+                wall_clock=lambda: clocks.wall,
+                **more,
+            )
+        ]
+        return there[0]
+
+    yield again
+    for store in there:
+        store.close()
+
+
+def batch(first, count, *, stream="s", node="a", offset=WALL - 1000, **more):
+    """Samples with numbers from `first` on, each a second after the other."""
+    samples = [msgspec.msgpack.encode(NodeSampled(node=node, load=float(n))) for n in range(count)]
+    times = [900.0 + first + n for n in range(count)]
+    more.setdefault("uncertainty_seconds", 0.0)
+    return NodeBatch(
+        node,
+        SampleBatch(
+            stream=stream,
+            first=first,
+            times_seconds=times,
+            samples=samples,
+            offset_seconds=offset,
+            **more,
+        ),
+    )
+
+
+def numbers(store, session=ALL):
+    """Of all samples, in the order in which they are told."""
+    return [frame.recorded.sequence for frame in store.frames(session)]
+
+
+def test_what_is_acknowledged_is_there_after_a_crash(opened):
+    """Before and after it is sealed; what is sent again is there once."""
+    store = opened()
+    assert store.commit([batch(1, 5), batch(4, 5)]) == [9, 9]
+    store = opened()
+    assert store.commit([batch(1, 9)]) == [10]
+    store.seal()
+    assert store.commit([batch(10, 2)]) == [12]
+    store = opened()
+    assert numbers(store) == list(range(1, 12))
+    (state,) = store.streams().values()
+    assert (state.num_samples, state.num_missing, store.num_duplicates) == (11, 0, 0)
+
+
+def test_a_gap_stays_a_gap(opened):
+    """Told by its numbers, over crashes and sealing."""
+    store = opened()
+    store.commit([batch(1, 2), batch(5, 2)])
+    store.commit([batch(7, 0, dropped=[Dropped("s", 7, 9), Dropped("t", 1, 4)])])
+    store.commit([batch(10, 1, dropped=[Dropped("s", 7, 9)])])
+    for _ in range(2):
+        found = {
+            name: [tuple(gap) for gap in gaps if gap.size] for name, gaps in store.missing().items()
+        }
+        assert found == {"s": [(3, 4), (7, 9)], "t": [(1, 4)]}
+        assert {name: s.num_missing for name, s in store.streams().items()} == {"s": 5, "t": 4}
+        store.seal()
+        store = opened()
+    assert numbers(store) == [1, 2, 5, 6, 10]
+
+
+CRASHES = ("the segment is written", "the index knows it", "the journal is deleted")
+
+
+@pytest.mark.parametrize("when", CRASHES)
+def test_a_crash_while_sealing_costs_nothing(opened, monkeypatch, when):
+    """Whatever was half-done is done again, or was done."""
+    store = opened()
+    store.commit([batch(1, 5), batch(1, 3, stream="t", node="b")])
+
+    class KilledError(Exception):
+        """In the place of SIGKILL."""
+
+    def kill(*_):
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        if when == CRASHES[0]:
+            patched.setattr(HubIndex, "seal", kill)
+        elif when == CRASHES[1]:
+            patched.setattr("pathlib.Path.unlink", kill)
+        is_late = when == CRASHES[2]
+        with nullcontext() if is_late else pytest.raises(KilledError):
+            store.seal()
+    store = opened()
+    assert numbers(store) == [1, 2, 3, 4, 5, 1, 2, 3]
+    store.seal()
+    assert numbers(store) == [1, 2, 3, 4, 5, 1, 2, 3]
+    assert len(journal_numbers(store.folder)) == 1
+
+
+def test_a_torn_journal_is_read_up_to_the_tear(opened):
+    """What was not whole was not acknowledged."""
+    store = opened()
+    store.commit([batch(1, 5)])
+    store.commit([batch(6, 5)])
+    (path,) = store.folder.glob("*.journal")
+    path.write_bytes(path.read_bytes()[:-3])
+    store = opened()
+    assert numbers(store) == [1, 2, 3, 4, 5]
+    assert store.commit([batch(6, 5)]) == [11]
+    assert numbers(opened()) == list(range(1, 11))
+
+
+@pytest.mark.parametrize("call", ["write", "fdatasync"])
+def test_a_full_disk_acknowledges_nothing(opened, monkeypatch, call):
+    """And loses nothing: what comes again is stored when there is room."""
+    store = opened()
+    store.commit([batch(1, 2)])
+    fired = []
+
+    def full(*_):
+        fired.append(call)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, full)
+        with pytest.raises(OSError, match="No space"):
+            store.commit([batch(3, 2)])
+    assert fired
+    assert store.commit([batch(3, 2)]) == [5]
+    assert numbers(opened()) == [1, 2, 3, 4]
+
+
+def times(store):
+    """Of all samples, seconds after the wall clock of the first start."""
+    return [frame.recorded.at_microseconds / 1e6 - WALL for frame in store.frames(ALL)]
+
+
+WALL_CLOCKS = {"set back an hour": -3600.0, "as it was": 0.0}
+
+
+@pytest.mark.parametrize("change", WALL_CLOCKS.values(), ids=WALL_CLOCKS)
+def test_a_wall_clock_that_is_set_back_moves_no_sample(opened, clocks, change):
+    """Of the hub's machine, while it runs and when it starts anew."""
+    store = opened()
+    store.commit([batch(1, 3)])
+    clocks.wall += 10 + change
+    clocks.since_boot += 10
+    assert store.now_seconds() == WALL + 10
+    store = opened()
+    assert store.now_seconds() == WALL + 10
+    store.commit([batch(4, 2)])
+    assert times(store) == [-99.0, -98.0, -97.0, -96.0, -95.0]
+
+
+def test_samples_of_the_future_bear_the_time_of_their_arrival(opened):
+    """They are counted: an offset was wrong."""
+    store = opened()
+    store.commit([batch(1, 2, offset=WALL + 5000)])
+    assert store.num_ahead == 2
+    assert times(store) == pytest.approx([0.0, 1e-6], abs=2e-6)
+
+
+def test_a_night_of_sleep_is_a_gap_of_its_length(opened, clocks):
+    """The clock since boot runs while a machine sleeps."""
+    store = opened()
+    clocks.since_boot += 40_000
+    store.commit([batch(1, 1), batch(2, 1)])
+    late = batch(3, 1)
+    late.batch.times_seconds[0] += 30_000
+    store.commit([late])
+    assert [round(b - a) for a, b in zip(times(store), times(store)[1:], strict=False)] == [
+        1,
+        30001,
+    ]
+
+
+def test_a_stream_of_an_ended_boot_has_its_own_wall_clock(opened):
+    """Its uncertainty is not known, its samples are there."""
+    store = opened()
+    store.commit([batch(1, 2, uncertainty_seconds=math.nan)])
+    assert numbers(store) == [1, 2]
+
+
+def test_sessions_are_slices(opened):
+    """By time and node, of sealed and of new samples."""
+    store = opened()
+    store.commit([batch(1, 4), batch(1, 4, stream="t", node="b")])
+    store.seal()
+    store.commit([batch(5, 4)])
+    begin = round((WALL - 98) * 1e6)
+    some = RecordingSession(name="some", from_microseconds=begin, nodes=("a",))
+    assert numbers(store, some) == [2, 3, 4, 5, 6, 7, 8]
+    part = msgspec.structs.replace(some, until_microseconds=begin + 4_000_000)
+    assert numbers(store, part) == [2, 3, 4, 5]
+
+
+def test_two_hubs_do_not_share_a_store(opened, tmp_path, clocks):
+    """The second one is told what to do."""
+    opened()
+    with pytest.raises(JobError, match="another hub has it"):
+        SampleStore(tmp_path / "hub", boot="b", clock=lambda: clocks.since_boot)
+
+
+def test_a_later_schema_is_refused_in_words(tmp_path):
+    """An earlier one is brought up to date; see the other tests, which begin with none."""
+    index = HubIndex(tmp_path)
+    with index._connected() as connection:
+        connection.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
+    with pytest.raises(JobError, match="later hetero_hvd"):
+        HubIndex(tmp_path)
+    (tmp_path / FILE).write_bytes(b"noise" * 1000)
+    with pytest.raises(JobError, match="cannot be used"):
+        HubIndex(tmp_path)
