@@ -194,6 +194,7 @@ print("imported")
 
 WALL_CLOCK = {
     "hetero_hvd/agent/hub_sender.py": "how old a sample is; what is left of an ended boot",
+    "hetero_hvd/hub/announcer.py": "until when an advert is to be believed, on other machines too",
     "hetero_hvd/agent/interruptions.py": "until when the cloud leaves the machine",
     "hetero_hvd/agent/service.py": "until when an advert is to be believed, on other machines too",
     "hetero_hvd/driver/nodes/node_discovery.py": "whether an advert is still to be believed",

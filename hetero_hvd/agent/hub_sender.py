@@ -25,6 +25,7 @@ from hetero_hvd.agent.spool import DEFAULT_MAX_BYTES, SampleSpool, Spooled
 from hetero_hvd.core.backoff import doubled, jittered
 from hetero_hvd.core.clock import ClockOffset, best, offset_of
 from hetero_hvd.discovery import hub_link as link
+from hetero_hvd.discovery.hub_finder import HubFinder
 from hetero_hvd.discovery.unicast import AnnounceTarget
 from hetero_hvd.errors import ChannelError, UserError
 from hetero_hvd.messages import NodeEquipped, NodeSampled
@@ -44,6 +45,7 @@ MAX_BATCH_SAMPLES, MAX_BATCH_BYTES = 256, 2**17
 NUM_OFFSETS = 16
 """Of the newest exchanges the fastest tells how far the clocks are apart."""
 
+FindHub = Callable[[str], Awaitable[AnnounceTarget | None]]
 TakeSample = Callable[[NodeSampled | NodeEquipped], None]
 
 MAX_SAMPLE_AGE_SECONDS = 2.0
@@ -54,12 +56,12 @@ class HubTarget(NamedTuple):
     """Where samples go.
 
     Attributes:
-        address: Of the hub.
+        address: Of the hub; None: it announces itself.
         spool: Folder in which they wait.
         max_bytes: Of that.
     """
 
-    address: AnnounceTarget
+    address: AnnounceTarget | None
     spool: Path
     max_bytes: int = DEFAULT_MAX_BYTES
 
@@ -75,8 +77,10 @@ async def sending(key: bytes, node: str, target: HubTarget | None) -> AsyncItera
         yield lambda _told: None
         return
 
-    async def find() -> AnnounceTarget | None:
-        return target.address
+    finder = HubFinder(key, time.time)
+
+    async def find(preferred: str) -> AnnounceTarget | None:
+        return target.address or (await finder.find(preferred)).target
 
     try:
         sender = HubSender(key, node, find, target.spool, max_bytes=target.max_bytes)
@@ -90,6 +94,7 @@ async def sending(key: bytes, node: str, target: HubTarget | None) -> AsyncItera
         with suppress(asyncio.CancelledError):
             await task
         sender.close()
+        await finder.close()
 
 
 class HubSender:
@@ -98,7 +103,8 @@ class HubSender:
     Args:
         key: The cluster key.
         node: Name of this node.
-        find_hub: Gives the hub's address; None: none is known yet.
+        find_hub: Given the identity of the hub that was used before, gives a hub's address; None:
+            none is known yet.
         folder: Of the spool.
         max_bytes: Of the spool.
 
@@ -114,7 +120,7 @@ class HubSender:
         self,
         key: bytes,
         node: str,
-        find_hub: Callable[[], Awaitable[AnnounceTarget | None]],
+        find_hub: FindHub,
         folder: Path,
         *,
         max_bytes: int = DEFAULT_MAX_BYTES,
@@ -164,7 +170,7 @@ class HubSender:
 
     async def _try(self) -> str:
         """One connection, as long as it lasts; gives why it ended."""
-        hub = await self._find_hub()
+        hub = await self._find_hub(self.spool.hub)
         if hub is None:
             return "none announces itself"
         try:
@@ -202,6 +208,7 @@ class HubSender:
         if not isinstance(answer, link.Welcome):
             raise ChannelError("the hub says something else than welcome")
         self._offsets.clear()  # the hub may be another one
+        self.spool.hub = answer.hub
         self._heard(answer, asked_at)
 
     async def _send_next(self, socket: ClientConnection) -> None:

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 SUFFIX = ".spool"
 DROPPED_FILE = "dropped.json"
+HUB_FILE = "hub"
 DEFAULT_MAX_BYTES = 256 * 2**20
 FILE_RATIO = 1 / 64
 """Of all room: so much of it is lost at once."""
@@ -143,6 +144,19 @@ class SampleSpool:
     def stream(self) -> str:
         """Identity of this life's stream."""
         return self._header.stream
+
+    @property
+    def hub(self) -> str:
+        """Identity of the hub that has taken samples last; empty: none has."""
+        with suppress(OSError):
+            return (self._folder / HUB_FILE).read_text()[:64]
+        return ""
+
+    @hub.setter
+    def hub(self, identity: str) -> None:
+        if identity != self.hub:
+            with suppress(OSError):
+                (self._folder / HUB_FILE).write_text(identity)
 
     @property
     def size_bytes(self) -> int:

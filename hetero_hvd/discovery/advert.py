@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections import Counter
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -37,7 +37,23 @@ MAX_TEXT = 128
 
 _CHUNK_BYTES = 250  # a TXT string holds 255, with its name
 _MAC_BYTES = 32
-_LABEL = b"hetero_hvd advert 1"
+
+
+class AdvertKind(NamedTuple):
+    """Who announces himself: what is signed for one kind is none of another.
+
+    Attributes:
+        service: As zeroconf names it.
+        label: Sets what is signed apart.
+    """
+
+    service: str
+    label: bytes
+
+
+OF_NODE = AdvertKind("_hetero-hvd._tcp.local.", b"hetero_hvd advert 1")
+OF_HUB = AdvertKind("_hetero-hvd-hub._tcp.local.", b"hetero_hvd hub advert 1")
+"""Its advert has the identity of its store in the place of a machine's, and no slots."""
 
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
@@ -85,18 +101,18 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True):
 _decoder = msgspec.msgpack.Decoder(Advert)
 
 
-def _mac(key: bytes, payload: bytes) -> bytes:
-    return hmac.digest(key, _LABEL + payload, "sha256")
+def _mac(key: bytes, payload: bytes, kind: AdvertKind = OF_NODE) -> bytes:
+    return hmac.digest(key, kind.label + payload, "sha256")
 
 
-def sign(key: bytes, advert: Advert) -> dict[str, bytes]:
+def sign(key: bytes, advert: Advert, kind: AdvertKind = OF_NODE) -> dict[str, bytes]:
     """The advert as the properties of a TXT record.
 
     Raises:
         DiscoveryError: It is too large for one packet.
     """
     payload = msgspec.msgpack.encode(advert)
-    blob = _mac(key, payload) + payload
+    blob = _mac(key, payload, kind) + payload
     if len(blob) > MAX_ADVERT_BYTES:
         raise DiscoveryError(f"advert of {len(blob)} bytes, must be at most {MAX_ADVERT_BYTES}")
     chunks = (blob[at : at + _CHUNK_BYTES] for at in range(0, len(blob), _CHUNK_BYTES))
@@ -125,13 +141,15 @@ class Verifier:
 
     Args:
         key: The cluster key.
+        kind: Whose adverts are believed.
 
     Attributes:
         ignored: How many adverts were not believed, by reason.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, kind: AdvertKind = OF_NODE) -> None:
         self.ignored: Counter[str] = Counter()
+        self._kind = kind
         self._key = key
         self._newest: dict[str, float] = {}
 
@@ -157,6 +175,8 @@ class Verifier:
         mac, payload = blob[:_MAC_BYTES], blob[_MAC_BYTES:]
         if not hmac.compare_digest(mac, _mac(self._key, payload)):
             return OF_ANOTHER_KEY
+        if not hmac.compare_digest(mac, _mac(self._key, payload, self._kind)):
+            return "forged"
         try:
             advert = _decoder.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError):

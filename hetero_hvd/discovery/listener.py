@@ -13,6 +13,7 @@ import struct
 from collections import Counter
 from contextlib import suppress
 
+from hetero_hvd.discovery.advert import OF_NODE, AdvertKind
 from hetero_hvd.discovery.multicast import GROUP, GROUP6, PORT, adverts_in, question
 from hetero_hvd.probes.machine.hardware import interfaces
 from hetero_hvd.security.connection_limiter import plain_address
@@ -41,13 +42,15 @@ class AdvertListener:
 
     Args:
         port: UDP port for those who announce themselves to an address of this machine; 0: none.
+        kind: Whose adverts are heard.
 
     Attributes:
         dropped: Packets that were too large, or too many.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, kind: AdvertKind = OF_NODE) -> None:
         self.dropped = 0
+        self._kind = kind
         self._port = port
         self._doors: list[socket.socket] = []
         self._waiting: list[tuple[str, bytes]] = []
@@ -111,7 +114,9 @@ class AdvertListener:
         """What came since the last time, for once in each tick: (sender, raw TXT record)."""
         waiting, self._waiting = self._waiting, []
         self._num_from.clear()
-        return [(sender, text) for sender, packet in waiting for text in adverts_in(packet)]
+        return [
+            (sender, text) for sender, packet in waiting for text in adverts_in(packet, self._kind)
+        ]
 
     def _open_doors(self) -> None:
         """Where packets for this machine alone come.
@@ -153,7 +158,7 @@ class AdvertListener:
             end.setsockopt(level, join, there or struct.pack("=16si", group, index))
             self._joined.add((family, index))
         end.setsockopt(level, speak, there or struct.pack("=i", index))
-        end.sendto(question(), (GROUP if is_v4 else GROUP6, PORT))
+        end.sendto(question(self._kind), (GROUP if is_v4 else GROUP6, PORT))
 
 
 def _bound(family: socket.AddressFamily) -> socket.socket:

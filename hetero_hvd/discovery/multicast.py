@@ -13,9 +13,9 @@ from zeroconf import (  # type: ignore[attr-defined]  # public, but missing in i
 )
 from zeroconf.asyncio import AsyncZeroconf
 
+from hetero_hvd.discovery.advert import OF_NODE, AdvertKind
 from hetero_hvd.messages.identity import shortened
 
-SERVICE = "_hetero-hvd._tcp.local."
 GROUP, GROUP6, PORT = "224.0.0.251", "ff02::fb", 5353
 MAX_ADVERTS = 4
 """Of one packet; an agent sends one."""
@@ -23,41 +23,46 @@ MAX_ADVERTS = 4
 _FLAGS_QUERY, _FLAGS_ANSWER = 0, 0x8400
 _TYPE_PTR, _TYPE_TXT, _CLASS_IN = 12, 16, 1
 _LIFETIME = 120  # seconds that zeroconf may keep a record; what counts is signed, inside
-_LABEL = b"\x0b_hetero-hvd"
 _MAX_LABEL = 63  # of DNS: what is between two dots of a name
 
 
-def question() -> bytes:
-    """A packet that asks all agents to announce themselves."""
+def question(kind: AdvertKind = OF_NODE) -> bytes:
+    """A packet that asks all of a kind to announce themselves."""
     packet = DNSOutgoing(_FLAGS_QUERY)
-    packet.add_question(DNSQuestion(SERVICE, _TYPE_PTR, _CLASS_IN))
+    packet.add_question(DNSQuestion(kind.service, _TYPE_PTR, _CLASS_IN))
     return packet.packets()[0]
 
 
-def adverts_in(packet: bytes) -> list[bytes]:
-    """The raw TXT records of our service in a packet, at most 4; none if it is malformed."""
-    if _LABEL not in packet:  # cheap: most of what an ordinary network says is not for us
+def adverts_in(packet: bytes, kind: AdvertKind = OF_NODE) -> list[bytes]:
+    """The raw TXT records of a kind in a packet, at most 4; none if it is malformed."""
+    label = kind.service.partition(".")[0].encode()
+    if (
+        bytes([len(label)]) + label not in packet
+    ):  # cheap: most of what an ordinary network says is not for us
         return []
     message = DNSIncoming(packet)
     records = message.answers() if message.valid and message.is_response() else []
     texts = [
         record.text
         for record in records
-        if isinstance(record, DNSText) and record.name.lower().endswith(SERVICE)
+        if isinstance(record, DNSText) and record.name.lower().endswith(f".{kind.service}")
     ]
     return texts[:MAX_ADVERTS]
 
 
-def packet_of(name: str, port: int, properties: dict[str, bytes]) -> bytes:
+def packet_of(
+    name: str, port: int, properties: dict[str, bytes], kind: AdvertKind = OF_NODE
+) -> bytes:
     """An announcement as a packet, for those whom multicast does not reach.
 
     Args:
         name: Of the node.
         port: Where its agent listens.
         properties: The signed advert.
+        kind: What it is of.
     """
-    instance = _instance_of(name)
-    text = ServiceInfo(SERVICE, instance, port=port, properties=dict(properties)).text or b""
+    instance = _instance_of(name, kind)
+    text = ServiceInfo(kind.service, instance, port=port, properties=dict(properties)).text or b""
     packet = DNSOutgoing(_FLAGS_ANSWER)
     packet.add_answer_at_time(DNSText(instance, _TYPE_TXT, _CLASS_IN, _LIFETIME, text), 0)
     return packet.packets()[0]
@@ -68,8 +73,8 @@ def _label_of(name: str) -> str:
     return shortened(name.replace(".", "-"), _MAX_LABEL)
 
 
-def _instance_of(name: str) -> str:
-    return f"{_label_of(name)}.{SERVICE}"
+def _instance_of(name: str, kind: AdvertKind) -> str:
+    return f"{_label_of(name)}.{kind.service}"
 
 
 class AdvertPublisher:
@@ -78,10 +83,12 @@ class AdvertPublisher:
     Args:
         name: Of the node.
         port: Where its agent listens.
+        kind: What is announced.
     """
 
-    def __init__(self, name: str, port: int) -> None:
-        self._instance = _instance_of(name)
+    def __init__(self, name: str, port: int, kind: AdvertKind = OF_NODE) -> None:
+        self._kind = kind
+        self._instance = _instance_of(name, kind)
         self._host = f"{_label_of(name)}.local."
         self._port = port
         self._zeroconf: AsyncZeroconf | None = None
@@ -107,7 +114,7 @@ class AdvertPublisher:
         if self._zeroconf is not None and network != self._network:
             await self.close()
         info = ServiceInfo(
-            SERVICE,
+            self._kind.service,
             self._instance,
             port=self._port,
             properties=dict(properties()),

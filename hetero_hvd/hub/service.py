@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.hub.announcer import HubAnnouncer
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.server import HubServer
@@ -70,12 +71,15 @@ async def serve_cluster(options: HubOptions) -> None:
         raise UserError(f"port {options.port}: cannot listen: {error.strerror}") from error
     logger.info("hub %s listens on port %d", store.index.identity, port)
     sealing = asyncio.create_task(_seal(store))
+    announcer = HubAnnouncer(options.key, store.index.identity, options.address, port)
     try:
         while not ending.is_set():
             fleet.look()
+            await announcer.look()
             with suppress(TimeoutError):
                 await asyncio.wait_for(ending.wait(), LOOK_SECONDS)
     finally:
+        await announcer.close()
         await server.close()
         sealing.cancel()
         with suppress(asyncio.CancelledError):

@@ -138,7 +138,7 @@ class SampledNode:
     """A node of the test: samples this machine, and remembers what it has sampled."""
 
     def __init__(self, name, folder, target, **more):
-        async def find():
+        async def find(_preferred):
             return target
 
         self.name = name

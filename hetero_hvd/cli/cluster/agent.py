@@ -90,7 +90,8 @@ def _add_drivers(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--hub",
         metavar="HOST:PORT",
-        help="stream samples of this node to the hub there (default: to none)",
+        help="stream samples of this node to the hub there; auto: the one that announces itself "
+        "with this key (default: to none)",
     )
     command.add_argument(
         "--spool",
@@ -169,7 +170,9 @@ def _hub(arguments: argparse.Namespace) -> HubTarget | None:
     if arguments.hub is None:
         return None
     room = _number("--spool-bytes", arguments.spool_bytes, MIN_SPOOL_BYTES, MAX_SPOOL_BYTES)
-    return HubTarget(AnnounceTarget.read(arguments.hub, "--hub"), arguments.spool, room)
+    is_found = arguments.hub == "auto"
+    address = None if is_found else AnnounceTarget.read(arguments.hub, "--hub")
+    return HubTarget(address, arguments.spool, room)
 
 
 def _job(arguments: argparse.Namespace) -> agent_job.AgentJob | None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
+import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.errors import UserError
+
+if TYPE_CHECKING:
+    from hetero_hvd.discovery.unicast import AnnounceTarget
 
 SUMMARY = "start, stop and cut recordings of what all machines of the cluster do"
 HELP = """\
@@ -41,9 +45,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", action="store_true", help="of recover: go on with it")
     command.add_argument(
         "--hub",
-        default="127.0.0.1:9391",
+        default="auto",
         metavar="HOST:PORT",
-        help="default: 127.0.0.1:9391",
+        help="default: the one that announces itself with this key",
     )
     command.add_argument(
         "--key-file", type=Path, default=Path("cluster.key"), help="default: cluster.key"
@@ -84,14 +88,37 @@ async def _done(arguments: argparse.Namespace) -> Any:  # noqa: ANN401 - of JSON
     from hetero_hvd.security.cluster_key import read_key  # noqa: PLC0415
 
     key = read_key(arguments.key_file)
-    hub = AnnounceTarget.read(arguments.hub, "--hub")
+    if arguments.hub == "auto":
+        hub = await _found(key)
+    else:
+        hub = AnnounceTarget.read(arguments.hub, "--hub")
     return await order(key, hub, arguments.action, asked)
+
+
+async def _found(key: bytes) -> AnnounceTarget:
+    """The hub that announces itself.
+
+    Raises:
+        TryAgainError: None does.
+    """
+    from hetero_hvd.discovery.hub_finder import HubFinder  # noqa: PLC0415 - not for all
+    from hetero_hvd.errors import TryAgainError  # noqa: PLC0415
+
+    finder = HubFinder(key, time.time)
+    try:
+        found = await finder.find("")
+    finally:
+        await finder.close()
+    if found.target is None:
+        raise TryAgainError(
+            "no hub announces itself here with this key; start hetero-hvd hub, or name it with "
+            "--hub HOST:PORT"
+        )
+    return found.target
 
 
 async def _done_here(store: Path, action: str, asked: dict[str, Any]) -> Any:  # noqa: ANN401
     """By this process, in the folder of a hub that does not run."""
-    import time  # noqa: PLC0415
-
     from hetero_hvd.hub.commands import HubCommands  # noqa: PLC0415 - not for all
     from hetero_hvd.hub.fleet import Fleet  # noqa: PLC0415
     from hetero_hvd.hub.index import FILE  # noqa: PLC0415
