@@ -46,8 +46,6 @@ NUM_OFFSETS = 16
 """Of the newest exchanges the fastest tells how far the clocks are apart."""
 
 FindHub = Callable[[str], Awaitable[AnnounceTarget | None]]
-TakeSample = Callable[[NodeSampled | NodeEquipped], None]
-
 MAX_SAMPLE_AGE_SECONDS = 2.0
 """A sample is found within this; an older time of it says that a wall clock was set."""
 
@@ -67,14 +65,16 @@ class HubTarget(NamedTuple):
 
 
 @asynccontextmanager
-async def sending(key: bytes, node: str, target: HubTarget | None) -> AsyncIterator[TakeSample]:
-    """Stream to a hub until the end; gives what takes the samples.
+async def sending(
+    key: bytes, node: str, target: HubTarget | None
+) -> AsyncIterator[HubSender | None]:
+    """Stream to a hub until the end; gives what takes the samples, if there is a target.
 
     Raises:
         UserError: The spool cannot be had.
     """
     if target is None:
-        yield lambda _told: None
+        yield None
         return
 
     finder = HubFinder(key, time.time)
@@ -88,7 +88,7 @@ async def sending(key: bytes, node: str, target: HubTarget | None) -> AsyncItera
         raise UserError(f"--spool: {error}") from error
     task = asyncio.create_task(sender.send())
     try:
-        yield sender.take
+        yield sender
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -148,6 +148,10 @@ class HubSender:
         at_seconds = boot_seconds() - (age_seconds if is_plausible else 0.0)
         self.spool.append(at_seconds, msgspec.msgpack.encode(told))
         self._loop.call_soon_threadsafe(self._news.set)
+
+    def every(self) -> float:
+        """Seconds between two samples, as the hub wants it; any thread may ask."""
+        return self.every_seconds
 
     async def send(self) -> None:
         """Send until cancelled."""

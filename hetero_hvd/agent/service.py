@@ -183,13 +183,15 @@ async def _listening(options: AgentOptions) -> AsyncIterator[_Node]:
 @asynccontextmanager
 async def _sampling(options: AgentOptions, newest: NewestSamples) -> AsyncIterator[None]:
     """Follow this node's samples, for who asks and for the hub."""
-    async with sending(options.key, options.name, options.hub) as send:
+    async with sending(options.key, options.name, options.hub) as sender:
 
         def take(told: Told) -> None:
             newest.take(told)
-            send(told)
+            if sender is not None:
+                sender.take(told)
 
-        samples = follow_samples(options.name, take, say=logger.warning)
+        seconds = 1.0 if sender is None else sender.every
+        samples = follow_samples(options.name, take, seconds=seconds, say=logger.warning)
         try:
             yield
         finally:

@@ -36,9 +36,7 @@ def question(kind: AdvertKind = OF_NODE) -> bytes:
 def adverts_in(packet: bytes, kind: AdvertKind = OF_NODE) -> list[bytes]:
     """The raw TXT records of a kind in a packet, at most 4; none if it is malformed."""
     label = kind.service.partition(".")[0].encode()
-    if (
-        bytes([len(label)]) + label not in packet
-    ):  # cheap: most of what an ordinary network says is not for us
+    if bytes([len(label)]) + label not in packet:  # cheap: most of it is not for us
         return []
     message = DNSIncoming(packet)
     records = message.answers() if message.valid and message.is_response() else []

@@ -18,12 +18,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from hetero_hvd.probes.sampling.sample_rate import RateWish
 from hetero_hvd.probes.sampling.shared_folder import SharedFolder, Version
 
 SAMPLE, EQUIPMENT = "sample", "equipment"
 """Files in the folder: a `NodeSampled` and a `NodeEquipped` as JSON."""
 
 LOOK_SECONDS = 0.25
+LOOKS_PER_SAMPLE = 4
 HANG_SECONDS = 15.0
 """A sampler that has written nothing for so long is killed."""
 
@@ -35,7 +37,7 @@ ASKED_TO_END = (-signal.SIGTERM, -signal.SIGHUP)
 
 END_SECONDS = 1.0
 _PROGRAM = "hetero_hvd.probes.sampling.sampler"
-_TOLERANCE_SECONDS = 0.5
+_TOLERANCE_SECONDS = 0.4
 _MAX_ERROR_BYTES = 4096
 
 
@@ -44,7 +46,8 @@ class SampleFollower:
 
     Args:
         take: Called with each file that is new, as it was written: it may be anything.
-        seconds: Between two samples, >= 1; the sampler takes one each second.
+        seconds: Between two samples; below 1 the sampler takes more than one each second. A
+            function is asked at each look.
         say: Told once of each reason for which there are no samples.
         find_folder: Gives the folder to share; the node's own by default.
         hang_seconds: See `HANG_SECONDS`.
@@ -55,14 +58,15 @@ class SampleFollower:
         self,
         take: Callable[[bytes], None],
         *,
-        seconds: float = 1.0,
+        seconds: float | Callable[[], float] = 1.0,
         say: Callable[[str], None] = lambda _: None,
         find_folder: Callable[[], SharedFolder] = SharedFolder.of_this_node,
         hang_seconds: float = HANG_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
         self._take = take
-        self._seconds = seconds
+        self._seconds = seconds if callable(seconds) else lambda: seconds
+        self._wish = RateWish()
         self._say = say
         self._find_folder = find_folder
         self._hang_seconds = hang_seconds
@@ -97,7 +101,7 @@ class SampleFollower:
                     folder = None
                     self._retry_at_seconds = time.monotonic() + self._retry_seconds
                     self._tell(f"no samples of this node: {error}")
-                self._closed.wait(LOOK_SECONDS)
+                self._closed.wait(min(LOOK_SECONDS, self._seconds() / LOOKS_PER_SAMPLE))
         finally:
             self._end_sampler()
 
@@ -108,6 +112,7 @@ class SampleFollower:
                 return None
             folder = self._find_folder()
             self._seen = folder.version(SAMPLE)  # it may be of a sampler that has long ended
+        self._wish.say(folder, self._seconds())
         version = folder.version(SAMPLE)
         is_new = version not in (None, self._seen)
         if is_new:  # first: we may have been stopped ourselves, and not the sampler
@@ -116,7 +121,7 @@ class SampleFollower:
         if not is_new:
             return folder if folder.path.is_dir() else None
         self._seen = version
-        if now_seconds - self._taken_at_seconds >= self._seconds - _TOLERANCE_SECONDS:
+        if now_seconds - self._taken_at_seconds >= self._seconds() - _TOLERANCE_SECONDS:
             self._taken_at_seconds = now_seconds
             self._hand_on(folder)
         return folder

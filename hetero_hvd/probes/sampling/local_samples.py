@@ -39,7 +39,7 @@ def follow_samples(
     node: str,
     take: Callable[[Told], None],
     *,
-    seconds: float = 1.0,
+    seconds: float | Callable[[], float] = 1.0,
     say: Callable[[str], None] = lambda _: None,
     find_folder: Callable[[], SharedFolder] = SharedFolder.of_this_node,
 ) -> SampleFollower:
@@ -51,7 +51,7 @@ def follow_samples(
     Args:
         node: Name of the node in the records.
         take: Called with each, from a thread of its own; what it raises is told and does no harm.
-        seconds: Between two samples, >= 1.
+        seconds: See `SampleFollower`.
         say: Told once of each reason for which there are none.
         find_folder: See `SampleFollower`.
     """

@@ -1,6 +1,6 @@
 """The sampler of a node: `python -m hetero_hvd.probes.sampling.sampler FOLDER LOCK PARENT`.
 
-Writes a sample each second, until its input ends or its folder is no longer the one that is used.
+Writes a sample each second, or more often while somebody wants that, until its input ends or its folder is no longer the one that is used.
 Dies with the process that has started it, even where it hangs in a call of a GPU's driver.
 """
 
@@ -21,9 +21,9 @@ from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.probes.sampling.equipment import take_equipment
 from hetero_hvd.probes.sampling.follower import EQUIPMENT, SAMPLE
 from hetero_hvd.probes.sampling.node_sampler import NodeSampler
+from hetero_hvd.probes.sampling.sample_rate import RateWishes
 from hetero_hvd.probes.sampling.shared_folder import SharedFolder
 
-SECONDS = 1.0
 NICE = 5
 PR_SET_PDEATHSIG = 1
 
@@ -41,11 +41,12 @@ def main() -> int:
     sampler.take()  # rates need a sample before
     equipment = take_equipment()
     folder.write(EQUIPMENT, event_to_json(msgspec.structs.replace(equipment, machine_id=_ID)))
+    wishes = RateWishes(folder)
     due_seconds = time.monotonic()
     while folder.is_locked_by(lock):
         sample = msgspec.structs.replace(sampler.take(), machine_id=_ID)
         folder.write(SAMPLE, event_to_json(sample))
-        due_seconds = max(due_seconds + SECONDS, time.monotonic())
+        due_seconds = max(due_seconds + wishes.seconds(), time.monotonic())
         if is_ended_by(due_seconds):
             return 0
     return 0

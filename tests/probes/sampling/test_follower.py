@@ -17,6 +17,7 @@ from hetero_hvd.messages import NodeEquipped, NodeSampled, event_to_json
 from hetero_hvd.probes.sampling.follower import SAMPLE, SampleFollower
 from hetero_hvd.probes.sampling.local_samples import follow_samples, read_sample
 from hetero_hvd.probes.sampling.node_sampler import NodeSampler
+from hetero_hvd.probes.sampling.sample_rate import RateWish, RateWishes
 from hetero_hvd.probes.sampling.sampler import is_ended_by
 from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE, SharedFolder
 from tests.fake_nvml.library import environment
@@ -255,3 +256,37 @@ def test_a_wall_clock_that_jumps_changes_no_rate(clock, wall, seconds):
     assert (first.at_unix_seconds, second.at_unix_seconds) == tuple(wall)
     rate = second.network_received_bytes_per_second
     assert math.isnan(rate) or rate >= 0
+
+
+@pytest.mark.process
+def test_who_wants_samples_more_often_gets_them(folder, following):
+    """As long as he does; who wants one a second gets that."""
+    wanted = [0.25]
+    told, _, _ = following(seconds=lambda: wanted[0])
+    slow, _, _ = following(seconds=1.0)
+    wait_until(lambda: len(told) >= 4, 20, "the first samples")
+    before = len(told), len(slow)
+    began = time.monotonic()
+    wait_until(lambda: len(told) >= before[0] + 12, 20, "samples of a fast sampler")
+    seconds = time.monotonic() - began
+    assert len(slow) - before[1] <= seconds / 0.6 + 1
+    assert (folder / f"wanted-{os.getpid()}").is_file()
+
+
+def test_a_wish_that_is_not_said_any_more_is_forgotten(folder, monkeypatch):
+    """Its process has ended, in whatever way; what is no wish is none."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    shared = SharedFolder(folder)
+    wishes = RateWishes(shared)
+    assert wishes.seconds() == 1.0
+    shared.write("wanted-1", b"soon")
+    shared.write("wanted-2", b"0.001")
+    RateWish().say(shared, 0.5)
+    assert wishes.seconds() == 0.25
+    now[0] = 5.0
+    RateWish().say(shared, 0.5)
+    assert wishes.seconds() == 0.25
+    now[0] = 12.0
+    assert wishes.seconds() == 0.5
+    assert not (folder / "wanted-2").exists()
