@@ -173,10 +173,8 @@ class Verifier:
         if blob is None:
             return "malformed"
         mac, payload = blob[:_MAC_BYTES], blob[_MAC_BYTES:]
-        if not hmac.compare_digest(mac, _mac(self._key, payload)):
-            return OF_ANOTHER_KEY
         if not hmac.compare_digest(mac, _mac(self._key, payload, self._kind)):
-            return "forged"
+            return OF_ANOTHER_KEY
         try:
             advert = _decoder.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -93,7 +93,7 @@ def test_hours_of_a_sensor_takes_few_bytes():
         Recorded(n, n * 10**6, msgspec.msgpack.encode(NodeSampled(node="a", load=n % 3 / 100)))
         for n in range(20000)
     ]
-    assert len(encode_piece(frames)) < len(frames) / 50
+    assert len(encode_piece(frames)) < len(frames) / 25
 
 
 WHOLE = encode_piece([Recorded(1, 1, msgspec.msgpack.encode(sample(1)))])
