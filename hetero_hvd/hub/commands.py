@@ -103,9 +103,8 @@ class HubCommands:
     async def _recover(self, arguments: Arguments) -> Any:  # noqa: ANN401
         """List what a crash may have left; or go on with a session, or write it as it is."""
         if (name := arguments.get("name")) is None:
-            left = [s for s in self._fleet.sessions if not self._folder(s.name).exists()]
             return {
-                "sessions": [self._shown(session) for session in left],
+                "sessions": [self._shown(session) for session in self.unwritten()],
                 "streams": self._streams(),
             }
         session = self._fleet.session(str(name))
@@ -125,6 +124,10 @@ class HubCommands:
             "duplicates": self._store.num_duplicates,
             "from_the_future": self._store.num_ahead,
         }
+
+    def unwritten(self) -> list[RecordingSession]:
+        """Sessions without a folder."""
+        return [s for s in self._fleet.sessions if not self._folder(s.name).exists()]
 
     def _nodes(self) -> list[Arguments]:
         found: dict[str, Arguments] = {}

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hetero_hvd.core.recording.retention import SegmentAge
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import ClockAnchor
 from hetero_hvd.errors import JobError
@@ -208,6 +209,17 @@ class HubIndex:
             rows = connection.execute(asked, (session.from_microseconds, limit)).fetchall()
         found = (StoredPiece(*row) for row in rows)
         return [piece for piece in found if not session.nodes or piece.node in session.nodes]
+
+    def segments(self) -> list[SegmentAge]:
+        """All, the oldest first."""
+        asked = "SELECT segment, MAX(end), SUM(length) FROM pieces GROUP BY segment ORDER BY 2"
+        with self._connected() as connection:
+            return [SegmentAge(*row) for row in connection.execute(asked)]
+
+    def forget_segment(self, number: int) -> None:
+        """Its samples are deleted."""
+        with self._connected() as connection:
+            connection.execute("DELETE FROM pieces WHERE segment = ?", (number,))
 
     def gaps(self) -> list[tuple[str, int, int]]:
         """Stream, first and last number of what will never come."""

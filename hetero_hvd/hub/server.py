@@ -168,13 +168,8 @@ class HubServer:
                 raise ChannelError("an agent sends batches only")
             if len(batch.samples) != len(batch.times_seconds) or batch.first < 1:
                 raise ChannelError("a batch with other times than samples")
-            waiting = _WaitingBatch(
-                NodeBatch(node, batch), asyncio.get_running_loop().create_future()
-            )
-            self._waiting.append(waiting)
-            self._news.set()
             try:
-                next_sequence = await waiting.stored
+                next_sequence = await self.put(NodeBatch(node, batch))
             except OSError as error:
                 words = f"the hub's disk does not take samples: {error.strerror}"
                 await socket.send(link.encode(link.HubRefusal(words=words, may_pass=True)))
@@ -188,6 +183,17 @@ class HubServer:
                 every_seconds=self._wanted(node),
             )
             await socket.send(link.encode(stored))
+
+    async def put(self, batch: NodeBatch) -> int:
+        """Store a batch together with others; gives the next number of its stream.
+
+        Raises:
+            OSError: The disk does not take it.
+        """
+        waiting = _WaitingBatch(batch, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._news.set()
+        return await waiting.stored
 
     async def _obey(self, socket: ServerConnection) -> None:
         """Carry out orders."""

@@ -10,17 +10,25 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hetero_hvd.core.recording.retention import Retention
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.announcer import HubAnnouncer
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
+from hetero_hvd.hub.http.api import DOCUMENT, HubAccess, HubApi
+from hetero_hvd.hub.http.ingest import ForeignIngest
+from hetero_hvd.hub.keeping import StoreKeeping
 from hetero_hvd.hub.server import HubServer
 from hetero_hvd.hub.store import SEAL_BYTES, SampleStore
 from hetero_hvd.probes.kernel.boot_clock import boot_id, boot_seconds
+from hetero_hvd.run.web.server import HttpEnd, HttpServer
+from hetero_hvd.security.connection_limiter import ConnectionLimiter
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+MAX_HTTP_STRANGERS = 64
+KEEP_ALL = Retention()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +41,8 @@ class HubOptions:
         address: To listen on; None for all.
         port: To listen on; 0 for any.
         seal_bytes: Of a journal.
+        http: Its HTTP side; None: it has none.
+        retention: How long samples are kept.
     """
 
     key: bytes
@@ -40,6 +50,21 @@ class HubOptions:
     address: str | None
     port: int
     seal_bytes: int = SEAL_BYTES
+    http: HubHttp | None = None
+    retention: Retention = KEEP_ALL
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubHttp:
+    """Its HTTP side.
+
+    Attributes:
+        end: Where.
+        access: Who may do what.
+    """
+
+    end: HttpEnd
+    access: HubAccess
 
 
 def open_store(folder: Path, seal_bytes: int = SEAL_BYTES) -> SampleStore:
@@ -70,7 +95,9 @@ async def serve_cluster(options: HubOptions) -> None:
     except OSError as error:
         raise UserError(f"port {options.port}: cannot listen: {error.strerror}") from error
     logger.info("hub %s listens on port %d", store.index.identity, port)
-    sealing = asyncio.create_task(_seal(store))
+    http = await _http(options.http, store, commands, server)
+    keeping = StoreKeeping(store, options.retention, commands.unwritten)
+    sealing = asyncio.create_task(_seal(store, keeping))
     announcer = HubAnnouncer(options.key, store.index.identity, options.address, port)
     try:
         while not ending.is_set():
@@ -80,6 +107,8 @@ async def serve_cluster(options: HubOptions) -> None:
                 await asyncio.wait_for(ending.wait(), LOOK_SECONDS)
     finally:
         await announcer.close()
+        if http is not None:
+            await http.close()
         await server.close()
         sealing.cancel()
         with suppress(asyncio.CancelledError):
@@ -87,7 +116,26 @@ async def serve_cluster(options: HubOptions) -> None:
         store.close()
 
 
-async def _seal(store: SampleStore) -> None:
+async def _http(
+    options: HubHttp | None, store: SampleStore, commands: HubCommands, server: HubServer
+) -> HttpServer | None:
+    """Answer over HTTP too, if that is wanted.
+
+    Raises:
+        UserError: The port or the certificate cannot be had.
+    """
+    if options is None:
+        return None
+    door = ConnectionLimiter("http", MAX_HTTP_STRANGERS)
+    ingest = ForeignIngest(store, server.put, time.monotonic)
+    api = HubApi(options.access, store, commands, ingest, door)
+    http = HttpServer(options.end, door)
+    await http.listen(api.app())
+    logger.info("the API is at %s%s", http.url, DOCUMENT)
+    return http
+
+
+async def _seal(store: SampleStore, keeping: StoreKeeping) -> None:
     """Seal journals as they become large or old; on a full disk they stay, and it is told once."""
     is_failing = False
     while True:
@@ -95,6 +143,7 @@ async def _seal(store: SampleStore) -> None:
         if not store.is_seal_due:
             continue
         try:
+            await asyncio.to_thread(keeping.look)
             await asyncio.to_thread(store.seal)
             is_failing = False
         except OSError as error:

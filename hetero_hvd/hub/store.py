@@ -148,6 +148,15 @@ class SampleStore:
         with self._lock:
             return dict(self._streams)
 
+    def next_sequence(self, stream: str) -> int:
+        """Number of the first sample of a stream that is not stored."""
+        return self._streams.get(stream, NO_STREAM).next_sequence
+
+    def is_of_an_agent(self, node: str) -> bool:
+        """Whether an agent has told of a node of this name."""
+        own = f"http-{node}"
+        return any(s.node == node and name != own for name, s in dict(self._streams).items())
+
     def commit(self, batches: Sequence[NodeBatch]) -> list[int]:
         """Store batches.
 
@@ -350,6 +359,12 @@ class SampleStore:
                 return file.read(piece.length)
         except OSError as error:
             raise JobError(f"{path}: cannot be read: {error.strerror}") from error
+
+    def delete_segment(self, number: int) -> None:
+        """Delete the samples of a segment for good."""
+        self.index.forget_segment(number)
+        with suppress(FileNotFoundError):
+            self._segment_path(number).unlink()
 
     def missing(self) -> dict[str, list[NumberRange]]:
         """What will never come, by stream."""

@@ -96,6 +96,7 @@ from hetero_hvd.messages.samples import (
     DeviceEquipment,
     DeviceSample,
     DeviceUser,
+    ForeignSampled,
     NodeEquipped,
     NodeSampled,
 )
@@ -137,6 +138,7 @@ __all__ = [
     "Finding",
     "FindingKind",
     "Finished",
+    "ForeignSampled",
     "FromDriver",
     "FromWorker",
     "GlooAddress",

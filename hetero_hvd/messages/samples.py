@@ -138,6 +138,20 @@ class NodeSampled(Message, frozen=True):
     problems: tuple[str, ...] = ()
 
 
+class ForeignSampled(Message, frozen=True):
+    """What another program has told the hub at one time.
+
+    Attributes:
+        source: Its name.
+        units: Of each series, by its name.
+        values: Of each series that was told.
+    """
+
+    source: str
+    units: dict[str, str]
+    values: dict[str, float]
+
+
 class DeviceEquipment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A GPU, as it does not change while a run lasts.
 

@@ -7,8 +7,14 @@ import asyncio
 import ipaddress
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hetero_hvd.cli.record.times import duration
 from hetero_hvd.errors import UserError
+
+if TYPE_CHECKING:
+    from hetero_hvd.core.recording.retention import Retention
+    from hetero_hvd.hub.service import HubHttp
 
 SUMMARY = "store what all agents of the cluster tell of their nodes, for recordings"
 STORE = Path("hub")
@@ -26,6 +32,40 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--address", default=None, help="listen here only (default: everywhere)")
     command.add_argument("--port", default="9391", help="default: 9391; 0 = any")
 
+    command.add_argument(
+        "--keep", metavar="TIME", help="delete samples that are older, such as 30d (default: none)"
+    )
+    command.add_argument(
+        "--keep-bytes",
+        metavar="BYTES",
+        help="delete the oldest samples beyond so many bytes (default: none)",
+    )
+    _add_http(command)
+
+
+def _add_http(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--http-port", default="0", help="of the API; 0 = none (default: 0)")
+    command.add_argument("--http-address", default="127.0.0.1", help="default: 127.0.0.1")
+    for role, what in (
+        ("read", "look (default: all who reach it)"),
+        ("ingest", "send samples of other programs (default: who may operate)"),
+        ("operate", "start, stop and cut (default: nobody)"),
+    ):
+        command.add_argument(
+            f"--http-{role}-token-file",
+            metavar="FILE",
+            help=f"mode 0600; who shows its token may {what}",
+        )
+    command.add_argument("--http-certificate", metavar="FILE", help="PEM (default: plain text)")
+    command.add_argument("--http-key", metavar="FILE", help="PEM, of the certificate")
+    command.add_argument(
+        "--http-cors",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="pages of https://ORIGIN may ask, too; may be given again",
+    )
+
 
 def act(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C."""
@@ -37,16 +77,56 @@ def act(arguments: argparse.Namespace) -> int:
         key=read_key(arguments.key_file),
         store=arguments.store,
         address=None if arguments.address is None else _address(arguments.address),
-        port=_port(arguments.port),
+        port=_port("--port", arguments.port),
+        http=_http(arguments),
+        retention=_retention(arguments),
     )
     asyncio.run(serve_cluster(options))
     return 0
 
 
-def _port(text: str) -> int:
+def _retention(arguments: argparse.Namespace) -> Retention:
+    from hetero_hvd.core.recording.retention import Retention  # noqa: PLC0415 - not for all
+
+    age = None if arguments.keep is None else duration("--keep", arguments.keep)
+    size = arguments.keep_bytes
+    if size is not None and not (size.isascii() and size.isdecimal() and int(size) > 0):
+        raise UserError(f"--keep-bytes: found {size!r}, must be an integer above 0")
+    return Retention(age, None if size is None else int(size))
+
+
+def _http(arguments: argparse.Namespace) -> HubHttp | None:
+    from hetero_hvd.config.value_types import is_loopback  # noqa: PLC0415 - not for all
+    from hetero_hvd.hub.http.api import HubAccess  # noqa: PLC0415
+    from hetero_hvd.hub.service import HubHttp  # noqa: PLC0415
+    from hetero_hvd.run.web.access import Access  # noqa: PLC0415
+    from hetero_hvd.run.web.server import HttpEnd  # noqa: PLC0415
+    from hetero_hvd.security.token import read_token  # noqa: PLC0415
+
+    port, address = _port("--http-port", arguments.http_port), arguments.http_address
+    if not port:
+        return None
+    read, ingest, operate = (
+        read_token(getattr(arguments, f"http_{role}_token_file"), f"--http-{role}-token-file")
+        for role in ("read", "ingest", "operate")
+    )
+    certificate = arguments.http_certificate
+    if not is_loopback(address) and (read is None or certificate is None):
+        raise UserError(
+            f"--http-address: {address} is reached by others: needs --http-read-token-file, and "
+            "--http-certificate, as tokens cross no network in plain text"
+        )
+    access = Access(address=address, read=read, operate=operate)
+    return HubHttp(
+        end=HttpEnd(address=address, port=port, certificate=certificate, key=arguments.http_key),
+        access=HubAccess(access=access, ingest=ingest, origins=tuple(arguments.http_cors)),
+    )
+
+
+def _port(flag: str, text: str) -> int:
     number = int(text) if text.isascii() and text.isdecimal() else -1
     if not 0 <= number <= MAX_PORT:
-        raise UserError(f"--port: found {text!r}, must be an integer from 0 to {MAX_PORT}")
+        raise UserError(f"{flag}: found {text!r}, must be an integer from 0 to {MAX_PORT}")
     return number
 
 

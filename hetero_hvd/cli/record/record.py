@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import time
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.record.times import duration, time_of
 from hetero_hvd.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ TIME is a date and time such as 2026-11-25T14:00, or so long before now: 90s, 10
 A recording is a folder as a run has: hetero-hvd report, export and runs read it."""
 USAGE = "hetero-hvd record ACTION [NAME] [options]"
 ACTIONS = ("start", "stop", "status", "cut", "recover")
-_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h|d)")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -137,31 +135,11 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
     asked: dict[str, Any] = {"name": arguments.name, "resume": arguments.resume}
     asked["nodes"] = [name for name in arguments.nodes.split(",") if name]
     if arguments.every is not None:
-        asked["every_seconds"] = _duration("--every", arguments.every)
+        asked["every_seconds"] = duration("--every", arguments.every)
     for name, flag, text in (("from", "--from", arguments.begin), ("to", "--to", arguments.end)):
         if text is not None:
-            asked[name] = _time(flag, text)
+            asked[name] = time_of(flag, text)
     return asked
-
-
-def _duration(flag: str, text: str) -> float:
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise UserError(f"{flag}: found {text!r}, must be a time such as 500ms, 2s or 10m")
-    return float(found["number"]) * _UNITS[found["unit"]]
-
-
-def _time(flag: str, text: str) -> float:
-    """Seconds since 1970, or as a negative number before now."""
-    if _DURATION.fullmatch(text):
-        return -_duration(flag, text)
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError as error:
-        raise UserError(
-            f"{flag}: found {text!r}, must be a date and time such as 2026-11-25T14:00, or so long "
-            "before now, such as 10m"
-        ) from error
 
 
 def _lines(action: str, result: Any) -> list[str]:  # noqa: ANN401

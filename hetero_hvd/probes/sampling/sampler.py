@@ -1,8 +1,8 @@
 """The sampler of a node: `python -m hetero_hvd.probes.sampling.sampler FOLDER LOCK PARENT`.
 
 Writes a sample each second, or more often while somebody wants that, until its input ends or its
-folder is no longer the one that is used. Dies with the process that has started it, even where it
-hangs in a call of a GPU's driver.
+folder is no longer the one that is used.
+Dies with the process that has started it, even where it hangs in a call of a GPU's driver.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from hetero_hvd.core.recording.device_figures import (
     Interval,
     Spread,
 )
+from hetero_hvd.messages import NodeSampled
 from hetero_hvd.run.recordings.folder import RecordingFacts, read_facts
 from hetero_hvd.run.recordings.frames import read_frames
 
@@ -27,7 +28,8 @@ def summaries_of(folder: Path) -> list[DeviceSummary]:
     interval = Interval(facts.from_unix_seconds, facts.until_unix_seconds, facts.every_seconds)
     figures = DeviceFigures(interval)
     for frame in read_frames(folder):
-        figures.add(frame.node, frame.at_unix_seconds, frame.sample)
+        if isinstance(sample := frame.sample, NodeSampled):
+            figures.add(frame.node, frame.at_unix_seconds, sample)
     return sorted(figures.summaries(), key=lambda found: (found.node, found.device != "node"))
 
 

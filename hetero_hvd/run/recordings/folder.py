@@ -20,6 +20,7 @@ from hetero_hvd.messages import (
     Event,
     Finding,
     Judged,
+    NodeSampled,
     RunEnded,
     RunStarted,
     event_to_json,
@@ -175,8 +176,9 @@ def _write(folder: Path, frames: Iterable[RecordedFrame]) -> _Written:
                 before = frame.stream, number
                 counts["frames"] += 1
                 nodes.add(frame.node)
-                sample = msgspec.structs.replace(frame.sample, node=frame.node)
-                table.add(frame.at_unix_seconds, sample)
+                if isinstance(sample := frame.sample, NodeSampled):
+                    named = msgspec.structs.replace(sample, node=frame.node)
+                    table.add(frame.at_unix_seconds, named)
                 yield frame
 
         with open(folder / FRAMES, "wb", opener=private) as file:

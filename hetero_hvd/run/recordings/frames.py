@@ -13,12 +13,14 @@ from hetero_hvd.core.recording.framing import framed, records_in
 from hetero_hvd.core.recording.segments import Recorded, decode_piece, encode_piece
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import JobError, MalformedDataError
-from hetero_hvd.messages import NodeSampled
+from hetero_hvd.messages import ForeignSampled, NodeSampled
 from hetero_hvd.run.records.run_files import regular
 
 FILE = "frames.pieces"
 PIECE_FRAMES = 3600
-_decoder = msgspec.msgpack.Decoder(NodeSampled)
+_decoder: msgspec.msgpack.Decoder[NodeSampled | ForeignSampled] = msgspec.msgpack.Decoder(
+    NodeSampled | ForeignSampled
+)
 
 
 class RecordedFrame(NamedTuple):
@@ -40,8 +42,8 @@ class RecordedFrame(NamedTuple):
         return self.recorded.at_microseconds / MICROSECONDS
 
     @property
-    def sample(self) -> NodeSampled:
-        """What was sampled."""
+    def sample(self) -> NodeSampled | ForeignSampled:
+        """What was sampled, or told by another program."""
         return _decoder.decode(self.recorded.sample)
 
 

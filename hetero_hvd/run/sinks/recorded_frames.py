@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from hetero_hvd.core.view.metric_names import MetricName
 from hetero_hvd.core.view.sample_metrics import DEVICE, NODE, device_values, node_values
+from hetero_hvd.messages import ForeignSampled
 from hetero_hvd.run.recordings.frames import RecordedFrame
 from hetero_hvd.run.sinks.sample import Sample
 
@@ -16,6 +17,10 @@ def samples_of_frames(frames: Iterable[RecordedFrame]) -> Iterator[Sample]:
         node = frame.node
         sample = frame.sample
         at = frame.at_unix_seconds
+        if isinstance(sample, ForeignSampled):
+            for name, value in sample.values.items():
+                yield Sample(at, 0, name, {"node": node}, f"{node}/{name}", value)
+            continue
         for entry in NODE:
             for own, value in node_values(entry, sample).items():
                 yield _sample(at, entry, {"node": node}, own, place=node, value=value)

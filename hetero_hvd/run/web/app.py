@@ -1,4 +1,4 @@
-"""What the driver answers over HTTP; the only module that imports Starlette."""
+"""What the driver answers over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP server in the driver's loop; the only module that imports uvicorn."""
+"""The HTTP server in the loop of a driver or hub; the only module that imports uvicorn."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import ssl
 from asyncio import Task, Transport
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,86 @@ class _Server(uvicorn.Server):
         yield
 
 
+@dataclass(frozen=True, kw_only=True)
+class HttpEnd:
+    """Where to listen.
+
+    Attributes:
+        address: Own one.
+        port: 0 for any.
+        certificate: PEM file; None: in plain text.
+        key: PEM file.
+        client_ca: PEM file, whose clients alone may come; None: all.
+    """
+
+    address: str
+    port: int
+    certificate: str | None = None
+    key: str | None = None
+    client_ca: str | None = None
+
+
+class HttpServer:
+    """Serves an application. Used in the loop's thread.
+
+    Args:
+        end: Where.
+        door: Keeps the books of its connections.
+    """
+
+    def __init__(self, end: HttpEnd, door: ConnectionLimiter) -> None:
+        self._end = end
+        self._door = door
+        self._server: _Server | None = None
+        self._task: Task[None] | None = None
+        self.url = ""
+
+    async def listen(self, app: Any) -> None:  # noqa: ANN401 - an ASGI application
+        """Answer requests from now on.
+
+        Raises:
+            JobError: The address or port cannot be had.
+            ConfigError: The certificate cannot be used.
+        """
+        end = self._end
+        config = uvicorn.Config(
+            app,
+            http=_Protocol,
+            ws="none",
+            loop="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_graceful_shutdown=1,
+            ssl_certfile=end.certificate,
+            ssl_keyfile=end.key,
+            ssl_ca_certs=end.client_ca,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if end.client_ca else ssl.CERT_NONE,
+        )
+        try:
+            config.load()
+        except OSError as error:  # ssl.SSLError is one
+            raise ConfigError([f"job.http_certificate: cannot be used: {error}"]) from error
+        listening = _bound(self._door, end.address, end.port)
+        scheme = "https" if end.certificate else "http"
+        host = f"[{end.address}]" if ":" in end.address else end.address
+        self.url = f"{scheme}://{host}:{listening.getsockname()[1]}"
+        self._server = _Server(config)
+        self._task = asyncio.create_task(self._server.serve(sockets=[listening]))
+
+    async def close(self) -> None:
+        """Answer no more."""
+        if self._server is None or self._task is None:
+            return
+        self._server.should_exit = True
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._task, CLOSE_SECONDS)
+
+
 class Web:
     """The HTTP side of a job. Used in the loop's thread.
 
@@ -83,9 +164,19 @@ class Web:
         )
         self._door = ConnectionLimiter("http", MAX_STRANGERS)
         self._answers: Answers | None = None
-        self._server: _Server | None = None
-        self._task: Task[None] | None = None
-        self.url = ""
+        end = HttpEnd(
+            address=job.http_address,
+            port=job.http_port,
+            certificate=job.http_certificate,
+            key=job.http_key,
+            client_ca=job.http_client_ca,
+        )
+        self._server = HttpServer(end, self._door)
+
+    @property
+    def url(self) -> str:
+        """Of the page, without a slash at the end; empty before it listens."""
+        return self._server.url
 
     async def listen(self, sources: Sources) -> None:
         """Answer requests from now on.
@@ -94,36 +185,8 @@ class Web:
             JobError: The address or port cannot be had.
             ConfigError: The certificate cannot be used.
         """
-        job = self._job
         self._answers = Answers(self._access, sources, self._door)
-        config = uvicorn.Config(
-            self._answers.app(),
-            http=_Protocol,
-            ws="none",
-            loop="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=MAX_CONNECTIONS,
-            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-            timeout_graceful_shutdown=1,
-            ssl_certfile=job.http_certificate,
-            ssl_keyfile=job.http_key,
-            ssl_ca_certs=job.http_client_ca,
-            ssl_cert_reqs=ssl.CERT_REQUIRED if job.http_client_ca else ssl.CERT_NONE,
-        )
-        try:
-            config.load()
-        except OSError as error:  # ssl.SSLError is one
-            raise ConfigError([f"job.http_certificate: cannot be used: {error}"]) from error
-        end = _bound(self._door, job.http_address, job.http_port)
-        scheme = "https" if job.http_certificate else "http"
-        host = f"[{job.http_address}]" if ":" in job.http_address else job.http_address
-        self.url = f"{scheme}://{host}:{end.getsockname()[1]}"
-        self._server = _Server(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=[end]))
+        await self._server.listen(self._answers.app())
         self._announce()
 
     @property
@@ -141,11 +204,7 @@ class Web:
         with suppress(OSError):
             if self._file is not None:
                 self._file.unlink(missing_ok=True)
-        if self._server is None or self._task is None:
-            return
-        self._server.should_exit = True
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._task, CLOSE_SECONDS)
+        await self._server.close()
 
     def _announce(self) -> None:
         if self._file is None:

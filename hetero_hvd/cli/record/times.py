@@ -1,0 +1,40 @@
+"""Durations and times of day as people write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from hetero_hvd.errors import UserError
+
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h|d)")
+
+
+def duration(flag: str, text: str) -> float:
+    """Seconds of a text such as `500ms`.
+
+    Raises:
+        UserError: It is none.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise UserError(f"{flag}: found {text!r}, must be a time such as 500ms, 2s or 10m")
+    return float(found["number"]) * _UNITS[found["unit"]]
+
+
+def time_of(flag: str, text: str) -> float:
+    """Seconds since 1970, or as a negative number before now.
+
+    Raises:
+        UserError: It is neither a time nor a duration.
+    """
+    if _DURATION.fullmatch(text):
+        return -duration(flag, text)
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError as error:
+        raise UserError(
+            f"{flag}: found {text!r}, must be a date and time such as 2026-11-25T14:00, or so long "
+            "before now, such as 10m"
+        ) from error

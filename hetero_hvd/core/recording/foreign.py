@@ -1,0 +1,138 @@
+"""Samples that other programs send over HTTP: what they may be, and how much of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hetero_hvd.errors import UserError
+
+UNITS = {
+    "bytes": "_bytes",
+    "bytes_per_second": "_bytes_per_second",
+    "celsius": "_celsius",
+    "count": "_total",
+    "hertz": "_hertz",
+    "joules": "_joules",
+    "ratio": "_ratio",
+    "seconds": "_seconds",
+    "watts": "_watts",
+}
+"""Unit to how the name of a series in it ends, as metrics are named."""
+
+MAX_FUTURE_SECONDS = 1.0
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
+_MAX_SHOWN = 100
+
+
+def check_units(known: Mapping[str, str], units: Mapping[str, str]) -> None:
+    """Check the series that a batch declares.
+
+    Args:
+        known: Units of the series that the source has sent before.
+        units: Name of each series to its unit.
+
+    Raises:
+        UserError: A name or unit is none, or another one than before; in one line.
+    """
+    for name, unit in units.items():
+        shown = repr(name[:_MAX_SHOWN])
+        if _NAME.fullmatch(name) is None:
+            raise UserError(f"series {shown}: must be small letters, digits and '_', at most 100")
+        if unit not in UNITS:
+            there = ", ".join(UNITS)
+            raise UserError(f"series {shown}: unit {unit[:_MAX_SHOWN]!r}, must be one of {there}")
+        if not name.endswith(UNITS[unit]):
+            raise UserError(
+                f"series {shown}: is in {unit}, so its name must end in {UNITS[unit]}; or is it in "
+                "another unit?"
+            )
+        if unit == "bytes" and name.endswith("_per_second_bytes"):
+            raise UserError(f"series {shown}: a rate is in bytes_per_second")
+        if known.get(name, unit) != unit:
+            raise UserError(
+                f"series {shown}: was in {known[name]} before, is in {unit} now; send it by "
+                "another name"
+            )
+
+
+def check_values(units: Mapping[str, str], values: Mapping[str, float]) -> None:
+    """Check the values of one sample.
+
+    Raises:
+        UserError: One is of no series, or cannot be of its unit; in one line.
+    """
+    for name, value in values.items():
+        shown = repr(name[:_MAX_SHOWN])
+        if name not in units:
+            raise UserError(f"series {shown}: has a value, but no unit: add it to `units`")
+        if not math.isfinite(value):
+            raise UserError(f"series {shown}: found {value}; leave out what is not known")
+        if units[name] == "ratio" and not 0.0 <= value <= 1.0:
+            raise UserError(f"series {shown}: found {value:g}, but a ratio is from 0 to 1")
+
+
+def check_time(at_seconds: float, sent_at_seconds: float) -> None:
+    """Check the time of one sample, by the clock of who sends it.
+
+    Raises:
+        UserError: It is later than the sending; in one line.
+    """
+    if not math.isfinite(at_seconds) or at_seconds > sent_at_seconds + MAX_FUTURE_SECONDS:
+        raise UserError(
+            f"a sample of {at_seconds - sent_at_seconds:g} s after it was sent: its time is in the "
+            "future; give `at_unix_seconds` and `sent_at_unix_seconds` by the same clock"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestLimits:
+    """What one source may send.
+
+    Attributes:
+        samples_per_second: Mean.
+        bytes_per_second: Mean, of requests.
+        burst_seconds: So much of both may come at once.
+        max_series: In all.
+    """
+
+    samples_per_second: float = 100.0
+    bytes_per_second: float = 2.0**17
+    burst_seconds: float = 60.0
+    max_series: int = 1000
+
+
+@dataclass
+class IngestAllowance:
+    """What one source may still send; a bucket that fills with time.
+
+    Attributes:
+        limits: What it may.
+        num_refused: Requests that were too much, or wrong.
+        units: Its series.
+    """
+
+    limits: IngestLimits
+    num_refused: int = 0
+    units: dict[str, str] = field(default_factory=dict)
+    _used_seconds: float = 0.0
+    _at_seconds: float = -math.inf
+
+    def wait_seconds(self, num_samples: int, num_bytes: int, now_seconds: float) -> float:
+        """How long it has to wait until it may send this; 0: it may, and has.
+
+        Args:
+            num_samples: Of a request.
+            num_bytes: Of it.
+            now_seconds: Monotonic.
+        """
+        limits = self.limits
+        cost = max(num_samples / limits.samples_per_second, num_bytes / limits.bytes_per_second)
+        used = max(0.0, self._used_seconds - (now_seconds - self._at_seconds))
+        if used + cost > limits.burst_seconds:
+            return max(1.0, used + cost - limits.burst_seconds)
+        self._used_seconds = used + cost
+        self._at_seconds = now_seconds
+        return 0.0

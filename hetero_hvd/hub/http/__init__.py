@@ -1,0 +1,1 @@
+"""The hub over HTTP: what it knows, sessions, and samples of other programs."""

@@ -1,0 +1,304 @@
+"""What the hub answers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from hetero_hvd.core.recording.timeline import MICROSECONDS
+from hetero_hvd.errors import UserError
+from hetero_hvd.hub.commands import RECORDINGS, HubCommands
+from hetero_hvd.hub.http.bodies import (
+    CutSession,
+    IngestBatch,
+    Ingested,
+    PartOfList,
+    StartSession,
+)
+from hetero_hvd.hub.http.ingest import ForeignIngest
+from hetero_hvd.hub.http.operations import (
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    Answer,
+    ApiOperation,
+    Asked,
+    Role,
+    openapi,
+)
+from hetero_hvd.hub.store import SampleStore
+from hetero_hvd.run.reports.catalogue import recorded_runs
+from hetero_hvd.run.web.access import Access
+from hetero_hvd.run.web.app import HEADERS, KEEP_ALIVE_SECONDS, MAX_STREAMS
+from hetero_hvd.security.connection_limiter import ConnectionLimiter
+from hetero_hvd.security.token import holds
+from hetero_hvd.version import __version__
+
+MAX_BODY_BYTES = 2**20
+BODY_SECONDS = 10.0
+EVENT_SECONDS = 1.0
+EVENTS = "/v1/events"
+DOCUMENT = "/v1/openapi.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubAccess:
+    """Who may do what.
+
+    Attributes:
+        access: Of the roles `read` and `operate`.
+        ingest: Token of those who may send samples; None: nobody but who may operate.
+        origins: Of pages elsewhere that may ask.
+    """
+
+    access: Access
+    ingest: bytes | None = None
+    origins: tuple[str, ...] = ()
+
+    def may(self, role: Role, authorization: str) -> bool:
+        """Whether a request with this header may act in a role."""
+        if role == "read":
+            return self.access.may_read(authorization)
+        is_sender = self.ingest is not None and holds(authorization, self.ingest)
+        is_allowed = role == "ingest" and is_sender
+        return is_allowed or self.access.may_operate(authorization)
+
+    def is_from_here(self, origin: str, host: str) -> bool:
+        """Whether a page that asks is of this server, or listed."""
+        return not origin or origin in self.origins or urlsplit(origin).netloc == host
+
+
+class HubApi:
+    """The routes. Used in the loop's thread only.
+
+    Args:
+        access: Who may do what.
+        store: Of the hub.
+        commands: Carries out orders.
+        ingest: Takes samples of others.
+        door: Is told whose requests are answered.
+
+    Attributes:
+        refused: Requests turned away.
+    """
+
+    def __init__(
+        self,
+        access: HubAccess,
+        store: SampleStore,
+        commands: HubCommands,
+        ingest: ForeignIngest,
+        door: ConnectionLimiter,
+    ) -> None:
+        self._access = access
+        self._store = store
+        self._commands = commands
+        self._ingest = ingest
+        self._door = door
+        self._num_streams = 0
+        self.refused = 0
+        self.operations = (
+            ApiOperation("GET", "/v1/status", "read", "The hub in short.", self._status),
+            ApiOperation("GET", "/v1/clients", "read", "Nodes and other sources.", self._clients,
+                      ("after", "limit"), None, PartOfList),
+            ApiOperation("GET", "/v1/latest", "read", "The newest sample of each.", self._latest,
+                      ("after", "limit", "node"), None, PartOfList),
+            ApiOperation("GET", "/v1/sessions", "read", "Sessions.", self._sessions,
+                      ("after", "limit"), None, PartOfList),
+            ApiOperation("POST", "/v1/sessions", "operate", "Start a session.", self._start,
+                      (), StartSession),
+            ApiOperation("POST", "/v1/sessions/{name}/stop", "operate", "Stop a session.",
+                      self._stop, ("name",)),
+            ApiOperation("POST", "/v1/cuts", "operate", "Write a recording.", self._cut,
+                      (), CutSession),
+            ApiOperation("GET", "/v1/runs", "read", "Recordings that are written.", self._runs,
+                      ("after", "limit"), None, PartOfList),
+            ApiOperation("POST", "/v1/ingest", "ingest", "Store samples of another program.",
+                      ingest.act, (), IngestBatch, Ingested),
+        )  # fmt: skip
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        routes = [
+            Route(each.path, self._route(each), methods=[each.method]) for each in self.operations
+        ]
+        routes.append(Route(EVENTS, self._guarded("read", self._events)))
+        routes.append(Route(DOCUMENT, self._guarded(None, self._document)))
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=list(self._access.origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+        return Starlette(routes=routes, middleware=[cors] if self._access.origins else [])
+
+    def _guarded(
+        self, role: Role | None, handler: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def guarded(request: Request) -> Response:
+            host = request.headers.get("host", "")
+            peer = tuple(request.client or ())
+            if not self._access.access.is_addressed_here(host):
+                return self._refuse(421, "this server goes by another name")
+            if role is not None:
+                if not self._access.may(role, request.headers.get("authorization", "")):
+                    return self._refuse(401, f"needs the token of the role {role!r}")
+                origin = request.headers.get("origin", "")
+                if role != "read" and not self._access.is_from_here(origin, host):
+                    return self._refuse(403, "a page elsewhere asks; see --http-cors")
+                self._door.authenticated(peer)
+            self._door.tolerate(peer)
+            response = await handler(request)
+            response.headers.update(HEADERS)
+            return response
+
+        return guarded
+
+    def _route(self, operation: ApiOperation) -> Callable[[Request], Awaitable[Response]]:
+        async def handler(request: Request) -> Response:
+            try:
+                asked = await _asked(request, operation)
+                answer = await operation.act(asked)
+            except UserError as error:
+                return self._refuse(409, str(error))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                return self._refuse(400, f"is not understood: {error}")
+            except OverflowError:
+                return self._refuse(413, f"longer than {MAX_BODY_BYTES} bytes")
+            except TimeoutError:
+                return self._refuse(408, f"not complete after {BODY_SECONDS:g} s")
+            except OSError as error:
+                return self._refuse(503, f"the hub's disk does not take it: {error.strerror}")
+            content = msgspec.json.encode(answer.content)
+            return Response(
+                content, answer.status, headers=answer.headers, media_type="application/json"
+            )
+
+        return self._guarded(operation.role, handler)
+
+    def _refuse(self, code: int, words: str) -> Response:
+        self.refused += 1
+        headers = {"WWW-Authenticate": "Bearer"} if code == 401 else {}  # noqa: PLR2004 - HTTP
+        return JSONResponse({"error": words}, code, headers=headers | HEADERS)
+
+    async def _document(self, _request: Request) -> Response:
+        return JSONResponse(openapi(self.operations, __version__))
+
+    async def _status(self, _asked: Asked) -> Answer:
+        status = await self._commands.act("status", {})
+        del status["nodes"], status["sessions"], status["streams"]
+        return Answer(status | {"refused": self.refused, "ingest_refused": self._ingest.refused})
+
+    async def _clients(self, asked: Asked) -> Answer:
+        status = await self._commands.act("status", {})
+        return _listed(status["nodes"], "node", asked)
+
+    async def _sessions(self, asked: Asked) -> Answer:
+        status = await self._commands.act("status", {})
+        return _listed(status["sessions"], "name", asked)
+
+    async def _latest(self, asked: Asked) -> Answer:
+        wanted = asked.query.get("node")
+        items = [
+            {
+                "node": frame.node,
+                "at_unix_seconds": frame.recorded.at_microseconds / MICROSECONDS,
+                "sequence": frame.recorded.sequence,
+                "sample": msgspec.msgpack.decode(frame.recorded.sample),
+            }
+            for frame in dict(self._store.latest).values()
+            if wanted is None or frame.node == wanted
+        ]
+        return _listed(items, "node", asked)
+
+    async def _start(self, asked: Asked) -> Answer:
+        return Answer(await self._commands.act("start", msgspec.to_builtins(asked.body)))
+
+    async def _stop(self, asked: Asked) -> Answer:
+        return Answer(await self._commands.act("stop", {"name": asked.path["name"]}))
+
+    async def _cut(self, asked: Asked) -> Answer:
+        body: CutSession = asked.body
+        arguments: dict[str, Any] = {"name": body.name, "nodes": body.nodes}
+        arguments |= {"from": body.from_unix_seconds, "to": body.to_unix_seconds}
+        return Answer(await self._commands.act("cut", arguments))
+
+    async def _runs(self, asked: Asked) -> Answer:
+        runs = await asyncio.to_thread(recorded_runs, self._store.folder / RECORDINGS)
+        return _listed([run.as_dict() for run in runs], "folder", asked)
+
+    async def _events(self, _request: Request) -> Response:
+        if self._num_streams >= MAX_STREAMS:
+            return self._refuse(503, f"{MAX_STREAMS} listen already")
+        return StreamingResponse(self._stream(), media_type="text/event-stream")
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        """Who is there and what is recorded, whenever that changes."""
+        self._num_streams += 1
+        seen, idle_seconds = b"", 0.0
+        try:
+            while True:
+                status = await self._commands.act("status", {})
+                del status["now_unix_seconds"], status["streams"]
+                news = json.dumps(status).encode()
+                if news != seen:
+                    seen, idle_seconds = news, 0.0
+                    yield b"data: " + news + b"\n\n"
+                elif idle_seconds >= KEEP_ALIVE_SECONDS:
+                    idle_seconds = 0.0
+                    yield b": still here\n\n"
+                await asyncio.sleep(EVENT_SECONDS)
+                idle_seconds += EVENT_SECONDS
+        finally:
+            self._num_streams -= 1
+
+
+async def _asked(request: Request, operation: ApiOperation) -> Asked:
+    """What a request wants.
+
+    Raises:
+        msgspec.DecodeError: It is not understood.
+        OverflowError: It is too long.
+        TimeoutError: It is not complete in time.
+    """
+    content = await asyncio.wait_for(_content(request), BODY_SECONDS)
+    body = None
+    if operation.body is not None:
+        body = msgspec.json.decode(content, type=operation.body)
+    query = dict(request.query_params)
+    limit = query.get("limit", str(DEFAULT_LIMIT))
+    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_LIMIT):
+        raise msgspec.DecodeError(f"limit must be an integer from 1 to {MAX_LIMIT}")
+    shown = request.headers.get("authorization", "").encode(errors="replace")
+    token = hashlib.sha256(shown).hexdigest()[:8]
+    return Asked(dict(request.path_params), query, body, len(content), token)
+
+
+async def _content(request: Request) -> bytes:
+    content = b""
+    async for piece in request.stream():
+        content += piece
+        if len(content) > MAX_BODY_BYTES:
+            raise OverflowError
+    return content
+
+
+def _listed(items: Sequence[dict[str, Any]], key: str, asked: Asked) -> Answer:
+    """The part of a list that is asked for."""
+    after, limit = asked.query.get("after"), int(asked.query.get("limit", DEFAULT_LIMIT))
+    left = sorted((i for i in items if after is None or i[key] > after), key=lambda i: i[key])
+    is_more = len(left) > limit
+    shown = left[:limit]
+    return Answer({"items": shown, "next": shown[-1][key] if is_more else None})

@@ -1,0 +1,78 @@
+"""What requests to the hub hold, and what comes back: the schemas of its OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from hetero_hvd.core.recording.sessions import (
+    DEFAULT_EVERY_SECONDS,
+    MAX_EVERY_SECONDS,
+    MIN_EVERY_SECONDS,
+    SESSION_NAME,
+)
+from hetero_hvd.messages import NODE_NAME
+
+MAX_SAMPLES = 1000
+MAX_NODES = 10_000
+SessionName = Annotated[str, msgspec.Meta(pattern=f"^{SESSION_NAME.pattern}$", max_length=64)]
+NodeName = Annotated[str, msgspec.Meta(pattern=f"^{NODE_NAME.pattern}$", max_length=64)]
+Nodes = Annotated[list[NodeName], msgspec.Meta(max_length=MAX_NODES)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+
+
+class StartSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A session that begins now."""
+
+    name: SessionName
+    every_seconds: Annotated[float, msgspec.Meta(ge=MIN_EVERY_SECONDS, le=MAX_EVERY_SECONDS)] = (
+        DEFAULT_EVERY_SECONDS
+    )
+    nodes: Nodes = []
+
+
+class CutSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of what is stored; without times that of the session of this name."""
+
+    name: SessionName
+    from_unix_seconds: Seconds | None = None
+    to_unix_seconds: Seconds | None = None
+    nodes: Nodes = []
+
+
+class ForeignSample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Values at one time, by the clock of who sends them."""
+
+    at_unix_seconds: Seconds
+    values: dict[str, float]
+
+
+class IngestBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Samples of another program. The same batch may be sent again: it is stored once."""
+
+    source: NodeName
+    first: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    sent_at_unix_seconds: Seconds
+    units: dict[str, str]
+    samples: Annotated[list[ForeignSample], msgspec.Meta(min_length=1, max_length=MAX_SAMPLES)]
+
+
+class Ingested(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a batch."""
+
+    next_sequence: int
+    duplicates: int
+
+
+class RequestProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request was not acted on."""
+
+    error: str
+
+
+class PartOfList(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a list; `next` is what to give as `after` for the next part, null at the end."""
+
+    items: list[dict[str, Any]]
+    next: str | None
