@@ -42,6 +42,7 @@ from hetero_hvd.worker.session.launch_settings import (
     unknown_variables,
 )
 from hetero_hvd.worker.session.plan_source import DriverPlanner, LeadPlanner, Planner
+from hetero_hvd.worker.session.quick_end import end_quickly
 from hetero_hvd.worker.session.self_description import describe_device, software
 
 logger = logging.getLogger(__name__)
@@ -279,6 +280,8 @@ class WorkerContext:
             self.client.close()
         if self.recording is not None:
             self.recording.close()
+        if self.leave_reason is not None or self.stop_requested:
+            end_quickly()
 
     def _end_collective(self) -> None:
         with self._parting:

@@ -9,6 +9,7 @@ worker would be alone with all of the data. It ends with one line and `EXIT_REFU
 Standard library only, and little of it: every Python process below the worker imports this.
 """
 
+import atexit
 import importlib
 import inspect
 import os
@@ -21,6 +22,8 @@ from typing import Any, NoReturn
 
 EXIT_REFUSED = 64
 """As in `hetero_hvd.exit_codes`, which is not imported here."""
+
+QUICK_END = "hetero_hvd.worker.session.quick_end"
 
 GUIDE = "docs/guide/migrate.md"
 
@@ -283,6 +286,13 @@ def load_next() -> None:
         sys.modules[__name__] = own
 
 
+def leave_cycles() -> None:
+    """The first exit hook, and so the last that runs: the end of a worker, where it has one."""
+    if (found := sys.modules.get(QUICK_END)) is not None:
+        found.leave_cycles()
+
+
+atexit.register(leave_cycles)
 sys.meta_path.insert(0, Watch())
 guard_variables()
 load_next()
