@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import contextmanager
 
 import pytest
 
@@ -129,16 +130,24 @@ def entry(node_id, name="", *, host="box", address="127.0.0.1", alive=True, **re
     }
 
 
-@pytest.fixture
-def told_ray(tmp_path, monkeypatch):
-    """Stands first in the path of every process that a test starts."""
-    package = tmp_path / "packages" / "ray"
+@contextmanager
+def told_ray_in(folder):
+    """Stands first in the path of every process that is started meanwhile."""
+    package = folder / "packages" / "ray"
     (package / "util").mkdir(parents=True)
     files = {"__init__": RAY, "exceptions": EXCEPTIONS}
     files |= {"util/__init__": "", "util/scheduling_strategies": STRATEGIES}
     for name, text in files.items():
         (package / f"{name}.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", str(package.parent), prepend=os.pathsep)
     told = ToldRay(package)
     told.list()
-    return told
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(package.parent), prepend=os.pathsep)
+        yield told
+
+
+@pytest.fixture
+def told_ray(tmp_path):
+    """As long as the test."""
+    with told_ray_in(tmp_path) as told:
+        yield told

@@ -2,13 +2,15 @@
 
 import asyncio
 import io
+import json
 import pkgutil
 import shutil
 import sys
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hetero_hvd.agent.server import AgentServer
@@ -21,13 +23,19 @@ from hetero_hvd.driver.workers.launch_order import launch_order
 from hetero_hvd.driver.workers.launchers.registry import launcher_of
 from hetero_hvd.driver.workers.node_samples import NodeSamples
 from hetero_hvd.driver.workers.worker_process import WorkerProcess
-from hetero_hvd.exit_codes import exit_in_words
+from hetero_hvd.exit_codes import EXIT_KILLED, EXIT_NO_CONNECTION, exit_in_words
 from hetero_hvd.messages import NodeSampled
+from hetero_hvd.probes.kernel.processes import state_of
 from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE
+from hetero_hvd.ray_cluster.agents import RayAgents
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.security.cluster_key import make_key, read_key
 from tests.driver.conftest import until
 from tests.leftovers import processes_of, wait_until
+from tests.ray_cluster.conftest import entry, told_ray_in
+
+RAY = "ray"
+"""Not a launcher of its own: Ray places agents, which start the workers."""
 
 SECRET = "s3cret-of-the-job"  # noqa: S105 - it is made up
 SSHD = """#!/bin/sh
@@ -94,16 +102,32 @@ def allocation(slurm):
     slurm.end(environment["SLURM_JOB_ID"])
 
 
+@pytest.fixture(scope="module")
+def ray_node(tmp_path_factory):
+    """The settings of a node on which a Ray that answers as it is told has placed an agent."""
+    agents = RayAgents("auto", {}, say=lambda _: None, timeout_seconds=60.0)
+    with told_ray_in(tmp_path_factory.mktemp("ray")) as told:
+        told.list(entry("1", "alpha"))
+        agents.start()
+    (node,) = json.loads(agents.granted())["nodes"]
+    yield {key: node[key] for key in ("address", "port", "identity_file")}
+    agents.close()
+
+
 @pytest.fixture(autouse=True)
-def in_slurm(request, monkeypatch):
-    """Where the launcher is Slurm's, the test is in an allocation."""
+def lent(request, monkeypatch):
+    """For srun the test is in an allocation, for Ray there is an agent that it has placed."""
     name = request.node.callspec.params.get("name") if hasattr(request.node, "callspec") else ""
     if name == "srun" and request.node.get_closest_marker("process"):
         for variable, value in request.getfixturevalue("allocation").items():
             monkeypatch.setenv(variable, value)
+    if name == RAY:
+        settings = {"launcher": "agent"} | request.getfixturevalue("ray_node")
+        monkeypatch.setitem(WAYS, RAY, lambda _: nullcontext(settings))
 
 
 every_launcher = pytest.mark.parametrize("name", KINDS)
+every_way = pytest.mark.parametrize("name", [*KINDS, RAY])
 
 
 def test_each_has_a_declaration_a_module_and_a_way_to_be_tried():
@@ -132,7 +156,7 @@ def run(name, folder, command, scenario=None, *, job="", **settings):
 
     async def main():
         async with WAYS[name](folder) as keys:
-            node = NodeConfig(name="alpha", launcher=name, **{**keys, **settings})
+            node = NodeConfig(name="alpha", **{"launcher": name, **keys, **settings})
             return await run_on(node, folder, command, scenario, job)
 
     return asyncio.run(main())
@@ -146,7 +170,7 @@ def command_lines():
 
 
 @pytest.mark.process
-@every_launcher
+@every_way
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
 def test_output_and_exit_code_are_those_of_the_worker(tmp_path, name, script, code):
     """As if it ran here; its folder is the node's."""
@@ -191,7 +215,7 @@ def test_no_secret_and_nothing_of_the_job_s_environment_is_on_a_command_line(tmp
 
 
 @pytest.mark.process
-@every_launcher
+@every_way
 def test_the_worker_ends_with_the_process_that_has_started_it(tmp_path, name):
     """However that goes; so no worker outlives its driver."""
 
@@ -205,7 +229,7 @@ def test_the_worker_ends_with_the_process_that_has_started_it(tmp_path, name):
 
 
 @pytest.mark.process
-@every_launcher
+@every_way
 def test_it_can_be_asked_to_end(tmp_path, name):
     """The order reaches the worker, which ends as it likes."""
 
@@ -215,6 +239,61 @@ def test_it_can_be_asked_to_end(tmp_path, name):
 
     script = "trap 'exit 5' TERM; touch up; while :; do sleep 0.1; done"
     assert run(name, tmp_path, ("sh", "-c", script), terminate, directory=str(tmp_path))[0] == 5
+
+
+HANGS = {
+    "deaf": ("trap '' TERM; echo $$ > new; mv new up; while :; do sleep 0.1; done", "SR", 137, 137),
+    "stopped": ("echo $$ > new; mv new up; kill -STOP $$", "T", 137, 137),
+    "with a deaf child": ("(trap '' TERM; exec sleep 50) & echo $! > up; wait", "S", 143, 137),
+}
+"""How a worker, or its child, does not end: a script that tells that process's number, the states
+in which it is then, and the exit codes of who is asked to end first, and of who is killed."""
+
+
+def ask_first(process):
+    """As at the end of a job: who does not go within the grace is killed."""
+    process.allow(0.3)
+    process.terminate()
+
+
+ORDERS = {"asked first": ask_first, "killed": WorkerProcess.kill}
+
+
+@pytest.mark.process
+@every_way
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("hang", HANGS)
+def test_a_hang_is_ended_and_nothing_of_it_is_left(tmp_path, name, hang, order):
+    """Whatever the script does not do any more. It hangs before it is asked, not soon after."""
+    script, states, *codes = HANGS[hang]
+
+    def hangs():
+        found = (tmp_path / "up").read_text().strip() if (tmp_path / "up").exists() else ""
+        return found and state_of(int(found)) in states
+
+    async def end(process):
+        await until(hangs)
+        ORDERS[order](process)
+
+    code, _ = run(name, tmp_path, ("sh", "-c", script), end, directory=str(tmp_path))
+    assert code == dict(zip(ORDERS, codes, strict=True))[order]
+    wait_until(lambda: not processes_of(tmp_path), 8, "the end of all that it had started")
+
+
+@pytest.mark.process
+@every_way
+def test_a_node_that_is_lost_is_told_and_takes_its_worker_along(tmp_path, name):
+    """Its supervisor is gone without a word: the kernel, or Slurm, ends what it has started."""
+
+    async def lose(_process):
+        await until((tmp_path / "up").exists)
+        worker = psutil.Process(int((tmp_path / "up").read_text()))
+        worker.parent().kill()
+
+    command = ("sh", "-c", "echo $$ > new; mv new up; exec sleep 50")
+    code, _ = run(name, tmp_path, command, lose, directory=str(tmp_path))
+    assert code in (EXIT_KILLED, EXIT_NO_CONNECTION)
+    wait_until(lambda: not processes_of(tmp_path), 8, "the end of the worker")
 
 
 def watching(folder):
