@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from hetero_hvd.discovery.advert import OF_HUB, OF_NODE, sign
 from hetero_hvd.discovery.hub_finder import HubFinder
 from hetero_hvd.discovery.multicast import adverts_in, packet_of
@@ -40,36 +42,47 @@ def found(*steps):
 
 
 ONE, OTHER = AnnounceTarget("10.0.0.1", 9391), AnnounceTarget("10.0.0.2", 9391)
-FIRST, SECOND = announced("a" * 16, "10.0.0.1"), announced("b" * 16, "10.0.0.2")
 
 
-def test_who_has_the_key_is_believed():
+@pytest.fixture
+def first():
+    """What a hub announces now; after half a minute it is believed no more."""
+    return announced("a" * 16, "10.0.0.1")
+
+
+@pytest.fixture
+def second():
+    """The same of another one."""
+    return announced("b" * 16, "10.0.0.2")
+
+
+def test_who_has_the_key_is_believed(first):
     """Nobody else, and no node that announces itself."""
     strangers = [
         announced("c" * 16, "10.0.0.3", key=bytes(32)),
         announced("d" * 16, "10.0.0.4", kind=OF_NODE),
     ]
-    targets, told = found((strangers, ""), ([FIRST], ""))
+    targets, told = found((strangers, ""), ([first], ""))
     assert (targets, told) == ([None, ONE], [])
 
 
-def test_of_two_hubs_the_one_that_was_used_stays():
+def test_of_two_hubs_the_one_that_was_used_stays(first, second):
     """Whichever is heard first; people are told, once."""
-    targets, told = found(([SECOND, FIRST], "a" * 16), ([], "a" * 16))
+    targets, told = found(([second, first], "a" * 16), ([], "a" * 16))
     assert targets == [ONE, ONE]
     assert len(told) == 1
     assert "two hubs have this cluster's key" in told[0]
 
 
-def test_a_hub_that_leaves_makes_room_for_another():
+def test_a_hub_that_leaves_makes_room_for_another(first, second):
     """And so does one that was never used."""
     goodbye = announced("a" * 16, "10.0.0.1", leaves=True)
-    targets, _ = found(([FIRST, SECOND], ""), ([goodbye], "a" * 16))
+    targets, _ = found(([first, second], ""), ([goodbye], "a" * 16))
     assert targets == [ONE, OTHER]
 
 
-def test_drivers_do_not_hear_hubs():
+def test_drivers_do_not_hear_hubs(first):
     """Nor hubs' finders nodes: earlier versions would take a hub for a node."""
-    assert adverts_in(FIRST) == []
-    assert len(adverts_in(FIRST, OF_HUB)) == 1
+    assert adverts_in(first) == []
+    assert len(adverts_in(first, OF_HUB)) == 1
     assert adverts_in(announced("a" * 16, "10.0.0.1", kind=OF_NODE), OF_HUB) == []

@@ -27,7 +27,7 @@ def test_nodes_are_paid_for_while_they_are_there(start_job, tmp_path, capsys):
     """One comes late, one leaves; the record knows their prices when the file is gone."""
     nodes = tmp_path / "priced.yaml"
     write_priced(nodes, {"alpha": 3600.0, "beta": 1800.0})
-    job = start_job("-f", str(nodes), script=("40",))
+    job = start_job("-f", str(nodes), script=("80",))
     job.wait_for("2 workers train together: alpha:0, beta:0")
     write_priced(nodes, {"alpha": 3600.0, "beta": 1800.0, "gamma": None})
     job.wait_for("3 workers train together: alpha:0, beta:0, gamma:0")
@@ -42,7 +42,7 @@ def test_nodes_are_paid_for_while_they_are_there(start_job, tmp_path, capsys):
     assert seconds["alpha"] > seconds["gamma"] > 0.0
     assert costs["unpriced"] == ["gamma"]
     assert costs["cost"] == pytest.approx(seconds["alpha"] + 0.5 * seconds["beta"])
-    assert costs["samples"] == 40 * 512
+    assert costs["samples"] == 80 * 512
     epochs = [epoch["epoch"] for epoch in costs["epochs"]]
     assert epochs == list(range(len(epochs)))
     assert len(epochs) > 20

@@ -117,9 +117,10 @@ class VirtualHost:
         holds: list[int] = []
         for pid in self.processes():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                if Path(f"/proc/{pid}/comm").read_text() == "sshd\n":
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+                if name.startswith("sshd"):  # newer ones hold a connection as sshd-session
                     words = Path(f"/proc/{pid}/cmdline").read_bytes()
-                    (listens if b"-D" in words else holds).append(pid)
+                    (listens if name == "sshd" and b"-D" in words else holds).append(pid)
         (listener,) = listens
         return listener, holds
 
