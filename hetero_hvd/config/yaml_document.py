@@ -114,13 +114,18 @@ def layered(trees: Iterable[yaml.Node | None]) -> yaml.Node | None:
 
     Mappings are merged key by key, and nodes by their name; whatever else a later file has takes
     the place of what an earlier one has. Each part remembers the file and the line it came from. A
-    key that stands twice in one file stays so, for the reader to find.
+    key or a node that stands twice in one file stays so, as that file has it, for the reader to
+    find.
 
     Args:
         trees: Of the files; None for an empty one.
 
     Returns:
         The tree; None if all files are empty.
+
+    Raises:
+        ConfigError: A later file has a mapping, a list or a text where an earlier one has another
+            of these.
     """
     found: yaml.Node | None = None
     for tree in trees:
@@ -128,37 +133,64 @@ def layered(trees: Iterable[yaml.Node | None]) -> yaml.Node | None:
     return found
 
 
-def _over(base: yaml.Node, tree: yaml.Node | None, *, key: str = "") -> yaml.Node:
+def _over(base: yaml.Node, tree: yaml.Node | None, *, at: str = "") -> yaml.Node:
     if tree is None:
         return base
     if isinstance(base, yaml.MappingNode) and isinstance(tree, yaml.MappingNode):
-        return _mapping(base, tree)
-    is_list = isinstance(base, yaml.SequenceNode) and isinstance(tree, yaml.SequenceNode)
-    return _named_items(base, tree) if is_list and key == NAMED else tree
+        return _mapping(base, tree, at)
+    if _is_null(base) or _is_null(tree):
+        return tree
+    if type(base) is not type(tree):
+        place = f"{_line_of(tree)}: {at}" if at else _line_of(tree)
+        raise ConfigError(
+            [f"{place}: found {_kind(tree)}, but {_line_of(base)} has {_kind(base)}; one is wrong"]
+        )
+    is_of_nodes = isinstance(tree, yaml.SequenceNode) and at == NAMED
+    return _named_items(base, tree) if is_of_nodes else tree
 
 
-def _mapping(base: yaml.MappingNode, tree: yaml.MappingNode) -> yaml.MappingNode:
+def _line_of(node: yaml.Node) -> str:
+    return f"{node.start_mark.name}:{node.start_mark.line + 1}"
+
+
+def _kind(node: yaml.Node) -> str:
+    if isinstance(node, yaml.ScalarNode):
+        return "a text"  # it may be a secret
+    return "a mapping" if isinstance(node, yaml.MappingNode) else "a list"
+
+
+def _mapping(base: yaml.MappingNode, tree: yaml.MappingNode, at: str) -> yaml.MappingNode:
     pairs = list(base.value)
-    places = {key.value: number for number, (key, _) in enumerate(base.value) if _is_text(key)}
+    places = _numbered(key.value if _is_text(key) else "" for key, _ in pairs)
     for key, value in tree.value:
-        place = places.pop(key.value, None) if _is_text(key) else None
-        if place is None:
-            pairs.append((key, value))
-        else:
-            pairs[place] = (key, _over(pairs[place][1], value, key=key.value))
+        match places.pop(key.value, ()) if _is_text(key) else ():
+            case (place,):
+                inner = f"{at}.{key.value}" if at else key.value
+                pairs[place] = (key, _over(pairs[place][1], value, at=inner))
+            case ():
+                pairs.append((key, value))
     return yaml.MappingNode(tree.tag, pairs, tree.start_mark, tree.end_mark)
 
 
 def _named_items(base: yaml.Node, tree: yaml.Node) -> yaml.SequenceNode:
     items = list(base.value)
-    places = {_name(item): number for number, item in enumerate(items)}
+    places = _numbered(map(_name, items))
     for item in tree.value:
-        place = places.pop(_name(item), None) if _name(item) else None
-        if place is None:
-            items.append(item)
-        else:
-            items[place] = _over(items[place], item)
+        match places.pop(_name(item), ()):
+            case (place,):
+                items[place] = _over(items[place], item, at=f"{NAMED}[{place}]")
+            case ():
+                items.append(item)
     return yaml.SequenceNode(tree.tag, items, tree.start_mark, tree.end_mark)
+
+
+def _numbered(names: Iterable[str]) -> dict[str, list[int]]:
+    """At which numbers each name stands; no name is none."""
+    found: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        if name:
+            found.setdefault(name, []).append(number)
+    return found
 
 
 def _name(item: yaml.Node) -> str:
@@ -173,20 +205,31 @@ def _is_text(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode)
 
 
+def _is_null(node: yaml.Node) -> bool:
+    return node.tag == "tag:yaml.org,2002:null"
+
+
 def with_nodes(root: yaml.Node | None, granted: yaml.Node | None) -> yaml.Node | None:
     """A file's tree with other nodes; of these, what the file says under their names counts more.
 
     Args:
         root: Of the file; None: there is nothing in it.
         granted: A tree with nothing but nodes, of names and other texts.
+
+    Returns:
+        The tree; the file's own where its list of nodes is wrong, for the reader to find.
     """
     if not isinstance(root, yaml.MappingNode) or not isinstance(granted, yaml.MappingNode):
         return granted if root is None else root
-    listed = next((value for key, value in root.value if key.value == NAMED), None)
-    known = {_name(item): item for item in getattr(listed, "value", None) or ()}
+    lists = [value for key, value in root.value if key.value == NAMED and not _is_null(value)]
+    if len(lists) > 1 or not all(isinstance(one, yaml.SequenceNode) for one in lists):
+        return root
+    known = {_name(item): item for one in lists for item in one.value}
+    if "" in known or len(known) < sum(len(one.value) for one in lists):
+        return root
     ((key, nodes),) = granted.value
     nodes.value = [_over(item, known.get(_name(item))) for item in nodes.value]
-    others = [pair for pair in root.value if pair[1] is not listed]
+    others = [pair for pair in root.value if pair[0].value != NAMED]
     return yaml.MappingNode(root.tag, [*others, (key, nodes)], root.start_mark, root.end_mark)
 
 

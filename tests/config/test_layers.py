@@ -87,6 +87,35 @@ WRONG = {
         "1.yaml:1: nodes[2].name: found 'a', which is also nodes[0].name",
     ),
     "a node without a name": (BASE, "nodes: [{slots: 1}]\n", "1.yaml:1: nodes[2].name: is missing"),
+    "a list below": ("- {name: a}\n", BASE, "1.yaml:1: found a mapping, but "),
+    "a text below": ("hello\n", BASE, "1.yaml:1: found a mapping, but "),
+    "another kind of job below": ("job: 5\n", BASE, "1.yaml:1: job: found a mapping, but "),
+    "another kind of guard below": (
+        f"guard: x\n{BASE}",
+        "guard: {}\n",
+        "1.yaml:1: guard: found a mapping, but ",
+    ),
+    "another kind of nodes below": ("nodes: {a: 1}\n", BASE, "1.yaml:3: nodes: found a list, but "),
+    "another kind of a node's key below": (
+        "nodes: [{name: a, emulate: 5}]\n",
+        "nodes: [{name: a, emulate: {relative_speed: 0.5}}]\n",
+        "1.yaml:1: nodes[0].emulate: found a mapping, but ",
+    ),
+    "a key twice below": (
+        f"job: {{}}\n{BASE}",
+        "job: {}\n",
+        "0.yaml:2: job: given twice, first in",
+    ),
+    "a node's key twice below": (
+        "nodes:\n- name: b\n- name: a\n  slots: 1\n  slots: 2\n",
+        "nodes: [{name: a, slots: 3}]\n",
+        "0.yaml:5: nodes[1].slots: given twice, first in line 4",
+    ),
+    "a node twice below": (
+        "nodes: [{name: a}, {name: a}]\n",
+        "nodes: [{name: a, slots: 3}]\n",
+        "0.yaml:1: nodes[1].name: found 'a', which is also nodes[0].name",
+    ),
     "another kind": (BASE, "nodes: {}\n", "1.yaml:1: nodes: found a mapping"),
     "no node at all": ("", "job: {}\n", "1.yaml:1: nodes: is missing"),
     "all empty": ("", "", "1.yaml: is empty; key 'nodes' is missing"),
@@ -102,6 +131,23 @@ def test_a_problem_names_the_file_and_the_line(case, tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_cluster(*write(tmp_path, *contents), environment={}, flags={})
     assert str(tmp_path / expected) in caught.value.problems[0], caught.value.problems
+
+
+@pytest.mark.parametrize("value", ["null", "~", ""])
+def test_what_was_taken_back_may_be_given_again(value, tmp_path):
+    """In any kind: only two kinds in two files cannot both be right."""
+    paths = write(tmp_path, BASE, f"job: {value}\n", "job: {min_np: 2}\n")
+    assert load_cluster(*paths, environment={}, flags={}).job.min_np == 2
+
+
+def test_a_secret_of_another_kind_is_not_shown(tmp_path):
+    """As elsewhere."""
+    paths = write(tmp_path, BASE, "nodes: [{name: a, env: TOKEN=abcdef}]\n")
+    with pytest.raises(ConfigError) as caught:
+        load_cluster(*paths, environment={}, flags={})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{paths[1]}:1: nodes[0].env: found a text, but ")
+    assert "abcdef" not in problem
 
 
 def test_problems_come_in_the_order_of_the_files(tmp_path):

@@ -118,3 +118,23 @@ def test_what_was_granted_once_must_be_enough(path: Path):
     path.write_text("job: {min_np: 3}\nnodes: []\n")
     with pytest.raises(ConfigError, match="min_np: found 3, must be at most 2"):
         NodesFile([path], {}, {}, granted=GRANTED.encode())
+
+
+WRONG_LISTS = {
+    "a text": ("nodes: all\n", "1: nodes: found 'all', must be a list"),
+    "a mapping": ("nodes: {x: {slots: 1}}\n", "1: nodes: found a mapping, must be a list"),
+    "an entry without a name": ("nodes: [{nam: x}]\n", "1: nodes[0].nam: unknown key; nearest"),
+    "a text for an entry": ("nodes: [x]\n", "1: nodes[0]: found 'x', must be a mapping"),
+    "a node twice": ("nodes:\n- {name: x}\n- {name: x}\n", "3: nodes[1].name: found 'x', which"),
+    "two lists": ("nodes: [{name: x}]\nnodes: [{name: y}]\n", "2: nodes: given twice, first in"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_LISTS)
+def test_a_wrong_list_is_refused_also_where_nodes_are_granted(path: Path, case):
+    """What it says of a node would else count for nothing, and nobody would be told."""
+    content, expected = WRONG_LISTS[case]
+    path.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        NodesFile([path], {}, {}, granted=GRANTED.encode())
+    assert caught.value.problems[0].startswith(f"{path}:{expected}")
