@@ -18,7 +18,6 @@ from hetero_hvd.driver.membership.membership import Membership
 from hetero_hvd.driver.membership.rendezvous import Rendezvous
 from hetero_hvd.driver.membership.shortage import MinWorkersNotice
 from hetero_hvd.driver.membership.standstill import Standstill
-from hetero_hvd.driver.network import descriptors
 from hetero_hvd.driver.network.channel_server import ChannelServer
 from hetero_hvd.driver.network.endpoints import DriverAddresses, Endpoints
 from hetero_hvd.driver.output.console import Console
@@ -60,6 +59,7 @@ from hetero_hvd.messages import (
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.run.records.earlier_run import EarlierRun
 from hetero_hvd.run.tracking.run_tracker import MAX_RESETS_WITHOUT_STEP, RunTracker
+from hetero_hvd.security import descriptors
 
 logger = logging.getLogger(__name__)
 

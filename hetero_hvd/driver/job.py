@@ -23,7 +23,6 @@ from hetero_hvd.driver.guard.device_guard import DeviceGuard
 from hetero_hvd.driver.guard.notices import Notices
 from hetero_hvd.driver.http_service import HttpService
 from hetero_hvd.driver.membership.gpu_conflict import machines_of
-from hetero_hvd.driver.network import descriptors
 from hetero_hvd.driver.network.control_socket import ControlSocket
 from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery
 from hetero_hvd.driver.output.console import Console
@@ -50,6 +49,7 @@ from hetero_hvd.run.tracking.begin_and_end import (
     write_summary,
 )
 from hetero_hvd.run.tracking.final_report import as_text
+from hetero_hvd.security import descriptors
 
 logger = logging.getLogger(__name__)
 

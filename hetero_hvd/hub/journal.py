@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from hetero_hvd.core.recording.framing import framed, records_in, whole_bytes
+from hetero_hvd.core.recording.segments import Recorded
 from hetero_hvd.core.recording.sequences import NumberRange
 from hetero_hvd.run.records.run_files import private
 
@@ -125,3 +126,9 @@ def read_journal(path: Path) -> bytes:
 
 def _reading(path: str, flags: int) -> int:
     return private(path, flags)
+
+
+def frames_of(entry: JournalEntry) -> Iterator[Recorded]:
+    """The samples of an entry."""
+    for number, (at, sample) in enumerate(zip(entry.times, entry.samples, strict=True)):
+        yield Recorded(entry.first + number, at, sample)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -15,10 +16,11 @@ from websockets.http11 import Request, Response
 
 from hetero_hvd.core.recording.sessions import wanted_seconds
 from hetero_hvd.discovery import hub_link as link
-from hetero_hvd.errors import ChannelError, UserError
+from hetero_hvd.errors import ChannelError, MalformedDataError, UserError
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.store import NodeBatch, SampleStore
 from hetero_hvd.messages import NODE_NAME
+from hetero_hvd.run.recordings.frames import read_told
 from hetero_hvd.security.cluster_tls import for_hub
 from hetero_hvd.security.connection_limiter import ConnectionLimiter, Warnings
 from hetero_hvd.security.tls import server_options
@@ -40,6 +42,23 @@ class _WaitingBatch(NamedTuple):
 
     batch: NodeBatch
     stored: asyncio.Future[int]
+
+
+def _check(batch: link.SampleBatch) -> None:
+    """Take nothing in that could not be read afterwards.
+
+    Raises:
+        ChannelError: There is such a thing in it.
+    """
+    if len(batch.samples) != len(batch.times_seconds) or batch.first < 1:
+        raise ChannelError("a batch with other times than samples")
+    if not all(map(math.isfinite, [*batch.times_seconds, batch.offset_seconds])):
+        raise ChannelError("a batch with a time that is none")
+    try:
+        for sample in batch.samples:
+            read_told(sample)
+    except MalformedDataError as error:
+        raise ChannelError(f"a batch with a sample that {error}") from error
 
 
 class HubServer:
@@ -93,6 +112,11 @@ class HubServer:
         )
         self._committer = asyncio.create_task(self._commit())
         return found
+
+    def look(self) -> None:
+        """Raise what has ended the writing to the disk, if that has ended."""
+        if self._committer is not None and self._committer.done():
+            self._committer.result()
 
     async def close(self) -> None:
         """End all connections; what was not acknowledged comes again."""
@@ -166,8 +190,7 @@ class HubServer:
             batch = link.decode(content)
             if not isinstance(batch, link.SampleBatch):
                 raise ChannelError("an agent sends batches only")
-            if len(batch.samples) != len(batch.times_seconds) or batch.first < 1:
-                raise ChannelError("a batch with other times than samples")
+            _check(batch)
             try:
                 next_sequence = await self.put(NodeBatch(node, batch))
             except OSError as error:

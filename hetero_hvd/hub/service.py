@@ -11,22 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetero_hvd.core.recording.retention import Retention
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.hub.announcer import HubAnnouncer
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.http.api import DOCUMENT, HubAccess, HubApi
 from hetero_hvd.hub.http.ingest import ForeignIngest
 from hetero_hvd.hub.keeping import StoreKeeping
+from hetero_hvd.hub.sealing import seal_apart
 from hetero_hvd.hub.server import HubServer
 from hetero_hvd.hub.store import SEAL_BYTES, SampleStore
 from hetero_hvd.probes.kernel.boot_clock import boot_id, boot_seconds
 from hetero_hvd.run.web.server import HttpEnd, HttpServer
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
+from hetero_hvd.security.descriptors import raise_limit
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+RETRY_SECONDS = 30.0
 MAX_HTTP_STRANGERS = 64
 KEEP_ALL = Retention()
 
@@ -73,7 +76,9 @@ def open_store(folder: Path, seal_bytes: int = SEAL_BYTES) -> SampleStore:
     Raises:
         JobError: Another hub has it, or it cannot be used.
     """
-    return SampleStore(folder, boot=boot_id(), clock=boot_seconds, seal_bytes=seal_bytes)
+    return SampleStore(
+        folder, boot=boot_id(), clock=boot_seconds, seal_bytes=seal_bytes, sealer=seal_apart
+    )
 
 
 async def serve_cluster(options: HubOptions) -> None:
@@ -82,6 +87,7 @@ async def serve_cluster(options: HubOptions) -> None:
     Raises:
         UserError: The store or the port cannot be had.
     """
+    raise_limit()  # each agent has a connection
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -102,6 +108,9 @@ async def serve_cluster(options: HubOptions) -> None:
     try:
         while not ending.is_set():
             fleet.look()
+            server.look()
+            if sealing.done():
+                sealing.result()
             await announcer.look()
             with suppress(TimeoutError):
                 await asyncio.wait_for(ending.wait(), LOOK_SECONDS)
@@ -146,7 +155,8 @@ async def _seal(store: SampleStore, keeping: StoreKeeping) -> None:
             await asyncio.to_thread(keeping.look)
             await asyncio.to_thread(store.seal)
             is_failing = False
-        except OSError as error:
+        except (OSError, JobError) as error:
             if not is_failing:
                 is_failing = True
-                logger.warning("%s: cannot seal: %s", store.folder, error.strerror)
+                logger.warning("%s: cannot seal, the journals stay: %s", store.folder, error)
+            await asyncio.sleep(RETRY_SECONDS)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from hetero_hvd.core.recording.segments import Recorded, decode_piece, encode_piece
+from hetero_hvd.core.recording.segments import Recorded, decode_piece
 from hetero_hvd.core.recording.sequences import FIRST, NumberRange, accept
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import MICROSECONDS, aligned, new_anchor
@@ -26,11 +26,13 @@ from hetero_hvd.hub.journal import (
     Journal,
     JournalEntry,
     entries_in,
+    frames_of,
     journal_numbers,
     journal_path,
     read_journal,
 )
-from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder, private
+from hetero_hvd.hub.sealing import Sealer, seal_here
+from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder
 
 SEAL_BYTES = 64 * 2**20
 SEAL_SECONDS = 3600.0
@@ -73,6 +75,7 @@ class SampleStore:
         clock: Time since that.
         wall_clock: Seconds since 1970; only looked at once.
         seal_bytes: Of a journal.
+        sealer: Makes a segment of one.
 
     Attributes:
         latest: The newest sample of each node.
@@ -91,6 +94,7 @@ class SampleStore:
         clock: Callable[[], float],
         wall_clock: Callable[[], float] = time.time,
         seal_bytes: int = SEAL_BYTES,
+        sealer: Sealer = seal_here,
     ) -> None:
         self._segments = folder / SEGMENTS
         try:
@@ -106,6 +110,7 @@ class SampleStore:
         self.index = HubIndex(folder)
         self._clock = clock
         self._seal_bytes = seal_bytes
+        self._sealer = sealer
         self._lock = threading.Lock()
         self._streams = self.index.streams()
         self.latest: dict[str, NodeFrame] = {}
@@ -261,60 +266,15 @@ class SampleStore:
     def _seal(self, number: int) -> None:
         path = journal_path(self.folder, number)
         if number > self.index.last_sealed:
-            streams: dict[str, list[JournalEntry]] = {}
-            for entry in entries_in(read_journal(path)):
-                streams.setdefault(entry.stream, []).append(entry)
-            pieces = self._write_segment(number, streams)
-            gaps = [
-                (entry.stream, *each)
-                for entries in streams.values()
-                for entry in entries
-                for each in entry.missing
-            ]
+            sealed = self._sealer(path, self._segment_path(number), number)
+            known = self.index.streams()
+            streams = {
+                name: _joined(known.get(name, NO_STREAM), added)
+                for name, added in sealed.streams.items()
+            }
             with self._lock:  # a reader finds each sample in one place
-                self.index.seal(number, pieces, self._sealed(streams), gaps)
+                self.index.seal(number, sealed.pieces, streams, sealed.gaps)
         path.unlink()
-
-    def _sealed(self, streams: dict[str, list[JournalEntry]]) -> dict[str, StreamState]:
-        """How far the streams of a journal are stored without later journals."""
-        indexed = self.index.streams()
-        found = {}
-        for stream, entries in streams.items():
-            state = indexed.get(stream, NO_STREAM)
-            times = [entry.times[-1] for entry in entries if entry.times]
-            found[stream] = StreamState(
-                entries[0].node,
-                max(state.next_sequence, *(entry.next_sequence for entry in entries)),
-                max([state.newest, *times]),
-                state.num_samples + sum(len(entry.samples) for entry in entries),
-                state.num_missing + sum(r.size for entry in entries for r in entry.ranges),
-            )
-        return found
-
-    def _write_segment(
-        self, number: int, streams: dict[str, list[JournalEntry]]
-    ) -> list[StoredPiece]:
-        pieces: list[StoredPiece] = []
-        path = self._segment_path(number)
-        new = path.with_suffix(".new")
-        with open(new, "wb", opener=private) as file:
-            for stream, entries in streams.items():
-                frames = [frame for entry in entries for frame in frames_of(entry)]
-                if not frames:
-                    continue
-                content = encode_piece(frames)
-                pieces.append(
-                    StoredPiece(
-                        number, file.tell(), len(content), stream, entries[0].node,
-                        frames[0].sequence, frames[-1].sequence,
-                        frames[0].at_microseconds, frames[-1].at_microseconds, len(frames),
-                    )
-                )  # fmt: skip
-                file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        return pieces
 
     def _segment_path(self, number: int) -> Path:
         return self._segments / f"{number:010}.segment"
@@ -386,7 +346,12 @@ class SampleStore:
             os.close(self._held)
 
 
-def frames_of(entry: JournalEntry) -> Iterator[Recorded]:
-    """The samples of an entry."""
-    for number, (at, sample) in enumerate(zip(entry.times, entry.samples, strict=True)):
-        yield Recorded(entry.first + number, at, sample)
+def _joined(known: StreamState, added: StreamState) -> StreamState:
+    """How far a stream is stored, with what a journal has of it."""
+    return StreamState(
+        added.node,
+        max(known.next_sequence, added.next_sequence),
+        max(known.newest, added.newest),
+        known.num_samples + added.num_samples,
+        known.num_missing + added.num_missing,
+    )

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.causes.drawn import drawn_causes
 from benchmarks.causes.injected import causes
 from benchmarks.comparisons.ablations import ablations
+from benchmarks.comparisons.hub import hub
 from benchmarks.comparisons.links import links
 from benchmarks.comparisons.other_trainers import hugging_face, lightning
 from benchmarks.comparisons.profile import profile
@@ -246,6 +247,7 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "drawn-causes": drawn_causes,
     "oom": oom,
     "sampling": sampling,
+    "hub": hub,
     "hugging-face": hugging_face,
     "lightning": lightning,
     "scrape": scrape,

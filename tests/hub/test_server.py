@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,6 +16,8 @@ from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.server import HubServer
 from hetero_hvd.hub.store import SampleStore
+from hetero_hvd.messages import DeviceSample, NodeSampled
+from hetero_hvd.run.recordings.frames import read_frames
 from hetero_hvd.security.cluster_tls import for_driver, for_hubs_client
 
 KEY = bytes(range(32))
@@ -49,6 +52,9 @@ async def converse(folder, *frames, tls=OURS):
         return answers, server.refused
 
 
+SAMPLE = msgspec.msgpack.encode(NodeSampled(node="a", load=1.0))
+
+
 def hello(protocol=link.PROTOCOL, oldest=link.OLDEST_PROTOCOL, node="a"):
     """The first frame."""
     return link.Hello(protocol=protocol, oldest_protocol=oldest, version="9.9", node=node)
@@ -57,7 +63,7 @@ def hello(protocol=link.PROTOCOL, oldest=link.OLDEST_PROTOCOL, node="a"):
 def batch(**more):
     """Of one sample."""
     fields = {
-        "stream": "s", "first": 1, "times_seconds": [0.0], "samples": [b"\x80"],
+        "stream": "s", "first": 1, "times_seconds": [0.0], "samples": [SAMPLE],
         "offset_seconds": 0.0, "uncertainty_seconds": 0.0,
     } | more  # fmt: skip
     return link.SampleBatch(**fields)
@@ -84,10 +90,19 @@ def test_neighbouring_versions_are_served(tmp_path, first, is_served):
 
 def test_what_a_later_version_adds_is_passed_over(tmp_path):
     """A field that this hub does not know."""
-    known = msgspec.msgpack.decode(link.encode(batch()))
+    sample = msgspec.msgpack.decode(SAMPLE) | {"later_watts": 1.0}
+    sample["devices"] = [{"index": 3, "later_ratio": 0.5}]
+    content = msgspec.msgpack.encode(sample)
+    known = msgspec.msgpack.decode(link.encode(batch(samples=[content])))
     later = msgspec.msgpack.encode(known | {"later": 1})
+    order = link.HubCommand(name="cut", arguments={"name": "x", "from": -2e9})
     (_, answer), _ = asyncio.run(converse(tmp_path, hello(), later))
     assert answer.next_sequence == 2
+    (_, told), _ = asyncio.run(converse(tmp_path, hello(node=""), order))
+    (frame,) = read_frames(Path(told.result["folder"]))
+    assert frame.recorded.sample == content
+    known = NodeSampled(node="a", load=1.0, devices=(DeviceSample(index=3),))
+    assert repr(frame.sample) == repr(known)  # NaN is not equal to itself
 
 
 NONSENSE = {
@@ -96,6 +111,12 @@ NONSENSE = {
     "text": ("text",),
     "a name that is a path": (hello(node="../x"),),
     "a batch with too few times": (hello(), batch(times_seconds=[])),
+    "a time that is none": (hello(), batch(times_seconds=[float("inf")])),
+    "a sample that is none": (hello(), batch(samples=[b"\x80"])),
+    "a sample with a device that is none": (
+        hello(),
+        batch(samples=[msgspec.msgpack.encode({"type": "NodeSampled", "devices": [1]})]),
+    ),
     "a command of an agent": (hello(), link.HubCommand(name="status", arguments={})),
     "a batch of a command": (hello(node=""), batch()),
 }

@@ -15,6 +15,7 @@ from hetero_hvd.discovery.hub_link import Dropped, SampleBatch
 from hetero_hvd.errors import JobError
 from hetero_hvd.hub.index import FILE, MIGRATIONS, HubIndex
 from hetero_hvd.hub.journal import journal_numbers
+from hetero_hvd.hub.sealing import seal_apart
 from hetero_hvd.hub.store import NodeBatch, SampleStore
 from hetero_hvd.messages import NodeSampled
 
@@ -158,6 +159,24 @@ def test_a_torn_journal_is_read_up_to_the_tear(opened):
     assert numbers(opened()) == list(range(1, 11))
 
 
+def test_a_process_seals_as_this_one_does(opened, monkeypatch):
+    """And a disk that does not take it leaves the journal where it is."""
+    store = opened(sealer=seal_apart)
+    store.commit([batch(1, 3), batch(5, 1)])
+    segments = store.folder / "segments"
+    monkeypatch.setattr(store, "_segments", segments / "none")
+    with pytest.raises(OSError, match="No such file"):
+        store.seal()
+    monkeypatch.setattr(store, "_segments", segments)
+    assert numbers(store) == [1, 2, 3, 5]
+    store.seal()
+    assert len(list(segments.iterdir())) == 1
+    store = opened()
+    assert numbers(store) == [1, 2, 3, 5]
+    (state,) = store.streams().values()
+    assert (state.num_samples, state.num_missing, state.next_sequence) == (4, 1, 6)
+
+
 @pytest.mark.parametrize("call", ["write", "fdatasync"])
 def test_a_full_disk_acknowledges_nothing(opened, monkeypatch, call):
     """And loses nothing: what comes again is stored when there is room."""
@@ -259,3 +278,20 @@ def test_a_later_schema_is_refused_in_words(tmp_path):
     (tmp_path / FILE).write_bytes(b"noise" * 1000)
     with pytest.raises(JobError, match="cannot be used"):
         HubIndex(tmp_path)
+
+
+def test_a_hub_is_upgraded_in_the_middle_of_a_recording(opened, monkeypatch):
+    """What the version before it has stored is there, and its session goes on."""
+    store = opened()
+    store.index.put_session(ALL)
+    store.commit([batch(1, 3)])
+    store.seal()
+    store.commit([batch(4, 1)])
+    further = (*MIGRATIONS, "ALTER TABLE sessions ADD COLUMN later TEXT;")
+    monkeypatch.setattr("hetero_hvd.hub.index.MIGRATIONS", further)
+    store = opened()
+    with store.index._connected() as connection:
+        assert connection.execute("SELECT name, later FROM sessions").fetchall() == [("all", None)]
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(further),)
+    assert store.commit([batch(4, 2)]) == [6]
+    assert numbers(store) == [1, 2, 3, 4, 5]

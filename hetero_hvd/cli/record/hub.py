@@ -73,6 +73,7 @@ def act(arguments: argparse.Namespace) -> int:
     from hetero_hvd.security.cluster_key import read_key  # noqa: PLC0415 - not for all
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("zeroconf").setLevel(logging.ERROR)  # has a traceback for each cable pulled
     options = HubOptions(
         key=read_key(arguments.key_file),
         store=arguments.store,

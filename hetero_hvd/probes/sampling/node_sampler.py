@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
+from hetero_hvd.core.significant import significant
 from hetero_hvd.messages import DeviceSample, NodeSampled
 from hetero_hvd.probes.gpu.device_meter import DeviceMeter
 from hetero_hvd.probes.machine.machine_meter import MachineMeter
+
+_RATE = "_per_second"
+DEVICE_MEANS = tuple(name for name in DeviceSample.__struct_fields__ if name.endswith(_RATE))
+NODE_MEANS = (
+    "seconds",
+    "took_seconds",
+    "cpu_use_ratio",
+    "package_power_watts",
+    *(name for name in NodeSampled.__struct_fields__ if name.endswith(_RATE)),
+)
 
 
 class NodeSampler:
@@ -52,4 +64,16 @@ class NodeSampler:
             devices=devices,
             problems=tuple(problems),
         )
-        return msgspec.structs.replace(sample, **figures)
+        return _without_noise(msgspec.structs.replace(sample, **figures))
+
+
+def _without_noise(sample: NodeSampled) -> NodeSampled:
+    """Means over a time that is measured are rounded to what is known of them."""
+    devices = tuple(
+        msgspec.structs.replace(gpu, **_rounded(gpu, DEVICE_MEANS)) for gpu in sample.devices
+    )
+    return msgspec.structs.replace(sample, devices=devices, **_rounded(sample, NODE_MEANS))
+
+
+def _rounded(sample: NodeSampled | DeviceSample, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: significant(getattr(sample, name)) for name in names}

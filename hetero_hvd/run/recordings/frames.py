@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,7 @@ from hetero_hvd.core.recording.framing import framed, records_in
 from hetero_hvd.core.recording.segments import Recorded, decode_piece, encode_piece
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import JobError, MalformedDataError
-from hetero_hvd.messages import ForeignSampled, NodeSampled
+from hetero_hvd.messages import DeviceSample, ForeignSampled, NodeSampled
 from hetero_hvd.run.records.run_files import regular
 
 FILE = "frames.pieces"
@@ -43,8 +43,39 @@ class RecordedFrame(NamedTuple):
 
     @property
     def sample(self) -> NodeSampled | ForeignSampled:
-        """What was sampled, or told by another program."""
-        return _decoder.decode(self.recorded.sample)
+        """What was sampled, or told by another program; without what a later version adds."""
+        return read_told(self.recorded.sample)
+
+
+def read_told(content: bytes) -> NodeSampled | ForeignSampled:
+    """A sample as it was sent; what a later version has added to it is left out.
+
+    Raises:
+        MalformedDataError: It is none.
+    """
+    try:
+        return _decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        told: Any = msgspec.msgpack.decode(content)
+        if isinstance(told, dict) and told.get("type") == NodeSampled.__name__:
+            told = _known(told, NodeSampled)
+            told["devices"] = [_known(gpu, DeviceSample) for gpu in told.get("devices", ())]
+        return msgspec.convert(told, NodeSampled | ForeignSampled)
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+        AttributeError,
+        TypeError,
+    ) as error:
+        raise MalformedDataError(f"is no sample: {error}") from error
+
+
+def _known(told: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    names = {"type", *kind.__struct_fields__}
+    return {name: value for name, value in told.items() if name in names}
 
 
 class _FramePiece(msgspec.Struct, frozen=True, array_like=True):

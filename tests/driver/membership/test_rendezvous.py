@@ -8,7 +8,7 @@ import pytest
 
 from hetero_hvd.driver.membership import rendezvous
 from hetero_hvd.driver.membership.rendezvous import NOT_A_MEMBER, Rendezvous
-from hetero_hvd.driver.network import descriptors
+from hetero_hvd.security import descriptors
 
 
 @dataclass

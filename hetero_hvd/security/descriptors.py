@@ -1,4 +1,4 @@
-"""How many file descriptors the driver may have: each connection and each worker takes some."""
+"""How many file descriptors a process may have: each connection and each worker takes some."""
 
 from __future__ import annotations
 

@@ -1,0 +1,127 @@
+"""Makes a segment of a journal: `python -m hetero_hvd.hub.sealing JOURNAL SEGMENT NUMBER`.
+
+A process of its own, at the lowest priority: a minute's work on a large journal holds up no agent,
+and its memory is given back.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from hetero_hvd.core.recording.segments import encode_piece
+from hetero_hvd.errors import JobError
+from hetero_hvd.hub.index import StoredPiece, StreamState
+from hetero_hvd.hub.journal import JournalEntry, entries_in, frames_of, read_journal
+from hetero_hvd.run.records.run_files import private
+
+NICE = 19
+MAX_WORDS = 300
+
+
+class SealedJournal(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a segment.
+
+    Attributes:
+        pieces: Where.
+        streams: What the journal has of each: numbers of samples are those in it alone.
+        gaps: Stream, first and last number of what will never come.
+    """
+
+    pieces: list[StoredPiece]
+    streams: dict[str, StreamState]
+    gaps: list[tuple[str, int, int]]
+
+
+Sealer = Callable[[Path, Path, int], SealedJournal]
+
+
+def seal_here(journal: Path, segment: Path, number: int) -> SealedJournal:
+    """Write a segment; it is there when it is whole.
+
+    Args:
+        journal: Whose samples.
+        segment: The file.
+        number: Its own.
+
+    Raises:
+        OSError: The disk does not take it.
+    """
+    streams: dict[str, list[JournalEntry]] = {}
+    for entry in entries_in(read_journal(journal)):
+        streams.setdefault(entry.stream, []).append(entry)
+    pieces: list[StoredPiece] = []
+    new = segment.with_suffix(".new")
+    with open(new, "wb", opener=private) as file:
+        for stream, entries in streams.items():
+            frames = [frame for entry in entries for frame in frames_of(entry)]
+            if not frames:
+                continue
+            content = encode_piece(frames)
+            pieces.append(
+                StoredPiece(
+                    number, file.tell(), len(content), stream, entries[0].node,
+                    frames[0].sequence, frames[-1].sequence,
+                    frames[0].at_microseconds, frames[-1].at_microseconds, len(frames),
+                )
+            )  # fmt: skip
+            file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(segment)
+    all_entries = [entry for entries in streams.values() for entry in entries]
+    return SealedJournal(
+        pieces=pieces,
+        streams={stream: _state(entries) for stream, entries in streams.items()},
+        gaps=[(entry.stream, *each) for entry in all_entries for each in entry.missing],
+    )
+
+
+def seal_apart(journal: Path, segment: Path, number: int) -> SealedJournal:
+    """The same by a process of its own.
+
+    Raises:
+        OSError: The disk does not take it.
+        JobError: The process has failed for another reason.
+    """
+    vector = [sys.executable, "-m", __name__, str(journal), str(segment), str(number)]
+    done = subprocess.run(vector, capture_output=True, check=False)
+    if done.returncode > 0 and done.stdout.isdigit():
+        number_of_error = int(done.stdout)
+        raise OSError(number_of_error, os.strerror(number_of_error), str(segment))
+    if done.returncode:
+        words = done.stderr[-MAX_WORDS:].decode(errors="replace").strip()
+        raise JobError(f"{journal}: could not be sealed: {words or done.returncode}")
+    return msgspec.json.decode(done.stdout, type=SealedJournal)
+
+
+def _state(entries: list[JournalEntry]) -> StreamState:
+    times = [entry.times[-1] for entry in entries if entry.times]
+    return StreamState(
+        entries[0].node,
+        max(entry.next_sequence for entry in entries),
+        max(times, default=0),
+        sum(len(entry.samples) for entry in entries),
+        sum(each.size for entry in entries for each in entry.ranges),
+    )
+
+
+def main() -> int:
+    """Seal, and print what is in the segment, or the number of what the disk says."""
+    os.nice(NICE)
+    try:
+        sealed = seal_here(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    except OSError as error:
+        sys.stdout.write(str(error.errno or 0))
+        return 1
+    sys.stdout.buffer.write(msgspec.json.encode(sealed))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

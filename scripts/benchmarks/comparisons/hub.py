@@ -1,0 +1,224 @@
+"""What a hub costs: 1,250 agents at once, and the disk that a week takes."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import psutil
+
+from benchmarks.numbers import Number
+from benchmarks.tables import Effort, Say, Table
+from benchmarks.workloads.simulated_fleet import KEY
+from hetero_hvd.core.recording.segments import Recorded, encode_piece
+from hetero_hvd.core.significant import significant
+from hetero_hvd.errors import JobError
+from hetero_hvd.messages import DeviceSample, NodeSampled
+
+NUM_AGENTS = 1250
+MAX_WAIT_SECONDS = 5.0
+"""An agent whose sample waits for longer falls behind."""
+
+MAX_MEMORY_BYTES = 2**29
+WEEK_SAMPLES = 7 * 86400 * 2
+GOALS_BYTES = {8: 300e6, 1: 100e6}
+
+
+def hub(effort: Effort, say: Say) -> Iterator[Table]:
+    """A hub, and what it stores."""
+    seconds = 120.0 if effort.repeats > 1 else 20.0
+    say(f"{NUM_AGENTS} agents for {seconds:g} s")
+    with tempfile.TemporaryDirectory() as place:
+        yield _fleet(Path(place), seconds)
+    say("a week of one node")
+    yield _week()
+
+
+class _FleetRun(NamedTuple):
+    """What a hub took to serve the agents.
+
+    Attributes:
+        told: What the agents have measured.
+        cpu_ratio: Part of a core.
+        memory_bytes: Of the hub at the end.
+        stored_bytes: Of its folder.
+    """
+
+    told: dict[str, float]
+    cpu_ratio: float
+    memory_bytes: int
+    stored_bytes: int
+
+
+def _served(place: Path, seconds: float) -> _FleetRun:
+    key = place / "cluster.key"
+    key.write_text(KEY.hex())
+    key.chmod(0o600)
+    with socket.socket() as end:
+        end.bind(("127.0.0.1", 0))
+        port = str(end.getsockname()[1])
+    words = ["hub", "--key-file", str(key), "--store", str(place / "hub")]
+    words += ["--address", "127.0.0.1", "--port", port]
+    with subprocess.Popen([sys.executable, "-m", "hetero_hvd", *words]) as process:
+        try:
+            _wait_for(int(port))
+            program = "benchmarks.workloads.simulated_fleet"
+            vector = [sys.executable, "-m", program, port, str(NUM_AGENTS), str(seconds)]
+            known = psutil.Process(process.pid)
+            begins = known.cpu_times()
+            began = time.monotonic()
+            done = subprocess.run(vector, capture_output=True, text=True, check=False)
+            took = time.monotonic() - began
+            if done.returncode:
+                raise JobError(f"the simulated agents have ended: {done.stderr[-300:]}")
+            ends, memory = known.cpu_times(), known.memory_info().rss
+        finally:
+            process.kill()
+    stored = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+    cpu = (ends.user + ends.system - begins.user - begins.system) / took
+    return _FleetRun(json.loads(done.stdout), cpu, memory, stored)
+
+
+def _fleet(place: Path, seconds: float) -> Table:
+    told, cpu, memory, stored = _served(place, seconds)
+    longest, samples = told["max_seconds"], round(told["samples"])
+    return Table(
+        title="A hub and its agents",
+        text=f"{NUM_AGENTS} simulated agents of machines without GPUs, each with a connection by "
+        f"TLS, send a sample a second for {seconds:g} s, beside the hub on this machine. A sample "
+        "waits from when it is due until the hub has acknowledged it. Processor time of the hub "
+        "has the TLS handshakes in it, and not that of the process that seals.",
+        columns=("samples", "wait: median, p99, longest", "hub", "its memory", "its disk"),
+        rows=[
+            (
+                f"{samples}",
+                f"{told['median_seconds']:.2f}, {told['p99_seconds']:.2f}, {longest:.2f} s",
+                f"{cpu:.0%} of a core",
+                f"{memory / 2**20:.0f} MiB",
+                f"{stored / samples:.0f} bytes a sample",
+            )
+        ],
+        numbers=[
+            Number(
+                quantity=f"longest wait of {NUM_AGENTS} agents at 1 Hz",
+                goal=f"<= {MAX_WAIT_SECONDS:g} s",
+                found=f"{longest:.1f} s",
+                is_reached=longest <= MAX_WAIT_SECONDS,
+            ),
+            Number(
+                quantity="memory of the hub",
+                goal=f"<= {MAX_MEMORY_BYTES / 2**20:.0f} MiB",
+                found=f"{memory / 2**20:.0f} MiB",
+                is_reached=memory <= MAX_MEMORY_BYTES,
+            ),
+        ],
+    )
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as end:
+            if not end.connect_ex(("127.0.0.1", port)):
+                return
+        time.sleep(0.1)
+    raise JobError("the hub does not listen")
+
+
+def _week() -> Table:
+    """From an hour of samples as NVML tells them, that change as much as those of a training."""
+    rows: list[Sequence[str]] = []
+    numbers: list[Number] = []
+    for devices, goal in GOALS_BYTES.items():
+        count = 7200
+        frames = [
+            Recorded(n, 500_000 * n + random.randrange(2000), _sample(n, devices))  # noqa: S311
+            for n in range(count)
+        ]
+        began = time.process_time()
+        each = len(encode_piece(frames)) / count
+        seconds = (time.process_time() - began) / count
+        week = each * WEEK_SAMPLES
+        raw = len(frames[0].sample)
+        rows.append(
+            (
+                f"{devices}",
+                f"{raw} bytes",
+                f"{each:.0f} bytes",
+                f"{1e6 * seconds:.0f} µs",
+                f"{week / 1e6:.0f} MB",
+            )
+        )
+        numbers.append(
+            Number(
+                quantity=f"a week of a node with {devices} GPUs at 2 Hz",
+                goal=f"<= {goal / 1e6:.0f} MB",
+                found=f"{week / 1e6:.0f} MB",
+                is_reached=week <= goal,
+            )
+        )
+    return Table(
+        title="A week on the hub's disk",
+        text="One node at 2 Hz, sealed in pieces of an hour, all figures of a sample: for each GPU "
+        "use, memory, temperature, power, energy, two clocks, throttling, PCIe and NVLink "
+        "both ways, errors and processes. The figures are drawn: use, clocks and temperature by "
+        "NVML's steps, power in milliwatts, rates at random.",
+        columns=("GPUs", "a sample as sent", "stored", "to seal it", "a week"),
+        rows=rows,
+        numbers=numbers,
+    )
+
+
+def _sample(number: int, devices: int) -> bytes:
+    draw = random.randrange
+    gpus = tuple(
+        DeviceSample(
+            index=index,
+            uuid=f"GPU-{index:036}",
+            name="NVIDIA H100 80GB HBM3",
+            use_ratio=draw(80, 101) / 100,
+            memory_used_bytes=60 * 2.0**30 + draw(100) * 2.0**20,
+            memory_total_bytes=80 * 2.0**30,
+            temperature_celsius=float(draw(50, 56)),
+            power_watts=draw(500_000, 700_000) / 1000,
+            energy_joules=(number * 300_000 + draw(100_000)) / 1000,
+            sm_clock_hertz=draw(170, 199) * 1e7,
+            memory_clock_hertz=2.619e9,
+            throttled_seconds={"sw_power_cap": number // 10 / 10},
+            pcie_received_bytes_per_second=draw(1000, 20_000) * 1000.0,
+            pcie_sent_bytes_per_second=draw(1000, 20_000) * 1000.0,
+            nvlink_received_bytes_per_second=significant(draw(10**10, 4 * 10**11)),
+            nvlink_sent_bytes_per_second=significant(draw(10**10, 4 * 10**11)),
+            ecc_corrected=0.0,
+            ecc_uncorrected=0.0,
+            pcie_replays=0.0,
+        )
+        for index in range(devices)
+    )
+    return msgspec.msgpack.encode(
+        NodeSampled(
+            node="alpha",
+            machine_id="0" * 32,
+            at_unix_seconds=1.7e9 + number / 2 + random.random() / 1000,  # noqa: S311
+            seconds=significant(0.5 + random.random() / 1000),  # noqa: S311
+            took_seconds=significant(random.random() / 10),  # noqa: S311
+            cpu_use_ratio=significant(random.random()),  # noqa: S311
+            load=draw(100, 2000) / 100,
+            memory_used_bytes=draw(10**6, 10**7) * 4096.0,
+            memory_total_bytes=2.0**38,
+            network_received_bytes_per_second=significant(draw(10**9)),
+            network_sent_bytes_per_second=significant(draw(10**9)),
+            disk_read_bytes_per_second=0.0,
+            disk_written_bytes_per_second=significant(draw(10**8)),
+            devices=gpus,
+        )
+    )
