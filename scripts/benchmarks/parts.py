@@ -11,21 +11,21 @@ from typing import Any
 from benchmarks.causes.drawn import drawn_causes
 from benchmarks.causes.injected import causes
 from benchmarks.comparisons.ablations import ablations
-from benchmarks.comparisons.hub import hub
 from benchmarks.comparisons.links import links
 from benchmarks.comparisons.other_trainers import hugging_face, lightning
 from benchmarks.comparisons.profile import profile
 from benchmarks.comparisons.quota import quota
 from benchmarks.comparisons.reproducible import reproducible
-from benchmarks.comparisons.sampling import sampling
-from benchmarks.comparisons.scale import scale
-from benchmarks.comparisons.scrape import scrape
 from benchmarks.comparisons.staleness import staleness
 from benchmarks.comparisons.staleness_loss import staleness_loss
 from benchmarks.engines.ray import ray
 from benchmarks.engines.slurm import slurm
 from benchmarks.faults.oom import oom
 from benchmarks.faults.part import faults
+from benchmarks.fleets.hub import hub
+from benchmarks.fleets.sampling import sampling
+from benchmarks.fleets.scale import scale
+from benchmarks.fleets.scrape import scrape
 from benchmarks.numbers import Number, simulated, timed
 from benchmarks.peers import PEERS, Cluster, Run, run_peer
 from benchmarks.tables import (

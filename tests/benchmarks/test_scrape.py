@@ -3,7 +3,7 @@
 import json
 import urllib.request
 
-from benchmarks.comparisons.scrape import _driver, _targets
+from benchmarks.fleets.scrape import _driver, _targets
 
 
 def fetch(address):

@@ -17,9 +17,9 @@ from typing import Any, TextIO
 
 from hetero_hvd.config.nodes_file import NodesFile
 from hetero_hvd.driver.job import Job
-from hetero_hvd.driver.network import descriptors
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.run.records.run_folder import run_folder
+from hetero_hvd.security import descriptors
 
 WORTH_NOTING_SECONDS = 0.002
 NOTE_SECONDS = 0.25
