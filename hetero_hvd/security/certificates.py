@@ -7,7 +7,6 @@ there could take the key that makes new ones. So no clock has a say in who may t
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.security.secret_files import write_secret
 
 LIFETIME = timedelta(days=3650)
 SKEW = timedelta(days=1)
@@ -137,21 +137,6 @@ class Authority:
             .add_extension(_usage(signs_certificates=False), critical=True)
         )
         return _bundle(key, builder.sign(self._key, hashes.SHA256()), self._certificate)
-
-
-def write_secret(path: Path, content: bytes) -> None:
-    """Write a file of mode 0600 that does not exist yet.
-
-    Raises:
-        UserError: It exists already.
-        OSError: It cannot be made.
-    """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        raise UserError(f"{path}: exists already; a key is never overwritten") from error
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
 
 
 def _bundle(key: ec.EllipticCurvePrivateKey, *certificates: x509.Certificate) -> bytes:

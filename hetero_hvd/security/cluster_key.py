@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import stat
 from pathlib import Path
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.security.secret_files import read_secret, write_secret
 
 KEY_BYTES = 32
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -19,14 +19,7 @@ def make_key(path: Path) -> None:
     Raises:
         UserError: The file exists already, or cannot be made.
     """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        raise UserError(f"{path}: exists already; a key is never overwritten") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be made: {error.strerror}") from error
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"{secrets.token_hex(KEY_BYTES)}\n")
+    write_secret(path, f"{secrets.token_hex(KEY_BYTES)}\n".encode())
 
 
 def read_key(path: Path) -> bytes:
@@ -39,14 +32,12 @@ def read_key(path: Path) -> bytes:
         UserError: It cannot be read, others can read it too, or it is not a key.
     """
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(4 * KEY_BYTES)
+        mode, content = read_secret(path, 4 * KEY_BYTES)
     except OSError as error:
         raise UserError(f"{path}: the cluster key cannot be read: {error.strerror}") from error
     if mode & _OTHERS:
         raise UserError(
-            f"{path}: found mode {stat.S_IMODE(mode):04o}, but a cluster key must be closed to "
+            f"{path}: found mode {mode:04o}, but a cluster key must be closed to "
             f"others; run: chmod 600 {path}"
         )
     try:

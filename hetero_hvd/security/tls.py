@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.security.secret_files import read_secret
 
 HANDSHAKE_SECONDS = 5.0
 MAX_BUNDLE_BYTES = 2**20
@@ -29,9 +30,7 @@ def read_bundle(path: Path) -> bytes:
         UserError: It cannot be read, or others can read it too.
     """
     try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            content = file.read(MAX_BUNDLE_BYTES)
+        mode, content = read_secret(path, MAX_BUNDLE_BYTES)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hmac
-import os
-import stat
+import re
 from pathlib import Path
 
 from hetero_hvd.errors import ConfigError
+from hetero_hvd.security.secret_files import read_secret
 
 MIN_TOKEN_CHARACTERS = 16
 MAX_TOKEN_BYTES = 4096
+_TOKEN = re.compile(rb"[ -~]{%d,}" % MIN_TOKEN_CHARACTERS)
+"""What a header can show."""
 
 
 def read_token(path: str | None, setting: str) -> bytes | None:
@@ -26,19 +28,17 @@ def read_token(path: str | None, setting: str) -> bytes | None:
     if path is None:
         return None
     try:
-        with Path(path).open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            token = file.read(MAX_TOKEN_BYTES).strip()
+        mode, content = read_secret(Path(path), MAX_TOKEN_BYTES + 1)
     except OSError as error:
         raise ConfigError([f"{setting}: {path} cannot be read: {error.strerror}"]) from error
     if mode & 0o077:
         raise ConfigError(
             [f"{setting}: {path} has mode {mode:04o}, must be 0600: others could read it"]
         )
-    if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or b"\n" in token:
-        raise ConfigError(
-            [f"{setting}: {path} must hold one line of {MIN_TOKEN_CHARACTERS} or more letters"]
-        )
+    token = content.strip()
+    if len(content) > MAX_TOKEN_BYTES or not _TOKEN.fullmatch(token):
+        needed = f"one line of {MIN_TOKEN_CHARACTERS} or more letters, digits and signs of ASCII"
+        raise ConfigError([f"{setting}: {path} must hold {needed}, at most {MAX_TOKEN_BYTES}"])
     return token
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from hetero_hvd.security.certificates import Authority, write_secret
+from hetero_hvd.security.certificates import Authority
 from hetero_hvd.security.cluster_key import make_key
+from hetero_hvd.security.secret_files import write_secret
 from hetero_hvd.security.tls import client_context
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(180)]

@@ -25,7 +25,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Make FOLDER/NAME.pem for each node."""
-    from hetero_hvd.security.certificates import Authority, write_secret  # noqa: PLC0415 - heavy
+    from hetero_hvd.security.certificates import Authority  # noqa: PLC0415 - heavy
+    from hetero_hvd.security.secret_files import write_secret  # noqa: PLC0415 - not for all
 
     nodes = [entry.split(",") for entry in arguments.nodes]
     for name, *addresses in nodes:
