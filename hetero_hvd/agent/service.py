@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import secrets
 import signal
@@ -24,7 +25,7 @@ from hetero_hvd.agent.interruptions import Interruptions, MetadataService
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.agent.stay import AgentStay
-from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_TEXT, Advert, sign
+from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_SLOTS, MAX_TEXT, Advert, sign
 from hetero_hvd.discovery.machine import (
     gpu_uuids,
     own_addresses,
@@ -33,7 +34,7 @@ from hetero_hvd.discovery.machine import (
 )
 from hetero_hvd.discovery.multicast import AdvertPublisher, packet_of
 from hetero_hvd.discovery.unicast import AnnounceTarget, UnicastSender
-from hetero_hvd.errors import DiscoveryError, UserError
+from hetero_hvd.errors import DiscoveryError, job_error
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.probes.machine.hardware import allowed_cores, gpus
 from hetero_hvd.probes.sampling.local_samples import NewestSamples, Told, follow_samples
@@ -52,6 +53,13 @@ LEAVE_SECONDS = 10.0
 FIRST_ANSWER_SECONDS = 6.0
 """So long the cloud is waited for before the node is announced: an agent that was started anew on
 a machine that is about to go offers nothing. A cloud that does not answer changes nothing."""
+
+HINTS = {
+    errno.EADDRINUSE: "; does another agent run here? Give this one another --port",
+    errno.EADDRNOTAVAIL: "; it is no address of this machine: leave --address out, or mend it",
+    errno.EACCES: "; ports below 1024 are the system's: give another --port",
+}
+"""What to do where the port cannot be had, by the kernel's number of the reason."""
 
 NOT_YET = "the agent has just been started and offers nothing yet"
 LEAVING = "the agent is leaving, as it is ended or the cloud takes its machine away"
@@ -112,7 +120,7 @@ async def serve_node(options: AgentOptions) -> str:
         Why whoever lends the machine wants it back; empty: something else has ended the agent.
 
     Raises:
-        UserError: The port cannot be had.
+        JobError: The port cannot be had.
     """
     ending = asyncio.Event()
     stay = AgentStay(options.must_leave, options.until_idle_seconds)
@@ -158,11 +166,11 @@ async def _listening(options: AgentOptions) -> AsyncIterator[_Node]:
     """Answer at the port, and look at this machine, until the end.
 
     Raises:
-        UserError: The port cannot be had.
+        JobError: The port cannot be had.
     """
     found = visible_in(gpus(), options.visible)
     num_gpus = len(found if options.visible is None else options.visible)
-    num_slots = max(num_gpus, 1) if options.slots is None else options.slots
+    num_slots = min(max(num_gpus, 1), MAX_SLOTS) if options.slots is None else options.slots
     newest = NewestSamples()
     pages = Pages(newest, options.token)
     server = AgentServer(options.key, pages, options.tls, num_slots=num_slots)
@@ -170,7 +178,9 @@ async def _listening(options: AgentOptions) -> AsyncIterator[_Node]:
     try:
         port = await server.listen(options.address, options.port)
     except OSError as error:
-        raise UserError(f"port {options.port}: cannot listen: {error.strerror}") from error
+        place = f"port {options.port}" + (f" of {options.address}" if options.address else "")
+        words = f"{place}: cannot listen: {error.strerror}{HINTS.get(error.errno or 0, '')}"
+        raise job_error(words, error) from error
     logger.info("node %s listens on port %d", options.name, port)
     try:
         summary = summary_of([gpu.name for gpu in found], allowed_cores())

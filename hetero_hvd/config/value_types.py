@@ -19,6 +19,9 @@ from hetero_hvd.messages import NODE_NAME
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _BYTES = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]i?B|B|)")
+MAX_LABEL = 63
+"""Characters of a host's name between two dots."""
+
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -198,7 +201,7 @@ def _is_host(value: object) -> bool:
     ):
         return False
     if ":" not in value and "%" not in value and re.search(r"[^0-9.]", value):
-        return True
+        return all(0 < len(part) <= MAX_LABEL for part in value.removesuffix(".").split("."))
     try:
         ipaddress.ip_address(value)
     except ValueError:

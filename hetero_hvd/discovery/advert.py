@@ -33,6 +33,7 @@ OF_ANOTHER_KEY = "of another key"
 """Who has signed it holds another cluster's key, or none: nobody can tell the two apart."""
 
 MAX_FIGURES = 8
+MAX_SLOTS = 1024
 MAX_TEXT = 128
 
 _CHUNK_BYTES = 250  # a TXT string holds 255, with its name
@@ -87,7 +88,7 @@ class Advert(msgspec.Struct, frozen=True, kw_only=True):
     instance: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
     addresses: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=8)]
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
-    slots: Annotated[int, msgspec.Meta(ge=0, le=1024)]
+    slots: Annotated[int, msgspec.Meta(ge=0, le=MAX_SLOTS)]
     devices: Annotated[tuple[Text, ...], msgspec.Meta(max_length=16)] = ()
     summary: Text = ""
     version: Text = ""

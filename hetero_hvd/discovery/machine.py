@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,8 +17,8 @@ _MDNS = ("224.0.0.251", 5353)
 MAX_ADDRESSES = 8
 
 
-_PART = "MIG-"
-"""Begins the UUID of a part of a GPU."""
+_PART = re.compile(r"MIG-[A-Za-z0-9/-]{1,46}")
+"""The UUID of a part of a GPU, as older drivers name it, too; an advert has room for some."""
 
 
 def visible_in(found: Sequence[GpuReport], visible: Sequence[str] | None) -> list[GpuReport]:
@@ -48,7 +49,7 @@ def gpu_uuids(visible: Sequence[str] | None = None) -> tuple[str, ...]:
             named. None: all of this machine.
     """
     if visible is not None:
-        parts = {name for name in visible if name.startswith(_PART)}
+        parts = {name for name in visible if _PART.fullmatch(name)}
         whole = [name for name in visible if name not in parts]
         return tuple(sorted(parts | {gpu.uuid for gpu in visible_in(gpus(), whole) if gpu.uuid}))
     found = {gpu.uuid for gpu in gpus() if gpu.uuid}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import re
 import socket
@@ -10,6 +11,7 @@ import time
 from functools import partial
 from typing import NamedTuple
 
+from hetero_hvd.config.value_types import HOST
 from hetero_hvd.discovery.daemon_thread import in_daemon_thread
 from hetero_hvd.errors import UserError
 
@@ -31,6 +33,16 @@ _TARGET = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]{1,15})?)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})"
 )
 MAX_PORT = 65535
+BROADCAST = "255.255.255.255"
+
+
+def is_one_machine(host: str) -> bool:
+    """Whether it is a name, or an address that is not of this machine, a group or all."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return HOST.admits(host)
+    return not (address.is_unspecified or address.is_multicast or str(address) == BROADCAST)
 
 
 class AnnounceTarget(NamedTuple):
@@ -52,12 +64,13 @@ class AnnounceTarget(NamedTuple):
             UserError: It is neither.
         """
         found = _TARGET.fullmatch(text)
-        if found is None or not 1 <= int(found["port"]) <= MAX_PORT:
+        host = (found["v6"] or found["host"]) if found else ""
+        if not (found and is_one_machine(host) and 1 <= int(found["port"]) <= MAX_PORT):
             raise UserError(
                 f"{flag}: found {text!r}, must be HOST:PORT or [IPv6 address]:PORT, as "
                 "`hetero-hvd run --listen PORT` was given it on that machine"
             )
-        return cls(found["v6"] or found["host"], int(found["port"]))
+        return cls(host, int(found["port"]))
 
     def __str__(self) -> str:
         """As people write it."""

@@ -69,4 +69,4 @@ def for_driver_with(file: Path, node: str) -> ClientTls:
     Raises:
         UserError: The file cannot be used.
     """
-    return ClientTls(client_context(read_bundle(file)), node, by_key=False)
+    return ClientTls(client_context(read_bundle(file), str(file)), node, by_key=False)

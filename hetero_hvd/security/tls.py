@@ -18,6 +18,7 @@ from hetero_hvd.security.secret_files import read_secret
 
 HANDSHAKE_SECONDS = 5.0
 MAX_BUNDLE_BYTES = 2**20
+ANY_FILE = "a TLS file"
 _CERTIFICATE = re.compile(
     r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----", re.ASCII | re.DOTALL
 )
@@ -41,25 +42,33 @@ def read_bundle(path: Path) -> bytes:
     return content
 
 
-def server_context(bundle: bytes) -> ssl.SSLContext:
+def server_context(bundle: bytes, name: str = ANY_FILE) -> ssl.SSLContext:
     """For the end that listens: clients must show a certificate of the authority.
+
+    Args:
+        bundle: What is in the file.
+        name: Of the file, for the message.
 
     Raises:
         UserError: The bundle is not complete.
     """
-    context = _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), bundle)
+    context = _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), bundle, name)
     context.verify_mode = ssl.CERT_REQUIRED
     context.num_tickets = 0  # each connection proves both ends anew
     return context
 
 
-def client_context(bundle: bytes) -> ssl.SSLContext:
+def client_context(bundle: bytes, name: str = ANY_FILE) -> ssl.SSLContext:
     """For the end that connects: the other's certificate must be for the name it goes by.
+
+    Args:
+        bundle: What is in the file.
+        name: Of the file, for the message.
 
     Raises:
         UserError: The bundle is not complete.
     """
-    return _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), bundle)
+    return _loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), bundle, name)
 
 
 def context_for_others(ca_file: str | None) -> ssl.SSLContext:
@@ -94,7 +103,7 @@ def _no_password() -> str:
     raise ValueError("the private key is encrypted, store it without a password")
 
 
-def _loaded(context: ssl.SSLContext, bundle: bytes) -> ssl.SSLContext:
+def _loaded(context: ssl.SSLContext, bundle: bytes, name: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     descriptor = os.memfd_create("bundle")  # the ssl module reads keys from files only
     try:
@@ -104,8 +113,8 @@ def _loaded(context: ssl.SSLContext, bundle: bytes) -> ssl.SSLContext:
         context.load_verify_locations(cadata="\n".join(certificates[1:]))
     except (OSError, ValueError) as error:
         raise UserError(
-            "a TLS file must hold, in PEM, a private key, its certificate and that of the "
-            f"authority: {error}"
+            f"{name} must hold, in PEM, a private key, its certificate and that of the authority: "
+            f"{error}"
         ) from error
     finally:
         os.close(descriptor)

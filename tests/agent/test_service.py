@@ -20,11 +20,12 @@ from hetero_hvd.agent.service import (
     GOODBYE_SECONDS,
     AgentOptions,
     Announcer,
+    _listening,
     signed_to_fit,
     summary_of,
 )
 from hetero_hvd.cli import main
-from hetero_hvd.discovery.advert import Verifier
+from hetero_hvd.discovery.advert import Advert, Verifier
 from hetero_hvd.discovery.unicast import AnnounceTarget
 from hetero_hvd.messages.benchmark import DeviceMeasured, ModelMeasured, SizeMeasured, Speed
 from hetero_hvd.probes import benchmark_cache
@@ -174,8 +175,17 @@ WRONG_FLAGS = {
     "everywhere in IPv6": ["--address", "::"],
     "a group": ["--address", "224.0.0.1"],
     "an interface": ["--address", "fe80::1%lo"],
+    "all of them": ["--address", "255.255.255.255"],
+    "one link": ["--address", "fe80::1"],
+    "IPv4 in IPv6": ["--address", "::ffff:127.0.0.1"],
     "a name": ["--address", "localhost"],
+    "a name that no node has": ["--name", "a."],
     "whom nobody can be": ["--announce-to", "[fe80::1%]:1"],
+    "no host": ["--metadata-url", "http://:80", "--cloud", "aws"],
+    "half a bracket": ["--metadata-url", "http://[::1", "--cloud", "aws"],
+    "a port that cannot be": ["--metadata-url", "http://h:65536", "--cloud", "aws"],
+    "a port in letters": ["--metadata-url", "http://h:http", "--cloud", "aws"],
+    "a host that cannot be": ["--metadata-url", "http://a..b", "--cloud", "aws"],
     "too many": ["--announce-to", "h:1"] * 17,
 }
 
@@ -187,6 +197,63 @@ def test_where_nobody_could_reach_it_is_refused(case, tmp_path, capsys):
     assert main(["agent", "--key-file", str(tmp_path / "key"), *WRONG_FLAGS[case]]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert WRONG_FLAGS[case][0] in line
+
+
+PORTS = {
+    "taken": (["--address", "127.0.0.1"], 75, "in use; does another agent run here?"),
+    "of another machine": (["--address", "203.0.113.1"], 2, "it is no address of this machine"),
+}
+
+
+@pytest.mark.parametrize("case", PORTS)
+def test_a_port_that_cannot_be_had_is_one_line(case, tmp_path, capsys):
+    """What may pass has a code of its own, so that systemd starts the agent again."""
+    flags, code, words = PORTS[case]
+    make_key(tmp_path / "key")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        assert main(["agent", "--key-file", str(tmp_path / "key"), "--port", port, *flags]) == code
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert f"port {port} of {flags[1]}: cannot listen: " in line
+    assert words in line
+
+
+STRANGE_GPUS = {
+    "no part of a GPU": "MIG-" + "x" * 3000,
+    "many such": ",".join(f"MIG-{n:0200}" for n in range(16)),
+    "more than slots": "0," * 3000,
+    "none": "-1",
+    "not UTF-8": "\udcff",
+    "an escape": "MIG-\x1b[31m",
+}
+
+
+@pytest.mark.parametrize("case", STRANGE_GPUS)
+def test_whatever_names_the_gpus_the_advert_is_believed(case):
+    """A driver would not use the node, and the agent would end."""
+    visible = tuple(filter(None, STRANGE_GPUS[case].split(",")))
+    options = AgentOptions(
+        key=KEY,
+        name="alpha",
+        slots=None,
+        address="127.0.0.1",
+        port=0,
+        token=None,
+        tls=None,
+        version="1",
+        visible=visible,
+    )
+
+    async def act():
+        async with _listening(options) as node:
+            announcer = Announcer(options, node.port, node.num_slots, node.summary)
+            return announcer._signed(("127.0.0.1",), leaves=False)
+
+    found = Verifier(KEY).check(as_text(asyncio.run(act())), now_seconds=time.time())
+    assert isinstance(found, Advert), found
+    assert 1 <= found.slots <= 1024
 
 
 @pytest.mark.process

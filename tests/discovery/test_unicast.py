@@ -24,6 +24,7 @@ from tests.discovery.test_advert import KEY, make
     [
         ("driver.lab:9389", AnnounceTarget("driver.lab", 9389)),
         ("10.0.0.1:1", AnnounceTarget("10.0.0.1", 1)),
+        (f"{'a' * 63}.lab.:1", AnnounceTarget(f"{'a' * 63}.lab.", 1)),
         ("[fd00::1]:65535", AnnounceTarget("fd00::1", 65535)),
         ("[::ffff:10.0.0.1]:9389", AnnounceTarget("::ffff:10.0.0.1", 9389)),
         ("[fe80::1%eth0]:7000", AnnounceTarget("fe80::1%eth0", 7000)),
@@ -38,6 +39,8 @@ def test_whom_to_tell(text, target):
 
 WRONG = ["", "host", "host:", ":9389", "host:0", "host:65536", "host:-1", "host:٣", "fd00::1:9389"]
 WRONG += ["[fd00::1]", "[host]:1", "a b:1", "a;b:1", "http://host:1", "host:1/x", "host:1\n"]
+WRONG += ["[:::]:1", "256.1.1.1:1", "1.2.3:1", "a..b:1", ".:1", f"{'a' * 64}.b:1", "_a:1"]
+WRONG += ["0.0.0.0:1", "[::]:1", "224.0.0.1:1", "[ff02::1]:1", "255.255.255.255:1"]
 WRONG += ["[fe80::1%]:1", "[fe80::1%a b]:1", "[fe80::1%/x]:1", "[%eth0]:1", "fe80::1%eth0:1"]
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from hetero_hvd import __version__
 from hetero_hvd.cli.cluster import agent_job
 from hetero_hvd.config.launchers import AGENT_PORT
+from hetero_hvd.config.value_types import NAME, WEBHOOK
 from hetero_hvd.core.digits import whole_number
 from hetero_hvd.core.redaction import redacted
 from hetero_hvd.errors import UserError
-from hetero_hvd.messages import NODE_NAME
 
 if TYPE_CHECKING:
     from hetero_hvd.agent.hub_sender import HubTarget
@@ -116,6 +116,7 @@ def _add_drivers(command: argparse.ArgumentParser) -> None:
 def act(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C."""
     from hetero_hvd.agent.service import AgentOptions, serve_node  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.advert import MAX_SLOTS  # noqa: PLC0415 - not for all
     from hetero_hvd.security.cluster_key import read_key  # noqa: PLC0415 - not for all
     from hetero_hvd.security.tls import read_bundle, server_context  # noqa: PLC0415 - not for all
     from hetero_hvd.security.token import read_token  # noqa: PLC0415 - not for all
@@ -125,16 +126,19 @@ def act(arguments: argparse.Namespace) -> int:
     tls_file: Path | None = arguments.tls_file
     job = _job(arguments)
     name = arguments.name or (platform.node() if job is None else job.name)
-    if NODE_NAME.fullmatch(name) is None:
-        raise UserError(f"--name: found {name!r}, must be letters, digits, '-' and '.', at most 64")
+    if not NAME.admits(name):
+        whose = "--name" if arguments.name else "the host's name; give one with --name"
+        raise UserError(f"{whose}: found {name!r}, must be {NAME.allowed}")
     options = AgentOptions(
         key=read_key(arguments.key_file),
         name=name,
-        slots=None if arguments.slots is None else _number("--slots", arguments.slots, 0, 1024),
+        slots=None
+        if arguments.slots is None
+        else _number("--slots", arguments.slots, 0, MAX_SLOTS),
         address=None if arguments.address is None else _address(arguments.address),
         port=_number("--port", arguments.port, 0, 65535),
         token=read_token(arguments.token_file, "--token-file"),
-        tls=None if tls_file is None else server_context(read_bundle(tls_file)),
+        tls=None if tls_file is None else server_context(read_bundle(tls_file), str(tls_file)),
         version=__version__,
         announce_to=_targets(arguments.announce_to),
         driver_file=arguments.driver_file,
@@ -201,7 +205,8 @@ def _cloud(name: str | None, url: str | None) -> MetadataService | None:
         return None
     from hetero_hvd.agent.interruptions import PROVIDERS  # noqa: PLC0415 - not for all
 
-    if url is not None and not re.fullmatch(r"http://[A-Za-z0-9.:\[\]-]+/?", url):
+    is_service = url is None or re.fullmatch(r"http://[A-Za-z0-9.:\[\]-]+/?", url)
+    if url is not None and not (is_service and WEBHOOK.admits(url)):
         raise UserError(f"--metadata-url: found {redacted(url)!r}, must be http://HOST[:PORT]")
     return PROVIDERS[name](url)
 
@@ -214,14 +219,20 @@ def _number(flag: str, text: str, minimum: int, maximum: int) -> int:
 
 
 def _address(text: str) -> str:
+    from hetero_hvd.discovery.unicast import is_one_machine  # noqa: PLC0415 - not for all
+
     try:
         address = ipaddress.ip_address(text)
     except ValueError as error:
         raise UserError(f"--address: found {text!r}, must be an IPv4 or IPv6 address") from error
-    if address.is_unspecified or address.is_multicast or "%" in text:
+    if isinstance(address, ipaddress.IPv6Address):
+        is_one = not (address.is_link_local or address.ipv4_mapped or address.scope_id)
+    else:
+        is_one = True
+    if not (is_one and is_one_machine(text)):
         raise UserError(
             f"--address: found {text!r}, must be one by which other machines reach this one: not "
-            "0.0.0.0 or ::, none of a group, none with an interface; leave it out to listen "
-            "everywhere"
+            "0.0.0.0 or ::, none of a group or a link, none with an interface; leave it out "
+            "to listen everywhere"
         )
     return str(address)
