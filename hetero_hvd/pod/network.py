@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import http.client
+import ipaddress
 import os
 import socket
 from collections.abc import Iterator
@@ -22,14 +23,21 @@ SIDECARS = {15021: "Istio", 4191: "Linkerd"}
 """Port at the loopback of a proxy that takes a pod's traffic."""
 
 BLOCKED = "no answer: NetworkPolicy, or the network, lets nothing through to it"
+POD_IP = "POD_IP"
+NO_IPV4 = (
+    "must be an IPv4 address, as Horovod knows nothing else: set it from status.podIP, as the "
+    "manifest does; a pod with IPv6 only cannot take part"
+)
 NO_ADDRESS = "set it from status.podIP, as the manifest does"
 
 
 def address_findings(places: PodPlaces) -> Iterator[PodFinding]:
     """Whether the address that others are told is that of an interface here."""
-    own = os.environ.get("POD_IP", "")
-    if not own:
-        yield PodFinding(what="POD_IP", found="is not set", to_do=NO_ADDRESS, stops_training=True)
+    given = os.environ.get(POD_IP, "")
+    own = _own_address()
+    if own is None:
+        found, to_do = (f"found {given!r}", NO_IPV4) if given else ("is not set", NO_ADDRESS)
+        yield PodFinding(what=POD_IP, found=found, to_do=to_do, stops_training=True)
         return
     names = [one.name for one in interfaces() if one.is_up and own in one.addresses]
     yield PodFinding(
@@ -43,6 +51,14 @@ def address_findings(places: PodPlaces) -> Iterator[PodFinding]:
     )
     if names:
         yield _as_others_see_it(own, places)
+
+
+def _own_address() -> str | None:
+    """What this pod is told of its address; None: nothing that Horovod can use."""
+    try:
+        return str(ipaddress.IPv4Address(os.environ.get(POD_IP, "")))
+    except ValueError:
+        return None
 
 
 def _as_others_see_it(own: str, places: PodPlaces) -> PodFinding:
@@ -127,7 +143,7 @@ def _adverts(address: str, port: int) -> PodFinding:
 
 def probe_finding(places: PodPlaces) -> PodFinding:
     """Whether what this pod's probes ask answers: the agent, or the driver's page."""
-    own = os.environ.get("POD_IP", "127.0.0.1")
+    own = _own_address() or "127.0.0.1"
     tried = []
     for name, port, path in (
         ("the agent", places.agent_port, "/alive"),

@@ -11,7 +11,7 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.deploy.kubernetes.options import SHARED_MEMORY, places_of
-from hetero_hvd.pod import resources
+from hetero_hvd.pod import network, resources
 from hetero_hvd.pod.findings import PodFinding
 from hetero_hvd.pod.resources import core_finding, gpu_finding
 from tests.kit.checkout import CHECKOUT, python_path
@@ -114,6 +114,28 @@ def test_what_is_wrong_with_a_pod_is_found(pods, case):
     for what, (stops_training, words) in EXPECTED[case].items():
         assert words in problems[what].to_do, problems[what]
         assert problems[what].stops_training is stops_training, problems[what]
+
+
+STRANGE_ADDRESSES = [
+    "10.0.0.1 ",
+    "\udcff",
+    "a" * 70,
+    "x\ny",
+    "\x1b[31m",
+    "a..b",
+    "10.0.0.1:80",
+    "::1",
+]
+
+
+@pytest.mark.parametrize("address", STRANGE_ADDRESSES)
+def test_an_address_that_is_none_is_one_finding(monkeypatch, address):
+    """Whatever it is; what asks the pod's probes asks at the loopback then."""
+    monkeypatch.setitem(os.environ, "POD_IP", address)
+    (found,) = network.address_findings(places_of("train"))
+    assert (found.what, found.found, found.stops_training) == ("POD_IP", f"found {address!r}", True)
+    assert found.to_do.startswith("must be an IPv4 address")
+    assert network.probe_finding(places_of("train")).what == "probes"
 
 
 GPUS = {
