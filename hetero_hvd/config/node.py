@@ -26,8 +26,10 @@ from hetero_hvd.config.value_types import (
     number,
 )
 from hetero_hvd.core.simulation.jitter import DEFAULT_SPIKE_RATIO
+from hetero_hvd.errors import ConfigError
 
 _DERIVED = ""  # replaced in __post_init__
+NO_HOME = "python: found a path from ~, but this user has no home; give a whole path"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +212,7 @@ class NodeConfig:
         if isinstance(self.python, str) and self.python.startswith("~/"):
             kind = KINDS.get(self.launcher)
             is_here = kind is not None and kind.is_local
-            home = f"{Path.home()}/" if is_here else ""  # ssh starts in the node's
+            home = f"{_home()}/" if is_here else ""  # ssh starts in the node's
             object.__setattr__(self, "python", home + self.python[2:])
         check(self, self._relations())
 
@@ -245,3 +247,15 @@ class NodeConfig:
     def resolved_slots(self, num_gpus: int) -> int:
         """Worker processes on this node, >= 1, given how many GPUs it has."""
         return self.declared_slots or max(num_gpus, 1)
+
+
+def _home() -> Path:
+    """The driver's own.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise ConfigError([NO_HOME]) from error

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+
+MAX_FILE_BYTES = 2**20
+"""A hundred times what a result has: nobody waits at a pipe, or reads a data set."""
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +33,16 @@ class _CachedResult(msgspec.Struct, frozen=True):
 def cache_folder() -> Path:
     """By the XDG base directory specification."""
     given = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+    root = Path(given) if Path(given).is_absolute() else _home() / ".cache"
     return root / "hetero_hvd" / "benchmarks"
+
+
+def _home() -> Path:
+    """Where a user whom the system does not know has none, `/`, as containers give it."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def load(key: dict[str, str], kind: type[Result]) -> Result | None:
@@ -85,6 +98,9 @@ def save(key: dict[str, str], result: msgspec.Struct, *, is_valid: bool) -> None
 
 
 def _read(file: Path) -> _CachedResult:
+    found = file.stat()
+    if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_FILE_BYTES:
+        raise OSError(errno.EINVAL, "is no result: no file, or too large")
     return msgspec.json.decode(file.read_bytes(), type=_CachedResult)
 
 
