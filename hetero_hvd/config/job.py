@@ -34,6 +34,9 @@ from hetero_hvd.messages.launch import (
     asked_mode,
 )
 
+MULTICAST_PORT = 5353
+"""UDP; what discovery listens on where multicast reaches."""
+
 MAX_TRACE_STEPS = 200
 """Of one window: the profiler keeps all of it in memory."""
 
@@ -310,6 +313,8 @@ class JobConfig:
             )
         if self.listen and not self.discover:
             yield "listen", f"found {self.listen}, must be 0 without discover"
+        if self.listen == MULTICAST_PORT:
+            yield "listen", f"found {self.listen}, must be another port: that is of multicast"
 
     def _relations(self) -> Iterator[tuple[str, str]]:
         if self.max_np is not None and self.max_np < self.min_np:

@@ -24,7 +24,7 @@ from hetero_hvd.driver.guard.notices import Notices
 from hetero_hvd.driver.http_service import HttpService
 from hetero_hvd.driver.membership.gpu_conflict import machines_of
 from hetero_hvd.driver.network.control_socket import ControlSocket
-from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery
+from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery, check_tls_file
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.json_logs import LogLines, log_file
 from hetero_hvd.driver.output.pulse import ASK_SECONDS
@@ -187,6 +187,7 @@ class Job:
         self._team = JobController(
             nodes_file.current, command, output, console, resume, log_lines=log_lines
         )
+        check_tls_file(nodes_file.current.job)
         self._found = NodeDiscovery(nodes_file.current.job, console.say)
         self._recorder = Recorder(output, console.say)
         self._team.bus.subscribe(self._recorder.observe, "the record of the run")

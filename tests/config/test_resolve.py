@@ -179,6 +179,7 @@ def test_a_relation_is_reported_where_the_value_came_from(tmp_path: Path):
     [
         (JobConfig, {"min_np": 0}),
         (JobConfig, {"min_np": True}),
+        (JobConfig, {"discover": True, "cluster_key_file": "key", "listen": 5353}),
         (JobConfig, {"start_timeout_seconds": float("nan")}),
         (NodeConfig, {"name": "a b"}),
         (NodeConfig, {"name": "a", "launcher": "rsh"}),

@@ -16,6 +16,7 @@ REFUSED = {
         "--ray-resources: has no effect without --ray; add that, or leave it out",
     ),
     "two lenders": (["--ray", "--slurm"], "--ray and --slurm: either lends the nodes"),
+    "an empty address": (["--ray", ""], "--ray: found '', must be an address as HEAD:6379"),
     "no Ray": (["--ray"], "--ray needs Ray, not installed in "),
     "an option for Slurm": (["--ray", "--requeue"], "--requeue: has no effect without --slurm"),
     "bad resources": (

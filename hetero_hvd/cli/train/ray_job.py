@@ -51,6 +51,11 @@ def check_flags(arguments: argparse.Namespace) -> None:
     """
     if arguments.ray_resources is not None and not arguments.ray:
         raise UserError("--ray-resources: has no effect without --ray; add that, or leave it out")
+    if arguments.ray is not None and not arguments.ray.strip():
+        raise UserError(
+            f"--ray: found {arguments.ray!r}, must be an address as HEAD:6379; without one it is "
+            "the cluster of this machine"
+        )
     for flag in ("slurm", "slurm_agents"):
         if arguments.ray and getattr(arguments, flag):
             name = f"--{flag.replace('_', '-')}"

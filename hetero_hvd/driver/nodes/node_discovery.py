@@ -13,7 +13,7 @@ from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.config.launchers import AGENT
 from hetero_hvd.config.paths import own_path
-from hetero_hvd.discovery.advert import Advert, Verifier
+from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_SKEW_SECONDS, Advert, Verifier
 from hetero_hvd.discovery.listener import AdvertListener
 from hetero_hvd.discovery.registry import NodeRegistry
 from hetero_hvd.discovery.words import in_words
@@ -21,6 +21,7 @@ from hetero_hvd.driver.nodes.host_resolver import HostResolver
 from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.security.cluster_key import read_key
+from hetero_hvd.security.cluster_tls import DRIVER_NAME, for_driver_with
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,16 @@ MAX_SAID = 20
 """Reasons that people are told, each once."""
 
 ASK_SECONDS = 5.0
+
+NO_IPV4 = (
+    "it announces no IPv4 address, and Horovod knows nothing else: give its agent one, or an "
+    "--address that is one"
+)
+IN_WORDS = {
+    "stale": f"by the clock here it was signed more than {LIFETIME_SECONDS:g} s ago, or "
+    f"{MAX_SKEW_SECONDS:g} s ahead: set the clocks, if nobody repeats an old one"
+}
+"""Reasons for which an advert is not used that do not speak for themselves."""
 
 
 LOOKS = 3
@@ -73,6 +84,16 @@ async def _listening(job: JobConfig) -> NodeDiscovery:
     return found
 
 
+def check_tls_file(job: JobConfig) -> None:
+    """Find out now whether agents that announce themselves later can be reached with it.
+
+    Raises:
+        UserError: They cannot.
+    """
+    if job.discover and job.tls_file is not None:
+        for_driver_with(own_path(job.tls_file, "job.tls_file"), DRIVER_NAME)
+
+
 class NodeDiscovery:
     """The nodes that announce themselves. Used in the loop's thread only.
 
@@ -98,6 +119,7 @@ class NodeDiscovery:
         self._names = HostResolver()
         self._added = set[str]()
         self._said = set[str]()
+        self._complaints = set[str]()
         self._machines: dict[str, str] = {}
 
     @property
@@ -223,15 +245,24 @@ class NodeDiscovery:
                     identity_file=self._key_file,
                     tls_file=self._tls_file,
                 )
+        self._say_once(f"{advert.name} is not used: {NO_IPV4}")
         return None
 
     def _greet(self, advert: Advert) -> None:
         self._say(f"{advert.name} announces itself: {in_words(advert)}")
 
+    def _say_once(self, words: str) -> None:
+        if words not in self._said and len(self._said) < MAX_SAID:
+            self._said.add(words)
+            self._say(words)
+
     def _complain(self, sender: str, why: str, now_seconds: float) -> None:
-        if why not in self._said and len(self._said) < MAX_SAID:
-            self._said.add(why)
-            self._say(f"an advert from {sender} is not used: {why}; more of these only in the log")
+        if why not in self._complaints:
+            self._complaints.add(why)
+            words = IN_WORDS.get(why, why)
+            self._say_once(
+                f"an advert from {sender} is not used: {words}; more of these only in the log"
+            )
         if now_seconds - self._complained_at_seconds >= COMPLAINT_SECONDS:
             self._complained_at_seconds = now_seconds
             logger.warning(

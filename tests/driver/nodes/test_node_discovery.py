@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 from zeroconf import DNSOutgoing, DNSText
@@ -12,7 +13,8 @@ from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.discovery.advert import sign
 from hetero_hvd.discovery.listener import MAX_FROM_ALL, MAX_FROM_ONE, MAX_PACKET_BYTES
-from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery
+from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery, check_tls_file
+from hetero_hvd.errors import UserError
 from hetero_hvd.security.cluster_key import make_key, read_key
 from tests.discovery.test_advert import as_text, make
 
@@ -56,8 +58,15 @@ def test_the_file_wins_and_may_restrict(network):
     found, config = view(*listed, allow="n1,n2,n3,n5,n6")
     hear(found, *(announced(number) for number in (1, 2, 3, 4)))
     hear(found, announced(5, addresses=("fd00::5",)), announced(6, slots=0))
-    nodes = found.merge(config).nodes
-    assert [node.name for node in nodes] == ["n1", "b", "n3"]
+    said = []
+    found._say = said.append
+    for _ in range(2):
+        nodes = found.merge(config).nodes
+        assert [node.name for node in nodes] == ["n1", "b", "n3"]
+    assert [line.partition(":")[0] for line in said] == [
+        "n5 is not used",
+        "n3 announces itself",
+    ], said
     assert nodes[:2] == listed
     assert (nodes[2].launcher, nodes[2].address, nodes[2].port) == ("agent", "10.0.0.3", 9388)
 
@@ -156,7 +165,29 @@ def test_what_is_not_used_is_said_once_where_people_look(network):
     hear(found, announced(1))
     for _ in range(3):
         hear(found, announced(2, name="n1"), announced(3, issued_at_seconds=1e9), b"noise")
-    assert said == [
-        f"an advert from 10.0.0.99 is not used: {why}; more of these only in the log"
-        for why in ("another machine has the name or a GPU of n1", "stale", "malformed")
+    assert [line.partition(" is not used: ")[2][:19] for line in said] == [
+        "another machine has",
+        "by the clock here i",
+        "malformed; more of ",
     ]
+
+
+TLS_FILES = {
+    "missing": (lambda _: None, "No such file"),
+    "a folder": (lambda path: path.mkdir(), "Is a directory"),
+    "open to others": (lambda path: path.touch(0o644), "found mode 0644"),
+    "without a certificate": (lambda path: path.touch(0o600), "must hold, in PEM, a private key"),
+}
+
+
+@pytest.mark.parametrize("case", TLS_FILES)
+def test_a_tls_file_that_cannot_be_used_is_no_job_that_waits(case, tmp_path):
+    """No agent could be reached with it, however many announce themselves."""
+    make, words = TLS_FILES[case]
+    path = tmp_path / "driver.pem"
+    make(path)
+    job = JobConfig(discover=True, cluster_key_file="key", tls_file=str(path))
+    with pytest.raises(UserError, match=words) as caught:
+        check_tls_file(job)
+    assert str(caught.value).startswith(str(path))
+    check_tls_file(replace(job, discover=False))  # nodes.yaml may never use it
