@@ -37,7 +37,8 @@ def check_requeue(granted: Allocation) -> None:
 def requeue_if_running(granted: Allocation) -> str:
     """Start the job again later, unless Slurm has decided already what becomes of it.
 
-    Slurm requeues what it preempts, and who has called scancel does not want the job again.
+    Slurm requeues what it preempts, and who has called scancel does not want the job again. A busy
+    slurmctld may do what it is told and give no answer in time: then its count of starts tells.
 
     Returns:
         What happens, in words.
@@ -45,18 +46,22 @@ def requeue_if_running(granted: Allocation) -> str:
     Raises:
         JobError: Slurm does not do it, however often it is asked.
     """
+    starts = None
+    with suppress(JobError):
+        starts = Starts(granted)
     for delay_seconds in DELAYS_SECONDS:
         with suppress(JobError):
-            return _requeue_if_running(granted.label)
+            return _requeue_if_running(granted.label, starts)
         time.sleep(delay_seconds)
-    return _requeue_if_running(granted.label)
+    return _requeue_if_running(granted.label, starts)
 
 
-def _requeue_if_running(label: str) -> str:
+def _requeue_if_running(label: str, starts: Starts | None) -> str:
     state = state_of(label) or "forgotten"
-    if state != RUNNING:
+    if state == RUNNING:
+        ask("scontrol", "requeue", label)
+    elif starts is None or not starts.is_another_decided():
         return f"job {label} is {state} already: Slurm decides whether it starts again"
-    ask("scontrol", "requeue", label)
     return f"job {label} is requeued"
 
 

@@ -50,7 +50,7 @@ def test_slurm_is_asked_again_where_it_refuses(programs, monkeypatch):
     """As long as the job may run; then what it says is the error."""
     monkeypatch.setattr(requeue, "DELAYS_SECONDS", (0.01,) * 3)
     (programs / "squeue.jobs").write_text("10|10_3|RUNNING|10:00|fast1\n")
-    refusing = 'echo again >> "$0.refused"; echo busy >&2; exit 1'
+    refusing = '[ $1 = show ] || echo again >> "$0.refused"; echo busy >&2; exit 1'
     (programs / "scontrol").write_text(f"#!/bin/sh\n{refusing}\n")
     with pytest.raises(JobError, match=r"^scontrol requeue 10_3: busy$"):
         requeue_if_running(JOB)
@@ -58,6 +58,21 @@ def test_slurm_is_asked_again_where_it_refuses(programs, monkeypatch):
     at_last = f'[ $(wc -l < "$0.refused") = 6 ] && exit 0; {refusing}'
     (programs / "scontrol").write_text(f"#!/bin/sh\n{at_last}\n")
     assert requeue_if_running(JOB) == "job 10_3 is requeued"
+
+
+@pytest.mark.parametrize(("restarts", "words"), [(1, "is requeued"), (0, "Slurm decides")])
+def test_slurm_may_do_what_it_is_told_without_an_answer(programs, monkeypatch, restarts, words):
+    """Under load; or somebody has cancelled the job meanwhile, which is told as such."""
+    monkeypatch.setattr(requeue, "DELAYS_SECONDS", (0.01,) * 3)
+    job = ABOUT.format(requeue=1, batch=1)
+    (programs / "scontrol.job").write_text(job)
+    (programs / "after").write_text(job.replace("Restarts=0", f"Restarts={restarts}"))
+    (programs / "ended").write_text("10|10_3|COMPLETING|10:00|fast1\n")
+    (programs / "squeue.jobs").write_text("10|10_3|RUNNING|10:00|fast1\n")
+    done = 'cp "${0%/*}/after" "$0.job"; cp "${0%/*}/ended" "${0%/*}/squeue.jobs"'
+    silent = f'#!/bin/sh\n[ $1 = show ] && exec cat "$0.job"\n{done}; echo late >&2; exit 1\n'
+    (programs / "scontrol").write_text(silent)
+    assert words in requeue_if_running(JOB)
 
 
 STARTS = {
