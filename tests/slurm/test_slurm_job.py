@@ -142,9 +142,7 @@ def test_the_drivers_node_is_one_of_the_job(programs, monkeypatch, variable, own
 
 def test_nodes_that_are_not_granted_are_named(capsys):
     """In one line; of those that are, what the file says counts."""
-    Path("some.yaml").write_text(
-        "nodes: [{name: fast1, slots: 1}, {name: gpu9}, [odd], {slots: 1}]"
-    )
+    Path("some.yaml").write_text("nodes: [{name: fast1, slots: 1}, {name: gpu9}]")
     Path("more.yaml").write_text("nodes: [{name: gpu8}, {name: gpu9}]")
     given = Given()
     given.nodes_files = [Path("some.yaml"), Path("more.yaml")]
