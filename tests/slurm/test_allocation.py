@@ -234,9 +234,9 @@ def test_a_file_adds_settings_and_what_it_says_of_granted_nodes(job, tmp_path):
 
 BROKEN = [
     ("[]", "must be a mapping"),
-    ("nodes: {name: [fast1]}", ""),
-    ("nodes: [[fast1], fast1, {name: [fast1]}, {[name]: fast1}]", ""),
-    ("nodes: nonsense", ""),
+    ("nodes: {name: [fast1]}", "must be a list"),
+    ("nodes: [[fast1], fast1, {name: [fast1]}, {[name]: fast1}]", "must be a mapping"),
+    ("nodes: nonsense", "must be a list"),
     ("", ""),
     ("nodes: [{name: fast1, slots: none, [a]: b}]", "slots"),
 ]
@@ -244,7 +244,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("text", "problem"), BROKEN)
 def test_a_file_that_is_broken_is_refused_as_any_other(job, tmp_path, text, problem):
-    """But for what is said of nodes that are not granted."""
+    """As to its nodes, also where none of them is granted."""
     path = tmp_path / "nodes.yaml"
     path.write_text(text)
     if problem:
