@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from zeroconf import DNSOutgoing, DNSText
 
-from hetero_hvd.discovery.advert import Advert, sign
-from hetero_hvd.discovery.multicast import GROUP, GROUP6, PORT, SERVICE
+from hetero_hvd.discovery.advert import OF_NODE, Advert, sign
+from hetero_hvd.discovery.multicast import GROUP, GROUP6, PORT
 
 HOSTILE_TEXTS = [b"\x05hello", b"\x0f0=$(touch /boom)", b"\xff" * 8000, b"", b"\x000=" * 300]
 BURST = 10_000
@@ -23,7 +23,7 @@ def packet_of(*texts, name="$(reboot)"):
     """A multicast packet with such TXT records."""
     packet = DNSOutgoing(0x8400)
     for text in texts:
-        packet.add_answer_at_time(DNSText(f"{name}.{SERVICE}", 16, 1, 120, text), 0)
+        packet.add_answer_at_time(DNSText(f"{name}.{OF_NODE.service}", 16, 1, 120, text), 0)
     return packet.packets()[0]
 
 

@@ -179,7 +179,7 @@ def test_standard_output_is_the_default(run, capsys):
 
 
 WRONG = {
-    "no kind": ("nonsense", "nonsense: must begin with csv:, parquet:"),
+    "no kind": ("nonsense", "nonsense: must begin with csv:, json:, parquet:"),
     "no file": ("csv:", "must name a file"),
     "no folder": ("tensorboard:", "must name a folder"),
     "no such folder": ("csv:no/such/run.csv", "No such file or directory"),

@@ -26,9 +26,8 @@ class JsonFile:
     def __init__(self, url: str) -> None:
         self._url = url
         self._values: dict[str, array[float]] = {}
-        self._frame: tuple[float, int] | None = None
-        self._in_frame: dict[str, float | None] = {}
-        self._is_first = True
+        self._frames = _Frames()
+        self._separator = "\n"
 
     def begin(self, run: RunStarted) -> None:
         """Make the file."""
@@ -39,33 +38,48 @@ class JsonFile:
     def write(self, samples: Sequence[Sample]) -> None:
         """Append the frames that are whole."""
         for one in samples:
-            frame = one.at_unix_seconds, one.step
-            if frame != self._frame:
-                self._end_frame()
-                self._frame = frame
-            is_told = math.isfinite(one.value)
-            self._in_frame[one.path] = one.value if is_told else None
-            if is_told:
+            self._append(self._frames.add(one))
+            if math.isfinite(one.value):
                 self._values.setdefault(one.path, array("d")).append(one.value)
 
     def end(self, state: str) -> None:
         """Write the summary, and close the file."""
-        self._end_frame()
+        self._append(self._frames.take())
         summary = {path: _summary(values) for path, values in self._values.items()}
         rest = msgspec.json.encode({"summary": summary, "state": state}).decode()
         self._file.write(f"\n],\n{rest[1:]}\n")
         close_file(self._file)
 
-    def _end_frame(self) -> None:
-        if self._frame is None:
-            return
-        at_unix_seconds, step = self._frame
-        frame = {"at_unix_seconds": at_unix_seconds, "step": step, "values": self._in_frame}
-        self._file.write("\n" if self._is_first else ",\n")
-        self._file.write(msgspec.json.encode(frame).decode())
-        self._is_first = False
-        self._in_frame = {}
-        self._frame = None
+    def _append(self, frame: str) -> None:
+        if frame:
+            self._file.write(self._separator + frame)
+            self._separator = ",\n"
+
+
+class _Frames:
+    """Puts together what is told of one time."""
+
+    def __init__(self) -> None:
+        self._at: tuple[float, int] | None = None
+        self._values: dict[str, float | None] = {}
+
+    def add(self, one: Sample) -> str:
+        """Take one more; gives the frame before it, if that is whole now."""
+        at = one.at_unix_seconds, one.step
+        whole = "" if at == self._at else self.take()
+        self._at = at
+        self._values[one.path] = one.value if math.isfinite(one.value) else None
+        return whole
+
+    def take(self) -> str:
+        """The frame that has begun; empty: none has."""
+        if self._at is None:
+            return ""
+        at_unix_seconds, step = self._at
+        frame = {"at_unix_seconds": at_unix_seconds, "step": step, "values": self._values}
+        self._at = None
+        self._values = {}
+        return msgspec.json.encode(frame).decode()
 
 
 def _summary(values: array[float]) -> dict[str, float]:
