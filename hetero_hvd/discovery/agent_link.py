@@ -6,7 +6,7 @@ Who says it, and that nobody else reads, changes, repeats or reorders it, is TLS
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from websockets.typing import Subprotocol
@@ -74,6 +74,7 @@ class Exited(Message, frozen=True):
     code: int
 
 
+Known = TypeVar("Known")
 Frame = Start | Data | Exited
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
@@ -89,9 +90,22 @@ def decode(frame: bytes | str) -> Frame:
     Raises:
         ChannelError: It is none that we know.
     """
+    return decoded(_decoder, frame)
+
+
+def decoded(decoder: msgspec.msgpack.Decoder[Known], frame: bytes | str) -> Known:
+    """The record in a frame of any link of ours.
+
+    Args:
+        decoder: Of the records that the link knows.
+        frame: As it came.
+
+    Raises:
+        ChannelError: It is none of these.
+    """
     if isinstance(frame, str):
         raise ChannelError("text instead of a record")
     try:
-        return _decoder.decode(frame)
+        return decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ChannelError(f"a frame that is not understood: {error}") from error

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from hetero_hvd.discovery.agent_link import decoded
 from hetero_hvd.errors import ChannelError
 
 PATH = "/hub"
@@ -168,12 +169,7 @@ def decode(frame: bytes | str) -> HubFrame:
     Raises:
         ChannelError: It is none that we know.
     """
-    if isinstance(frame, str):
-        raise ChannelError("text instead of a record")
-    try:
-        return _decoder.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ChannelError(f"a frame that is not understood: {error}") from error
+    return decoded(_decoder, frame)
 
 
 def agreed(hello: Hello, version: str) -> int:
