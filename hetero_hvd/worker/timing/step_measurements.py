@@ -58,11 +58,16 @@ class StepProfile:
         self._data_wait_seconds = 0.0
 
     def look(self) -> None:
-        """Read the kernel's files, if it is time; best where this worker waits for the others."""
+        """Read the kernel's files, if it is time; best where this worker waits for the others.
+
+        What is found adds to what this step has lost before: its wait may be long enough for two.
+        """
         now = time.monotonic()
         if now >= self._next_look_at:
             self._next_look_at = now + LOOK_SECONDS
-            self._lost = {name: meter.take() for name, meter in self._meters.items()}
+            self._lost = {
+                name: self._lost[name] + meter.take() for name, meter in self._meters.items()
+            }
 
     def step_applied(
         self, context: WorkerContext, step: int, seconds: Mapping[str, float]
