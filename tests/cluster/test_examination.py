@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -206,6 +207,17 @@ def test_only_who_knows_the_token_gets_an_answer():
     assert stranger == "somebody else answers there"
     assert try_to_reach("127.0.0.1", listener.port, "a" * 32, "c" * 32) == stranger
     listener.close()
+
+
+def test_a_listener_that_is_closed_leaves_no_thread():
+    """One that waits for a connection holds a file descriptor that no list of them shows."""
+    before = threading.active_count()
+    listener = TokenListener("127.0.0.1", "a" * 32, "b" * 32)
+    assert threading.active_count() == before + 1
+    listener.close()
+    listener.thread.join(5)
+    assert threading.active_count() == before
+    assert try_to_reach("127.0.0.1", listener.port, "a" * 32, "b" * 32) == "Connection refused"
 
 
 def test_little_room_and_a_wrong_clock_are_notes(bare_cluster, folder, monkeypatch):

@@ -66,10 +66,13 @@ class TokenListener:
         self._answer = answer.encode()
         self._server = socket.create_server((address, 0))
         self.port: int = self._server.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
 
     def close(self) -> None:
         """Listen no more."""
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # else the thread would wait for ever
         self._server.close()
 
     def _serve(self) -> None:
