@@ -137,7 +137,7 @@ class HubIndex:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._path, BUSY_SECONDS)) as connection, connection:
+        with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as connection, connection:
             connection.execute("PRAGMA synchronous=FULL")
             yield connection
 
