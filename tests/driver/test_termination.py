@@ -10,7 +10,20 @@ import pytest
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.exit_codes import EXIT_TERMINATED
 
-HANDLERS = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+HANDLERS = [signal.default_int_handler, signal.SIG_DFL]
+"""Of SIGINT and SIGTERM in a command that is started from a terminal."""
+
+
+@pytest.fixture(autouse=True)
+def as_from_a_terminal():
+    """Whatever the tests were started by: a shell's background ignores SIGINT."""
+    before = [
+        signal.signal(number, handler)
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), HANDLERS, strict=True)
+    ]
+    yield
+    for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+        signal.signal(number, handler)
 
 
 class Thing:

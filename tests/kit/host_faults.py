@@ -111,15 +111,32 @@ class MemoryGroup:
             JobError: Nobody ever waited for memory, so nothing was injected.
         """
         before, waited = self._limit.read_text(), self._waited_microseconds()
-        stat = dict(map(str.split, (self._limit.parent / "memory.stat").read_text().splitlines()))
-        kept = int(stat.get("total_rss", stat.get("anon", 0)))
-        self._limit.write_text(str(kept + cache_bytes))
+        self._leave(cache_bytes)
         try:
             yield
         finally:
             self._limit.write_text("-1" if self._made else before)
         if self._waited_microseconds() == waited:
             raise JobError(f"{self._name} never waited for memory")
+
+    def _leave(self, cache_bytes: int) -> None:
+        """Beside what its processes hold now; the kernel refuses while files are being written.
+
+        Raises:
+            OSError: It has refused ten times.
+        """
+        for tries_left in reversed(range(10)):
+            lines = (self._limit.parent / "memory.stat").read_text().splitlines()
+            stat = dict(map(str.split, lines))
+            kept = int(stat.get("total_rss", stat.get("anon", 0)))
+            try:
+                self._limit.write_text(str(kept + cache_bytes))
+            except OSError:
+                if not tries_left:
+                    raise
+                time.sleep(0.2)
+            else:
+                return
 
     def _waited_microseconds(self) -> int:
         return int(self.pressure.read_text().split("total=")[1].split()[0])

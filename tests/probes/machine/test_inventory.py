@@ -105,7 +105,7 @@ def test_storage_is_that_of_findmnt(path):
     mount = asked("findmnt", "-J", "-T", path)["filesystems"][-1]  # one above the other
     found = storage.probe_storage(storage.Path(path))
     assert (found.mount, found.file_system) == (mount["target"], mount["fstype"])
-    assert found.device == mount["source"]
+    assert found.device == mount["source"].partition("[")[0]  # without the folder of a bind mount
     usage = os.statvfs(path)
     assert found.total_bytes == usage.f_blocks * usage.f_frsize
 
