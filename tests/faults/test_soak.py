@@ -4,7 +4,7 @@ import pytest
 
 from .conftest import assert_exact
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.matrix, pytest.mark.timeout(300)]
 
 KILLS = 5
 
