@@ -207,13 +207,14 @@ def execute(
         )
         try:
             code = process.wait(timeout_seconds)
+            ending = f"exit code {code}"
         except subprocess.TimeoutExpired:
-            code = None
+            code, ending = None, f"not ended within {timeout_seconds:.0f} s"
         finally:
             end(process, 15.0)
     if code != 0:
         tail = (folder / OUTPUT).read_text(errors="replace")[-1500:]
-        raise JobError(f"{' '.join(command[:8])} …: exit code {code}\n{tail}")
+        raise JobError(f"{' '.join(command[:8])} …: {ending}\n{tail}")
 
 
 def read_run(folder: Path) -> Run:
