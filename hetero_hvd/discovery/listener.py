@@ -34,6 +34,10 @@ RECEIVE_BUFFER_BYTES = 2**20
 _MULTICAST_ALL = 49  # IP_MULTICAST_ALL of linux/in.h: 0 = only the groups that this socket joined
 
 
+class ListenPortError(OSError):
+    """The port for those who announce themselves to an address cannot be had."""
+
+
 class AdvertListener:
     """Collects the TXT records of our service; what is too much is dropped and counted.
 
@@ -62,6 +66,7 @@ class AdvertListener:
         """Listen on all interfaces, and ask who is there.
 
         Raises:
+            ListenPortError: The port cannot be had.
             OSError: There is no network to listen on.
         """
         loop = asyncio.get_running_loop()
@@ -70,10 +75,12 @@ class AdvertListener:
                 self._sockets[family] = end = _bound(family)
                 loop.add_reader(end, self._read, end)
         try:
-            self._open_doors()
-        except OSError:
+            if self._port:
+                self._open_doors()
+        except OSError as error:
             await self.close()
-            raise
+            words = f"UDP port {self._port}: {error.strerror}"
+            raise ListenPortError(error.errno, words) from error
         self.ask()
         if not self._joined and not self._doors:
             await self.close()
@@ -124,18 +131,13 @@ class AdvertListener:
         Raises:
             OSError: Another program has the port.
         """
-        if not self._port:
-            return
         is_dual = socket.has_dualstack_ipv6()
         end = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_DGRAM)
         self._doors.append(end)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         if is_dual:
             end.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        try:
-            end.bind(("::" if is_dual else "", self._port))
-        except OSError as error:
-            raise OSError(f"UDP port {self._port}: {error.strerror}") from error
+        end.bind(("::" if is_dual else "", self._port))
         end.setblocking(False)
         asyncio.get_running_loop().add_reader(end, self._read, end)
 

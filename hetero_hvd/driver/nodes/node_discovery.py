@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import time
@@ -14,7 +15,7 @@ from hetero_hvd.config.job import JobConfig
 from hetero_hvd.config.launchers import AGENT
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_SKEW_SECONDS, Advert, Verifier
-from hetero_hvd.discovery.listener import AdvertListener
+from hetero_hvd.discovery.listener import AdvertListener, ListenPortError
 from hetero_hvd.discovery.registry import NodeRegistry
 from hetero_hvd.discovery.words import in_words
 from hetero_hvd.driver.nodes.host_resolver import HostResolver
@@ -40,6 +41,12 @@ IN_WORDS = {
     f"{MAX_SKEW_SECONDS:g} s ahead: set the clocks, if nobody repeats an old one"
 }
 """Reasons for which an advert is not used that do not speak for themselves."""
+
+PORT_HINTS = {
+    errno.EADDRINUSE: "; does another job here listen there? Give this one another",
+    errno.EACCES: "; ports below 1024 are the system's, give another",
+}
+"""What to do where job.listen cannot be had, by the kernel's number of the reason."""
 
 
 LOOKS = 3
@@ -133,14 +140,18 @@ class NodeDiscovery:
         """Listen.
 
         Raises:
-            JobError: There is no network to listen on.
+            JobError: There is no network to listen on, or the port cannot be had.
         """
-        if self._ear is not None:
-            try:
-                await self._ear.open()
-            except OSError as error:
-                words = f"job.discover: cannot listen for nodes: {error}"
-                raise job_error(words, error) from error
+        if self._ear is None:
+            return
+        try:
+            await self._ear.open()
+        except ListenPortError as error:
+            hint = PORT_HINTS.get(error.errno or 0, "")
+            raise job_error(f"job.listen: {error.strerror}{hint}", error) from error
+        except OSError as error:
+            words = f"job.discover: cannot listen for nodes: {error}"
+            raise job_error(words, error) from error
 
     async def close(self) -> None:
         """Listen no more."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 import time
 from dataclasses import replace
 
@@ -12,9 +15,14 @@ from zeroconf import DNSOutgoing, DNSText
 from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.discovery.advert import sign
-from hetero_hvd.discovery.listener import MAX_FROM_ALL, MAX_FROM_ONE, MAX_PACKET_BYTES
+from hetero_hvd.discovery.listener import (
+    MAX_FROM_ALL,
+    MAX_FROM_ONE,
+    MAX_PACKET_BYTES,
+    AdvertListener,
+)
 from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery, check_tls_file
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.security.cluster_key import make_key, read_key
 from tests.discovery.test_advert import as_text, make
 
@@ -191,3 +199,41 @@ def test_a_tls_file_that_cannot_be_used_is_no_job_that_waits(case, tmp_path):
         check_tls_file(job)
     assert str(caught.value).startswith(str(path))
     check_tls_file(replace(job, discover=False))  # nodes.yaml may never use it
+
+
+NO_EAR = {
+    "a port that is taken": (errno.EADDRINUSE, "job.listen: UDP port 9: ", "Give this one", True),
+    "a port of the system's": (errno.EACCES, "job.listen: UDP port 9: ", "give another", False),
+    "no more descriptors": (errno.EMFILE, "job.listen: UDP port 9: ", "Too many open", True),
+    "no multicast": (None, "job.discover: cannot listen", "no interface can do multicast", True),
+}
+
+
+@pytest.mark.parametrize("case", NO_EAR)
+def test_what_cannot_be_heard_begins_with_the_option_that_asks_for_it(network, case, monkeypatch):
+    """One line, and whether another try may find it otherwise; no socket stays open."""
+    number, beginning, words, may_pass = NO_EAR[case]
+    view, _ = network
+
+    def refuse(*_):
+        raise OSError(number, os.strerror(number or 0))
+
+    monkeypatch.setattr(AdvertListener, "_open_doors", refuse)
+    monkeypatch.setattr(AdvertListener, "_ask_on", refuse)
+    found, _ = view(listen=0 if number is None else 9)
+    with pytest.raises(JobError) as caught:
+        asyncio.run(found.open())
+    assert str(caught.value).startswith(beginning)
+    assert words in str(caught.value)
+    assert caught.value.may_pass == may_pass
+    assert not found._ear._sockets
+
+
+def test_a_port_that_another_job_has_is_that_of_job_listen(network):
+    """For real."""
+    view, _ = network
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as other:
+        other.bind(("::", 0))
+        found, _ = view(listen=other.getsockname()[1])
+        with pytest.raises(JobError, match=r"^job\.listen: UDP port .* in use; does another"):
+            asyncio.run(found.open())
