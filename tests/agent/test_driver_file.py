@@ -3,11 +3,23 @@
 import asyncio
 import logging
 import os
+import socket
+import threading
 
 import pytest
 
 from hetero_hvd.agent import driver_file
-from hetero_hvd.agent.driver_file import DriverFile
+from hetero_hvd.agent.driver_file import DriverFile, check_driver_file
+from hetero_hvd.cli import main
+from hetero_hvd.errors import UserError
+from hetero_hvd.security.cluster_key import make_key
+
+
+def a_socket(path):
+    """One that nobody listens on any more."""
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(str(path))
+
 
 GOOD = "10.0.0.5:9389\n[fd00::2]:9389\n"
 CASES = {
@@ -22,7 +34,10 @@ CASES = {
         [f"10.0.0.{n}:1" for n in range(8)],
         0,
     ),
-    "a folder": ("folder", [], 1),
+    "a folder": (os.mkdir, [], 1),
+    "a pipe": (os.mkfifo, [], 1),
+    "a socket": (a_socket, [], 1),
+    "a link to itself": (lambda path: path.symlink_to(path), [], 1),
 }
 
 
@@ -36,8 +51,8 @@ def test_what_is_in_the_file(tmp_path, caplog, case):
     """What is no address is said once, and not used; it never ends the agent."""
     content, expected, num_warnings = CASES[case]
     path = tmp_path / "driver.address"
-    if content == "folder":
-        path.mkdir()
+    if callable(content):
+        content(path)
     elif content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     file = DriverFile(path)
@@ -45,6 +60,21 @@ def test_what_is_in_the_file(tmp_path, caplog, case):
         assert [targets(file), targets(file)] == [expected] * 2
     assert len(caplog.records) == num_warnings
     assert all(str(path) in record.message for record in caplog.records)
+    if callable(content):  # at the start, that is a mistake
+        with pytest.raises(UserError, match=f"^--driver-file: {path} cannot be read: .*; name a"):
+            check_driver_file(path)
+    else:
+        check_driver_file(path)
+
+
+def test_what_no_driver_can_write_ends_the_command(tmp_path, capsys):
+    """One line, and exit code 2; a pipe keeps nobody."""
+    make_key(tmp_path / "key")
+    os.mkfifo(tmp_path / "pipe")
+    words = ["--key-file", str(tmp_path / "key"), "--driver-file", str(tmp_path / "pipe")]
+    assert main(["agent", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"hetero-hvd: --driver-file: {tmp_path / 'pipe'} cannot be read: is no")
 
 
 def test_the_next_driver_may_be_elsewhere(tmp_path):
@@ -65,24 +95,29 @@ def test_a_file_system_that_hangs_keeps_nobody(tmp_path, monkeypatch):
     path = tmp_path / "driver.address"
     path.write_text(GOOD)
     monkeypatch.setattr(driver_file, "ANSWER_SECONDS", 0.2)
+    answers, gate = [], threading.Event()
+
+    def hangs(*words):
+        answers.append(words)
+        gate.wait()
+        return os.open(*words)
 
     async def act():
         file = DriverFile(path)
         before = await file.senders()
-        path.unlink()
-        os.mkfifo(path)  # opening it waits for a writer
+        path.write_text("10.0.0.6:1\n")
+        monkeypatch.setattr(driver_file, "regular", hangs)
         during = [await file.senders() for _ in range(3)]
-        writer = await asyncio.to_thread(os.open, path, os.O_WRONLY)
-        os.write(writer, b"10.0.0.6:1\n")
-        os.close(writer)
+        num_asked = len(answers)
+        gate.set()
         while [str(s._target) for s in await file.senders()] != ["10.0.0.6:1"]:
             pass
-        path.unlink()
-        return before, during
+        return before, during, num_asked
 
-    before, during = asyncio.run(act())
+    before, during, num_asked = asyncio.run(act())
     assert len(before) == 2
     assert during == [before] * 3
+    assert num_asked == 1
 
 
 def test_who_was_told_before_is_told_on_while_the_disk_has_errors(tmp_path, caplog):

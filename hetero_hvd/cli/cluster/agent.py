@@ -141,7 +141,7 @@ def act(arguments: argparse.Namespace) -> int:
         tls=None if tls_file is None else server_context(read_bundle(tls_file), str(tls_file)),
         version=__version__,
         announce_to=_targets(arguments.announce_to),
-        driver_file=arguments.driver_file,
+        driver_file=_driver_file(arguments.driver_file),
         cloud=_cloud(arguments.cloud, arguments.metadata_url),
         machine=None if job is None else job.machine,
         visible=_visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES")),
@@ -172,6 +172,14 @@ def _hub(arguments: argparse.Namespace) -> HubTarget | None:
     from hetero_hvd.discovery.unicast import AnnounceTarget  # noqa: PLC0415 - not for all
 
     if arguments.hub is None:
+def _driver_file(path: Path | None) -> Path | None:
+    from hetero_hvd.agent.driver_file import check_driver_file  # noqa: PLC0415 - not for all
+
+    if path is not None:
+        check_driver_file(path)
+    return path
+
+
         return None
     room = _number("--spool-bytes", arguments.spool_bytes, MIN_SPOOL_BYTES, MAX_SPOOL_BYTES)
     is_found = arguments.hub == "auto"
