@@ -56,7 +56,7 @@ must have the same. `HETERO_HVD_BALANCE` may also hold all settings of the balan
 example `{"rule": "lbb", "exchange_seconds": 0.5}`: the fields of `core/balance/settings.py`.
 
 A variable that begins with `HETERO_HVD_` and is on none of this page's lists is an error for every
-command that reads the settings, and a warning for such a script.
+command that reads the settings, for an agent and a hub, and a warning for such a script.
 """
 
 _ON_NODES = """## Environment variables on a node

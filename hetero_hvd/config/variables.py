@@ -188,3 +188,13 @@ def unknown(environment: Mapping[str, str]) -> Iterator[str]:
                 advice = f"{reason}; unset it"
             label = name if name.isprintable() else displayed(name)  # a problem is one line
             yield f"environment: {label}: there is no such variable; {advice}"
+
+
+def refuse_unknown(environment: Mapping[str, str]) -> None:
+    """For a command that stays and reads no settings: what is passed on has a slip in it.
+
+    Raises:
+        ConfigError: With all variables that look like ours, and are none.
+    """
+    if found := list(unknown(environment)):
+        raise ConfigError(found)

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hetero_hvd.cli import main
 from hetero_hvd.config import EmulateConfig, JobConfig, NodeConfig
 from hetero_hvd.config.setting import settings_of
 from hetero_hvd.config.variables import ALONE_SETTINGS, KNOWN, SET_FOR_WORKERS, unknown
@@ -51,6 +52,33 @@ def test_a_typo_is_one_line_with_the_nearest_name(name):
     others = {"HETERO_HVD_MIN_NP": "1", "HETERO_HVD_EMPTY": "", "HETERO": "x", "PATH": "/bin"}
     lines = list(unknown(others | dict.fromkeys(SET_FOR_WORKERS, "x") | {name: "2"}))
     assert lines == [f"environment: {name}: there is no such variable; {TYPOS[name]}"]
+
+
+COMMANDS = {
+    "of settings": ["run", "--", "x"],
+    "that shows them": ["config"],
+    "agent": ["agent", "--key-file", "none"],
+    "hub": ["hub", "--key-file", "none"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_typo_ends_every_command_that_reads_or_passes_on_variables(
+    command, tmp_path, monkeypatch, capsys
+):
+    """Before it looks at anything else; all of them at once."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nodes.yaml").write_text("nodes: [{name: a}]\n")
+    for name in ("HETERO_HVD_SAMPLES_FOLDR", "HETERO_HVD_MIN_PN"):
+        monkeypatch.setenv(name, "x")
+    assert main(COMMANDS[command]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"hetero-hvd: environment: {name}: there is no such variable; did you mean {meant}?"
+        for name, meant in (
+            ("HETERO_HVD_SAMPLES_FOLDR", "HETERO_HVD_SAMPLES_FOLDER"),
+            ("HETERO_HVD_MIN_PN", "HETERO_HVD_MIN_NP"),
+        )
+    ]
 
 
 @pytest.mark.parametrize(

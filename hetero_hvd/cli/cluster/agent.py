@@ -17,6 +17,7 @@ from hetero_hvd.cli.cluster import agent_job
 from hetero_hvd.config.launchers import AGENT_PORT
 from hetero_hvd.config.value_types import NAME, WEBHOOK
 from hetero_hvd.core.digits import whole_number
+from hetero_hvd.config.variables import refuse_unknown
 from hetero_hvd.core.redaction import redacted
 from hetero_hvd.errors import UserError
 
@@ -125,6 +126,7 @@ def act(arguments: argparse.Namespace) -> int:
     logging.getLogger("zeroconf").setLevel(logging.ERROR)  # has a traceback for each cable pulled
     tls_file: Path | None = arguments.tls_file
     job = _job(arguments)
+    refuse_unknown(os.environ)
     name = arguments.name or (platform.node() if job is None else job.name)
     if not NAME.admits(name):
         whose = "--name" if arguments.name else "the host's name; give one with --name"

@@ -6,10 +6,12 @@ import argparse
 import asyncio
 import ipaddress
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_hvd.cli.record.times import duration
+from hetero_hvd.config.variables import refuse_unknown
 from hetero_hvd.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ def act(arguments: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("zeroconf").setLevel(logging.ERROR)  # has a traceback for each cable pulled
+    refuse_unknown(os.environ)
     options = HubOptions(
         key=read_key(arguments.key_file),
         store=arguments.store,
