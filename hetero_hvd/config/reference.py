@@ -43,7 +43,9 @@ nodes:
   is read.
 - `-f base.yaml -f prod.yaml`: each further file changes and adds to those before it: settings key
   by key, nodes by their name; any other list takes the place of the one before, and a key without
-  a value is the default again. A mapping, a list and a text take each other's place nowhere.
+  a value is the default again. `null` or `~` in `env`, `ssh_options` or `srun_options` takes away
+  what an earlier file has there, and is an error where none has: it unsets nothing on a node. A
+  mapping, a list and a text take each other's place nowhere.
 - `hetero-hvd config` prints every setting, its value and where that came from.
 """
 

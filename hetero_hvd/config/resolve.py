@@ -17,7 +17,14 @@ from hetero_hvd.config.cluster import ClusterConfig
 from hetero_hvd.config.job import JOB_SETTINGS, JobConfig
 from hetero_hvd.config.setting import REMOVED, Setting, displayed, settings_of
 from hetero_hvd.config.value_types import Kind, ListOf, Scalar, Section, TextMap
-from hetero_hvd.config.yaml_document import compose, layered, read_content, with_nodes
+from hetero_hvd.config.yaml_document import (
+    NULL,
+    compose,
+    is_nothing,
+    layered,
+    read_content,
+    with_nodes,
+)
 from hetero_hvd.core.redaction import redacted
 from hetero_hvd.errors import ConfigError
 
@@ -25,8 +32,6 @@ _READ_AS = {"bool": "true or false", "int": "a number", "float": "a number", "ti
 _JOB = {f"job.{setting.name}": setting for setting in JOB_SETTINGS}
 GRANTED = Path("the nodes that were granted")
 """What takes the place of a file in messages."""
-
-_NULL = "tag:yaml.org,2002:null"
 
 
 class _BadSettingError(Exception):
@@ -186,7 +191,7 @@ class _Reader:
     ) -> Iterator[tuple[yaml.Node | str | None, str]]:
         """What was given for a setting and where, the weakest first."""
         node = entries.get(setting.name)
-        if node is None or node.tag == _NULL:
+        if node is None or is_nothing(node):
             yield None, "default"
         else:
             yield node, self._in_words(self._place_of(node))
@@ -274,6 +279,10 @@ class _Reader:
                 self._note(inner, f"found {_what(value)}, must be {kind.value.allowed}")
             elif not kind.value.admits(value.value):
                 found = "" if kind.is_secret else f"found {displayed(value.value)}, "
+            elif is_nothing(value) and value.value:
+                if value.tag == NULL:
+                    only = "which only takes away what an earlier file has"
+                    self._note(inner, f"found {value.value}, {only}; quote it: '{value.value}'")
                 self._note(inner, f"{found}must be {kind.value.allowed}")
             else:
                 texts[name] = value.value
@@ -320,4 +329,4 @@ def _what(node: yaml.Node) -> str:
         return "a mapping"
     if isinstance(node, yaml.SequenceNode):
         return "a list" if node.value else "an empty list"
-    return "nothing" if node.tag == _NULL else displayed(node.value)
+    return "nothing" if is_nothing(node) else displayed(node.value)

@@ -20,6 +20,10 @@ MAX_DEPTH = 16
 NAMED = "nodes"
 """The key of the list whose items are told apart by their `name`."""
 
+NULL = "tag:yaml.org,2002:null"
+TAKEN_AWAY = "!taken-away"
+"""The tag of a key without a value, and of one that had a value in an earlier file."""
+
 
 class _Loader(yaml.SafeLoader):
     """Composes nodes, constructs nothing, and refuses what can blow up or surprise."""
@@ -113,9 +117,9 @@ def layered(trees: Iterable[yaml.Node | None]) -> yaml.Node | None:
     """One tree of several, the strongest last.
 
     Mappings are merged key by key, and nodes by their name; whatever else a later file has takes
-    the place of what an earlier one has. Each part remembers the file and the line it came from. A
-    key or a node that stands twice in one file stays so, as that file has it, for the reader to
-    find.
+    the place of what an earlier one has. A key without a value there is `TAKEN_AWAY`. Each part
+    remembers the file and the line it came from. A key or a node that stands twice in one file
+    stays so, as that file has it, for the reader to find.
 
     Args:
         trees: Of the files; None for an empty one.
@@ -138,7 +142,9 @@ def _over(base: yaml.Node, tree: yaml.Node | None, *, at: str = "") -> yaml.Node
         return base
     if isinstance(base, yaml.MappingNode) and isinstance(tree, yaml.MappingNode):
         return _mapping(base, tree, at)
-    if _is_null(base) or _is_null(tree):
+    if is_nothing(tree) and base.tag != NULL:
+        return yaml.ScalarNode(TAKEN_AWAY, tree.value, tree.start_mark, tree.end_mark)
+    if is_nothing(base) or is_nothing(tree):
         return tree
     if type(base) is not type(tree):
         place = f"{_line_of(tree)}: {at}" if at else _line_of(tree)
@@ -205,8 +211,9 @@ def _is_text(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode)
 
 
-def _is_null(node: yaml.Node) -> bool:
-    return node.tag == "tag:yaml.org,2002:null"
+def is_nothing(node: yaml.Node) -> bool:
+    """Whether a key stands without a value."""
+    return node.tag in {NULL, TAKEN_AWAY}
 
 
 def with_nodes(root: yaml.Node | None, granted: yaml.Node | None) -> yaml.Node | None:
@@ -221,7 +228,7 @@ def with_nodes(root: yaml.Node | None, granted: yaml.Node | None) -> yaml.Node |
     """
     if not isinstance(root, yaml.MappingNode) or not isinstance(granted, yaml.MappingNode):
         return granted if root is None else root
-    lists = [value for key, value in root.value if key.value == NAMED and not _is_null(value)]
+    lists = [value for key, value in root.value if key.value == NAMED and not is_nothing(value)]
     if len(lists) > 1 or not all(isinstance(one, yaml.SequenceNode) for one in lists):
         return root
     known = {_name(item): item for one in lists for item in one.value}

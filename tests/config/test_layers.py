@@ -28,6 +28,11 @@ MERGED = {
         "nodes: [{name: a, env: {LR: '2', NEW: y}}]\n",
         {"nodes.a.env": {"LR": "2", "MODE": "x", "NEW": "y"}},
     ),
+    "a node's variable taken back": (
+        "nodes: [{name: a, env: {LR: ~, MODE: y}}]\n",
+        {"nodes.a.env": {"MODE": "y"}},
+    ),
+    "all of them taken back": ("nodes: [{name: a, env: ~}]\n", {"nodes.a.env": {}}),
     "a list": ("nodes: [{name: b, devices: [1]}]\n", {"nodes.b.devices": (1,)}),
     "one more node": ("nodes: [{name: c, slots: 3}]\n", {"nodes.c.slots": 3, "nodes.a.slots": 2}),
     "a new section": ("guard: {}\n", {"guard.for_seconds": 60.0}),
@@ -116,6 +121,16 @@ WRONG = {
         "nodes: [{name: a, slots: 3}]\n",
         "0.yaml:1: nodes[1].name: found 'a', which is also nodes[0].name",
     ),
+    "a variable that nobody has": (
+        BASE,
+        "nodes: [{name: a, env: {NEW: null}}]\n",
+        "1.yaml:1: nodes[0].env.NEW: found null, which only takes away what an earlier file has;",
+    ),
+    "one taken back and given": (
+        BASE,
+        "nodes: [{name: a, env: {LR: ~, LR: '2'}}]\n",
+        "1.yaml:1: nodes[0].env.LR: given twice",
+    ),
     "another kind": (BASE, "nodes: {}\n", "1.yaml:1: nodes: found a mapping"),
     "no node at all": ("", "job: {}\n", "1.yaml:1: nodes: is missing"),
     "all empty": ("", "", "1.yaml: is empty; key 'nodes' is missing"),
@@ -138,6 +153,33 @@ def test_what_was_taken_back_may_be_given_again(value, tmp_path):
     """In any kind: only two kinds in two files cannot both be right."""
     paths = write(tmp_path, BASE, f"job: {value}\n", "job: {min_np: 2}\n")
     assert load_cluster(*paths, environment={}, flags={}).job.min_np == 2
+
+
+TEXTS = {"env": "local", "ssh_options": "ssh", "srun_options": "srun"}
+
+
+@pytest.mark.parametrize("nothing", ["null", "Null", "~"])
+@pytest.mark.parametrize("key", TEXTS)
+def test_nothing_is_no_text(key, nothing, tmp_path):
+    """It takes away what an earlier file has, and may be given again; by itself it is refused."""
+    node = f"nodes: [{{name: a, launcher: {TEXTS[key]}, {key}: {{a: %s, b: x}}}}]\n"
+    paths = write(tmp_path, node % "'null'", node % nothing, node % "y")
+    for number, expected in ((1, {"a": "null"}), (2, {}), (3, {"a": "y"})):
+        (found,) = load_cluster(*paths[:number], environment={}, flags={}).nodes
+        assert getattr(found, key) == {"b": "x"} | expected
+    with pytest.raises(ConfigError) as caught:
+        load_cluster(paths[1], environment={}, flags={})
+    (problem,) = caught.value.problems
+    assert problem == (
+        f"{paths[1]}:1: nodes[0].{key}.a: found {nothing}, which only takes away what an earlier "
+        f"file has; quote it: '{nothing}'"
+    )
+
+
+def test_an_empty_text_is_one_in_a_later_file_too(tmp_path):
+    """As it is written."""
+    paths = write(tmp_path, BASE, "nodes: [{name: a, env: {LR: }}]\n")
+    assert load_cluster(*paths, environment={}, flags={}).nodes[0].env == {"LR": "", "MODE": "x"}
 
 
 def test_a_secret_of_another_kind_is_not_shown(tmp_path):
