@@ -28,6 +28,7 @@ from hetero_hvd.exit_codes import (
     EXIT_UNFIT,
     as_exit_code,
 )
+from hetero_hvd.probes.gpu.visible_names import visible_names
 from hetero_hvd.probes.kernel.control_groups import num_oom_kills
 from hetero_hvd.probes.kernel.processes import active_seconds, session_of, state_of
 
@@ -75,9 +76,9 @@ def interpreter() -> str:
 def visible_gpus(environment: dict[str, str]) -> list[str]:
     """The node's GPUs as CUDA would number them, without loading CUDA."""
     given = environment.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name.strip() for name in given.split(",") if name.strip()]
     counts = len(list(GPU_FOLDER.glob("*"))), len(list(DEVICES.glob("nvidia[0-9]*")))
+    if given is not None:
+        return list(visible_names(given, max(counts)))
     number = min(counts) or max(counts)  # a container may see all of its node in one of them
     return [str(index) for index in range(number)]
 

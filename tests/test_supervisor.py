@@ -144,7 +144,7 @@ print(json.dumps([len(supervisor.visible_gpus(dict(os.environ))), given, note]))
 """
 NOTE = "note: Slurm has granted none of the 2 GPUs here: ask for them with --gpus-per-node"
 GRANTED = {
-    "two": ({"CUDA_VISIBLE_DEVICES": "2,3"}, {}, (2, "3", "")),
+    "two": ({"CUDA_VISIBLE_DEVICES": "1,0"}, {}, (2, "0", "")),
     "none": ({}, {}, (0, "", NOTE)),
     "none, as older versions say it": ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, {}, (0, "", NOTE)),
     "none, in so many words": ({"CUDA_VISIBLE_DEVICES": ""}, {}, (0, "", "")),

@@ -30,6 +30,7 @@ from hetero_hvd.discovery.machine import (
     gpu_uuids,
     own_addresses,
     own_interfaces,
+    usable_names,
     visible_in,
 )
 from hetero_hvd.discovery.multicast import AdvertPublisher, packet_of
@@ -168,8 +169,9 @@ async def _listening(options: AgentOptions) -> AsyncIterator[_Node]:
     Raises:
         JobError: The port cannot be had.
     """
-    found = visible_in(gpus(), options.visible)
-    num_gpus = len(found if options.visible is None else options.visible)
+    here, visible = gpus(), options.visible
+    found = visible_in(here, visible)
+    num_gpus = len(found if visible is None else usable_names(here, visible))
     num_slots = min(max(num_gpus, 1), MAX_SLOTS) if options.slots is None else options.slots
     newest = NewestSamples()
     pages = Pages(newest, options.token)

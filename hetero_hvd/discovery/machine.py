@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 from hetero_hvd.core.digits import whole_number
@@ -21,17 +22,32 @@ _PART = re.compile(r"MIG-[A-Za-z0-9/-]{1,46}")
 """The UUID of a part of a GPU, as older drivers name it, too; an advert has room for some."""
 
 
+def usable_names(found: Sequence[GpuReport], visible: Sequence[str]) -> list[str]:
+    """Those before the first that is of no GPU here, which is where CUDA stops reading.
+
+    Args:
+        found: The GPUs of the machine; empty: they are not known, and all names count.
+        visible: What CUDA_VISIBLE_DEVICES names: indices, or beginnings of UUIDs.
+    """
+    if not found:
+        return list(visible)
+
+    def is_here(name: str) -> bool:
+        return bool(_PART.fullmatch(name)) or any(_is_named(gpu, name) for gpu in found)
+
+    return list(takewhile(is_here, visible))
+
+
 def visible_in(found: Sequence[GpuReport], visible: Sequence[str] | None) -> list[GpuReport]:
     """The GPUs that a process may use.
 
     Args:
-        found: Those of the machine.
-        visible: What CUDA_VISIBLE_DEVICES names: indices, or beginnings of UUIDs; None: it is not
-            set, and all may be used. A name of no GPU is left out.
+        found: As for `usable_names`.
+        visible: The same; None: the variable is not set, and all may be used.
     """
     if visible is None:
         return list(found)
-    return [gpu for name in visible for gpu in found if _is_named(gpu, name)]
+    return [gpu for name in usable_names(found, visible) for gpu in found if _is_named(gpu, name)]
 
 
 def _is_named(gpu: GpuReport, name: str) -> bool:
@@ -49,9 +65,11 @@ def gpu_uuids(visible: Sequence[str] | None = None) -> tuple[str, ...]:
             named. None: all of this machine.
     """
     if visible is not None:
-        parts = {name for name in visible if _PART.fullmatch(name)}
-        whole = [name for name in visible if name not in parts]
-        return tuple(sorted(parts | {gpu.uuid for gpu in visible_in(gpus(), whole) if gpu.uuid}))
+        here = gpus()
+        names = usable_names(here, visible)
+        parts = {name for name in names if _PART.fullmatch(name)}
+        whole = [name for name in names if name not in parts]
+        return tuple(sorted(parts | {gpu.uuid for gpu in visible_in(here, whole) if gpu.uuid}))
     found = {gpu.uuid for gpu in gpus() if gpu.uuid}
     for path in _GPUS.glob("*/information"):
         for line in path.read_text(errors="replace").splitlines():

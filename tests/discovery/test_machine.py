@@ -33,6 +33,7 @@ VISIBLE = {
     "by UUID": (("GPU-3",), [3], ["GPU-30000000"]),
     "a part of one": (("MIG-1",), [2], ["MIG-1"]),
     "none of this machine": (("7", "GPU-9", "-1", ""), [], []),
+    "one that is not there among them": (("3", "4", "0", "MIG-1"), [3], ["GPU-30000000"]),
 }
 
 

@@ -199,9 +199,9 @@ def _job(arguments: argparse.Namespace) -> agent_job.AgentJob | None:
 
 def _visible_gpus(given: str | None) -> tuple[str, ...] | None:
     """What CUDA_VISIBLE_DEVICES names, as the supervisor of a worker reads it."""
-    if given is None:
-        return None
-    return tuple(name.strip() for name in given.split(",") if name.strip())
+    from hetero_hvd.probes.gpu.visible_names import visible_names  # noqa: PLC0415 - not for all
+
+    return None if given is None else visible_names(given)
 
 
 def _idle_seconds(text: str | None) -> float | None:
