@@ -1,5 +1,6 @@
 """The command line as a person meets it."""
 
+import argparse
 import importlib
 import json
 import pkgutil
@@ -13,7 +14,8 @@ import hetero_hvd
 from hetero_hvd import cli
 from hetero_hvd.cli import main
 from hetero_hvd.cli.train.run import check_traced
-from hetero_hvd.config import ClusterConfig, JobConfig, NodeConfig
+from hetero_hvd.config import JOB_SETTINGS, ClusterConfig, JobConfig, NodeConfig
+from hetero_hvd.config.paths import some_path
 from hetero_hvd.errors import JobError
 
 NONE_TO_ASK = (
@@ -267,6 +269,40 @@ def test_wrong_input_is_one_line_per_problem_and_exit_code_2(folder: Path, capsy
     assert printed.out == ""
     found = printed.err.replace(str(folder), "FOLDER").splitlines()
     assert found == [f"hetero-hvd: {line}" for line in lines]
+
+
+def paths_of(parser, *words):
+    """Words before each path that a command takes, and what argparse calls it there."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield from paths_of(command, *words, name)
+            continue
+        (flag, *_) = action.option_strings or [""]
+        is_path = action.metavar in {"FILE", "PATH", "DIR"} or action.type is some_path
+        if (is_path or flag.endswith("-file")) and action.dest not in SETTINGS:
+            names = "/".join(action.option_strings) or action.metavar or action.dest
+            yield [*words, flag] if flag else list(words), names
+
+
+SETTINGS = {setting.name for setting in JOB_SETTINGS}
+"""Of the job: an empty one is not given, as in the environment."""
+PATHS = {" ".join(words): (words, names) for words, names in paths_of(cli._parser())}
+
+
+@pytest.mark.parametrize("case", PATHS)
+def test_no_path_is_the_working_directory_by_mistake(case, capsys):
+    """As of a shell's variable that is not set; nothing is read or written."""
+    words, names = PATHS[case]
+    assert main([*words, ""]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"argument {names}: found '', must be a path" in line
+
+
+def test_every_command_with_paths_is_looked_at():
+    """No option is passed over."""
+    assert len(PATHS) > 25
+    assert {"agent --token-file", "run -f", "deploy slurm", "key"} <= PATHS.keys()
 
 
 NO_FILE = {

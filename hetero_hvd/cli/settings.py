@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from hetero_hvd.config import JOB_SETTINGS, NodesFile
+from hetero_hvd.config.paths import some_path
 
 NODES_FILE = Path("nodes.yaml")
 DISCOVER = "discover"
@@ -26,7 +27,7 @@ def add_nodes_file(command: argparse.ArgumentParser, *, is_optional: bool = Fals
     command.add_argument(
         "-f",
         "--nodes-file",
-        type=Path,
+        type=some_path,
         action="append",
         dest="nodes_files",
         metavar="FILE",

@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 
+from hetero_hvd.config.paths import some_path
 from hetero_hvd.core.balance.policies.registry import RULES, Policy, make_policy
 from hetero_hvd.core.balance.settings import DEFAULT_RULE, BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeModel
@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--speeds", type=_floats, metavar="A,B,…", help="samples per second of each worker")
     add("--overheads", type=_floats, metavar="A,B,…", help="constant seconds per step of each")
     add("--links", type=_floats, metavar="A,B,…", help="seconds of a reduction on each link")
-    add("--recording", type=Path, metavar="FILE", help="timings.jsonl of a run instead of speeds")
+    add("--recording", type=some_path, metavar="FILE", help="timings.jsonl of a run, not speeds")
     add("--global-batch-size", type=int, default=512, metavar="N")
     add("--steps", type=int, default=1000, metavar="N")
     add("--noise", type=float, default=0.05, metavar="RATIO", help="coefficient of variation")

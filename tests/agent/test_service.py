@@ -180,6 +180,7 @@ WRONG_FLAGS = {
     "IPv4 in IPv6": ["--address", "::ffff:127.0.0.1"],
     "a name": ["--address", "localhost"],
     "a name that no node has": ["--name", "a."],
+    "no name": ["--name", ""],
     "whom nobody can be": ["--announce-to", "[fe80::1%]:1"],
     "no host": ["--metadata-url", "http://:80", "--cloud", "aws"],
     "half a bracket": ["--metadata-url", "http://[::1", "--cloud", "aws"],

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from hetero_hvd import __version__
 from hetero_hvd.cli.cluster import agent_job
 from hetero_hvd.config.launchers import AGENT_PORT
+from hetero_hvd.config.paths import path_text, some_path
 from hetero_hvd.config.value_types import NAME, WEBHOOK
-from hetero_hvd.core.digits import whole_number
 from hetero_hvd.config.variables import refuse_unknown
+from hetero_hvd.core.digits import whole_number
 from hetero_hvd.core.redaction import redacted
 from hetero_hvd.errors import UserError
 
@@ -35,7 +36,7 @@ SUMMARY = "announce this machine as a node and start its workers for drivers wit
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
     command.add_argument(
-        "--key-file", type=Path, default=Path("cluster.key"), help="default: cluster.key"
+        "--key-file", type=some_path, default=Path("cluster.key"), help="default: cluster.key"
     )
     command.add_argument("--name", default=None, help="of the node (default: the host's name)")
     command.add_argument(
@@ -47,12 +48,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     _add_drivers(command)
     command.add_argument(
         "--token-file",
+        type=path_text,
         default=None,
         help="mode 0600; who shows its token may read /metrics and /hardware (default: nobody)",
     )
     command.add_argument(
         "--tls-file",
-        type=Path,
+        type=some_path,
         default=None,
         help="made by hetero-hvd certificates for this node: drivers are then known by theirs "
         "(default: by the cluster key)",
@@ -83,7 +85,7 @@ def _add_drivers(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--driver-file",
-        type=Path,
+        type=some_path,
         metavar="FILE",
         help="also announce to the driver at the addresses in this file, HOST:PORT in each line; "
         "it is read again and again, and need not be there yet",
@@ -96,7 +98,7 @@ def _add_drivers(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--spool",
-        type=Path,
+        type=some_path,
         default=Path("spool"),
         metavar="DIR",
         help="where samples wait that the hub does not have yet (default: spool)",
@@ -124,12 +126,13 @@ def act(arguments: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("zeroconf").setLevel(logging.ERROR)  # has a traceback for each cable pulled
+    refuse_unknown(os.environ)
     tls_file: Path | None = arguments.tls_file
     job = _job(arguments)
-    refuse_unknown(os.environ)
-    name = arguments.name or (platform.node() if job is None else job.name)
+    own_name = platform.node() if job is None else job.name
+    name = own_name if arguments.name is None else arguments.name
     if not NAME.admits(name):
-        whose = "--name" if arguments.name else "the host's name; give one with --name"
+        whose = "--name" if name is arguments.name else "the host's name; give one with --name"
         raise UserError(f"{whose}: found {name!r}, must be {NAME.allowed}")
     options = AgentOptions(
         key=read_key(arguments.key_file),
@@ -169,11 +172,6 @@ def _targets(texts: list[str]) -> tuple[AnnounceTarget, ...]:
     return tuple(AnnounceTarget.read(text, "--announce-to") for text in texts)
 
 
-def _hub(arguments: argparse.Namespace) -> HubTarget | None:
-    from hetero_hvd.agent.hub_sender import HubTarget  # noqa: PLC0415 - not for all
-    from hetero_hvd.discovery.unicast import AnnounceTarget  # noqa: PLC0415 - not for all
-
-    if arguments.hub is None:
 def _driver_file(path: Path | None) -> Path | None:
     from hetero_hvd.agent.driver_file import check_driver_file  # noqa: PLC0415 - not for all
 
@@ -182,6 +180,11 @@ def _driver_file(path: Path | None) -> Path | None:
     return path
 
 
+def _hub(arguments: argparse.Namespace) -> HubTarget | None:
+    from hetero_hvd.agent.hub_sender import HubTarget  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.unicast import AnnounceTarget  # noqa: PLC0415 - not for all
+
+    if arguments.hub is None:
         return None
     room = _number("--spool-bytes", arguments.spool_bytes, MIN_SPOOL_BYTES, MAX_SPOOL_BYTES)
     is_found = arguments.hub == "auto"

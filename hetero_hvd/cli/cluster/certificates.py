@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from hetero_hvd.config.paths import some_path
 from hetero_hvd.config.value_types import HOST
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import NODE_NAME
@@ -14,7 +14,7 @@ SUMMARY = "make TLS files for nodes, and the authority that signs them"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("folder", type=Path, help="keeps authority.pem, which stays secret")
+    command.add_argument("folder", type=some_path, help="keeps authority.pem, which stays secret")
     command.add_argument(
         "nodes",
         nargs="+",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hetero_hvd.config.paths import some_path
+
 SUMMARY = "make a cluster key, to be copied to all nodes"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
     command.add_argument(
-        "path", nargs="?", type=Path, default=Path("cluster.key"), help="default: cluster.key"
+        "path", nargs="?", type=some_path, default=Path("cluster.key"), help="default: cluster.key"
     )
 
 

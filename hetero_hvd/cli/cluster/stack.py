@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 
+from hetero_hvd.config.paths import path_text, some_path
 from hetero_hvd.deploy.folder import FolderContents, write_folder
 from hetero_hvd.errors import UserError
 from hetero_hvd.monitoring.files import stack_files
@@ -17,15 +17,19 @@ RECEIVER = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """The flags."""
-    command.add_argument("folder", type=Path, metavar="DIR", help="where to write them")
+    command.add_argument("folder", type=some_path, metavar="DIR", help="where to write them")
     command.add_argument(
         "--driver",
         required=True,
         metavar="URL",
         help="http[s]://HOST:PORT of the driver; give it a fixed port with http_port",
     )
-    command.add_argument("--token-file", metavar="FILE", help="with the driver's token for looking")
-    command.add_argument("--ca-file", metavar="FILE", help="certificate authority of the driver")
+    command.add_argument(
+        "--token-file", type=path_text, metavar="FILE", help="with the driver's token for looking"
+    )
+    command.add_argument(
+        "--ca-file", type=path_text, metavar="FILE", help="certificate authority of the driver"
+    )
     command.add_argument(
         "--alerts-to",
         metavar="URL",

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from hetero_hvd.config.paths import some_path
 from hetero_hvd.deploy import checks
 from hetero_hvd.deploy.compose import DRIVER, PAGE_PORT, ComposeDemo, compose_file, nodes_file
 from hetero_hvd.deploy.folder import FolderContents, make_readable, write_folder
@@ -34,7 +35,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--image", required=True, help="with hetero_hvd; docs/guide/containers.md says how to make"
     )
     command.add_argument(
-        "--script", type=Path, metavar="FILE", help="a script that is not in the image"
+        "--script", type=some_path, metavar="FILE", help="a script that is not in the image"
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from hetero_hvd.cli.deploy import compose, kubernetes, slurm
 from hetero_hvd.cli.lines import show
+from hetero_hvd.config.paths import some_path
 
 SUMMARY = "write the files that start a job on Kubernetes or Slurm, or the demo by Docker Compose"
 TAKES_SCRIPT = True
@@ -25,7 +25,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
             description=summary[0].upper() + summary[1:] + ".",
             allow_abbrev=False,
         )
-        target.add_argument("folder", type=Path, metavar="DIR", help="where to write them")
+        target.add_argument("folder", type=some_path, metavar="DIR", help="where to write them")
         target.add_argument(
             "--force",
             action="store_true",

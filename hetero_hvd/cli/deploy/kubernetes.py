@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from hetero_hvd.cli.cluster.agent import CLOUDS
+from hetero_hvd.config.paths import some_path
 from hetero_hvd.config.value_types import CHECKPOINT_URL
 from hetero_hvd.deploy import checks
 from hetero_hvd.deploy.folder import FolderContents, write_folder
@@ -38,7 +39,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--agent-cpu", default="4", metavar="CORES", help="of each agent (default: 4)")
     add("--agent-memory", default="8Gi", metavar="BYTES", help="of each agent (default: 8Gi)")
     add("--shm", default="2Gi", metavar="BYTES", help="of that for /dev/shm (default: 2Gi)")
-    add("--script", type=Path, metavar="FILE", help="a script that is not in the image")
+    add("--script", type=some_path, metavar="FILE", help="a script that is not in the image")
     _add_storage(command)
     add("--cloud", choices=CLOUDS, help="whose notices of interruption the agents ask for")
     add(

@@ -10,6 +10,7 @@ from pathlib import Path
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.train.run import check_script
 from hetero_hvd.config import NodeConfig
+from hetero_hvd.config.paths import path_text
 from hetero_hvd.deploy import checks
 from hetero_hvd.deploy.folder import FolderContents, write_folder
 from hetero_hvd.deploy.slurm import (
@@ -70,6 +71,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add(
         "--python",
+        type=path_text,
         default=sys.executable,
         metavar="PATH",
         help="of the interpreter with hetero_hvd, on all nodes (default: this one)",

@@ -13,6 +13,7 @@ from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.nodes_to_ask import add_timeout, check_timeout, none_to_ask
 from hetero_hvd.cli.settings import add_nodes_file, load
 from hetero_hvd.cli.table import print_table
+from hetero_hvd.config.paths import some_path
 from hetero_hvd.core.view.live_nodes import users_in_words
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import NodeSampled, event_to_json
@@ -37,7 +38,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument(
         "--path",
-        type=Path,
+        type=some_path,
         default=None,
         metavar="DIR",
         help="where the data set lies (default: the current folder); without -f",

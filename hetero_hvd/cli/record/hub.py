@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetero_hvd.cli.record.times import duration
+from hetero_hvd.config.paths import path_text, some_path
 from hetero_hvd.config.variables import refuse_unknown
 from hetero_hvd.errors import UserError
 
@@ -26,10 +27,10 @@ MAX_PORT = 65535
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
     command.add_argument(
-        "--key-file", type=Path, default=Path("cluster.key"), help="default: cluster.key"
+        "--key-file", type=some_path, default=Path("cluster.key"), help="default: cluster.key"
     )
     command.add_argument(
-        "--store", type=Path, default=STORE, metavar="DIR", help=f"default: {STORE}"
+        "--store", type=some_path, default=STORE, metavar="DIR", help=f"default: {STORE}"
     )
     command.add_argument("--address", default=None, help="listen here only (default: everywhere)")
     command.add_argument("--port", default="9391", help="default: 9391; 0 = any")
@@ -55,11 +56,16 @@ def _add_http(command: argparse.ArgumentParser) -> None:
     ):
         command.add_argument(
             f"--http-{role}-token-file",
+            type=path_text,
             metavar="FILE",
             help=f"mode 0600; who shows its token may {what}",
         )
-    command.add_argument("--http-certificate", metavar="FILE", help="PEM (default: plain text)")
-    command.add_argument("--http-key", metavar="FILE", help="PEM, of the certificate")
+    command.add_argument(
+        "--http-certificate", type=path_text, metavar="FILE", help="PEM (default: plain text)"
+    )
+    command.add_argument(
+        "--http-key", type=path_text, metavar="FILE", help="PEM, of the certificate"
+    )
     command.add_argument(
         "--http-cors",
         action="append",

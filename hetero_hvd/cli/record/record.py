@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.record.times import duration, time_of
+from hetero_hvd.config.paths import some_path
 from hetero_hvd.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,11 +49,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="default: the one that announces itself with this key",
     )
     command.add_argument(
-        "--key-file", type=Path, default=Path("cluster.key"), help="default: cluster.key"
+        "--key-file", type=some_path, default=Path("cluster.key"), help="default: cluster.key"
     )
     command.add_argument(
         "--store",
-        type=Path,
+        type=some_path,
         metavar="DIR",
         help="of recover and cut: read the folder of a hub that does not run",
     )

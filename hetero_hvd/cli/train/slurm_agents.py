@@ -13,6 +13,7 @@ from pathlib import Path
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.settings import NODES_FILE, flags_of
 from hetero_hvd.config import NodesFile
+from hetero_hvd.config.paths import some_path
 from hetero_hvd.deploy.slurm import RUN, shared_path
 from hetero_hvd.driver.ending import JobResult
 from hetero_hvd.errors import JobError, TryAgainError, UserError, job_error
@@ -40,7 +41,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("beside Slurm jobs, see docs/guide/slurm.md")
     group.add_argument(
         "--slurm-agents",
-        type=Path,
+        type=some_path,
         metavar="DIR",
         help="train on agents that are Slurm jobs: submit those of DIR, which `hetero-hvd deploy "
         "slurm` has written, go on from DIR's newest checkpoint, and cancel them at the end",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.watch.run_argument import HELP, run_of
+from hetero_hvd.config.paths import some_path
 from hetero_hvd.errors import UserError
 
 SUMMARY = "tell what limited a recorded or running job, with evidence and the next step"
@@ -18,10 +19,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("run", type=run_of, metavar="RUN", help=HELP)
     command.add_argument("--json", action="store_true", help="print JSON; unmeasured is null")
     command.add_argument(
-        "--html", type=Path, metavar="PATH", help="write one page with interactive plots"
+        "--html", type=some_path, metavar="PATH", help="write one page with interactive plots"
     )
     command.add_argument(
-        "--plot", type=Path, metavar="PATH", help="write the plots: .png, .pdf or .svg"
+        "--plot", type=some_path, metavar="PATH", help="write the plots: .png, .pdf or .svg"
     )
 
 

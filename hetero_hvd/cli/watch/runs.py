@@ -6,13 +6,16 @@ import argparse
 from pathlib import Path
 
 from hetero_hvd.cli.lines import show
+from hetero_hvd.config.paths import some_path
 
 SUMMARY = "list the recorded runs of a folder with tags, metrics, speed and verdict"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    command.add_argument("folder", nargs="?", type=Path, default=Path("runs"), help="default: runs")
+    command.add_argument(
+        "folder", nargs="?", type=some_path, default=Path("runs"), help="default: runs"
+    )
     command.add_argument(
         "--where",
         default="",

@@ -9,6 +9,7 @@ import time
 from hetero_hvd.cli.nodes_to_ask import check_range
 from hetero_hvd.cli.watch.live_table import table_of
 from hetero_hvd.cli.watch.run_argument import HELP, LATEST, run_of
+from hetero_hvd.config.paths import path_text
 
 SUMMARY = "show who trains, how fast, and who is slow and why"
 
@@ -26,8 +27,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)"
     )
-    command.add_argument("--token-file", metavar="PATH", help="file of mode 0600 with the token")
-    command.add_argument("--ca", metavar="PATH", help="certificate of the CA to trust, PEM")
+    command.add_argument(
+        "--token-file", type=path_text, metavar="PATH", help="file of mode 0600 with the token"
+    )
+    command.add_argument(
+        "--ca", type=path_text, metavar="PATH", help="certificate of the CA to trust, PEM"
+    )
 
 
 def act(arguments: argparse.Namespace) -> int:
