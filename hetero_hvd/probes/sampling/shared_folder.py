@@ -48,7 +48,13 @@ class SharedFolder:
             OSError: None of the places can be used; says why of each.
         """
         if given := os.environ.get(FOLDER_VARIABLE):
-            return cls(Path(given).absolute())
+            try:
+                return cls(Path(given).absolute())
+            except OSError as error:
+                why = f"{FOLDER_VARIABLE}: {given}: {error.strerror or error}"
+                raise OSError(
+                    f"{why}; name one that is yours alone, or that can be made"
+                ) from error
         problems = []
         for place in places:
             own = place / f"hetero_hvd-{os.getuid()}"
@@ -123,6 +129,6 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=_PRIVATE)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise PermissionError(0, "is not a folder of ours")
+        raise PermissionError("is not a folder of ours")
     if stat.S_IMODE(found.st_mode) & ~_PRIVATE:
-        raise PermissionError(0, "others may enter it")
+        raise PermissionError("others may enter it")

@@ -5,7 +5,11 @@ import stat
 
 import pytest
 
-from hetero_hvd.probes.sampling.shared_folder import MAX_FILE_BYTES, SharedFolder
+from hetero_hvd.probes.sampling.shared_folder import (
+    FOLDER_VARIABLE,
+    MAX_FILE_BYTES,
+    SharedFolder,
+)
 
 OTHER = 12345
 is_root = os.getuid() == 0
@@ -57,6 +61,18 @@ def test_a_place_that_is_not_ours_alone_is_not_used(tmp_path, take):
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     with pytest.raises(OSError, match=str(own(first))):
         SharedFolder.of_this_node([first])
+
+
+@pytest.mark.parametrize("take", TAKEN.values(), ids=TAKEN)
+def test_a_folder_that_is_named_and_cannot_be_used_is_one_line(tmp_path, take, monkeypatch):
+    """It begins with the variable, and has the path and what to do; no number of the kernel's."""
+    place = tmp_path / "1"
+    place.mkdir()
+    take(place)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(own(place)))
+    with pytest.raises(OSError, match=rf"^{FOLDER_VARIABLE}: {own(place)}: .*; name one") as error:
+        SharedFolder.of_this_node()
+    assert "Errno" not in str(error.value)
 
 
 def test_one_holds_the_lock(tmp_path):
