@@ -181,26 +181,43 @@ def _are_texts(values: object) -> bool:
     )
 
 
+def _directory(text: str) -> Path:
+    """Where the worker is to run.
+
+    Raises:
+        OSError: It is in the home of a user that is not there.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        why = "this machine knows no home of that user; give a whole path"
+        raise OSError(f"directory {text}: {why}") from error
+
+
 def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
     """Run the command in a process group of its own; a script gets this interpreter.
 
     Raises:
         OSError: There is no such program or folder.
-        RuntimeError: The folder is in the home of a user that is not there.
         ValueError: A text cannot be given to a program here.
     """
     command: list[str] = order["command"]
     if command[0].endswith(".py"):
         command = [interpreter(), *command]
-    environment = worker_environment(order)
-    return subprocess.Popen(
-        command,
-        cwd=Path(order["directory"]).expanduser(),
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=killed_with_parent(),  # noqa: PLW1509 - no thread was started yet
-    )
+    folder = _directory(order["directory"])
+    try:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=worker_environment(order),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=killed_with_parent(),  # noqa: PLW1509 - no thread was started yet
+        )
+    except OSError as error:
+        if error.filename != folder:
+            raise
+        raise OSError(f"directory {folder}: {error.strerror}") from error
 
 
 def signal_group(child: subprocess.Popen[bytes], number: int) -> None:
@@ -368,7 +385,7 @@ def main(arguments: Sequence[str] | None = None, *, note_without_gpu: str = "") 
         if note_without_gpu and "CUDA_VISIBLE_DEVICES" not in order["environment"]:
             sys.stderr.write(f"{note_without_gpu}\n")
         child = start(order)
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         sys.stderr.write(f"cannot start the worker: {error}\n")
         return EXIT_NOT_STARTED
     is_script = order["command"][0].endswith(".py")

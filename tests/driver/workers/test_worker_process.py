@@ -261,6 +261,10 @@ def test_an_order_that_cannot_be_carried_out_is_one_sentence(order, monkeypatch,
         assert supervisor.main() == supervisor.EXIT_NOT_STARTED
     (said,) = capfd.readouterr().err.splitlines()
     assert said.startswith("cannot start the worker: ")
+    directory = str(order.get("directory") if isinstance(order, dict) else "")
+    if directory.startswith(("~", "/no", "/etc")):  # the setting, and no number of the kernel's
+        assert said.startswith(f"cannot start the worker: directory {directory}: ")
+        assert "Errno" not in said
 
 
 SSH = {
