@@ -307,7 +307,15 @@ def test_every_command_with_paths_is_looked_at():
 
 NO_FILE = {
     "run": (["run", "--discover", "--", "train.py"], "k: the cluster key cannot be read"),
-    "nodes": (["nodes", "--discover"], "job.cluster_key_file: found none"),
+    "no key": (
+        ["run", "--discover", "--", "x"],
+        "hetero-hvd: job.cluster_key_file: found none, must be given with discover",
+    ),
+    "a wrong flag": (
+        ["config", "--discover", "--cluster-key-file", "k", "--min-np", "0"],
+        "hetero-hvd: flag: --min-np: found '0'",
+    ),
+    "nodes": (["nodes", "--discover"], "hetero-hvd: job.cluster_key_file: found none"),
     "config": (["config", "--discover", "--cluster-key-file", "k"], ""),
     "bench-comm": (["bench-comm", "--discover", "--ops", "x"], "--ops"),
     "not asked for": (["config"], "nodes.yaml: no such file"),

@@ -25,7 +25,7 @@ class NodesFile:
         environment: As for `load_cluster`.
         flags: As for `load_cluster`.
         granted: As for `parse_cluster`; where that changes, a function that gives it.
-        absent: Takes the place of a file that is not there, or not yet; None: it has to be.
+        absent: Takes the place of the file while it is not there, or not yet; None: it has to be.
 
     Attributes:
         current: The newest good settings.
@@ -82,11 +82,9 @@ class NodesFile:
         return "unchanged" if is_same else "changed"
 
     def _read(self) -> tuple[list[tuple[Path, bytes]], bytes]:
-        return [(path, self._content(path)) for path in self._paths], self._granted()
-
-    def _content(self, path: Path) -> bytes:
-        is_absent = self._absent is not None and not os.path.lexists(path)
-        return self._absent or b"" if is_absent else read_content(path)
+        if self._absent is not None and not any(map(os.path.lexists, self._paths)):
+            return [], self._absent
+        return [(path, read_content(path)) for path in self._paths], self._granted()
 
     def _listed_in_vain(self, files: Sequence[tuple[Path, bytes]]) -> tuple[str, ...]:
         used = {node.name for node in self.current.nodes}

@@ -137,7 +137,8 @@ class _Reader:
         return _Place(self._numbers.get(node.start_mark.name, 0), node.start_mark.line + 1)
 
     def _in_words(self, place: _Place) -> str:
-        return f"{self._paths[int(place.number)]}:{place.line:.0f}"
+        path = self._paths[int(place.number)]
+        return str(path) if path == GRANTED else f"{path}:{place.line:.0f}"
 
     def _note(self, at: str, complaint: str) -> None:
         """Note a problem of the setting `at`, with the place that its value came from."""
@@ -148,8 +149,9 @@ class _Reader:
             place = f"flag: {_JOB[at].flag}"
         else:
             order = self._place(at)
-            place = self._in_words(order) + (f": {at}" if at else "")
-        self._problems.append((order, f"{place}: {complaint}"))
+            words = self._in_words(order)
+            place = ": ".join(filter(None, ("" if words == str(GRANTED) else words, at)))
+        self._problems.append((order, ": ".join(filter(None, (place, complaint)))))
 
     def _place(self, at: str) -> _Place:
         """Where a setting stands in the files; if it does not, where it would belong."""
@@ -277,12 +279,12 @@ class _Reader:
                 self._note(inner, f"found key {displayed(name)}, must be {kind.key.allowed}")
             elif not isinstance(value, yaml.ScalarNode):
                 self._note(inner, f"found {_what(value)}, must be {kind.value.allowed}")
-            elif not kind.value.admits(value.value):
-                found = "" if kind.is_secret else f"found {displayed(value.value)}, "
             elif is_nothing(value) and value.value:
                 if value.tag == NULL:
                     only = "which only takes away what an earlier file has"
                     self._note(inner, f"found {value.value}, {only}; quote it: '{value.value}'")
+            elif not kind.value.admits(value.value):
+                found = "" if kind.is_secret else f"found {displayed(value.value)}, "
                 self._note(inner, f"{found}must be {kind.value.allowed}")
             else:
                 texts[name] = value.value
