@@ -1,15 +1,17 @@
 """The recipe of docs/guide/discovery.md: a WireGuard tunnel where nodes do not reach each other.
 
-By the kernel's own WireGuard where it has it, else by `wireguard-go`, the same in a process.
+Its commands are the page's own. By the kernel's WireGuard where it has it, else by `wireguard-go`,
+as the page says.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
-import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -17,8 +19,12 @@ from tests.cluster.test_routes import HOSTS, RoutedJob, rule
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(300)]
 PATH = "/usr/local/bin:/usr/sbin:/sbin:/usr/bin:/bin"
-PORT = 51820
-HUB = "alpha"
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "discovery.md").read_text()
+SECTION = re.search(r"## A tunnel through NAT.*?(?=\n## )", PAGE, re.DOTALL)[0]
+BLOCK = re.search(r"```\n(.*?)```", SECTION, re.DOTALL)[1]
+EACH, ALPHA, BETA = re.split(r"^# (?:alpha|beta).*\n", BLOCK, flags=re.MULTILINE)
+MAKE_KEY, MAKE_INTERFACE = EACH.splitlines()[:2]
+(INSTEAD,) = re.findall(r"`(wireguard-go \w+)` in place of `ip link add`", SECTION)
 
 
 def program(name):
@@ -26,65 +32,69 @@ def program(name):
     return shutil.which(name, path=PATH)
 
 
-def key_pair():
-    """A private key and its public one."""
-    private = subprocess.check_output([program("wg"), "genkey"], text=True).strip()
-    public = subprocess.check_output([program("wg"), "pubkey"], input=private, text=True).strip()
-    return private, public
+class Recipe:
+    """The page's commands as one of the test's hosts has to give them.
 
+    Args:
+        cluster: The hosts.
+        folder: In the place of /etc/wireguard, which they have in common.
+    """
 
-def make_interface(host, name, stack):
-    """A WireGuard interface of a host, without keys; how it was made."""
-    added = subprocess.run(
-        [*host.enter(), "ip", "link", "add", name, "type", "wireguard"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if added.returncode == 0:
-        stack.callback(host.run, ["ip", "link", "del", name])
-        return
-    if program("wireguard-go") is None:
-        pytest.skip(f"needs wireguard-go: the kernel has none ({added.stderr.strip()})")
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen([*host.enter(), program("wireguard-go"), "-f", name], **quiet)
-    stack.callback(process.wait)
-    stack.callback(process.terminate)
-    deadline = time.monotonic() + 20
-    while name not in host.run(["ip", "-br", "link"]).stdout:
-        assert process.poll() is None, "wireguard-go has ended"
-        assert time.monotonic() < deadline, "wireguard-go makes no interface"
-        time.sleep(0.05)
+    def __init__(self, cluster, folder):
+        self._cluster = cluster
+        self._folder = folder
+        self.interfaces = {name: f"{cluster.bridge}-{name}"[:15] for name in cluster.hosts}
+        self._keys = {}
+
+    def make_key(self, name):
+        """A host's pair of keys; the public one is what the page has copied."""
+        self._keys[f"{name.upper()}S_PUBLIC_KEY"] = self.run(name, MAKE_KEY).stdout.strip()
+
+    def run(self, name, text):
+        """Commands of the page on a host, the first that fails ends them."""
+        own = {
+            "/etc/wireguard/wg0.key": str(self._folder / f"{name}.key"),
+            "wg0": self.interfaces[name],
+            "198.51.100.7": self._cluster["alpha"].address,
+            **self._keys,
+        }
+        for words, ours in own.items():
+            text = text.replace(words, ours)
+        return self._cluster[name].run(["env", f"PATH={PATH}", "sh", "-ec", text])
+
+    def make_interface(self, name, stack):
+        """A host's end of the tunnel; with it the process goes that may have made it."""
+        try:
+            self.run(name, MAKE_INTERFACE)
+        except subprocess.CalledProcessError as error:
+            if program("wireguard-go") is None:
+                pytest.skip(f"needs wireguard-go: the kernel has none ({error.stderr.strip()})")
+            self.run(name, INSTEAD)
+        stack.callback(self.run, name, "ip link del wg0")
 
 
 def set_up(cluster, folder, stack):
-    """The tunnel of the recipe: alpha can be reached, the others keep their way to it open.
+    """The tunnel: alpha can be reached, the others keep their way to it open.
 
     Returns:
         Name of each host to that of its interface.
     """
-    names = {name: f"{cluster.bridge}-{name}"[:15] for name in cluster.hosts}
-    keys = {name: key_pair() for name in names}
-    addresses = {name: f"10.99.0.{number}" for number, name in enumerate(names, start=1)}
-    for name, interface in names.items():
-        host = cluster[name]
-        make_interface(host, interface, stack)
-        private = folder / f"{name}.key"
-        private.touch(mode=0o600)
-        private.write_text(keys[name][0])
-        words = ["set", interface, "private-key", str(private)]
-        if name == HUB:
-            words += ["listen-port", str(PORT)]
-            for other in names.keys() - {HUB}:
-                words += ["peer", keys[other][1], "allowed-ips", f"{addresses[other]}/32"]
-            host.run(["sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward"])
-        else:
-            words += ["peer", keys[HUB][1], "allowed-ips", "10.99.0.0/24"]
-            words += ["endpoint", f"{cluster[HUB].address}:{PORT}", "persistent-keepalive", "25"]
-        host.run([program("wg"), *words])
-        host.run(["ip", "addr", "add", f"{addresses[name]}/24", "dev", interface])
-        host.run(["ip", "link", "set", interface, "mtu", "1420", "up"])
-    return names
+    recipe = Recipe(cluster, folder)
+    for name in cluster.hosts:
+        recipe.make_key(name)
+        recipe.make_interface(name, stack)
+    recipe.run("alpha", ALPHA)
+    recipe.run("beta", BETA)
+    recipe.run("gamma", BETA.replace("10.99.0.2/", "10.99.0.3/"))
+    return recipe.interfaces
+
+
+def test_the_recipe_has_a_part_for_each_kind_of_node():
+    """Which is what the test below runs."""
+    assert MAKE_INTERFACE.startswith("ip link add wg0 type wireguard ")
+    assert "listen-port" in ALPHA
+    assert "persistent-keepalive" in BETA
+    assert BETA.count("10.99.0.2/") == 1
 
 
 def test_nodes_that_only_reach_one_udp_port_train_through_a_tunnel(virtual_cluster, tmp_path):
