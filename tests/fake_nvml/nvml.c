@@ -14,6 +14,13 @@
  *   ecc          uncorrected errors of its memory, instead of 1
  *   xid          each time that the number changes, that error is reported
  *   pid          who uses it, instead of the process that asks
+ *   use          in percent, instead of 87
+ *   power        in milliwatts, instead of 350500
+ *   energy       its counter in millijoules, instead of 1234500
+ *   throttled    for want of power, its counter in nanoseconds, instead of 2500000000
+ *   sm_clock     in megahertz, instead of 1410; memory_clock instead of 2619
+ *   pcie_received, pcie_sent      in KB/s, instead of 2048 and 1024
+ *   nvlink_received, nvlink_sent  counters in KiB, instead of 4000 and 3000
  *   hang         whoever asks gets no answer, as long as the file is there
  *   lost         GPU 1 has fallen off the bus, as long as the file is there
  */
@@ -116,7 +123,7 @@ NUMBER(nvmlDeviceGetCurrPcieLinkWidth, gpu->width)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, gpu->index < 2 ? 16 : 0)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, gpu->limit)
 NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, gpu->is_full ? gpu->limit : 250000)
-NUMBER(nvmlDeviceGetPowerUsage, gpu->power)
+NUMBER(nvmlDeviceGetPowerUsage, gpu->is_full ? (unsigned)told("power", gpu->power) : gpu->power)
 
 #define FULL(function, type, expression)                 \
     int function(Gpu *gpu, type *value) {                \
@@ -126,7 +133,8 @@ NUMBER(nvmlDeviceGetPowerUsage, gpu->power)
     }
 FULL(nvmlDeviceGetPcieReplayCounter, unsigned, 7)
 FULL(nvmlDeviceGetMaxMigDeviceCount, unsigned, 2)
-FULL(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, 1234500)
+FULL(nvmlDeviceGetTotalEnergyConsumption, unsigned long long,
+     (unsigned long long)told("energy", 1234500))
 
 int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *now, unsigned *pending) {
     *now = *pending = 1;
@@ -147,6 +155,7 @@ int nvmlDeviceGetNvLinkState(Gpu *gpu, unsigned link, unsigned *is_active) {
 }
 int nvmlDeviceGetClockInfo(Gpu *gpu, int type, unsigned *megahertz) {
     *megahertz = type == 1 ? gpu->clock : gpu->memory_clock;
+    if (gpu->is_full) *megahertz = (unsigned)told(type == 1 ? "sm_clock" : "memory_clock", *megahertz);
     return OK;
 }
 int nvmlDeviceGetMaxClockInfo(Gpu *gpu, int type, unsigned *megahertz) {
@@ -165,17 +174,18 @@ int nvmlDeviceGetTemperature(Gpu *gpu, int sensor, unsigned *celsius) {
     return gpu->is_full || celsius_of_1 != -1 ? OK : UNKNOWN;
 }
 int nvmlDeviceGetUtilizationRates(Gpu *gpu, unsigned *gpu_memory) {
-    gpu_memory[0] = gpu->is_full ? 87 : 0;
+    gpu_memory[0] = gpu->is_full ? (unsigned)told("use", 87) : 0;
     gpu_memory[1] = 40;
     return OK;
 }
 int nvmlDeviceGetViolationStatus(Gpu *gpu, int policy, unsigned long long *reference_violation) {
     reference_violation[0] = 1;
-    reference_violation[1] = policy == 0 ? 2500000000ULL : 0;
+    reference_violation[1] = policy == 0 ? (unsigned long long)told("throttled", 2500000000) : 0;
     return gpu->is_full && policy < 2 ? OK : UNSUPPORTED;
 }
 int nvmlDeviceGetPcieThroughput(Gpu *gpu, int counter, unsigned *kib) {
-    *kib = counter == 1 ? 2048 : 1024; /* 1 = received */
+    long sent = told("pcie_sent", 1024), received = told("pcie_received", 2048);
+    *kib = (unsigned)(counter == 1 ? received : sent);
     return gpu->is_full ? OK : UNSUPPORTED;
 }
 int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int type, int counter, unsigned long long *count) {
@@ -193,7 +203,8 @@ typedef struct {
 int nvmlDeviceGetFieldValues(Gpu *gpu, int count, Field *fields) {
     for (int i = 0; i < count; i++) {
         fields[i].result = gpu->is_full && fields[i].scope == 0xFFFFFFFFU ? OK : UNSUPPORTED;
-        fields[i].value = fields[i].field == 138 ? 3000 : 4000; /* 138 = transmitted, KiB */
+        long sent = told("nvlink_sent", 3000), received = told("nvlink_received", 4000);
+        fields[i].value = (unsigned long long)(fields[i].field == 138 ? sent : received);
     }
     return OK;
 }
