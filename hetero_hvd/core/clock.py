@@ -7,7 +7,8 @@ round trip at most, so the fastest of some exchanges bounds it best.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -54,3 +55,26 @@ def best(offsets: Iterable[ClockOffset]) -> ClockOffset:
         ValueError: There is none.
     """
     return min(offsets, key=lambda offset: offset.uncertainty_seconds)
+
+
+def best_of_newest(offsets: Sequence[ClockOffset]) -> ClockOffset:
+    """The one that is known best of the newest ones that can all be true.
+
+    Where a clock has jumped, or has stood still with its machine, what was measured before that
+    contradicts what was measured since.
+
+    Args:
+        offsets: The oldest first.
+
+    Raises:
+        ValueError: There is none.
+    """
+    lowest, highest = -math.inf, math.inf
+    agreeing = []
+    for offset in reversed(offsets):
+        lowest = max(lowest, offset.seconds - offset.uncertainty_seconds)
+        highest = min(highest, offset.seconds + offset.uncertainty_seconds)
+        if lowest > highest:
+            break
+        agreeing.append(offset)
+    return best(agreeing)

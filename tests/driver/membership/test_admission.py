@@ -7,10 +7,8 @@ library that is loaded before the C library.
 import json
 import os
 import sqlite3
-import subprocess
 from collections import Counter
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -31,8 +29,7 @@ from hetero_hvd.messages import (
 from hetero_hvd.run.event_bus import EventBus
 from tests.driver.conftest import write_nodes
 from tests.driver.membership.test_route_checks import parts
-
-CLOCK = Path(__file__).parents[2] / "fake_clock" / "clock.c"
+from tests.fake_clock import library as fake_clock
 
 
 def node(name, **environment):
@@ -81,10 +78,8 @@ def test_a_newcomer_that_does_not_fit_is_refused_and_the_others_go_on(start_job,
 @pytest.mark.process
 def test_another_torch_and_a_wrong_clock_are_told_and_train(start_job, tmp_path):
     """A warning with the table for the one; for the other how far it is off, to milliseconds."""
-    library = tmp_path / "clock.so"
-    vector = ["gcc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, CLOCK, "-ldl"]
-    subprocess.run(vector, check=True)
-    odd = node("beta", LD_PRELOAD=str(library), **other_version(tmp_path, "torch", "2.1.0"))
+    clock = fake_clock.environment(fake_clock.build(tmp_path))
+    odd = node("beta", **clock, **other_version(tmp_path, "torch", "2.1.0"))
     job = start_job(names=("alpha", odd))
     job.wait_for(r"the nodes' software differs:")
     job.wait_for(r"note: beta:0: torch 2\.1\.0, others 2\.\S+: results differ in the last bits")
