@@ -23,6 +23,7 @@ UNITS = {
 """Unit to how the name of a series in it ends, as metrics are named."""
 
 MAX_FUTURE_SECONDS = 1.0
+DAY_SECONDS = 86400.0
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _MAX_SHOWN = 100
 
@@ -95,18 +96,41 @@ class IngestLimits:
         samples_per_second: Mean.
         bytes_per_second: Mean, of requests.
         burst_seconds: So much of both may come at once.
+        bytes_per_day: Mean, of requests; so much may come at once, too.
         max_series: In all.
     """
 
     samples_per_second: float = 100.0
     bytes_per_second: float = 2.0**17
     burst_seconds: float = 60.0
+    bytes_per_day: float = 2.0**30
     max_series: int = 1000
+
+
+class _Bucket:
+    """Holds so many seconds of an allowance, and fills with time."""
+
+    def __init__(self, most_seconds: float) -> None:
+        self._most_seconds = most_seconds
+        self._used_seconds = 0.0
+        self._at_seconds = -math.inf
+
+    def wait_seconds(self, cost_seconds: float, now_seconds: float) -> float:
+        """How long until so much may be taken; 0: now."""
+        used = max(0.0, self._used_seconds - (now_seconds - self._at_seconds))
+        excess = used + cost_seconds - self._most_seconds
+        return max(1.0, excess) if excess > 0 else 0.0
+
+    def take(self, cost_seconds: float, now_seconds: float) -> None:
+        """Take it."""
+        used = max(0.0, self._used_seconds - (now_seconds - self._at_seconds))
+        self._used_seconds = used + cost_seconds
+        self._at_seconds = now_seconds
 
 
 @dataclass
 class IngestAllowance:
-    """What one source may still send; a bucket that fills with time.
+    """What one source may still send: in a short time, and in a day, so that it fills no disk.
 
     Attributes:
         limits: What it may.
@@ -117,8 +141,10 @@ class IngestAllowance:
     limits: IngestLimits
     num_refused: int = 0
     units: dict[str, str] = field(default_factory=dict)
-    _used_seconds: float = 0.0
-    _at_seconds: float = -math.inf
+
+    def __post_init__(self) -> None:
+        self._burst = _Bucket(self.limits.burst_seconds)
+        self._day = _Bucket(DAY_SECONDS)
 
     def wait_seconds(self, num_samples: int, num_bytes: int, now_seconds: float) -> float:
         """How long it has to wait until it may send this; 0: it may, and has.
@@ -129,10 +155,13 @@ class IngestAllowance:
             now_seconds: Monotonic.
         """
         limits = self.limits
-        cost = max(num_samples / limits.samples_per_second, num_bytes / limits.bytes_per_second)
-        used = max(0.0, self._used_seconds - (now_seconds - self._at_seconds))
-        if used + cost > limits.burst_seconds:
-            return max(1.0, used + cost - limits.burst_seconds)
-        self._used_seconds = used + cost
-        self._at_seconds = now_seconds
-        return 0.0
+        burst = max(num_samples / limits.samples_per_second, num_bytes / limits.bytes_per_second)
+        costs = (
+            (self._burst, burst),
+            (self._day, DAY_SECONDS * num_bytes / limits.bytes_per_day),
+        )
+        wait = max(bucket.wait_seconds(cost, now_seconds) for bucket, cost in costs)
+        if not wait:
+            for bucket, cost in costs:
+                bucket.take(cost, now_seconds)
+        return wait
