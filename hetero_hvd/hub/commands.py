@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,11 +16,17 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.store import SampleStore
 from hetero_hvd.messages import NODE_NAME
-from hetero_hvd.run.recordings.folder import RecordingFacts, RecordingMark, write_recording
+from hetero_hvd.run.recordings.folder import (
+    RecordingFacts,
+    RecordingMark,
+    finish_interrupted,
+    write_recording,
+)
 from hetero_hvd.run.recordings.frames import RecordedFrame
 
 RECORDINGS = "recordings"
 Arguments = dict[str, Any]
+Number = TypeVar("Number", int, float)
 
 
 class HubCommands:
@@ -41,13 +47,14 @@ class HubCommands:
             "cut": self._cut,
             "recover": self._recover,
         }
-        self._remove_torn()
+        finish_interrupted(store.folder / RECORDINGS)
 
     async def act(self, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - of JSON's kinds
         """Carry out an order; gives what came of it.
 
         Raises:
             UserError: It cannot be done.
+            OSError: The disk does not take it.
         """
         if name not in self._actions:
             there = ", ".join(self._actions)
@@ -58,11 +65,14 @@ class HubCommands:
             raise UserError(f"{name}: is not understood: {error}") from error
 
     async def _start(self, arguments: Arguments) -> Any:  # noqa: ANN401
+        now = self._store.now_microseconds()
         session = RecordingSession(
-            name=str(arguments["name"]),
-            from_microseconds=self._store.now_microseconds(),
+            name=self._name(arguments),
+            from_microseconds=_time(arguments.get("from", 0.0), now),
             nodes=_nodes(arguments),
             every_seconds=float(arguments.get("every_seconds") or DEFAULT_EVERY_SECONDS),
+            keep_seconds=_number(arguments.get("keep_seconds"), float),
+            keep_bytes=_number(arguments.get("keep_bytes"), int),
         )
         self._fleet.put(session, is_new=True)
         return self._shown(session)
@@ -86,7 +96,7 @@ class HubCommands:
 
     async def _cut(self, arguments: Arguments) -> Any:  # noqa: ANN401
         """Write a part of the stream as a recording: a session of that name, or a new one."""
-        name = str(arguments["name"])
+        name = self._name(arguments)
         begin, end = arguments.get("from"), arguments.get("to")
         if begin is None and end is None:
             return await self._write(self._fleet.session(name))
@@ -155,8 +165,19 @@ class HubCommands:
             "until_unix_seconds": None if end is None else end / MICROSECONDS,
             "nodes": list(session.nodes),
             "every_seconds": session.every_seconds,
+            "keep_seconds": session.keep_seconds,
+            "keep_bytes": session.keep_bytes,
             "folder": str(folder) if folder.exists() else None,
+            "notice": None if folder.exists() else self._fleet.notices.get(session.name),
         }
+
+    def _name(self, arguments: Arguments) -> str:
+        """Of a new session, with a number behind it if that is wanted and there is one already."""
+        name = str(arguments["name"])
+        taken = {session.name for session in self._fleet.sessions}
+        if name not in taken or not arguments.get("is_numbered"):
+            return name
+        return next(each for n in count(2) if (each := f"{name}-{n}") not in taken)
 
     def _folder(self, name: str) -> Path:
         return self._store.folder / RECORDINGS / name
@@ -200,11 +221,6 @@ class HubCommands:
         for node, stream, recorded in self._store.frames(session):
             yield RecordedFrame(node, stream, recorded)
 
-    def _remove_torn(self) -> None:
-        """Folders that a hub had begun to write when it was killed."""
-        for path in (self._store.folder / RECORDINGS).glob(".*"):
-            shutil.rmtree(path, ignore_errors=True)
-
 
 def _nodes(arguments: Arguments) -> tuple[str, ...]:
     nodes = tuple(map(str, arguments.get("nodes") or ()))
@@ -212,6 +228,10 @@ def _nodes(arguments: Arguments) -> tuple[str, ...]:
         if NODE_NAME.fullmatch(node) is None:
             raise UserError(f"--nodes: found {node!r}, must be names of nodes")
     return nodes
+
+
+def _number(value: Any, kind: Callable[[Any], Number]) -> Number | None:  # noqa: ANN401 - of JSON's kinds
+    return None if value is None else kind(value)
 
 
 def _time(seconds: object, now: int) -> int:

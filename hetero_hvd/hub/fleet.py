@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from hetero_hvd.core.recording.health import FleetHealth, HealthChange
 from hetero_hvd.core.recording.sessions import RecordingSession
@@ -12,20 +14,28 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.hub.index import FleetMark
 from hetero_hvd.hub.store import SampleStore
 
+MAX_MARKS = 10_000
+"""That wait for room on the disk."""
+
 logger = logging.getLogger(__name__)
 
 
 class Fleet:
-    """Who is there, and what is recorded. Used in the loop's thread only.
+    """Who is there, and what is recorded. Used in the loop's thread only, but for `note`.
 
     Args:
         store: Of the hub.
         clock: Monotonic.
+
+    Attributes:
+        notices: Name of a session to what people are to know of it.
     """
 
     def __init__(self, store: SampleStore, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
+        self.notices: dict[str, str] = {}
+        self._marks: deque[FleetMark] = deque(maxlen=MAX_MARKS)
         known = {state.node for state in store.streams().values()}
         self.health = FleetHealth(known, clock())
         self._sessions = {session.name: session for session in store.index.sessions()}
@@ -34,6 +44,10 @@ class Fleet:
     def sessions(self) -> list[RecordingSession]:
         """All, by their begin."""
         return list(self._sessions.values())
+
+    def note(self, session: str, words: str) -> None:
+        """Have people know something of a session."""
+        self.notices[session] = words
 
     def heard(self, node: str) -> None:
         """Samples of a node came."""
@@ -60,6 +74,7 @@ class Fleet:
 
         Raises:
             UserError: There is another one of its name.
+            OSError: The disk does not take it.
         """
         if is_new and session.name in self._sessions:
             raise UserError(
@@ -70,16 +85,17 @@ class Fleet:
 
     def _keep(self, changes: list[HealthChange]) -> None:
         now = self._store.now_microseconds()
-        marks = []
         for change in changes:
             seconds = change.silent_seconds
             if change.is_healthy:
                 words = f"is heard again after {seconds:.0f} s"
-                marks.append(FleetMark(now, change.node, "healthy", words))
+                self._marks.append(FleetMark(now, change.node, "healthy", words))
             else:
                 at = now - round(seconds * MICROSECONDS)
                 words = "is not heard any more"
-                marks.append(FleetMark(at, change.node, "unhealthy", words))
+                self._marks.append(FleetMark(at, change.node, "unhealthy", words))
             logger.warning("node %s %s", change.node, words)
-        if marks:
-            self._store.index.mark(*marks)
+        if self._marks:
+            with suppress(OSError):  # a full disk: they are kept when there is room
+                self._store.index.mark(*self._marks)
+                self._marks.clear()

@@ -5,16 +5,19 @@ Samples themselves are in files beside it. What the newest journal holds is not 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hetero_hvd.core.recording.retention import SegmentAge
+from hetero_hvd.core.recording.retention import SegmentPart, StoredSegment
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import ClockAnchor
 from hetero_hvd.errors import JobError
@@ -39,8 +42,25 @@ CREATE TABLE sessions (name TEXT PRIMARY KEY, begin INTEGER NOT NULL, end INTEGE
 CREATE TABLE marks (at INTEGER NOT NULL, node TEXT NOT NULL, kind TEXT NOT NULL,
   words TEXT NOT NULL);
 """,
+    """
+ALTER TABLE sessions ADD COLUMN keep_seconds REAL;
+ALTER TABLE sessions ADD COLUMN keep_bytes INTEGER;
+""",
 )
 """Each brings the catalogue from one version to the next; none is ever changed."""
+
+SESSION_COLUMNS = (
+    "name", "begin", "end", "nodes", "every_seconds", "keep_seconds", "keep_bytes",
+)  # fmt: skip
+
+OF_THE_DISK = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_CANTOPEN: errno.EIO,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_BUSY: errno.EBUSY,
+}
+"""What SQLite says where the system refuses it something, and what the system calls that."""
 
 
 class StreamState(NamedTuple):
@@ -108,6 +128,8 @@ class FleetMark(NamedTuple):
 class HubIndex:
     """The catalogue. Each call has a connection of its own, so that any thread may call it.
 
+    Any of them raises OSError where the disk does not take or give it; then nothing has changed.
+
     Args:
         folder: Of the hub's store.
 
@@ -120,7 +142,8 @@ class HubIndex:
         os.close(private(str(self._path), os.O_RDWR | os.O_CREAT))
         try:
             with self._connected() as connection:
-                connection.execute("PRAGMA journal_mode=WAL")
+                # WAL, as earlier ones had it, cannot even be read on a full disk.
+                connection.execute("PRAGMA journal_mode=DELETE")
                 (version,) = connection.execute("PRAGMA user_version").fetchone()
                 if version > len(MIGRATIONS):
                     raise JobError(
@@ -137,9 +160,15 @@ class HubIndex:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as connection, connection:
-            connection.execute("PRAGMA synchronous=FULL")
-            yield connection
+        try:
+            with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as connection, connection:
+                connection.execute("PRAGMA synchronous=FULL")
+                yield connection
+        except sqlite3.OperationalError as error:
+            number = OF_THE_DISK.get(error.sqlite_errorcode & 0xFF)
+            if number is None:
+                raise
+            raise OSError(number, os.strerror(number), str(self._path)) from error
 
     def _own_identity(self) -> str:
         found = self.value("identity")
@@ -210,11 +239,19 @@ class HubIndex:
         found = (StoredPiece(*row) for row in rows)
         return [piece for piece in found if not session.nodes or piece.node in session.nodes]
 
-    def segments(self) -> list[SegmentAge]:
+    def segments(self) -> list[StoredSegment]:
         """All, the oldest first."""
-        asked = "SELECT segment, MAX(end), SUM(length) FROM pieces GROUP BY segment ORDER BY 2"
+        asked = (
+            "SELECT segment, node, MIN(begin), MAX(end), SUM(length) FROM pieces "
+            "GROUP BY segment, node ORDER BY segment"
+        )
         with self._connected() as connection:
-            return [SegmentAge(*row) for row in connection.execute(asked)]
+            rows = connection.execute(asked).fetchall()
+        found = [
+            StoredSegment(number, tuple(SegmentPart(*row[1:]) for row in parts))
+            for number, parts in groupby(rows, key=itemgetter(0))
+        ]
+        return sorted(found, key=lambda segment: segment.end)
 
     def forget_segment(self, number: int) -> None:
         """Its samples are deleted."""
@@ -228,21 +265,27 @@ class HubIndex:
 
     def sessions(self) -> list[RecordingSession]:
         """All, by their begin."""
+        asked = f"SELECT {', '.join(SESSION_COLUMNS)} FROM sessions ORDER BY begin, name"  # noqa: S608 - no data
         with self._connected() as connection:
-            rows = connection.execute("SELECT * FROM sessions ORDER BY begin, name").fetchall()
-        return [_session(*row) for row in rows]
+            rows = connection.execute(asked).fetchall()
+        return [_session(**dict(zip(SESSION_COLUMNS, row, strict=True))) for row in rows]
 
     def put_session(self, session: RecordingSession) -> None:
         """Keep it, in the place of one of the same name."""
-        row = (
-            session.name,
-            session.from_microseconds,
-            session.until_microseconds,
-            json.dumps(session.nodes),
-            session.every_seconds,
-        )
+        row = {
+            "name": session.name,
+            "begin": session.from_microseconds,
+            "end": session.until_microseconds,
+            "nodes": json.dumps(session.nodes),
+            "every_seconds": session.every_seconds,
+            "keep_seconds": session.keep_seconds,
+            "keep_bytes": session.keep_bytes,
+        }
+        names = ", ".join(SESSION_COLUMNS)
+        values = ", ".join(f":{name}" for name in SESSION_COLUMNS)
+        order = f"INSERT OR REPLACE INTO sessions ({names}) VALUES ({values})"  # noqa: S608 - no data
         with self._connected() as connection:
-            connection.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?)", row)
+            connection.execute(order, row)
 
     def mark(self, *marks: FleetMark) -> None:
         """Keep what happened."""
@@ -259,11 +302,10 @@ class HubIndex:
         return [mark for mark in rows if not session.nodes or mark.node in ("", *session.nodes)]
 
 
-def _session(name: str, begin: int, end: int | None, nodes: str, every: Any) -> RecordingSession:  # noqa: ANN401 - of SQLite
+def _session(begin: int, end: int | None, nodes: str, **more: Any) -> RecordingSession:  # noqa: ANN401 - of SQLite
     return RecordingSession(
-        name=name,
         from_microseconds=begin,
         until_microseconds=end,
         nodes=tuple(json.loads(nodes)),
-        every_seconds=float(every),
+        **more,
     )

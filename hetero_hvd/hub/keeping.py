@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
-from hetero_hvd.core.recording.retention import Retention, losing
+from hetero_hvd.core.recording.retention import NOTICE_SECONDS, Retention, losing
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.hub.index import FleetMark
 from hetero_hvd.hub.store import SampleStore
@@ -20,6 +21,7 @@ class StoreKeeping:
         store: Of the hub.
         retention: Its limits.
         unwritten: Gives the sessions that have no folder: those with one lose nothing.
+        tell: Is told the name of a session that is about to lose samples, and that in words.
     """
 
     def __init__(
@@ -27,19 +29,28 @@ class StoreKeeping:
         store: SampleStore,
         retention: Retention,
         unwritten: Callable[[], Iterable[RecordingSession]],
+        tell: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         self._store = store
         self._retention = retention
         self._unwritten = unwritten
+        self._tell_people = tell
         self._told: set[str] = set()
 
     def look(self) -> None:
-        """Delete what is due; call it now and then, in any thread."""
+        """Delete what is due; call it now and then, in any thread.
+
+        Raises:
+            OSError: The disk refuses that.
+        """
+        sessions = list(self._unwritten())
+        if self._retention == Retention() and not any(each.has_limits for each in sessions):
+            return
         segments = self._store.index.segments()
         now = self._store.now_microseconds()
-        self._tell(losing(self._unwritten(), self._retention.going_soon(segments, now)), now)
-        going = self._retention.going(segments, now)
-        self._tell(losing(self._unwritten(), going), now)
+        soon = self._retention.going(segments, sessions, now, ahead_seconds=NOTICE_SECONDS)
+        self._tell(losing(sessions, soon), now)
+        going = self._retention.going(segments, sessions, now)
         for segment in going:
             self._store.delete_segment(segment.number)
         if going:
@@ -49,9 +60,12 @@ class StoreKeeping:
         for session in sessions:
             if session.name not in self._told:
                 self._told.add(session.name)
+                whose = "its own" if session.has_limits else "the hub's"
                 words = (
-                    f"session {session.name} loses its first samples within a day, as --keep says; "
-                    f"hetero-hvd record cut {session.name} writes it"
+                    f"session {session.name} loses its first samples within a day, as {whose} "
+                    f"--keep says; hetero-hvd record cut {session.name} writes it"
                 )
                 logger.warning("%s", words)
-                self._store.index.mark(FleetMark(now, "", "retention", words))
+                self._tell_people(session.name, words)
+                with suppress(OSError):  # a full disk: to delete makes room
+                    self._store.index.mark(FleetMark(now, "", "retention", words))

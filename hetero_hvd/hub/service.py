@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 30.0
+KEEPING_SECONDS = 3600.0
 MAX_HTTP_STRANGERS = 64
 KEEP_ALL = Retention()
 
@@ -102,7 +103,7 @@ async def serve_cluster(options: HubOptions) -> None:
         raise UserError(f"port {options.port}: cannot listen: {error.strerror}") from error
     logger.info("hub %s listens on port %d", store.index.identity, port)
     http = await _http(options.http, store, commands, server)
-    keeping = StoreKeeping(store, options.retention, commands.unwritten)
+    keeping = StoreKeeping(store, options.retention, commands.unwritten, fleet.note)
     sealing = asyncio.create_task(_seal(store, keeping))
     announcer = HubAnnouncer(options.key, store.index.identity, options.address, port)
     try:
@@ -122,6 +123,7 @@ async def serve_cluster(options: HubOptions) -> None:
         sealing.cancel()
         with suppress(asyncio.CancelledError):
             await sealing
+        await loop.shutdown_default_executor()  # whoever writes in the store ends before it goes
         store.close()
 
 
@@ -145,15 +147,22 @@ async def _http(
 
 
 async def _seal(store: SampleStore, keeping: StoreKeeping) -> None:
-    """Seal journals as they become large or old; on a full disk they stay, and it is told once."""
+    """Seal journals as they become large or old; on a full disk they stay, and it is told once.
+
+    Before that, and each hour, what is not to be kept any longer is deleted.
+    """
     is_failing = False
+    keeping_is_due = 0.0
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        if not store.is_seal_due:
+        is_seal_due = store.is_seal_due
+        if not is_seal_due and time.monotonic() < keeping_is_due:
             continue
         try:
             await asyncio.to_thread(keeping.look)
-            await asyncio.to_thread(store.seal)
+            keeping_is_due = time.monotonic() + KEEPING_SECONDS
+            if is_seal_due:
+                await asyncio.to_thread(store.seal)
             is_failing = False
         except (OSError, JobError) as error:
             if not is_failing:

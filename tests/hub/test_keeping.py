@@ -2,35 +2,91 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from hetero_hvd.cli.record.times import duration, time_of
-from hetero_hvd.core.recording.retention import Retention, SegmentAge
+from hetero_hvd.cli.record.times import duration, positive, time_of
+from hetero_hvd.core.recording.retention import Retention, SegmentPart, StoredSegment
 from hetero_hvd.core.recording.sessions import RecordingSession
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.hub.commands import HubCommands
+from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.keeping import StoreKeeping
+from hetero_hvd.run.recordings.frames import read_frames
 from tests.hub.test_store import ALL, WALL, batch, clocks, numbers, opened
 
 __all__ = ["clocks", "opened"]
 DAY = 86400
-SEGMENTS = [SegmentAge(n, n * DAY * 10**6, 100) for n in range(1, 5)]
-NOW = 5 * DAY * 10**6
+MICROSECONDS = 10**6
+
+
+def at(days):
+    """So many days after the first sample, in microseconds."""
+    return round(days * DAY * MICROSECONDS)
+
+
+SEGMENTS = [
+    StoredSegment(
+        number,
+        (
+            SegmentPart("a", at(number - 1), at(number) - 1, 60),
+            SegmentPart("b", at(number - 1), at(number) - 1, 40),
+        ),
+    )
+    for number in range(1, 5)
+]
+"""Of a day each, 100 bytes."""
+
+NOW = at(4.5)
+
+
+def session(name="s", begin=0.0, days=None, **more):
+    """One that says how long its samples are kept."""
+    seconds = None if days is None else days * DAY
+    return RecordingSession(name=name, from_microseconds=at(begin), keep_seconds=seconds, **more)
+
+
 GOING = {
-    "none": (Retention(), [], []),
-    "older than two days and a half": (Retention(2.5 * DAY), [1, 2], [1, 2, 3]),
-    "beyond 250 bytes": (Retention(None, 250), [1, 2], []),
-    "both": (Retention(3.5 * DAY, 150), [1, 2, 3], [1, 2]),
+    "none": (Retention(), [], [], []),
+    "a session without limits": (Retention(), [session()], [], []),
+    "older than two days and a half": (Retention(2.5 * DAY), [], [1, 2], [1, 2, 3]),
+    "beyond 250 bytes": (Retention(None, 250), [], [1, 2], [1, 2, 3]),
+    "both": (Retention(3.5 * DAY, 150), [], [1, 2, 3], [1, 2, 3, 4]),
+    "its session keeps it longer": (Retention(2.5 * DAY), [session(days=10)], [], []),
+    "its session keeps it less long": (Retention(), [session(days=1.5)], [1, 2, 3], [1, 2, 3, 4]),
+    "another node's are wanted": (Retention(), [session(days=1.5, nodes=("a",))], [], []),
+    "both nodes' sessions are done with it": (
+        Retention(),
+        [session("s", days=1.5, nodes=("a",)), session("t", days=2.5, nodes=("b",))],
+        [1, 2],
+        [1, 2, 3],
+    ),
+    "what was before it stays": (Retention(), [session(begin=2, days=1.5)], [3], [3, 4]),
+    "its session is full": (Retention(), [session(keep_bytes=250)], [1, 2], [1, 2, 3]),
+    "it is of two sessions": (
+        Retention(2.5 * DAY), [session("s", days=1), session("t", days=10)], [], [],
+    ),
+    "all are full": (Retention(None, 250), [session(days=10)], [1, 2], [1, 2, 3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("retention", "sessions", "now", "soon"), GOING.values(), ids=GOING)
+def test_what_nobody_wants_goes(retention, sessions, now, soon):
+    """By age and size, of the hub and of each session; a limit for all is above them."""
+    assert [each.number for each in retention.going(SEGMENTS, sessions, NOW)] == now
+    found = retention.going(SEGMENTS, sessions, NOW, ahead_seconds=DAY)
+    assert [each.number for each in found] == soon
+
+
+LIMITS = {
+    "the hub's": (Retention(2 * DAY), {}),
+    "its own": (Retention(), {"keep_seconds": 2 * DAY}),
 }
 
 
-@pytest.mark.parametrize(("retention", "now", "soon"), GOING.values(), ids=GOING)
-def test_the_oldest_go_first(retention, now, soon):
-    """By age and size."""
-    assert [each.number for each in retention.going(SEGMENTS, NOW)] == now
-    assert [each.number for each in retention.going_soon(SEGMENTS, NOW)] == soon
-
-
-def test_what_goes_is_told_before_and_gone_afterwards(opened, clocks, caplog):
+@pytest.mark.parametrize(("retention", "own"), LIMITS.values(), ids=LIMITS)
+def test_what_goes_is_told_before_and_gone_afterwards(opened, clocks, caplog, retention, own):
     """Of a session that has no folder; the rest stays."""
     store = opened()
     store.commit([batch(1, 3)])
@@ -39,18 +95,37 @@ def test_what_goes_is_told_before_and_gone_afterwards(opened, clocks, caplog):
     late = batch(4, 1, offset=WALL - 1000 + 1.5 * DAY)
     store.commit([late])
     store.seal()
-    session = RecordingSession(name="night", from_microseconds=round((WALL - 99) * 1e6))
-    keeping = StoreKeeping(store, Retention(2 * DAY), lambda: [session])
+    night = RecordingSession(name="night", from_microseconds=round((WALL - 99) * 1e6), **own)
+    notices = {}
+    keeping = StoreKeeping(store, retention, lambda: [night], notices.__setitem__)
     keeping.look()
     assert numbers(store) == [1, 2, 3, 4]
     (mark,) = store.index.marks(ALL)
     assert "night loses its first samples" in mark.words
+    assert notices == {"night": mark.words}
     clocks.since_boot += DAY
     keeping.look()
     assert numbers(store) == [4]
     assert len(list((store.folder / "segments").iterdir())) == 1
     assert len([record for record in caplog.records if "loses" in record.message]) == 1
     assert numbers(opened()) == [4]
+
+
+def test_a_folder_that_is_written_keeps_what_the_store_has_no_more(opened):
+    """To write it anew with less is refused, in one line."""
+    store = opened()
+    store.commit([batch(1, 3)])
+    store.seal()
+    store.commit([batch(4, 1)])
+    commands = HubCommands(store, Fleet(store, lambda: 0.0))
+    asyncio.run(commands.act("cut", {"name": "part", "from": 1}))
+    (segment,) = store.index.segments()
+    store.delete_segment(segment.number)
+    with pytest.raises(JobError, match="has 4 samples, of which the store has only 1") as told:
+        asyncio.run(commands.act("cut", {"name": "part"}))
+    assert "\n" not in str(told.value)
+    assert len(list(read_frames(store.folder / "recordings" / "part"))) == 4
+    assert [path.name for path in (store.folder / "recordings").iterdir()] == ["part"]
 
 
 def test_times_are_written_as_people_do():
@@ -60,6 +135,10 @@ def test_times_are_written_as_people_do():
     ]  # fmt: skip
     assert time_of("--x", "10m") == -600.0
     assert time_of("--x", "2026-11-25T14:00+00:00") == 1795615200.0
+    assert positive("--x", "12") == 12
+    for text in ("", "soon", "0", "-3", "1.5"):
+        with pytest.raises(UserError, match="--x"):
+            positive("--x", text)
     for text in ("", "soon", "5", "-3s"):
         with pytest.raises(UserError, match="--x"):
             duration("--x", text)

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hetero_hvd.cli.record.times import duration
+from hetero_hvd.cli.record.times import duration, positive
 from hetero_hvd.config.paths import path_text, some_path
 from hetero_hvd.config.variables import refuse_unknown
 from hetero_hvd.errors import UserError
@@ -36,7 +36,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--port", default="9391", help="default: 9391; 0 = any")
 
     command.add_argument(
-        "--keep", metavar="TIME", help="delete samples that are older, such as 30d (default: none)"
+        "--keep",
+        metavar="TIME",
+        help="delete samples that are older, such as 30d, unless their session says how long they "
+        "stay (default: none)",
     )
     command.add_argument(
         "--keep-bytes",
@@ -100,9 +103,7 @@ def _retention(arguments: argparse.Namespace) -> Retention:
 
     age = None if arguments.keep is None else duration("--keep", arguments.keep)
     size = arguments.keep_bytes
-    if size is not None and not (size.isascii() and size.isdecimal() and int(size) > 0):
-        raise UserError(f"--keep-bytes: found {size!r}, must be an integer above 0")
-    return Retention(age, None if size is None else int(size))
+    return Retention(age, None if size is None else positive("--keep-bytes", size))
 
 
 def _http(arguments: argparse.Namespace) -> HubHttp | None:

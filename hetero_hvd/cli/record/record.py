@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_hvd.cli.lines import show
-from hetero_hvd.cli.record.times import duration, time_of
+from hetero_hvd.cli.record.times import duration, positive, time_of
 from hetero_hvd.config.paths import some_path
-from hetero_hvd.errors import UserError
+from hetero_hvd.errors import UserError, job_error
 
 if TYPE_CHECKING:
     from hetero_hvd.discovery.unicast import AnnounceTarget
@@ -22,6 +22,7 @@ HELP = """\
 Recordings of machines, kept by the hub of the cluster (hetero-hvd hub).
 
   start NAME [--every 500ms] [--nodes a,b]   begin one; any number overlap
+             [--keep 7d] [--keep-bytes N]
   stop [NAME]                                end it, and write its folder
   status                                     sessions, nodes, what is missing
   cut NAME [--from TIME --to TIME]           write any part of what is stored
@@ -39,6 +40,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", nargs="?", metavar="NAME", help="of the recording")
     command.add_argument("--every", metavar="TIME", help="between two samples (default: 1s)")
     command.add_argument("--nodes", default="", metavar="NAMES", help="default: all")
+    command.add_argument(
+        "--keep", metavar="TIME", help="of start: so long its samples stay (default: as the hub's)"
+    )
+    command.add_argument(
+        "--keep-bytes", metavar="BYTES", help="of start: so many of them at most, the newest"
+    )
     command.add_argument("--from", dest="begin", metavar="TIME", help="where a cut begins")
     command.add_argument("--to", dest="end", metavar="TIME", help="where it ends (default: now)")
     command.add_argument("--resume", action="store_true", help="of recover: go on with it")
@@ -82,8 +89,8 @@ async def _done(arguments: argparse.Namespace) -> Any:  # noqa: ANN401 - of JSON
     asked = _asked(arguments)
     if arguments.store is not None:
         return await _done_here(arguments.store, arguments.action, asked)
-    from hetero_hvd.discovery.unicast import AnnounceTarget  # noqa: PLC0415 - not for all
     from hetero_hvd.hub.client import order  # noqa: PLC0415
+    from hetero_hvd.discovery.unicast import AnnounceTarget  # noqa: PLC0415 - not for all
     from hetero_hvd.security.cluster_key import read_key  # noqa: PLC0415
 
     key = read_key(arguments.key_file)
@@ -128,6 +135,8 @@ async def _done_here(store: Path, action: str, asked: dict[str, Any]) -> Any:  #
     opened = open_store(store)
     try:
         return await HubCommands(opened, Fleet(opened, time.monotonic)).act(action, asked)
+    except OSError as error:
+        raise job_error(f"{store}: {action}: {error.strerror}", error) from error
     finally:
         opened.close()
 
@@ -137,6 +146,10 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
     asked["nodes"] = [name for name in arguments.nodes.split(",") if name]
     if arguments.every is not None:
         asked["every_seconds"] = duration("--every", arguments.every)
+    if arguments.keep is not None:
+        asked["keep_seconds"] = duration("--keep", arguments.keep)
+    if arguments.keep_bytes is not None:
+        asked["keep_bytes"] = positive("--keep-bytes", arguments.keep_bytes)
     for name, flag, text in (("from", "--from", arguments.begin), ("to", "--to", arguments.end)):
         if text is not None:
             asked[name] = time_of(flag, text)
@@ -146,6 +159,7 @@ def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
 def _lines(action: str, result: Any) -> list[str]:  # noqa: ANN401
     if action == "status" or "sessions" in result:
         found = [_session_line(session) for session in result["sessions"]]
+        found += filter(None, (session.get("notice") for session in result["sessions"]))
         for node in result.get("nodes", ()):
             state = "is heard" if node["is_healthy"] else "is not heard"
             found.append(

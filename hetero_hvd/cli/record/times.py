@@ -1,4 +1,4 @@
-"""Durations and times of day as people write them."""
+"""Durations, times of day and amounts as people write them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ def duration(flag: str, text: str) -> float:
     if found is None:
         raise UserError(f"{flag}: found {text!r}, must be a time such as 500ms, 2s or 10m")
     return float(found["number"]) * _UNITS[found["unit"]]
+
+
+def positive(flag: str, text: str) -> int:
+    """An integer above 0.
+
+    Raises:
+        UserError: It is none.
+    """
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise UserError(f"{flag}: found {text!r}, must be an integer above 0")
+    return int(text)
 
 
 def time_of(flag: str, text: str) -> float:

@@ -107,7 +107,7 @@ class IngestLimits:
     max_series: int = 1000
 
 
-class _Bucket:
+class _TokenBucket:
     """Holds so many seconds of an allowance, and fills with time."""
 
     def __init__(self, most_seconds: float) -> None:
@@ -143,8 +143,8 @@ class IngestAllowance:
     units: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._burst = _Bucket(self.limits.burst_seconds)
-        self._day = _Bucket(DAY_SECONDS)
+        self._burst = _TokenBucket(self.limits.burst_seconds)
+        self._day = _TokenBucket(DAY_SECONDS)
 
     def wait_seconds(self, num_samples: int, num_bytes: int, now_seconds: float) -> float:
         """How long it has to wait until it may send this; 0: it may, and has.

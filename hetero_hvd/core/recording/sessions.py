@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 
@@ -23,6 +24,8 @@ class RecordingSession(msgspec.Struct, frozen=True, kw_only=True):
         until_microseconds: Its end, which is not in it; None: it goes on.
         nodes: Names of nodes; empty: all.
         every_seconds: Between two samples of a node; of all sessions that go on the smallest holds.
+        keep_seconds: So long its samples stay in the store; None: as long as the hub says.
+        keep_bytes: So many bytes of them at most, the newest; None: the same.
     """
 
     name: str
@@ -30,6 +33,8 @@ class RecordingSession(msgspec.Struct, frozen=True, kw_only=True):
     until_microseconds: int | None = None
     nodes: tuple[str, ...] = ()
     every_seconds: float = DEFAULT_EVERY_SECONDS
+    keep_seconds: float | None = None
+    keep_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if SESSION_NAME.fullmatch(self.name) is None:
@@ -44,6 +49,14 @@ class RecordingSession(msgspec.Struct, frozen=True, kw_only=True):
         end = self.until_microseconds
         if end is not None and end < self.from_microseconds:
             raise UserError(f"session {self.name}: ends before it begins; give --from before --to")
+        for flag, limit in (("--keep", self.keep_seconds), ("--keep-bytes", self.keep_bytes)):
+            if limit is not None and not 0 < limit < math.inf:
+                raise UserError(f"session {self.name}: {flag} {limit:g}, must be above 0")
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether it says itself how long its samples are kept."""
+        return self.keep_seconds is not None or self.keep_bytes is not None
 
     def has(self, node: str, at_microseconds: int) -> bool:
         """Whether a sample belongs to it."""

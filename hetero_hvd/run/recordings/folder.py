@@ -33,6 +33,9 @@ from hetero_hvd.run.records.writer import FILE as CATALOGUE
 from hetero_hvd.run.records.writer import SCHEMA
 
 FACTS = "recording.json"
+OLD = ".old"
+"""Of a folder whose place a new one is about to take."""
+
 REASON = "recorded"
 SETTING = "recording"
 """In the settings of a run that is one."""
@@ -106,12 +109,14 @@ def write_recording(
     Raises:
         JobError: Something else is in the folder, or it cannot be written.
     """
-    if folder.exists() and read_facts(folder).name != session.name:
+    earlier = read_facts(folder) if folder.exists() else None
+    if earlier is not None and earlier.name != session.name:
         raise JobError(f"{folder}: holds another recording; move it away, or choose another name")
     new = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
         new.mkdir(mode=FOLDER_MODE, parents=True)
         written = _write(new, frames)
+        _check_none_is_lost(folder, earlier, written)
         facts = RecordingFacts(
             name=session.name,
             from_unix_seconds=session.from_microseconds / MICROSECONDS,
@@ -148,12 +153,40 @@ def read_facts(folder: Path) -> RecordingFacts:
         raise JobError(f"{path}: cannot be read: {error}") from error
 
 
+def _check_none_is_lost(folder: Path, earlier: RecordingFacts | None, new: _Written) -> None:
+    """A folder is not written anew with less than it has.
+
+    Raises:
+        JobError: It would be.
+    """
+    if earlier is not None and new.num_frames < earlier.num_frames:
+        raise JobError(
+            f"{folder}: has {earlier.num_frames} samples, of which the store has only "
+            f"{new.num_frames} any more: the folder stays; choose another name for the rest"
+        )
+
+
 def _put_in_place(new: Path, folder: Path) -> None:
-    earlier = new.with_name(f"{new.name}.old")
+    earlier = new.with_name(f"{new.name}{OLD}")
     if folder.exists():
         folder.rename(earlier)
     new.rename(folder)
     shutil.rmtree(earlier, ignore_errors=True)
+
+
+def finish_interrupted(place: Path) -> None:
+    """Put in order what was being written when its writer was killed.
+
+    Args:
+        place: Folder of all recordings; nobody writes there now.
+    """
+    for earlier in place.glob(f".*{OLD}"):
+        new = earlier.with_name(earlier.name.removesuffix(OLD))
+        folder = place / new.name[1:].rpartition(".")[0]
+        if not folder.exists():  # the new one was whole already
+            (new if new.exists() else earlier).rename(folder)
+    for path in place.glob(".*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _write(folder: Path, frames: Iterable[RecordedFrame]) -> _Written:

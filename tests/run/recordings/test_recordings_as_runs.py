@@ -118,12 +118,14 @@ def test_the_commands_for_runs_read_it(recording, capsys):
 
 
 def test_another_recording_is_not_written_over(recording):
-    """One of the same session is, whole."""
+    """One of the same session is, whole, unless there is less of it now."""
     end = (BEGIN + 100) * SECOND
     other = RecordingSession(name="day", from_microseconds=BEGIN * SECOND)
     with pytest.raises(JobError, match="another recording"):
         write_recording(recording, other, frames(), until_microseconds=end)
     same = RecordingSession(name="night", from_microseconds=BEGIN * SECOND)
-    write_recording(recording, same, frames(), until_microseconds=end)
-    assert len(list(read_frames(recording))) == 100
+    write_recording(recording, same, frames(seconds=range(170)), until_microseconds=end)
+    with pytest.raises(JobError, match="the folder stays"):
+        write_recording(recording, same, frames(), until_microseconds=end)
+    assert len(list(read_frames(recording))) == 170
     assert [path.name for path in recording.parent.iterdir() if path.name[0] == "."] == []
