@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shutil
 import subprocess
 from contextlib import ExitStack, contextmanager
@@ -27,8 +26,9 @@ from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.reproducible.fingerprints import Fingerprints
+from tests.kit.small_disk import fill, missing_for_a_disk, small_disk
 
-needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+needs_mount = pytest.mark.skipif(missing_for_a_disk() is not None, reason="needs root")
 ALPHA = WorkerId("alpha", 0)
 JOINED = WorkersJoined(
     rendezvous_id=1,
@@ -160,27 +160,6 @@ WRITERS = {
         *(catalogue, thinned, limited, curves, fingerprints, checkpoints),
     )
 }
-
-
-@contextmanager
-def small_disk(folder, *, kilobytes=256):
-    """A file system of its own."""
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "x", folder], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
-def fill(folder):
-    """Leave no byte."""
-    with (folder / "ballast").open("wb", buffering=0) as file:
-        try:
-            while file.write(b"x" * 512):
-                pass
-        except OSError:
-            return
 
 
 def protect(folder):

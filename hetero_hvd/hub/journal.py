@@ -16,7 +16,7 @@ import msgspec
 from hetero_hvd.core.recording.framing import framed, records_in, whole_bytes
 from hetero_hvd.core.recording.segments import Recorded
 from hetero_hvd.core.recording.sequences import NumberRange
-from hetero_hvd.run.records.run_files import private
+from hetero_hvd.run.records.run_files import private, sync_folder
 
 SUFFIX = ".journal"
 
@@ -69,7 +69,7 @@ class Journal:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.size_bytes = whole_bytes(self.path.read_bytes())
         os.ftruncate(self._descriptor, self.size_bytes)  # a crash has torn what follows
-        os.lseek(self._descriptor, 0, os.SEEK_END)
+        sync_folder(folder)
 
     def append(self, entries: Sequence[JournalEntry]) -> None:
         """Write entries, all or none of them.
@@ -79,26 +79,24 @@ class Journal:
         """
         content = b"".join(framed(msgspec.msgpack.encode(entry)) for entry in entries)
         try:
-            written = _written(self._descriptor, content)
+            # At this place, whatever the last failure has left there.
+            _write_whole(self._descriptor, content, self.size_bytes)
             os.fdatasync(self._descriptor)
         except OSError:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self.size_bytes)
-                os.lseek(self._descriptor, 0, os.SEEK_END)
             raise
-        self.size_bytes += written
+        self.size_bytes += len(content)
 
     def close(self) -> None:
         """Write no more."""
         os.close(self._descriptor)
 
 
-def _written(descriptor: int, content: bytes) -> int:
+def _write_whole(descriptor: int, content: bytes, place: int) -> None:
     """Write all of it, or raise OSError."""
-    written = os.write(descriptor, content)
-    if written < len(content):
+    if os.pwrite(descriptor, content, place) < len(content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return written
 
 
 def journal_path(folder: Path, number: int) -> Path:

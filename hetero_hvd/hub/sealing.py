@@ -1,12 +1,14 @@
-"""Makes a segment of a journal: `python -m hetero_hvd.hub.sealing JOURNAL SEGMENT NUMBER`.
+"""Makes a segment of a journal: `python -m hetero_hvd.hub.sealing JOURNAL SEGMENT NUMBER PARENT`.
 
 A process of its own, at the lowest priority: a minute's work on a large journal holds up no agent,
-and its memory is given back.
+and its memory is given back. It dies with its hub: the next one seals that journal anew.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,10 +20,14 @@ from hetero_hvd.core.recording.segments import encode_piece
 from hetero_hvd.errors import JobError
 from hetero_hvd.hub.index import StoredPiece, StreamState
 from hetero_hvd.hub.journal import JournalEntry, entries_in, frames_of, read_journal
-from hetero_hvd.run.records.run_files import private
+from hetero_hvd.run.records.run_files import private, sync_folder
+
+NEW = ".new"
+"""Of a segment that is not whole."""
 
 NICE = 19
 MAX_WORDS = 300
+PR_SET_PDEATHSIG = 1
 
 
 class SealedJournal(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +62,7 @@ def seal_here(journal: Path, segment: Path, number: int) -> SealedJournal:
     for entry in entries_in(read_journal(journal)):
         streams.setdefault(entry.stream, []).append(entry)
     pieces: list[StoredPiece] = []
-    new = segment.with_suffix(".new")
+    new = segment.with_suffix(NEW)
     with open(new, "wb", opener=private) as file:
         for stream, entries in streams.items():
             frames = [frame for entry in entries for frame in frames_of(entry)]
@@ -74,6 +80,7 @@ def seal_here(journal: Path, segment: Path, number: int) -> SealedJournal:
         file.flush()
         os.fsync(file.fileno())
     new.replace(segment)
+    sync_folder(segment.parent)
     all_entries = [entry for entries in streams.values() for entry in entries]
     return SealedJournal(
         pieces=pieces,
@@ -89,7 +96,8 @@ def seal_apart(journal: Path, segment: Path, number: int) -> SealedJournal:
         OSError: The disk does not take it.
         JobError: The process has failed for another reason.
     """
-    vector = [sys.executable, "-m", __name__, str(journal), str(segment), str(number)]
+    given = [str(journal), str(segment), str(number), str(os.getpid())]
+    vector = [sys.executable, "-m", __name__, *given]
     done = subprocess.run(vector, capture_output=True, check=False)
     if done.returncode > 0 and done.stdout.isdigit():
         number_of_error = int(done.stdout)
@@ -113,6 +121,9 @@ def _state(entries: list[JournalEntry]) -> StreamState:
 
 def main() -> int:
     """Seal, and print what is in the segment, or the number of what the disk says."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[4]):
+        return 0
     os.nice(NICE)
     try:
         sealed = seal_here(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

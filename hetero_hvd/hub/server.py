@@ -229,6 +229,9 @@ class HubServer:
                 answer = link.HubAnswer(result=await self._command(order.name, order.arguments))
             except UserError as error:
                 answer = link.HubRefusal(words=str(error), may_pass=error.may_pass)
+            except OSError as error:
+                words = f"{order.name}: the hub's disk does not take it: {error.strerror}"
+                answer = link.HubRefusal(words=words, may_pass=True)
             await socket.send(link.encode(answer))
 
     async def _commit(self) -> None:

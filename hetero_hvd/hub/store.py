@@ -7,6 +7,7 @@ the journal is deleted. Whatever a crash leaves half-done is done again from the
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -20,7 +21,7 @@ from hetero_hvd.core.recording.sequences import FIRST, NumberRange, accept
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import MICROSECONDS, aligned, new_anchor
 from hetero_hvd.discovery.hub_link import SampleBatch
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, MalformedDataError, job_error
 from hetero_hvd.hub.index import HubIndex, StoredPiece, StreamState
 from hetero_hvd.hub.journal import (
     Journal,
@@ -31,12 +32,14 @@ from hetero_hvd.hub.journal import (
     journal_path,
     read_journal,
 )
-from hetero_hvd.hub.sealing import Sealer, seal_here
+from hetero_hvd.hub.sealing import NEW, Sealer, seal_here
 from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder
+
+logger = logging.getLogger(__name__)
 
 SEAL_BYTES = 64 * 2**20
 SEAL_SECONDS = 3600.0
-SEGMENTS = "segments"
+SEGMENTS, SEGMENT = "segments", ".segment"
 NO_STREAM = StreamState("", FIRST, 0, 0, 0)
 
 
@@ -96,36 +99,68 @@ class SampleStore:
         seal_bytes: int = SEAL_BYTES,
         sealer: Sealer = seal_here,
     ) -> None:
-        self._segments = folder / SEGMENTS
-        try:
-            folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            self._segments.mkdir(mode=FOLDER_MODE, exist_ok=True)
-            lock = lock_folder(folder)
-        except OSError as error:
-            raise JobError(f"{folder}: cannot be used: {error.strerror}") from error
-        if lock is None:
-            raise JobError(f"{folder}: another hub has it; end that one, or give another --store")
-        self._held = lock
         self.folder = folder
-        self.index = HubIndex(folder)
+        self._segments = folder / SEGMENTS
         self._clock = clock
         self._seal_bytes = seal_bytes
         self._sealer = sealer
         self._lock = threading.Lock()
-        self._streams = self.index.streams()
         self.latest: dict[str, NodeFrame] = {}
         self.num_duplicates = 0
         self.num_ahead = 0
+        try:
+            self._held = self._locked()
+            try:
+                self._open(boot, wall_clock)
+            except BaseException:
+                os.close(self._held)
+                raise
+        except OSError as error:
+            raise job_error(f"{folder}: cannot be used: {error.strerror}", error) from error
+
+    def _locked(self) -> int:
+        """Have the folder alone.
+
+        Raises:
+            JobError: Another hub has it.
+        """
+        self.folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        self._segments.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        lock = lock_folder(self.folder)
+        if lock is None:
+            raise JobError(
+                f"{self.folder}: another hub has it; end that one, or give another --store"
+            )
+        return lock
+
+    def _open(self, boot: str, wall_clock: Callable[[], float]) -> None:
+        self.index = HubIndex(self.folder)
+        self._streams = self.index.streams()
+        self._remove_torn()
         self._replay()
         newest = max((state.newest for state in self._streams.values()), default=0)
         self._anchor = new_anchor(
             self.index.anchor,
             boot=boot,
-            at_seconds=clock(),
+            at_seconds=self._clock(),
             wall_seconds=wall_clock(),
             newest_seconds=newest / MICROSECONDS,
         )
         self.index.set_anchor(self._anchor)
+
+    def _remove_torn(self) -> None:
+        """Segments that a hub had begun to write, or to delete, when it was killed."""
+        known = {segment.number for segment in self.index.segments()}
+        sealed = self.index.last_sealed
+        for path in self._segments.glob(f"*{NEW}"):
+            path.unlink()
+        for number in self._segment_numbers():
+            if number <= sealed and number not in known:
+                self._segment_path(number).unlink()
+
+    def _segment_numbers(self) -> list[int]:
+        found = self._segments.glob(f"*{SEGMENT}")
+        return [int(path.stem) for path in found if path.stem.isdecimal()]
 
     def _replay(self) -> None:
         """Go on with what the journals hold; those that were sealed are of no more use."""
@@ -137,7 +172,9 @@ class SampleStore:
                 continue
             for entry in entries_in(read_journal(journal_path(self.folder, number))):
                 self._note(entry)
-        self._journal = Journal(self.folder, max([sealed + 1, *numbers]))
+        # A segment that nobody knows, as the index was lost, is not written over.
+        others = [number + 1 for number in self._segment_numbers() if number not in numbers]
+        self._journal = Journal(self.folder, max([sealed + 1, *numbers, *others]))
         self._began_seconds = self._clock()
 
     def now_seconds(self) -> float:
@@ -277,13 +314,15 @@ class SampleStore:
         path.unlink()
 
     def _segment_path(self, number: int) -> Path:
-        return self._segments / f"{number:010}.segment"
+        return self._segments / f"{number:010}{SEGMENT}"
 
     def frames(self, session: RecordingSession) -> Iterator[NodeFrame]:
         """The samples of a session, stream by stream in their order.
 
+        Those of a segment that is gone or damaged are a gap, which is told.
+
         Raises:
-            JobError: A segment is missing or damaged.
+            JobError: A segment cannot be read now.
         """
         with self._lock:
             sealed = self.index.last_sealed
@@ -304,27 +343,40 @@ class SampleStore:
         }
         for node, stream in sorted(begins, key=lambda key: (key[0], begins[key])):
             for piece in by_stream[node, stream]:
-                for frame in decode_piece(self._piece(piece)):
+                for frame in self._frames_of(piece):
                     if session.has(node, frame.at_microseconds):
                         yield NodeFrame(node, stream, frame)
             for frame in waiting.get((node, stream), ()):
                 if session.has(node, frame.at_microseconds):
                     yield NodeFrame(node, stream, frame)
 
-    def _piece(self, piece: StoredPiece) -> bytes:
+    def _frames_of(self, piece: StoredPiece) -> list[Recorded]:
         path = self._segment_path(piece.segment)
         try:
             with path.open("rb") as file:
                 file.seek(piece.place)
-                return file.read(piece.length)
+                return list(decode_piece(file.read(piece.length)))
+        except (FileNotFoundError, MalformedDataError) as error:
+            logger.warning(
+                "%s: %d samples of %s are left out: %s", path, piece.num_samples, piece.node, error
+            )
+            return []
         except OSError as error:
             raise JobError(f"{path}: cannot be read: {error.strerror}") from error
 
     def delete_segment(self, number: int) -> None:
-        """Delete the samples of a segment for good."""
-        self.index.forget_segment(number)
-        with suppress(FileNotFoundError):
-            self._segment_path(number).unlink()
+        """Delete the samples of a segment for good.
+
+        Raises:
+            OSError: The disk refuses that.
+        """
+        path = self._segment_path(number)
+        try:
+            self.index.forget_segment(number)
+        except OSError:  # a full disk has no room to note what makes room
+            path.unlink(missing_ok=True)
+            self.index.forget_segment(number)
+        path.unlink(missing_ok=True)
 
     def missing(self) -> dict[str, list[NumberRange]]:
         """What will never come, by stream."""

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
+import pytest
 
+from hetero_hvd.agent import hub_sender
 from hetero_hvd.agent.hub_sender import HubSender
-from hetero_hvd.discovery.unicast import AnnounceTarget
+from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.hub.client import order
+from hetero_hvd.discovery.unicast import AnnounceTarget
+from hetero_hvd.errors import TryAgainError
 from hetero_hvd.hub.service import open_store
 from hetero_hvd.probes.sampling.node_sampler import NodeSampler
 
 KEY = bytes(range(32))
+ALL = RecordingSession(name="all", from_microseconds=0)
 SECONDS = 0.02
 """Between two samples."""
 
@@ -30,10 +36,18 @@ def free_port():
 
 
 class HubProcess:
-    """`hetero-hvd hub`, which may be killed and started again at the same port."""
+    """`hetero-hvd hub`, which may be killed and started again at the same port.
 
-    def __init__(self, folder):
+    Args:
+        folder: Where it runs.
+        address: To listen on.
+        environment: Of the process, beside ours.
+    """
+
+    def __init__(self, folder, address="127.0.0.1", environment=()):
         self.folder = folder
+        self.address = address
+        self.environment = dict(environment)
         self.port = free_port()
         self.process = None
         self.num_kills = 0
@@ -41,14 +55,27 @@ class HubProcess:
         key.write_text(KEY.hex())
         key.chmod(0o600)
 
-    def start(self):
-        """Start it; it need not listen yet."""
+    def start(self, *more, program=("-m", "hetero_hvd")):
+        """Start it; it need not listen yet.
+
+        Args:
+            more: Further words of the command.
+            program: In the place of the usual one.
+        """
         words = ["--key-file", "cluster.key", "--store", "hub"]
-        words += ["--address", "127.0.0.1", "--port", str(self.port)]
+        words += ["--address", self.address, "--port", str(self.port), *more]
         with (self.folder / "hub.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "hetero_hvd", "hub", *words], cwd=self.folder, stderr=log
+                [sys.executable, *program, "hub", *words],
+                cwd=self.folder,
+                stderr=log,
+                env=os.environ | self.environment,
             )
+
+    @property
+    def log(self):
+        """What all of them have said so far."""
+        return (self.folder / "hub.log").read_text()
 
     def kill(self):
         """End it at once, in whatever it is doing."""
@@ -59,18 +86,21 @@ class HubProcess:
     @property
     def target(self):
         """Where it listens."""
-        return AnnounceTarget("127.0.0.1", self.port)
+        return AnnounceTarget(self.address, self.port)
 
     async def order(self, action, /, **arguments):
         """Have something done, as soon as it listens."""
         deadline = time.monotonic() + 60
         while True:
             try:
-                return await order(KEY, self.target, action, arguments)
-            except Exception as error:
-                if "no hub answers" not in str(error) or time.monotonic() > deadline:
-                    raise
+                return await self.once(action, **arguments)
+            except TryAgainError:
+                assert time.monotonic() < deadline, self.log
                 await asyncio.sleep(0.1)
+
+    async def once(self, action, /, **arguments):
+        """Have something done, if it listens."""
+        return await order(KEY, self.target, action, arguments)
 
 
 class CutLink:
@@ -139,12 +169,13 @@ class SampledNode:
 
     def __init__(self, name, folder, target, **more):
         async def find(_preferred):
-            return target
+            return self.target
 
         self.name = name
+        self.target = target
         self.sender = HubSender(KEY, name, find, folder / f"spool-{name}", **more)
         self.sampled = []
-        self._sampler = NodeSampler()
+        self._sampler = NodeSampler(wall_clock=lambda: hub_sender.time.time())  # noqa: PLW0108 - as it is then
         self._sampler.take()
         self._task = asyncio.create_task(self.sender.send())
 
@@ -166,6 +197,35 @@ class SampledNode:
         self.sender.close()
 
 
+@pytest.fixture
+def soon(monkeypatch):
+    """Nodes try again soon."""
+    monkeypatch.setattr(hub_sender, "FIRST_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(hub_sender, "MAX_RETRY_SECONDS", 0.2)
+
+
+@asynccontextmanager
+async def streaming(tmp_path, num_nodes, start=HubProcess.start, **more):
+    """A hub, and nodes that reach it directly."""
+    hub = HubProcess(tmp_path, **more)
+    start(hub)
+    nodes = [SampledNode(f"node{n}", tmp_path, hub.target) for n in range(num_nodes)]
+    try:
+        yield hub, nodes
+    finally:
+        for node in nodes:
+            await node.close()
+        hub.kill()
+
+
+async def sample_until(nodes, is_so, seconds=60):
+    """Let all of them sample until something is so."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, "it does not become so"
+        await sample_for(nodes, 0.1)
+
+
 async def sample_for(nodes, seconds):
     """Let all of them sample for so long."""
     deadline = time.monotonic() + seconds
@@ -177,11 +237,12 @@ async def sample_for(nodes, seconds):
 
 async def acknowledged(nodes, seconds=60):
     """Let them sample until the hub has stored some more of each."""
-    deadline = time.monotonic() + seconds
     before = [node.sender.num_sent for node in nodes]
-    while any(n.sender.num_sent <= known for n, known in zip(nodes, before, strict=True)):
-        assert time.monotonic() < deadline, "the hub hears nothing of a node"
-        await sample_for(nodes, 0.1)
+
+    def is_so():
+        return all(n.sender.num_sent > known for n, known in zip(nodes, before, strict=True))
+
+    await sample_until(nodes, is_so, seconds)
 
 
 async def drained(nodes, seconds=60):
@@ -195,3 +256,17 @@ async def drained(nodes, seconds=60):
 def stored(folder):
     """What a hub that does not run has stored: its store, to be closed."""
     return open_store(folder / "hub")
+
+
+def frames_of(store, session=ALL):
+    """Node to its samples and their numbers, in the order in which they are told."""
+    found = {}
+    for node, _, recorded in store.frames(session):
+        found.setdefault(node, []).append(recorded)
+    return found
+
+
+def slice_of(found, session):
+    """What a session is of all that was stored."""
+    each_node = ((node, each) for node, frames in found.items() for each in frames)
+    return [pair for pair in each_node if session.has(pair[0], pair[1].at_microseconds)]

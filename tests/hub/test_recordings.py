@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.run.recordings.frames import read_frames
 from tests.hub.rig import (
     CutLink,
@@ -16,11 +15,12 @@ from tests.hub.rig import (
     SampledNode,
     acknowledged,
     drained,
+    frames_of,
     sample_for,
+    slice_of,
     stored,
 )
 
-ALL = RecordingSession(name="all", from_microseconds=0)
 pytestmark = pytest.mark.process
 
 
@@ -39,20 +39,6 @@ async def cluster(tmp_path, num_nodes=3, **more):
             await node.close()
         await link.close()
         hub.kill()
-
-
-def frames_of(store, session=ALL):
-    """Node to its samples and their numbers, in the order in which they are told."""
-    found = {}
-    for node, _, recorded in store.frames(session):
-        found.setdefault(node, []).append(recorded)
-    return found
-
-
-def slice_of(found, session):
-    """What a session is of all that was stored."""
-    each_node = ((node, each) for node, frames in found.items() for each in frames)
-    return [pair for pair in each_node if session.has(pair[0], pair[1].at_microseconds)]
 
 
 NUM_FAULTS = 6

@@ -44,18 +44,17 @@ def opened(tmp_path, clocks):
     there = []
 
     def again(**more):
-        for store in there:
-            store.close()
-        there[:] = [
-            SampleStore(
-                tmp_path / "hub",
-                boot=clocks.boot,
-                clock=lambda: clocks.since_boot,
-                wall_clock=lambda: clocks.wall,
-                **more,
-            )
-        ]
-        return there[0]
+        while there:
+            there.pop().close()
+        store = SampleStore(
+            tmp_path / "hub",
+            boot=clocks.boot,
+            clock=lambda: clocks.since_boot,
+            wall_clock=lambda: clocks.wall,
+            **more,
+        )
+        there.append(store)
+        return store
 
     yield again
     for store in there:
@@ -177,7 +176,7 @@ def test_a_process_seals_as_this_one_does(opened, monkeypatch):
     assert (state.num_samples, state.num_missing, state.next_sequence) == (4, 1, 6)
 
 
-@pytest.mark.parametrize("call", ["write", "fdatasync"])
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
 def test_a_full_disk_acknowledges_nothing(opened, monkeypatch, call):
     """And loses nothing: what comes again is stored when there is room."""
     store = opened()

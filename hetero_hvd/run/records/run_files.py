@@ -39,6 +39,19 @@ def regular(path: str, flags: int) -> int:
     raise OSError(errno.EINVAL, "is no regular file", path)
 
 
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk, too: else a power cut may take a new file away.
+
+    Raises:
+        OSError: The disk does not take them.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def lock_folder(folder: Path) -> int | None:
     """Have a folder until this process ends, in whatever way.
 

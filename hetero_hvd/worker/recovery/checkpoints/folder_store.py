@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from hetero_hvd.run.records.run_files import sync_folder
 from hetero_hvd.worker.recovery.checkpoints.store import (
     NOT_THERE,
     PREFIX,
@@ -77,7 +78,7 @@ class FolderStore:
                 os.fsync(file.fileno())
             _write_manifest(partial, manifest)
             is_new = _renamed(partial, path)
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         self._clear(series, now)
@@ -128,12 +129,4 @@ def _write_manifest(folder: Path, manifest: Manifest) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(folder / MANIFEST)
-    _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(folder)
