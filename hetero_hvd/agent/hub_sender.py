@@ -23,7 +23,7 @@ from websockets.exceptions import WebSocketException
 
 from hetero_hvd.agent.spool import DEFAULT_MAX_BYTES, SampleSpool, Spooled
 from hetero_hvd.core.backoff import doubled, jittered
-from hetero_hvd.core.clock import ClockOffset, best, offset_of
+from hetero_hvd.core.clock import ClockOffset, best_of_newest, offset_of
 from hetero_hvd.discovery import hub_link as link
 from hetero_hvd.discovery.hub_finder import HubFinder
 from hetero_hvd.discovery.unicast import AnnounceTarget
@@ -43,7 +43,7 @@ CONNECT_SECONDS = 10.0
 PING_SECONDS = 10.0
 MAX_BATCH_SAMPLES, MAX_BATCH_BYTES = 256, 2**17
 NUM_OFFSETS = 16
-"""Of the newest exchanges the fastest tells how far the clocks are apart."""
+"""Of the newest exchanges that agree the fastest tells how far the clocks are apart."""
 
 FindHub = Callable[[str], Awaitable[AnnounceTarget | None]]
 MAX_SAMPLE_AGE_SECONDS = 2.0
@@ -212,6 +212,13 @@ class HubSender:
         if not isinstance(answer, link.Welcome):
             raise ChannelError("the hub says something else than welcome")
         self._offsets.clear()  # the hub may be another one
+        known = self.spool.hub
+        if known not in ("", answer.hub):
+            logger.warning(
+                "hub %s takes samples from now on, and no more hub %s, which has those before",
+                answer.hub,
+                known,
+            )
         self.spool.hub = answer.hub
         self._heard(answer, asked_at)
 
@@ -235,7 +242,7 @@ class HubSender:
     def _batch(
         self, spooled: Spooled | None, dropped: list[link.Dropped], asked_at: float
     ) -> link.SampleBatch:
-        offset = best(self._offsets)
+        offset = best_of_newest(self._offsets)
         seconds, uncertainty = offset.seconds, offset.uncertainty_seconds
         if spooled is not None and spooled.header.boot != boot_id():
             # Its clock ended with that boot: the wall clock of its own time is all there is.

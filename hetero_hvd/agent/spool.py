@@ -155,8 +155,10 @@ class SampleSpool:
     @hub.setter
     def hub(self, identity: str) -> None:
         if identity != self.hub:
-            with suppress(OSError):
-                (self._folder / HUB_FILE).write_text(identity)
+            new = self._folder / f"{HUB_FILE}.new"
+            with suppress(OSError):  # a full disk: what is known stays
+                new.write_text(identity)
+                new.replace(self._folder / HUB_FILE)
 
     @property
     def size_bytes(self) -> int:

@@ -1,0 +1,81 @@
+"""Whatever clocks are set to and however long machines sleep, samples are at their time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from hetero_hvd.agent import hub_sender
+from hetero_hvd.probes.kernel.boot_clock import boot_seconds
+from tests.fake_clock import library as fake_clock
+from tests.hub.rig import acknowledged, drained, frames_of, soon, stored, streaming
+
+__all__ = ["soon"]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("soon")]
+HOUR, NIGHT = 3600, 8 * 3600
+
+
+class NodeClocks:
+    """Of the nodes' machines, which are in this process."""
+
+    def __init__(self, monkeypatch):
+        self.wall = 0
+        self.boot = 0
+        patched = SimpleNamespace(time=lambda: time.time() + self.wall)
+        monkeypatch.setattr(hub_sender, "time", patched)
+        monkeypatch.setattr(hub_sender, "boot_seconds", lambda: boot_seconds() + self.boot)
+
+
+CHANGES = {
+    "the hub's wall clock is set back an hour": ((-HOUR, 0), (0, 0), 0),
+    "the hub's wall clock is set forward an hour": ((HOUR, 0), (0, 0), 0),
+    "the nodes' wall clocks are set back an hour": ((0, 0), (-HOUR, 0), 0),
+    "all machines sleep for a night": ((NIGHT, NIGHT), (NIGHT, NIGHT), NIGHT),
+    "a node's machine stands still for an hour": ((0, 0), (-HOUR, -HOUR), 0),
+}
+"""What the clocks of the hub and the nodes show more, wall and since boot; and the gap to be."""
+
+
+@pytest.mark.parametrize(("hubs", "nodes", "gap"), CHANGES.values(), ids=CHANGES)
+def test_no_sample_moves(tmp_path, monkeypatch, hubs, nodes, gap):
+    """While all run, and when the hub is killed and starts anew."""
+    shifts = tmp_path / "shifts"
+    shifts.write_text("0 0")
+    clocks = NodeClocks(monkeypatch)
+    environment = fake_clock.environment(fake_clock.build(tmp_path), shifts)
+
+    async def act():
+        async with streaming(tmp_path, 2, environment=environment) as (hub, found):
+            await acknowledged(found)
+            await drained(found)
+            shifts.write_text(f"{hubs[0]} {hubs[1]}")
+            clocks.wall, clocks.boot = nodes
+            told = (await hub.order("status"))["now_unix_seconds"]
+            await acknowledged(found)
+            hub.kill()
+            hub.start()
+            await acknowledged(found)
+            await drained(found)
+            return [node.sampled for node in found], told
+
+    began = time.time()
+    sampled, told = asyncio.run(act())
+    took = time.time() - began
+    assert -1 < told - began - gap < took + 1
+    gap = max(gap, hubs[0])  # a wall clock that is ahead is believed by the next hub
+    store = stored(tmp_path)
+    try:
+        frames = frames_of(store)
+    finally:
+        store.close()
+    for number, node in enumerate(("node0", "node1")):
+        assert [frame.sample for frame in frames[node]] == sampled[number]
+        times = [frame.at_microseconds / 1e6 for frame in frames[node]]
+        steps = sorted(b - a for a, b in pairwise(times))
+        assert steps[0] > 0
+        assert steps[-2] < took
+        assert gap <= steps[-1] < gap + took
