@@ -15,6 +15,7 @@ from hetero_hvd.discovery.agent_link import decoded
 from hetero_hvd.errors import ChannelError
 
 PATH = "/hub"
+MAX_SHOWN = 40
 PORT = 9391
 MAX_FRAME_BYTES = 2**20
 
@@ -185,9 +186,10 @@ def agreed(hello: Hello, version: str) -> int:
     common = min(PROTOCOL, hello.protocol)
     if common >= max(OLDEST_PROTOCOL, hello.oldest_protocol):
         return common
-    side = "upgrade the agent" if hello.protocol < OLDEST_PROTOCOL else "upgrade the hub"
+    who = f"the agent of {hello.node[:MAX_SHOWN]}" if hello.node else "who asks"
+    end = "where that runs" if hello.protocol < OLDEST_PROTOCOL else "the hub"
     raise ChannelError(
-        f"it speaks protocol {hello.oldest_protocol} to {hello.protocol} (hetero_hvd "
-        f"{hello.version[:40]}), the hub {OLDEST_PROTOCOL} to {PROTOCOL} (hetero_hvd {version}): "
-        f"{side}"
+        f"{who} speaks protocol {hello.oldest_protocol} to {hello.protocol} (hetero_hvd "
+        f"{hello.version[:MAX_SHOWN]}), the hub {OLDEST_PROTOCOL} to {PROTOCOL} (hetero_hvd "
+        f"{version}): upgrade {end}"
     )

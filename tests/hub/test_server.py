@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -69,23 +70,29 @@ def batch(**more):
     return link.SampleBatch(**fields)
 
 
+LATER, LATEST = link.PROTOCOL + 1, link.PROTOCOL + 2
 VERSIONS = {
-    "the same": (hello(), True),
-    "a later one that still speaks ours": (hello(link.PROTOCOL + 1, link.PROTOCOL), True),
-    "a later one that does not": (hello(link.PROTOCOL + 2, link.PROTOCOL + 1), False),
-    "one that is too old": (hello(link.OLDEST_PROTOCOL - 1, 0), False),
-}
+    "the same": (hello(), ""),
+    "a later one that still speaks ours": (hello(LATER, link.PROTOCOL), ""),
+    "a later agent that does not": (
+        hello(LATEST, LATER), "the agent of a speaks .*: upgrade the hub",
+    ),
+    "a later command that does not": (
+        hello(LATEST, LATER, node=""), "who asks speaks .*: upgrade the hub",
+    ),
+    "one that is too old": (hello(link.OLDEST_PROTOCOL - 1, 0), "upgrade where that runs"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("first", "is_served"), VERSIONS.values(), ids=VERSIONS)
-def test_neighbouring_versions_are_served(tmp_path, first, is_served):
+@pytest.mark.parametrize(("first", "words"), VERSIONS.values(), ids=VERSIONS)
+def test_neighbouring_versions_are_served(tmp_path, first, words):
     """Others are told which end to upgrade."""
     (answer, *_), refused = asyncio.run(converse(tmp_path, first))
-    if is_served:
-        assert (answer.protocol, refused) == (link.PROTOCOL, 0)
-    else:
-        assert "upgrade the" in answer.words
+    if words:
+        assert re.search(words, answer.words)
         assert refused == 1
+    else:
+        assert (answer.protocol, refused) == (link.PROTOCOL, 0)
 
 
 def test_what_a_later_version_adds_is_passed_over(tmp_path):
@@ -157,6 +164,30 @@ def test_a_name_is_given_once(tmp_path):
     (_, first, second), _ = asyncio.run(converse(tmp_path, hello(node=""), order, order))
     assert first.result["name"] == "x"
     assert "already" in second.words
+
+
+STARTED = {"slow": {"every_seconds": 5.0}, "fast": {"every_seconds": 0.5, "nodes": ["a"]}}
+RATES = {
+    "none goes on": ((), {"a": 1.0, "b": 1.0}),
+    "one of all nodes": (("slow",), {"a": 5.0, "b": 5.0}),
+    "a faster one of some": (("slow", "fast"), {"a": 0.5, "b": 5.0}),
+    "the faster one has ended": (("slow", "fast", "stop"), {"a": 5.0, "b": 5.0}),
+}
+
+
+@pytest.mark.parametrize(("orders", "rates"), RATES.values(), ids=RATES)
+def test_the_fastest_session_of_a_node_sets_its_rate(tmp_path, orders, rates):
+    """Told at the welcome, and with each batch: a session that begins holds from then on."""
+    asked = [
+        link.HubCommand(name="stop", arguments={"name": "fast"})
+        if name == "stop"
+        else link.HubCommand(name="start", arguments={"name": name} | STARTED[name])
+        for name in orders
+    ]
+    asyncio.run(converse(tmp_path, hello(node=""), *asked))
+    for node, seconds in rates.items():
+        answers, _ = asyncio.run(converse(tmp_path, hello(node=node), batch(stream=node)))
+        assert [answer.every_seconds for answer in answers] == [seconds, seconds]
 
 
 STRANGERS = {"another key": for_hubs_client(bytes(32)), "a driver's name": for_driver(bytes(32))}
