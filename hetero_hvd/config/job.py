@@ -10,6 +10,7 @@ from hetero_hvd.config.value_types import (
     CHECKPOINT_URL,
     EXPORTS,
     HOST,
+    HUB,
     METRIC,
     NAMES,
     OWN_FOLDER,
@@ -247,6 +248,12 @@ class JobConfig:
     )
     cluster_key_file: str | None = setting(
         PATH, "file made by hetero-hvd key; agents hold the same", default=None, default_text="none"
+    )
+    hub: str = setting(
+        HUB,
+        "HOST:PORT of the hub that records phases of the script, see docs/guide/recordings.md; "
+        "auto: the one that announces itself with the key of cluster_key_file",
+        default="auto",
     )
     allow: str | None = setting(
         NAMES, "of the announced nodes, use these only", default=None, default_text="all"

@@ -28,6 +28,7 @@ from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery, check_tls_file
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.json_logs import LogLines, log_file
 from hetero_hvd.driver.output.pulse import ASK_SECONDS
+from hetero_hvd.driver.phase_recordings import HubOrders, PhaseRecordings
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.driver.workers.node_samples import NodeSamples
@@ -213,6 +214,9 @@ class Job:
         self._viewing = HttpService(
             nodes_file.current.job, folder, self._team, self._tracing, self._facts
         )
+        hub = HubOrders(nodes_file.current.job.cluster_key_file, nodes_file.current.job.hub)
+        self._phases = PhaseRecordings(hub, console.say)
+        self._team.bus.subscribe(self._phases.observe, "the recordings of phases")
         self._prices: NodesPriced | None = None
         self._is_interrupted = False
 
@@ -423,6 +427,7 @@ class Job:
                 slots.kill()
                 await slots.wait(KILL_SECONDS)
         await self._team.close()
+        await self._phases.close()
 
     def _summarize(self, ending: JobResult) -> None:
         facts = write_summary(

@@ -19,6 +19,7 @@ from hetero_hvd.messages.from_worker import (
     OutOfMemory,
     Ready,
     Recovered,
+    SessionsWanted,
     StalenessEnded,
     StepsTimed,
     WorkersJoined,
@@ -270,6 +271,7 @@ Event = (
     | Recovered
     | OutOfMemory
     | StalenessEnded
+    | SessionsWanted
     | Finished
     | Crashed
 )

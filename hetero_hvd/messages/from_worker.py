@@ -378,6 +378,18 @@ class Heartbeat(Message, frozen=True):
     place: str = ""
 
 
+class SessionsWanted(Message, frozen=True):
+    """What the script wants to have recorded of all machines of the cluster from now on.
+
+    Attributes:
+        worker: Who.
+        names: Of the phases for which it is, that this worker is in; empty: of none.
+    """
+
+    worker: WorkerId
+    names: tuple[str, ...]
+
+
 class ClockTold(Message, frozen=True):
     """The answer to `ClockAsked`; times are seconds since 1970.
 
@@ -428,6 +440,7 @@ FromWorker = (
     | Leaving
     | Crashed
     | Heartbeat
+    | SessionsWanted
     | ClockTold
     | RouteTold
 )

@@ -1,8 +1,9 @@
 """A small training for the tests: real workers, real Horovod, steps of about 20 ms.
 
-Usage: train.py EPOCHS [fail-before|bad-input]
+Usage: train.py EPOCHS [fail-before|bad-input|session]
 """
 
+import contextlib
 import sys
 import time
 
@@ -22,11 +23,13 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 trainer = hetero_hvd.Trainer(
     model, optimizer, DataLoader(TensorDataset(inputs, targets), batch_size=64)
 )
-for epoch in trainer.epochs(epochs):
-    if epoch == 1 and fault == "bad-input":
-        raise hetero_hvd.UserError("the dataset is empty")
-    for x, y in trainer.batches():
-        with hetero_hvd.phase("pause"):
-            time.sleep(0.02)
-        trainer.step(lambda x, y: torch.nn.functional.mse_loss(model(x), y), x, y)
+is_recorded = fault == "session"
+with hetero_hvd.phase("fit", session=True) if is_recorded else contextlib.nullcontext():
+    for epoch in trainer.epochs(epochs):
+        if epoch == 1 and fault == "bad-input":
+            raise hetero_hvd.UserError("the dataset is empty")
+        for x, y in trainer.batches():
+            with hetero_hvd.phase("pause"):
+                time.sleep(0.02)
+            trainer.step(lambda x, y: torch.nn.functional.mse_loss(model(x), y), x, y)
 sys.stdout.write("the script is done\n")

@@ -16,7 +16,7 @@ import pytest
 from hetero_hvd.agent import hub_sender
 from hetero_hvd.agent.hub_sender import HubSender
 from hetero_hvd.core.recording.sessions import RecordingSession
-from hetero_hvd.hub.client import order
+from hetero_hvd.discovery.hub_client import order
 from hetero_hvd.discovery.unicast import AnnounceTarget
 from hetero_hvd.errors import TryAgainError
 from hetero_hvd.hub.service import open_store

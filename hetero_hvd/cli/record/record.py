@@ -89,7 +89,7 @@ async def _done(arguments: argparse.Namespace) -> Any:  # noqa: ANN401 - of JSON
     asked = _asked(arguments)
     if arguments.store is not None:
         return await _done_here(arguments.store, arguments.action, asked)
-    from hetero_hvd.hub.client import order  # noqa: PLC0415
+    from hetero_hvd.discovery.hub_client import order  # noqa: PLC0415
     from hetero_hvd.discovery.unicast import AnnounceTarget  # noqa: PLC0415 - not for all
     from hetero_hvd.security.cluster_key import read_key  # noqa: PLC0415
 

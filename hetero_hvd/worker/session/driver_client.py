@@ -79,6 +79,7 @@ class DriverClient:
             what this worker is.
         on_void: Called in the thread when this worker has lost the driver.
         on_member_lost: Called in the thread with the `rendezvous_id` of `MemberLost`.
+        on_connected: Called in the thread when the driver can be told things, perhaps once more.
 
     Attributes:
         reset_requested: Whether the driver wants another membership.
@@ -92,6 +93,7 @@ class DriverClient:
         introduction: Callable[[], Mapping[str, Any]] = lambda: {"versions": {}},
         on_void: Callable[[], None] = lambda: None,
         on_member_lost: Callable[[int], None] = lambda _: None,
+        on_connected: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._introduction = introduction
@@ -110,6 +112,7 @@ class DriverClient:
         self.reset_requested = False
         self._on_void = on_void
         self._on_member_lost = on_member_lost
+        self._on_connected = on_connected
         self._training = Training()
         self._on_trace: Callable[[TraceRequested], None] = lambda _: None
         self._thread = threading.Thread(target=self._run, name="driver-channel", daemon=True)
@@ -259,6 +262,7 @@ class DriverClient:
         with self._lock:  # nothing that `send` was given may come before `Ready`
             connection.send(channel.encode(self._ready(connection.socket)))
             self._connection = connection
+        self._on_connected()
 
     def _ready(self, connection: socket.socket) -> Ready:
         interface = self._settings.node.interface or interface_of(connection.getsockname()[0])

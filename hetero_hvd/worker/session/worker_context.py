@@ -19,7 +19,14 @@ import torch
 from hetero_hvd.data.listing import opened_files
 from hetero_hvd.errors import InvariantError, UserError, WorkerFault, WorkerLostError
 from hetero_hvd.exit_codes import EXIT_CUT_OFF, EXIT_TERMINATED
-from hetero_hvd.messages import Finished, FromWorker, Leaving, Ready, WorkerId
+from hetero_hvd.messages import (
+    Finished,
+    FromWorker,
+    Leaving,
+    Ready,
+    SessionsWanted,
+    WorkerId,
+)
 from hetero_hvd.messages.identity import RunIdentity
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.worker.accelerator import own_device, uuid_of
@@ -41,6 +48,7 @@ from hetero_hvd.worker.session.launch_settings import (
     read_launch_settings,
     unknown_variables,
 )
+from hetero_hvd.worker.session.phase_sessions import NobodyRecords, phase_sessions
 from hetero_hvd.worker.session.plan_source import DriverPlanner, LeadPlanner, Planner
 from hetero_hvd.worker.session.quick_end import end_quickly
 from hetero_hvd.worker.session.self_description import describe_device, software
@@ -91,11 +99,13 @@ class WorkerContext:
                 introduction=self._introduction,
                 on_void=self._cut,
                 on_member_lost=self._member_lost,
+                on_connected=phase_sessions.tell_again,
             )
             self.farewell = Farewell(
                 self.client, settings.worker, progress=self._done, part=self._end_collective
             )
             self.farewell.prepare()
+            phase_sessions.tell_through(self._wants_sessions)
             admission = self.client.wait_for_admission()
             take_slot(admission.environment)
             self.rendezvous_id = admission.rendezvous_id
@@ -109,6 +119,7 @@ class WorkerContext:
         if self.client is not None:
             self.planner: Planner = DriverPlanner(self.client)
         else:
+            phase_sessions.tell_through(NobodyRecords())
             self.recording = Recording(settings.lead, settings.worker, progress=self._done)
             self.planner = LeadPlanner(self.recording)
             self.tell(self._ready())
@@ -252,6 +263,9 @@ class WorkerContext:
         if isinstance(message, Leaving):
             self.farewell.is_said = True
         self.client.send(message)
+
+    def _wants_sessions(self, names: tuple[str, ...]) -> None:
+        self.tell(SessionsWanted(worker=self.settings.worker, names=names))
 
     def reset_done(self, members: tuple[WorkerId, ...]) -> None:
         """A new membership is entered: what was asked for has been done.

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import PHASES
+from hetero_hvd.worker.session.phase_sessions import phase_sessions
 
 MAX_NAMES = 32
 """Each is carried in every message and record of the run."""
@@ -83,19 +84,24 @@ class phase:  # noqa: N801 - read as a word: `with hetero_hvd.phase("augment")`
 
     Args:
         name: Up to 40 letters, digits, `_`, `.`, `-`; at most 32 names in a process.
+        session: Whether the cluster's hub records all machines meanwhile, as a session of this
+            name; from the first worker that enters the block until the last one leaves it.
 
     Raises:
         UserError: The name cannot be used.
     """
 
-    __slots__ = ("_began_at", "_name")
+    __slots__ = ("_began_at", "_is_session", "_name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, session: bool = False) -> None:
         named_times.admit(name)
         self._name = name
+        self._is_session = session
         self._began_at = 0.0
 
     def __enter__(self) -> None:
+        if self._is_session:
+            phase_sessions.enter(self._name)
         self._began_at = time.perf_counter()
 
     def __exit__(
@@ -105,3 +111,5 @@ class phase:  # noqa: N801 - read as a word: `with hetero_hvd.phase("augment")`
         trace: TracebackType | None,
     ) -> None:
         named_times.add(self._name, time.perf_counter() - self._began_at)
+        if self._is_session:
+            phase_sessions.leave(self._name)

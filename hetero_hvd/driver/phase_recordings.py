@@ -1,0 +1,173 @@
+"""Has the cluster's hub record what machines do while the script is in a phase that wants it.
+
+A recording begins when the first worker enters the phase and ends when the last one has left it,
+or is lost. It is ordered by how long ago that was: a hub that is found late misses nothing, as it
+stores all samples anyhow. Without a hub the training goes on as it would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hetero_hvd.discovery.hub_client import order
+from hetero_hvd.discovery.hub_finder import HubFinder
+from hetero_hvd.discovery.unicast import AnnounceTarget
+from hetero_hvd.errors import TryAgainError, UserError
+from hetero_hvd.messages import SessionsWanted, WorkerExited, WorkerId
+from hetero_hvd.security.cluster_key import read_key
+
+MAX_RECORDINGS = 100
+"""Of one job: a phase of each step is no recording."""
+
+CLOSE_SECONDS = 10.0
+"""For the last recordings to be ended at the end of the job."""
+
+AUTO = "auto"
+
+OrderHub = Callable[[str, dict[str, Any]], Awaitable[Any]]
+
+
+class _RecordedPhase:
+    """One that goes on, or has ended and is not written yet; times are monotonic."""
+
+    def __init__(self, phase: str, begin_seconds: float) -> None:
+        self.phase = phase
+        self.begin_seconds = begin_seconds
+        self.end_seconds: float | None = None
+        self.name: str | None = None
+        self.is_written = False
+
+
+class HubOrders:
+    """Orders something of the hub, wherever that is.
+
+    Args:
+        key_file: With the cluster key; None: there is none.
+        hub: `HOST:PORT`, or `auto`: the one that announces itself.
+    """
+
+    def __init__(self, key_file: str | None, hub: str) -> None:
+        self._key_file = key_file
+        self._hub = hub
+        self._target: AnnounceTarget | None = None
+
+    async def __call__(self, action: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - of JSON's kinds
+        """Have something done.
+
+        Raises:
+            UserError: It is not done; says why.
+        """
+        if self._key_file is None:
+            raise UserError("no hub is known without cluster_key_file")
+        key = read_key(Path(self._key_file))
+        if self._target is None:
+            self._target = await self._found(key)
+        try:
+            return await order(key, self._target, action, arguments)
+        except TryAgainError:
+            self._target = None  # it may be somewhere else
+            raise
+
+    async def _found(self, key: bytes) -> AnnounceTarget:
+        if self._hub != AUTO:
+            return AnnounceTarget.read(self._hub, "hub")
+        finder = HubFinder(key, time.time)
+        try:
+            found = await finder.find("")
+        finally:
+            await finder.close()
+        if found.target is None:
+            raise TryAgainError("no hub announces itself here with this key")
+        return found.target
+
+
+class PhaseRecordings:
+    """Used in the loop's thread only.
+
+    Args:
+        order_hub: Orders something of the hub.
+        say: Tells people, once, that nothing is recorded.
+    """
+
+    def __init__(self, order_hub: OrderHub, say: Callable[[str], None]) -> None:
+        self._order_hub = order_hub
+        self._say = say
+        self._inside: dict[WorkerId, frozenset[str]] = {}
+        self._open: dict[str, _RecordedPhase] = {}
+        self._changed: asyncio.Queue[_RecordedPhase] = asyncio.Queue()
+        self._work: asyncio.Task[None] | None = None
+        self._num_begun = 0
+        self._is_told = False
+
+    def observe(self, _at_unix_seconds: float, event: object) -> None:
+        """An event of the bus."""
+        match event:
+            case SessionsWanted(worker=worker, names=names):
+                self._inside[worker] = frozenset(names)
+            case WorkerExited(worker=worker) if worker in self._inside:
+                del self._inside[worker]
+            case _:
+                return
+        self._follow(frozenset().union(*self._inside.values()))
+
+    async def close(self) -> None:
+        """End all that go on."""
+        self._inside.clear()
+        self._follow(frozenset())
+        if self._work is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.join(), CLOSE_SECONDS)
+            self._work.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._work
+
+    def _follow(self, wanted: frozenset[str]) -> None:
+        for phase in sorted(wanted - self._open.keys()):
+            self._num_begun += 1
+            if self._num_begun > MAX_RECORDINGS:
+                self._tell(phase, f"there were {MAX_RECORDINGS} already, which is the most")
+                continue
+            self._open[phase] = _RecordedPhase(phase, time.monotonic())
+            self._changed.put_nowait(self._open[phase])
+        for phase in sorted(self._open.keys() - wanted):
+            ended = self._open.pop(phase)
+            ended.end_seconds = time.monotonic()
+            self._changed.put_nowait(ended)
+        if self._work is None and not self._changed.empty():
+            self._work = asyncio.create_task(self._order_all())
+
+    async def _order_all(self) -> None:
+        while True:
+            recording = await self._changed.get()
+            try:
+                await self._order(recording)
+            except UserError as error:
+                self._tell(recording.phase, str(error))
+            finally:
+                self._changed.task_done()
+
+    async def _order(self, recording: _RecordedPhase) -> None:
+        """Begin it; end it; or where it could not be begun, cut it out of what is stored."""
+        now = time.monotonic()
+        new = {
+            "name": recording.phase,
+            "is_numbered": True,
+            "from": min(0.0, recording.begin_seconds - now),
+        }
+        if recording.end_seconds is None:
+            recording.name = (await self._order_hub("start", new))["name"]
+        elif recording.name is not None:
+            await self._order_hub("stop", {"name": recording.name})
+        elif not recording.is_written:
+            await self._order_hub("cut", new | {"to": min(0.0, recording.end_seconds - now)})
+            recording.is_written = True
+
+    def _tell(self, phase: str, why: str) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._say(f"note: phase {phase!r} is not recorded: {why}; the training goes on")
