@@ -161,7 +161,10 @@ class HubIndex:
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
         try:
-            with closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as connection, connection:
+            with (
+                closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as connection,
+                connection,
+            ):
                 connection.execute("PRAGMA synchronous=FULL")
                 yield connection
         except sqlite3.OperationalError as error:

@@ -19,7 +19,6 @@ import importlib
 import sys
 from types import ModuleType
 
-
 SHAPES = "torch._meta_registrations"
 
 
