@@ -5,9 +5,6 @@ torch/optim/optimizer.py), only to tell it what not to compile. That is nearly h
 time in which a worker starts, and the tests start hundreds. The stand-in takes note of what is not
 to be compiled; whatever else is asked of it loads the real one, which is then told.
 
-torch itself loads `torch._meta_registrations`, a quarter of what remains: the shapes of results
-without the results, which only the compiler asks for. They come with it.
-
 At the end of a process all that torch has loaded is not searched for cycles once more.
 
 Python imports `sitecustomize` at each start; tests/conftest.py puts this folder on the path.
@@ -18,8 +15,6 @@ import gc
 import importlib
 import sys
 from types import ModuleType
-
-SHAPES = "torch._meta_registrations"
 
 
 class Later(ModuleType):
@@ -46,9 +41,6 @@ class Later(ModuleType):
         for function in self._left_alone:
             vars(function).pop("__dynamo_disable", None)  # the next call asks the compiler
         self._left_alone.clear()
-        if sys.modules.get(SHAPES) is without_shapes:
-            del sys.modules[SHAPES]
-            importlib.import_module(SHAPES)
         return importlib.import_module(self.__name__)
 
     def __getattr__(self, name):
@@ -57,6 +49,5 @@ class Later(ModuleType):
         return getattr(self.real(), name)
 
 
-without_shapes = ModuleType(SHAPES)
-sys.modules |= {"torch._dynamo": Later(), SHAPES: without_shapes}
+sys.modules["torch._dynamo"] = Later()
 atexit.register(gc.freeze)
