@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
@@ -35,7 +35,13 @@ OUT_OF_MEMORY_WORDS = (
 
 def kind_here() -> str:
     """Kind of the accelerators that this process can use; empty if there are none."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return _kind_known_to(torch)
+
+
+@cache
+def _kind_known_to(package: Any) -> str:  # noqa: ANN401 - torch, which is asked several times a step
+    here = package.accelerator
+    found = here.current_accelerator() if here.is_available() else None
     return "" if found is None else found.type
 
 

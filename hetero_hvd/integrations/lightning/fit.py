@@ -299,7 +299,7 @@ class Fit:
             self._has_begun_step = False
             self._flush_logs()
             self._count(self._num_batches)
-            outputs = {LOSS: torch.tensor(self._steps.loss, device=self.device)}
+            outputs = {LOSS: torch.full((), self._steps.loss, device=self.device)}
             outputs |= self._extra if has_part else {}
             self._end_batch(outputs)
             self._epoch_loop.on_advance_end(self._loop._data_fetcher)

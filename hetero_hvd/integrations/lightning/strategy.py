@@ -56,6 +56,7 @@ class HeteroStrategy(Strategy):
         super().__init__()
         self.seed = seed
         self.local_rank = 0
+        self._device = device()
         self._steps: Steps | None = None
         self._leads = is_alone()
         self._fit: Fit | None = None
@@ -67,7 +68,7 @@ class HeteroStrategy(Strategy):
     @property
     def root_device(self) -> torch.device:
         """That of the worker's slot."""
-        return device()
+        return self._device
 
     @property
     def is_global_zero(self) -> bool:

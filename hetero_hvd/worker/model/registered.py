@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,6 +28,11 @@ DIGEST_BITS = 12
 
 Digest = tuple[float, float]
 
+NOT_KEPT = "_non_persistent_buffers_set"
+"""Where a module has the names of its buffers that are no part of its state."""
+
+_KIND = attrgetter("shape", "dtype", "requires_grad", "device")
+
 
 class ModelSlot:
     """Where a buffer is registered; the forward pass may put another tensor there.
@@ -38,7 +46,7 @@ class ModelSlot:
         self._module = module
         self._key = key
         self.name = name
-        self.is_persistent = key not in getattr(module, "_non_persistent_buffers_set", ())
+        self.is_persistent = key not in getattr(module, NOT_KEPT, ())
 
     def get(self) -> torch.Tensor | None:
         """The tensor that is there now; None: there is none."""
@@ -68,11 +76,17 @@ class Registered:
         self._facts: list[tuple[str, int, tuple[object, ...]]] = []
         self.parameters: dict[str, Parameter] = {}
         self.places: list[ModelSlot] = []
+        self._modules: list[nn.Module] = []
+        self._objects: list[object] = []
+        self._tensors: list[torch.Tensor] = []
+        self._signature: tuple[list[object], ...] = ()
         self._code = 0
         self._versions: list[int] | None = None
 
     def look(self) -> bool:
         """Ask the model; gives whether something is registered otherwise than before."""
+        if self._is_as_seen():
+            return False
         parameters: dict[int, tuple[str, Parameter]] = {}
         places: dict[int, ModelSlot] = {}
         for prefix, module in self._model.named_modules():
@@ -84,6 +98,7 @@ class Registered:
                 place = ModelSlot(path + key, module, key)
                 places.setdefault(id(place if buffer is None else buffer), place)
         self.places = list(places.values())
+        self._remember()
         facts = [(name, id(each), _facts(each)) for name, each in parameters.values()]
         facts += [(p.name, 0, _facts(p.get())) for p in self.places if p.is_persistent]
         if facts == self._facts:
@@ -92,6 +107,38 @@ class Registered:
         self.parameters = dict(parameters.values())
         self._code = zlib.crc32("\n".join(self._lines()).encode())
         return True
+
+    def _remember(self) -> None:
+        """What all that follows from this look depends on, in a form that is soon asked again."""
+        self._modules = list(self._model.modules())
+        registers = self._registers()
+        if not all(isinstance(each, dict) for each in registers):  # compiled by TorchScript
+            self._modules = []
+            return
+        self._objects = [each for register in registers for each in register.values()]
+        self._tensors = [each for each in self._objects if isinstance(each, torch.Tensor)]
+        self._signature = self._signed(registers)
+
+    def _is_as_seen(self) -> bool:
+        """Whether the same objects are in the same places, and tensors are of the same kind."""
+        return bool(self._modules) and self._signature == self._signed(self._registers())
+
+    def _registers(self) -> list[dict[str, Any]]:
+        """Submodules, parameters and buffers of each module that was seen."""
+        return [r for m in self._modules for r in (m._modules, m._parameters, m._buffers)]  # noqa: SLF001
+
+    def _signed(self, registers: list[dict[str, Any]]) -> tuple[list[object], ...]:
+        """How many there are, their names, which they are, of which kind, and which are not kept.
+
+        Of which kind those are that were there: another one has another `id`, as these are held.
+        """
+        return (
+            list(map(len, registers)),
+            list(chain.from_iterable(registers)),
+            [id(each) for register in registers if register for each in register.values()],
+            list(map(_KIND, self._tensors)),
+            [name for m in self._modules for name in getattr(m, NOT_KEPT, ())],
+        )
 
     def digest(self, part: Slice) -> Digest:
         """Two numbers that tell steps apart that must not be reduced together.
@@ -106,6 +153,9 @@ class Registered:
     def forget(self) -> None:
         """The next look finds everything new."""
         self._facts = []
+        self._modules = []
+        self._objects = []
+        self._tensors = []
 
     def mark(self) -> None:
         """From here on the parameters must not change until `check_unwritten`."""

