@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -25,6 +26,7 @@ from hetero_hvd.run.recordings.folder import (
 from hetero_hvd.run.recordings.frames import RecordedFrame
 
 RECORDINGS = "recordings"
+LATE_LOOK_SECONDS = 0.1
 Arguments = dict[str, Any]
 Number = TypeVar("Number", int, float)
 
@@ -35,11 +37,13 @@ class HubCommands:
     Args:
         store: Of the hub.
         fleet: Its nodes and sessions.
+        late_seconds: So long a session that is stopped waits for samples that are under way.
     """
 
-    def __init__(self, store: SampleStore, fleet: Fleet) -> None:
+    def __init__(self, store: SampleStore, fleet: Fleet, *, late_seconds: float = 0.0) -> None:
         self._store = store
         self._fleet = fleet
+        self._late_seconds = late_seconds
         self._actions: dict[str, Callable[[Arguments], Awaitable[Any]]] = {
             "start": self._start,
             "stop": self._stop,
@@ -92,7 +96,24 @@ class HubCommands:
         now = self._store.now_microseconds()
         ended = msgspec.structs.replace(session, until_microseconds=now)
         self._fleet.put(ended, is_new=False)
+        await self._await_late(ended)
         return await self._write(ended)
+
+    async def _await_late(self, session: RecordingSession) -> None:
+        """Let come in what its nodes have sampled before its end: one sample later shows it."""
+        deadline = time.monotonic() + self._late_seconds
+        end = session.until_microseconds or 0
+        while time.monotonic() < deadline:
+            newest: dict[str, int] = {}
+            for state in self._store.streams().values():
+                newest[state.node] = max(state.newest, newest.get(state.node, 0))
+            if not any(
+                at < end and self._fleet.health.is_healthy(node)
+                for node, at in newest.items()
+                if not session.nodes or node in session.nodes
+            ):
+                return
+            await asyncio.sleep(LATE_LOOK_SECONDS)
 
     async def _cut(self, arguments: Arguments) -> Any:  # noqa: ANN401
         """Write a part of the stream as a recording: a session of that name, or a new one."""

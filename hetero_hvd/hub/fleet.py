@@ -36,8 +36,7 @@ class Fleet:
         self._clock = clock
         self.notices: dict[str, str] = {}
         self._marks: deque[FleetMark] = deque(maxlen=MAX_MARKS)
-        known = {state.node for state in store.streams().values()}
-        self.health = FleetHealth(known, clock())
+        self.health = FleetHealth(store.nodes(), clock())
         self._sessions = {session.name: session for session in store.index.sessions()}
 
     @property

@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 30.0
 KEEPING_SECONDS = 3600.0
+LATE_SECONDS = 5.0
+"""For samples that are under way when a session is stopped; a node may have just been lost."""
+
 MAX_HTTP_STRANGERS = 64
 KEEP_ALL = Retention()
 
@@ -95,7 +98,7 @@ async def serve_cluster(options: HubOptions) -> None:
         loop.add_signal_handler(number, ending.set)
     store = open_store(options.store, options.seal_bytes)
     fleet = Fleet(store, time.monotonic)
-    commands = HubCommands(store, fleet)
+    commands = HubCommands(store, fleet, late_seconds=LATE_SECONDS)
     server = HubServer(options.key, store, fleet, commands.act)
     try:
         port = await server.listen(options.address, options.port)

@@ -194,10 +194,14 @@ class SampleStore:
         """Number of the first sample of a stream that is not stored."""
         return self._streams.get(stream, NO_STREAM).next_sequence
 
+    def nodes(self) -> set[str]:
+        """Names of those of which an agent has told."""
+        streams = dict(self._streams)
+        return {s.node for name, s in streams.items() if name != f"http-{s.node}"}
+
     def is_of_an_agent(self, node: str) -> bool:
         """Whether an agent has told of a node of this name."""
-        own = f"http-{node}"
-        return any(s.node == node and name != own for name, s in dict(self._streams).items())
+        return node in self.nodes()
 
     def commit(self, batches: Sequence[NodeBatch]) -> list[int]:
         """Store batches.

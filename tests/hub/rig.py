@@ -235,6 +235,14 @@ async def sample_for(nodes, seconds):
         await asyncio.sleep(SECONDS)
 
 
+async def while_sampling(nodes, ordered):
+    """What comes of an order, while all of them sample."""
+    task = asyncio.ensure_future(ordered)
+    while not task.done():
+        await sample_for(nodes, SECONDS)
+    return await task
+
+
 async def acknowledged(nodes, seconds=60):
     """Let them sample until the hub has stored some more of each."""
     before = [node.sender.num_sent for node in nodes]

@@ -24,7 +24,7 @@ from hetero_hvd.run.recordings.frames import read_frames
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.server import HttpEnd, HttpServer
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
-from tests.hub.test_store import batch
+from tests.hub.test_store import ALL, batch
 
 TOKENS = {"read": b"r" * 20, "ingest": b"i" * 20, "operate": b"o" * 20}
 ELSEWHERE = "https://grafana.lab"
@@ -318,3 +318,20 @@ def test_news_is_pushed(tmp_path):
         return True
 
     assert run(tmp_path, act)
+
+
+def test_a_program_is_no_node_that_falls_silent(tmp_path):
+    """A hub that is started anew waits for its agents only."""
+
+    async def first(client):
+        await client.ask("/v1/ingest", sent(), role="ingest")
+        client.store.commit([batch(1, 1)])
+
+    run(tmp_path, first)
+    store = SampleStore(tmp_path / "hub", boot="b", clock=time.monotonic)
+    try:
+        fleet = Fleet(store, iter((0.0, 40.0)).__next__)
+        fleet.look()
+        assert [mark.node for mark in store.index.marks(ALL)] == ["a"]
+    finally:
+        store.close()

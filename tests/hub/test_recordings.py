@@ -19,6 +19,7 @@ from tests.hub.rig import (
     sample_for,
     slice_of,
     stored,
+    while_sampling,
 )
 
 pytestmark = pytest.mark.process
@@ -63,9 +64,9 @@ def test_what_is_exported_is_what_was_sampled(tmp_path):
                     hub.start()
                 if number == 2:
                     await hub.order("start", name="second", nodes=["node1"])
+            first = await while_sampling(nodes, hub.order("stop", name="first"))
+            second = await while_sampling(nodes, hub.order("stop", name="second"))
             await drained(nodes)
-            first = await hub.order("stop", name="first")
-            second = await hub.order("stop", name="second")
             assert (hub.num_kills, link.num_cuts) == (4, 2)
             return [node.sampled for node in nodes], first, second
 

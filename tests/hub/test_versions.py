@@ -24,6 +24,7 @@ from tests.hub.rig import (
     soon,
     stored,
     streaming,
+    while_sampling,
 )
 
 __all__ = ["soon"]
@@ -58,8 +59,8 @@ def test_a_hub_is_upgraded_in_the_middle_of_a_recording(tmp_path):
                 found.append(schema_of(tmp_path))
                 start(hub, schema)
             await acknowledged(nodes)
+            told = await while_sampling(nodes, hub.order("stop"))
             await drained(nodes)
-            told = await hub.order("stop")
             hub.kill()
             found.append(schema_of(tmp_path))
             hub.start()
@@ -73,7 +74,7 @@ def test_a_hub_is_upgraded_in_the_middle_of_a_recording(tmp_path):
     for number, node in enumerate(("node0", "node1")):
         own = [frame.recorded for frame in frames if frame.node == node]
         skipped = own[0].sequence - 1
-        assert [frame.sample for frame in own] == sampled[number][skipped:]
+        assert [frame.sample for frame in own] == sampled[number][skipped : skipped + len(own)]
 
 
 PAIRS = {
