@@ -17,18 +17,20 @@ from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus, WebSocketException
-from websockets.http11 import Response
-
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.discovery import agent_link as link
 from hetero_hvd.errors import ChannelError, UserError
 from hetero_hvd.exit_codes import EXIT_NO_CONNECTION
 from hetero_hvd.security.cluster_key import read_key
 from hetero_hvd.security.cluster_tls import ClientTls, for_driver, for_driver_with
+from hetero_hvd.security.web_socket import (
+    ClientConnection,
+    InvalidStatus,
+    Response,
+    WebSocketException,
+    connected,
+)
 
-CONNECT_SECONDS = 10.0
 MAX_REFUSAL_BYTES = 500
 PING_SECONDS = 5.0
 """Between two signs of life; after as long without an answer the connection is dead."""
@@ -52,18 +54,12 @@ async def dial(address: str, port: int, tls: ClientTls, start: link.Start) -> in
     """
     host = f"[{address}]" if ":" in address else address
     try:
-        async with connect(
+        async with connected(
             f"wss://{host}:{port}{link.PATH}",
-            ssl=tls.context,
-            server_hostname=tls.name,
-            subprotocols=[link.subprotocol()],
-            max_size=link.MAX_FRAME_BYTES,
-            compression=None,
-            proxy=None,
-            open_timeout=CONNECT_SECONDS,
-            ping_interval=PING_SECONDS,
-            ping_timeout=PING_SECONDS,
-            close_timeout=1,
+            tls,
+            subprotocol=link.subprotocol(),
+            max_frame_bytes=link.MAX_FRAME_BYTES,
+            ping_seconds=PING_SECONDS,
         ) as socket:
             if socket.subprotocol is None:
                 raise ChannelError(

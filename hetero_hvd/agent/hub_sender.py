@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
 
 from hetero_hvd.agent.spool import DEFAULT_MAX_BYTES, SampleSpool, Spooled
 from hetero_hvd.core.backoff import doubled, jittered
@@ -31,6 +29,7 @@ from hetero_hvd.errors import ChannelError, UserError
 from hetero_hvd.messages import NodeEquipped, NodeSampled
 from hetero_hvd.probes.kernel.boot_clock import boot_id, boot_seconds
 from hetero_hvd.security.cluster_tls import ClientTls, for_hubs_client
+from hetero_hvd.security.web_socket import ClientConnection, WebSocketException, connected
 from hetero_hvd.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,6 @@ FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 ANSWER_SECONDS = 30.0
 """For the hub to store a batch; then the connection is made anew."""
 
-CONNECT_SECONDS = 10.0
 PING_SECONDS = 10.0
 MAX_BATCH_SAMPLES, MAX_BATCH_BYTES = 256, 2**17
 NUM_OFFSETS = 16
@@ -178,17 +176,11 @@ class HubSender:
         if hub is None:
             return "none announces itself"
         try:
-            async with connect(
+            async with connected(
                 f"wss://{hub}{link.PATH}",
-                ssl=self._tls.context,
-                server_hostname=self._tls.name,
-                max_size=link.MAX_FRAME_BYTES,
-                compression=None,
-                proxy=None,
-                open_timeout=CONNECT_SECONDS,
-                ping_interval=PING_SECONDS,
-                ping_timeout=PING_SECONDS,
-                close_timeout=1,
+                self._tls,
+                max_frame_bytes=link.MAX_FRAME_BYTES,
+                ping_seconds=PING_SECONDS,
             ) as socket:
                 await self._greet(socket)
                 if self._trouble or not self.num_sent:

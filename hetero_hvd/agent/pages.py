@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
-from websockets.datastructures import Headers
-from websockets.http11 import Request, Response
-
 from hetero_hvd.probes.machine.inventory import take_inventory
 from hetero_hvd.probes.machine.node_metrics import Newest, node_page
 from hetero_hvd.security.token import holds
+from hetero_hvd.security.web_socket import Headers, Request, Response
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,9 @@ import socket as sockets
 import ssl
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from typing import Any
-
-from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
-from websockets.http11 import Request, Response
-from websockets.protocol import State
 
 from hetero_hvd.agent.pages import Pages
 from hetero_hvd.agent.places import NoPlace, Places
@@ -25,9 +19,19 @@ from hetero_hvd.discovery import agent_link as link
 from hetero_hvd.errors import ChannelError
 from hetero_hvd.exit_codes import EXIT_NO_PLACE, as_exit_code
 from hetero_hvd.security.cluster_tls import DRIVER_NAME, for_agent
-from hetero_hvd.security.connection_limiter import ConnectionLimiter, Warnings
+from hetero_hvd.security.connection_limiter import ConnectionLimiter
 from hetero_hvd.security.first_byte import FirstByte
 from hetero_hvd.security.tls import peer_names, server_options, tampering
+from hetero_hvd.security.web_socket import (
+    ConnectionClosed,
+    Request,
+    Response,
+    Route,
+    Server,
+    ServerConnection,
+    State,
+    served,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +49,6 @@ LAST_OUTPUT_SECONDS = 1.0
 GOING_AWAY, POLICY_VIOLATION = 1001, 1008
 MAX_REASON_BYTES = 123
 """Of what who is turned away is told; WebSocket has room for no more."""
-
-Route = Callable[[ServerConnection, Request], Awaitable[Response | None]]
 
 
 class AgentServer:
@@ -118,18 +120,15 @@ class AgentServer:
         return found
 
     async def _listen(self, listening: sockets.socket, route: Route, **tls: Any) -> None:  # noqa: ANN401 - as asyncio has them
-        server = await serve(
+        server = await served(
             self._serve,
-            sock=listening,
-            process_request=route,
-            subprotocols=[link.subprotocol()],
-            max_size=link.MAX_FRAME_BYTES,
-            compression=None,
-            open_timeout=HANDSHAKE_SECONDS,
-            ping_interval=PING_SECONDS,
-            ping_timeout=PING_SECONDS,
-            close_timeout=1,
-            logger=Warnings(logger, {}),
+            listening,
+            route,
+            logger,
+            subprotocol=link.subprotocol(),
+            max_frame_bytes=link.MAX_FRAME_BYTES,
+            open_seconds=HANDSHAKE_SECONDS,
+            ping_seconds=PING_SECONDS,
             **tls,
         )
         self._servers.append(server)

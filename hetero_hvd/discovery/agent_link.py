@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Literal, TypeVar
 
 import msgspec
-from websockets.typing import Subprotocol
 
 from hetero_hvd.errors import ChannelError
 from hetero_hvd.messages import Message
+from hetero_hvd.security.web_socket import Subprotocol
 from hetero_hvd.version import __version__
 
 MAX_FRAME_BYTES = 2**17

@@ -6,17 +6,15 @@ import asyncio
 import ssl
 from typing import Any
 
-from websockets.asyncio.client import connect
-from websockets.exceptions import WebSocketException
-
 from hetero_hvd.discovery import hub_link as link
 from hetero_hvd.discovery.unicast import AnnounceTarget
 from hetero_hvd.errors import ChannelError, JobError, TryAgainError
 from hetero_hvd.probes.kernel.boot_clock import boot_seconds
 from hetero_hvd.security.cluster_tls import for_hubs_client
+from hetero_hvd.security.web_socket import CONNECT_SECONDS, WebSocketException, connected
 from hetero_hvd.version import __version__
 
-CONNECT_SECONDS = 10.0
+PING_SECONDS = 20.0
 ANSWER_SECONDS = 600.0
 """A cut of a week takes its time."""
 
@@ -36,15 +34,8 @@ async def order(key: bytes, hub: AnnounceTarget, name: str, arguments: dict[str,
     """
     tls = for_hubs_client(key)
     try:
-        async with connect(
-            f"wss://{hub}{link.PATH}",
-            ssl=tls.context,
-            server_hostname=tls.name,
-            max_size=None,
-            compression=None,
-            proxy=None,
-            open_timeout=CONNECT_SECONDS,
-            close_timeout=1,
+        async with connected(
+            f"wss://{hub}{link.PATH}", tls, max_frame_bytes=None, ping_seconds=PING_SECONDS
         ) as socket:
             hello = link.Hello(
                 protocol=link.PROTOCOL,

@@ -10,10 +10,6 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
-from websockets.http11 import Request, Response
-
 from hetero_hvd.core.recording.sessions import wanted_seconds
 from hetero_hvd.discovery import hub_link as link
 from hetero_hvd.errors import ChannelError, MalformedDataError, UserError
@@ -22,8 +18,16 @@ from hetero_hvd.hub.store import NodeBatch, SampleStore
 from hetero_hvd.messages import NODE_NAME
 from hetero_hvd.run.recordings.frames import read_told
 from hetero_hvd.security.cluster_tls import for_hub
-from hetero_hvd.security.connection_limiter import ConnectionLimiter, Warnings
+from hetero_hvd.security.connection_limiter import ConnectionLimiter
 from hetero_hvd.security.tls import server_options
+from hetero_hvd.security.web_socket import (
+    ConnectionClosed,
+    Request,
+    Response,
+    Server,
+    ServerConnection,
+    served,
+)
 from hetero_hvd.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -97,17 +101,14 @@ class HubServer:
         """
         listening = self._door.listen(address, port)
         found: int = listening.getsockname()[1]
-        self._server = await serve(
+        self._server = await served(
             self._serve,
-            sock=listening,
-            process_request=self._route,
-            max_size=link.MAX_FRAME_BYTES,
-            compression=None,
-            open_timeout=HANDSHAKE_SECONDS,
-            ping_interval=PING_SECONDS,
-            ping_timeout=PING_SECONDS,
-            close_timeout=1,
-            logger=Warnings(logger, {}),
+            listening,
+            self._route,
+            logger,
+            max_frame_bytes=link.MAX_FRAME_BYTES,
+            open_seconds=HANDSHAKE_SECONDS,
+            ping_seconds=PING_SECONDS,
             **self._tls,
         )
         self._committer = asyncio.create_task(self._commit())

@@ -24,6 +24,7 @@ from hetero_hvd.agent.server import AgentServer
 from hetero_hvd.discovery import agent_link as link
 from hetero_hvd.errors import ChannelError
 from hetero_hvd.exit_codes import EXIT_NO_PLACE
+from hetero_hvd.security import web_socket
 from hetero_hvd.security.certificates import Authority
 from hetero_hvd.security.cluster_key import make_key, read_key
 from hetero_hvd.security.cluster_tls import ClientTls, for_driver
@@ -152,7 +153,7 @@ def test_a_driver_of_another_version_is_refused_by_name(case, monkeypatch, caplo
         def offer(*words, **more):
             return connect(*words, **more | {"subprotocols": VERSIONS[case]})
 
-        monkeypatch.setattr(client, "connect", offer)
+        monkeypatch.setattr(web_socket, "connect", offer)
         with pytest.raises(ChannelError) as found:
             await client.dial("127.0.0.1", port, OURS, link.Start(what="gpus"))
         await server.close()

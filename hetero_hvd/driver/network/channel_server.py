@@ -10,21 +10,24 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
-from websockets.http11 import Request, Response
-
 from hetero_hvd import channel
 from hetero_hvd.errors import ChannelError
 from hetero_hvd.messages import FromDriver, FromWorker
-from hetero_hvd.security.connection_limiter import ConnectionLimiter, Warnings
+from hetero_hvd.security.connection_limiter import ConnectionLimiter
 from hetero_hvd.security.tls import peer_names, server_options, tampering
+from hetero_hvd.security.web_socket import (
+    ConnectionClosed,
+    Request,
+    Response,
+    Server,
+    ServerConnection,
+    served,
+)
 
 logger = logging.getLogger(__name__)
 
 CHANNEL_PATH = "/channel"
 HANDSHAKE_SECONDS = 10.0
-CLOSE_SECONDS = 1.0
 """For a worker to answer our good-bye; one that is out of reach never does."""
 
 MAX_UNSENT_MESSAGES = 1000
@@ -115,16 +118,14 @@ class ChannelServer:
         Returns:
             The port.
         """
-        server = await serve(
+        server = await served(
             self._serve,
-            sock=self._door.listen(address, 0),
-            process_request=self._route,
-            open_timeout=HANDSHAKE_SECONDS,
-            max_size=channel.MAX_FRAME_BYTES,
-            compression=None,
-            close_timeout=CLOSE_SECONDS,
-            ping_interval=None,  # the worker's heartbeat says more: that its Python runs
-            logger=Warnings(logger, {}),
+            self._door.listen(address, 0),
+            self._route,
+            logger,
+            max_frame_bytes=channel.MAX_FRAME_BYTES,
+            open_seconds=HANDSHAKE_SECONDS,
+            ping_seconds=None,  # the worker's heartbeat says more: that its Python runs
             **self._tls,
         )
         self._servers.append(server)

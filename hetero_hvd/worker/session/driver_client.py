@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import psutil
-from websockets.exceptions import ConnectionClosed, WebSocketException
-from websockets.sync.client import ClientConnection, connect
 
 from hetero_hvd import channel
 from hetero_hvd.errors import ChannelError, WorkerLostError
@@ -33,6 +31,12 @@ from hetero_hvd.messages import (
 )
 from hetero_hvd.security.tls import client_context
 from hetero_hvd.security.tls_stream import TlsStream
+from hetero_hvd.security.web_socket import (
+    ConnectionClosed,
+    ThreadConnection,
+    WebSocketException,
+    connected_over,
+)
 from hetero_hvd.worker.session.launch_settings import LaunchSettings
 from hetero_hvd.worker.session.route_probe import RouteProbe
 
@@ -101,7 +105,7 @@ class DriverClient:
         self._tls = client_context(settings.tls)
         self._lock = threading.Lock()
         self._changed = threading.Condition()
-        self._connection: ClientConnection | None = None
+        self._connection: ThreadConnection | None = None
         self._closed = threading.Event()
         self._admission: Admit | None = None
         self._plan: BatchPlan | None = None
@@ -237,7 +241,7 @@ class DriverClient:
     def _timeout_seconds(self) -> float:
         return CONNECT_TIMEOUT_SECONDS if self._admission is None else LEASED_TIMEOUT_SECONDS
 
-    def _connect(self) -> ClientConnection:
+    def _connect(self) -> ThreadConnection:
         address, port = self._settings.driver or ("127.0.0.1", 0)
         host = f"[{address}]" if ":" in address else address
         timeout_seconds = self._timeout_seconds()
@@ -246,18 +250,15 @@ class DriverClient:
         left_seconds = deadline - time.monotonic()
         # `send` is called in any thread while this one listens, which `ssl.SSLSocket` is not for.
         stream = TlsStream(connected, self._tls, channel.DRIVER_NAME, left_seconds)
-        return connect(
+        return connected_over(  # `_listen` pings: it has to know when the driver answered
+            stream,
             f"ws://{host}:{port}/channel",  # within TLS
-            sock=stream,
-            open_timeout=max(0.0, deadline - time.monotonic()),
-            close_timeout=LEASED_TIMEOUT_SECONDS,
-            ping_interval=None,  # `_listen` pings: it has to know when the driver answered
-            max_size=channel.MAX_FRAME_BYTES,
-            compression=None,
-            proxy=None,
+            max_frame_bytes=channel.MAX_FRAME_BYTES,
+            open_seconds=max(0.0, deadline - time.monotonic()),
+            close_seconds=LEASED_TIMEOUT_SECONDS,
         )
 
-    def _introduce_to(self, connection: ClientConnection) -> None:
+    def _introduce_to(self, connection: ThreadConnection) -> None:
         self._heard_at_seconds = time.monotonic()
         with self._lock:  # nothing that `send` was given may come before `Ready`
             connection.send(channel.encode(self._ready(connection.socket)))
@@ -275,7 +276,7 @@ class DriverClient:
             **self._introduction(),
         )
 
-    def _listen(self, connection: ClientConnection) -> None:
+    def _listen(self, connection: ThreadConnection) -> None:
         next_beat = time.monotonic()
         pong: threading.Event | None = None
         while not self._closed.is_set():
