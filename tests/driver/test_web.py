@@ -14,7 +14,7 @@ import pytest
 from hetero_hvd.config import JobConfig
 from hetero_hvd.core.view.live import LiveState, WorkerView
 from hetero_hvd.errors import ConfigError, JobError, UserError
-from hetero_hvd.run.web import Web, server
+from hetero_hvd.run.web import Web, event_streams, server
 from hetero_hvd.run.web.app import Sources
 from hetero_hvd.run.web.source import source_of
 
@@ -121,6 +121,15 @@ def test_without_tokens_everybody_here_may_look_and_nobody_may_give_orders(start
     assert job.fetch("/metrics")[0] == 404
     assert job.fetch("/stop", body=b"{}")[0] == 401
     assert job.orders == []
+
+
+def test_a_viewer_too_many_is_refused(start, monkeypatch):
+    """With a reason; other questions are answered."""
+    monkeypatch.setattr(event_streams, "MAX_STREAMS", 0)
+    job = start()
+    code, told = job.fetch("/events")
+    assert (code, "viewers are connected already" in told) == (503, True)
+    assert job.fetch("/status")[0] == 200
 
 
 def test_each_role_has_its_token(start, tokens):

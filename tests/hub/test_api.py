@@ -21,6 +21,7 @@ from hetero_hvd.hub.http.ingest import ForeignIngest
 from hetero_hvd.hub.store import NodeBatch, SampleStore
 from hetero_hvd.messages import ForeignSampled
 from hetero_hvd.run.recordings.frames import read_frames
+from hetero_hvd.run.web import event_streams
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.server import HttpEnd, HttpServer
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
@@ -299,6 +300,18 @@ def test_the_document_is_about_all_there_is(tmp_path):
     referred = {part.partition('"')[0] for part in text.split('"#/components/schemas/')[1:]}
     assert referred <= names.keys()
     assert {"IngestBatch", "StartSession"} <= names.keys()
+
+
+def test_a_listener_too_many_is_refused(tmp_path, monkeypatch):
+    """With a reason; other questions are answered."""
+    monkeypatch.setattr(event_streams, "MAX_STREAMS", 0)
+
+    async def act(client):
+        code, told, _ = await client.ask(EVENTS)
+        assert "viewers are connected already" in told["error"]
+        return code, (await client.ask("/v1/status"))[0]
+
+    assert run(tmp_path, act) == (503, 200)
 
 
 def test_news_is_pushed(tmp_path):

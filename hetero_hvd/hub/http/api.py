@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hetero_hvd.core.recording.timeline import MICROSECONDS
@@ -41,7 +41,8 @@ from hetero_hvd.hub.http.operations import (
 from hetero_hvd.hub.store import SampleStore
 from hetero_hvd.run.reports.catalogue import recorded_runs
 from hetero_hvd.run.web.access import Access
-from hetero_hvd.run.web.app import HEADERS, KEEP_ALIVE_SECONDS, MAX_STREAMS
+from hetero_hvd.run.web.app import HEADERS
+from hetero_hvd.run.web.event_streams import EventStreams
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
 from hetero_hvd.security.token import holds
 from hetero_hvd.version import __version__
@@ -107,7 +108,7 @@ class HubApi:
         self._commands = commands
         self._ingest = ingest
         self._door = door
-        self._num_streams = 0
+        self._streams = EventStreams(self._news, EVENT_SECONDS)
         self.refused = 0
         self.operations = (
             ApiOperation("GET", "/v1/status", "read", "The hub in short.", self._status),
@@ -240,29 +241,15 @@ class HubApi:
         return _listed([run.as_dict() for run in runs], "folder", asked)
 
     async def _events(self, _request: Request) -> Response:
-        if self._num_streams >= MAX_STREAMS:
-            return self._refuse(503, f"{MAX_STREAMS} listen already")
-        return StreamingResponse(self._stream(), media_type="text/event-stream")
+        answer = self._streams.answer()
+        return self._refuse(503, answer) if isinstance(answer, str) else answer
 
-    async def _stream(self) -> AsyncIterator[bytes]:
+    async def _news(self, seen: object) -> tuple[object, bytes]:
         """Who is there and what is recorded, whenever that changes."""
-        self._num_streams += 1
-        seen, idle_seconds = b"", 0.0
-        try:
-            while True:
-                status = await self._commands.act("status", {})
-                del status["now_unix_seconds"], status["streams"]
-                news = json.dumps(status).encode()
-                if news != seen:
-                    seen, idle_seconds = news, 0.0
-                    yield b"data: " + news + b"\n\n"
-                elif idle_seconds >= KEEP_ALIVE_SECONDS:
-                    idle_seconds = 0.0
-                    yield b": still here\n\n"
-                await asyncio.sleep(EVENT_SECONDS)
-                idle_seconds += EVENT_SECONDS
-        finally:
-            self._num_streams -= 1
+        status = await self._commands.act("status", {})
+        del status["now_unix_seconds"], status["streams"]
+        news = json.dumps(status).encode()
+        return news, b"" if news == seen else news
 
 
 async def _asked(request: Request, operation: ApiOperation) -> Asked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ from starlette.responses import (
     JSONResponse,
     PlainTextResponse,
     Response,
-    StreamingResponse,
 )
 from starlette.routing import Route
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.run.web.access import Access
+from hetero_hvd.run.web.event_streams import EventStreams
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
 
 PAGE = Path(__file__).parent / "page"
@@ -40,10 +40,8 @@ HEADERS = {
 EVENT_SECONDS = 0.5
 """Between two looks for news: a fast run must not flood its viewers."""
 
-KEEP_ALIVE_SECONDS = 15.0
 MAX_BODY_BYTES = 4096
 BODY_SECONDS = 5.0
-MAX_STREAMS = 32
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -92,7 +90,7 @@ class Answers:
         self.refused = 0
         self._access = access
         self._sources = sources
-        self._num_streams = 0
+        self._streams = EventStreams(self._news, EVENT_SECONDS)
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -161,27 +159,12 @@ class Answers:
         return PlainTextResponse(self._sources.metrics())
 
     async def _events(self, _request: Request) -> Response:
-        if self._num_streams >= MAX_STREAMS:
-            return self._refuse(503, f"{MAX_STREAMS} viewers are connected already")
-        return StreamingResponse(self._stream(), media_type="text/event-stream")
+        answer = self._streams.answer()
+        return self._refuse(503, answer) if isinstance(answer, str) else answer
 
-    async def _stream(self) -> AsyncIterator[bytes]:
-        """The newest state whenever there is news; a slow viewer misses states, never holds any."""
-        self._num_streams += 1
-        seen, idle_seconds = -1, 0.0
-        try:
-            while True:
-                num_events = self._sources.num_events()
-                if num_events != seen:
-                    seen, idle_seconds = num_events, 0.0
-                    yield b"data: " + msgspec.json.encode(self._sources.state()) + b"\n\n"
-                elif idle_seconds >= KEEP_ALIVE_SECONDS:
-                    idle_seconds = 0.0
-                    yield b": still here\n\n"
-                await asyncio.sleep(EVENT_SECONDS)
-                idle_seconds += EVENT_SECONDS
-        finally:
-            self._num_streams -= 1
+    async def _news(self, seen: object) -> tuple[object, bytes]:
+        number = self._sources.num_events()
+        return number, b"" if number == seen else msgspec.json.encode(self._sources.state())
 
     async def _drain(self, request: Request) -> Response:
         return await self._order(request, lambda order: self._sources.drain(str(order["target"])))
