@@ -34,6 +34,7 @@ def one_slot(team, folder, name="alpha", **attributes):
     worker = WorkerId(name, 0)
     slot = Slot(worker=worker, node=node, output=output, host=f"{name}-0", **attributes)
     team.slots._tasks[slot] = None
+    team.slots._by_host[slot.host] = slot
     return slot
 
 

@@ -84,7 +84,7 @@ class WorkerPool:
         self._on_exit = on_exit
         self._bus = bus or EventBus()
         self._tasks: dict[Slot, asyncio.Task[None]] = {}
-        self._found: dict[str, Slot] = {}
+        self._by_host: dict[str, Slot] = {}
         self._incarnations: Counter[WorkerId] = Counter()
         self._restarts = Restarts(0)
         self.quarantined: dict[WorkerId, tuple[NodeConfig, str]] = {}
@@ -111,12 +111,8 @@ class WorkerPool:
 
     def find(self, host: str) -> Slot | None:
         """The slot whose running worker has this name as a Horovod host."""
-        slot = self._found.get(host)  # each message asks: no look at all of them for it
-        if slot is None or slot not in self._tasks or not slot.runs_as(host):
-            slot = next((slot for slot in self._tasks if slot.runs_as(host)), None)
-            if slot is not None:
-                self._found[host] = slot
-        return slot
+        slot = self._by_host.get(host)  # each message asks: no look at all of them for it
+        return slot if slot is not None and slot.runs_as(host) else None
 
     def became_ready(self, slot: Slot, ready: Ready) -> None:
         """Horovod may count on the worker from now on."""
@@ -369,6 +365,7 @@ class WorkerPool:
                     break
         finally:
             del self._tasks[slot]
+            self._by_host.pop(slot.host, None)
             slot.output.close()
             self.changed()
 
@@ -411,7 +408,9 @@ class WorkerPool:
         incarnation = self._incarnations[slot.worker]
         self._incarnations[slot.worker] += 1
         suffix = f".r{incarnation}" if incarnation else ""
+        self._by_host.pop(slot.host, None)
         slot.host = f"{slot.worker.node}-{slot.worker.slot}{suffix}"
+        self._by_host[slot.host] = slot
         try:
             slot.process = await self._launch(slot)
             slot.process.allow(self.grace_seconds)

@@ -99,6 +99,48 @@ def test_a_slot_that_keeps_dying_is_given_up(tmp_path, monkeypatch):
     assert bench.slots.all == ()
 
 
+async def dies_again_and_again(bench):
+    """Each time by another name."""
+    assert await bench.slots.wait(10)
+    assert len(bench.starts) == 3
+
+
+async def cannot_be_started(bench):
+    """Its node is out of reach."""
+    assert await bench.slots.wait(10)
+    assert len(bench.exits) == 3
+
+
+async def leaves(bench):
+    """Its node is taken out of nodes.yaml."""
+    await until(lambda: bench.slots.find("alpha-0") is not None)
+    bench.slots.follow(cluster("beta"))
+    await until(lambda: [slot.host for slot in bench.slots.all] == ["beta-0"])
+
+
+GONE = {
+    "one that dies again and again": ("exit 3", dies_again_and_again),
+    "one that cannot be started": (None, cannot_be_started),
+    "one whose node leaves": ("exec sleep 100", leaves),
+}
+
+
+@pytest.mark.parametrize("case", GONE)
+def test_names_of_workers_that_are_gone_are_forgotten(case, tmp_path, monkeypatch):
+    """A node that comes and goes for weeks leaves none behind."""
+    monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.01)
+    command, happen = GONE[case]
+
+    async def scenario(bench):
+        bench.slots.follow(cluster("alpha", max_restarts=2))
+        await happen(bench)
+        there = {slot.host for slot in bench.slots.all}
+        assert bench.slots._by_host.keys() == there
+        assert "alpha-0" not in there
+
+    run(tmp_path, command, scenario)
+
+
 def test_a_slot_that_cannot_be_started_is_tried_again(tmp_path, monkeypatch):
     """A node that is out of reach counts like a worker that dies at once; its log says why."""
     monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.01)
