@@ -54,7 +54,8 @@ def stack_files(
 def _prometheus(driver: str, token_file: str | None, ca_file: str | None) -> dict[str, Any]:
     client: dict[str, Any] = {}
     if token_file:
-        client["authorization"] = {"credentials_file": token_file}
+        # In http_sd_configs the type has no default in Prometheus 2.42: it would send a bare token.
+        client["authorization"] = {"type": "Bearer", "credentials_file": token_file}
     if ca_file:
         client["tls_config"] = {"ca_file": ca_file}
     discovery = {"url": f"{driver.rstrip('/')}/sd", "refresh_interval": "5s", **client}

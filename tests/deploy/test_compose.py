@@ -72,7 +72,8 @@ def test_prometheus_asks_the_driver_and_shows_its_token(tmp_path):
     prometheus = yaml.safe_load((tmp_path / "c" / "monitoring" / "prometheus.yml").read_text())
     (scrape,) = prometheus["scrape_configs"]
     assert scrape["http_sd_configs"][0]["url"] == f"http://{DRIVER}:8080/sd"
-    assert scrape["authorization"] == {"credentials_file": "/keys/token"}
+    shown = {"type": "Bearer", "credentials_file": "/keys/token"}
+    assert scrape["authorization"] == scrape["http_sd_configs"][0]["authorization"] == shown
     ports = [port for service in content["services"].values() for port in service.get("ports", ())]
     assert len(ports) == 3
     assert all(port.startswith("127.0.0.1:") for port in ports)
