@@ -108,14 +108,17 @@ class Steps(Trainer):
             name: Of what is gathered, the same on all workers.
 
         Returns:
-            All of them. If a worker is lost meanwhile: at the end of an epoch those of the workers
-            that remain, the same on each; in the midst of a step's application, or after the
-            training, when nobody can be let in, this worker's alone.
+            All of them. If a worker is lost meanwhile: those of the workers that remain, the same
+            on each, and of those that have not applied the step nothing; after the training, when
+            nobody can be let in, this worker's alone.
         """
-        if self._epoch_exhausted and not (self._is_through or self._after_step.is_running):
+        collective = self._state.context.collective
+        if self._after_step.is_running:
+            return self._state.application.gather(collective, payload, name)
+        if self._epoch_exhausted and not self._is_through:
             return self._evaluations.gather(payload)
         try:
-            return gather_bytes(self._state.context.collective, payload, name)
+            return gather_bytes(collective, payload, name)
         except Interrupted as fault:
             logger.warning("%s: this worker goes on with its own alone: %s", name, fault)
             return [payload]

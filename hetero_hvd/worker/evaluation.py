@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -337,12 +337,12 @@ class Evaluations:
             self._state.membership.plan.local_batch_sizes,
             self._state.context.collective,
         )
-        part = evaluation.part(shares, collective.rank, lambda: None)
-        try:
-            with self._clock.phase("comm_wait"):
+        parts = None
+        if not self._state.application.fault:
+            part = evaluation.part(shares, collective.rank, lambda: None)
+            with self._clock.phase("comm_wait"), suppress(Interrupted):
                 parts = gather_bytes(collective, part, "metrics")
-        except Interrupted:
-            parts = [evaluation.part([1], 0, lambda: None)]
+        parts = parts or [evaluation.part([1], 0, lambda: None)]
         return self._told(evaluation.merge(parts), is_teller=self._state.is_leader)
 
     def run_alone(self, evaluation: PartedEvaluation, *, is_first: bool) -> dict[str, float]:

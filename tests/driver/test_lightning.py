@@ -155,16 +155,22 @@ def test_workers_are_lost_and_come_back(alone, tmp_path):
         assert (tmp_path / "steps" / f"step={step}.ckpt").exists()
 
 
-def test_who_remains_at_the_end_of_an_epoch_has_the_same(tmp_path):
-    """One is lost in its last step's hooks; what metric objects have seen is told after that."""
-    faults = {"gamma:0": "batch end 12"}
+def test_who_remains_hears_the_same(tmp_path):
+    """One is lost in the midst of its last step's hooks, between two things that all tell there.
+
+    What metric objects have seen is told after that, at the end of the epoch.
+    """
+    faults = {"beta:0": "told 12 1"}
     training = BY_EPOCHS | {"arguments": BY_EPOCHS["arguments"] | {"max_epochs": 2}}
     results, _ = run_job(SCRIPT, tmp_path, THREE, training, faults=faults)
-    one, other = (results[f"result-{name}-0"][0] for name in ("alpha", "beta"))
-    assert (tmp_path / "fired-gamma:0").exists()
+    one, other = (results[f"result-{name}-0"][0] for name in ("alpha", "gamma"))
+    assert (tmp_path / "fired-beta:0").exists()
     assert "fault" in {event.cause for event in events_of(record_of(tmp_path), Recovered)}
     assert one["train_errors"] == other["train_errors"]
     assert len(one["train_errors"]) == 2
+    assert one["told"] == other["told"]
+    assert one["told"]["11"] == [2.0, 2.0]
+    assert one["told"]["12"] == [2.0, 1.0], "beta's sample is told once"
     check_equal(one, other)
 
 

@@ -112,24 +112,18 @@ def test_who_did_not_get_all_of_it_has_it_from_the_others(monkeypatch, others):
     assert breaking.recovered == 1
 
 
-@pytest.mark.parametrize("place", ["in a step's application", "after the training"])
-def test_where_nobody_can_be_let_in_a_worker_says_that_it_goes_on_alone(monkeypatch, caplog, place):
-    """A new membership would begin with half a step, or not at all."""
-    found = []
+def test_after_the_training_a_worker_says_that_it_goes_on_alone(monkeypatch, caplog):
+    """Nobody can be let in any more.
 
-    def gather():
-        breaking.breaks = 1
-        found.append(steps.gather(b"own", "test"))
-
-    in_step = place.startswith("in")
-    model, steps = small_steps(after_step=gather if in_step else None)
+    In a step's application it is told again: tests/worker/recovery/test_step_application.py.
+    """
+    model, steps = small_steps()
     breaking = Breaking(steps, monkeypatch)
     for _ in steps.epochs(1):
         for (x,) in steps.batches():
             steps.step(lambda x: model(x).square().mean(), x)
-    if not in_step:
-        gather()
-    assert found == [[b"own"]] * (2 if in_step else 1)
+    breaking.breaks = 1
+    assert steps.gather(b"own", "test") == [b"own"]
     assert not breaking.recovered
     assert "test: this worker goes on with its own alone: a worker is lost" in caplog.text
 

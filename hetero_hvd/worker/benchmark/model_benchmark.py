@@ -178,8 +178,8 @@ class BenchmarkState(ElasticState):
         self._conclude()
         return True
 
-    def _report(self, *, is_new: bool, has_state: bool) -> Report:
-        report = super()._report(is_new=is_new, has_state=has_state)
+    def _report(self, **state: bool) -> Report:
+        report = super()._report(**state)
         return msgspec.structs.replace(
             report, capacity=-1
         )  # a batch that this worker cannot hold alone is none of its business

@@ -13,7 +13,7 @@ import time
 from functools import partial
 
 from hetero_hvd.errors import InvariantError, JobError, UserError, WorkerLostError
-from hetero_hvd.messages import Finished, Leaving, Recovered, StepsTimed
+from hetero_hvd.messages import Finished, Leaving, Recovered
 from hetero_hvd.messages.launch import WorkerLaunch
 from hetero_hvd.probes.phase_clock import NO_PHASE
 from hetero_hvd.worker.comm.horovod import Interrupted
@@ -28,13 +28,13 @@ from hetero_hvd.worker.recovery.membership import (
     FRESH,
     Report,
     WorkerMembership,
-    exchange_reports,
     meet,
     next_rendezvous_id,
     run_of,
 )
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.recovery.replica_check import Undecided, is_check_due
+from hetero_hvd.worker.recovery.step_application import StepApplication
 from hetero_hvd.worker.recovery.watchdog import Watchdog
 from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.driver_client import Training
@@ -67,6 +67,7 @@ class ElasticState:
     Attributes:
         replica: What must be equal on all workers.
         last_state: What is kept when the script leaves its loop.
+        application: What the workers tell each other while a step is applied.
         times: Of the steps.
         work: As above; may be changed until `enter`.
     """
@@ -102,6 +103,9 @@ class ElasticState:
         )
         self.last_state = LastState(self.replica)
         self._agreement = Agreement(self.replica, self.position, self._kept, self.last_state)
+        self.application = StepApplication(
+            self.position, self.last_state, partial(self._report, is_applying=True), self._restart
+        )
         floor_seconds = launch.job.hang_timeout_seconds
         self._check_steps = launch.check_steps
         self._clock = clock
@@ -165,7 +169,7 @@ class ElasticState:
         if self.context.farewell is not None:
             self.context.farewell.begin(self.loop_left)
         watched = Training(
-            phase=self._phase,
+            phase=lambda: self._clock.current[0],  # in the channel's thread
             waits_in=partial(waits_in, threading.get_ident()),
             check=self._watchdog.end_if_overdue,
         )
@@ -212,7 +216,8 @@ class ElasticState:
         self._clock.current = ("rendezvous", time.perf_counter())
         self._pipeline.discard(self.context.collective)
         self.leave_if_due()
-        self._restart()
+        if not self.application.fault:  # else the others wait in the next rendezvous already
+            self._restart()
         self._meet()
         self.context.tell(
             Recovered(
@@ -250,6 +255,10 @@ class ElasticState:
             seconds: Time per phase of this worker in the step.
             is_urgent: Whether any worker wanted an exchange now.
         """
+        if self.application.fault:
+            self._kept.step_done()
+            self.recover("fault", self.application.fault)
+            return
         step = self.position.applied_steps + self._pipeline.num_in_flight - 1
         is_told = "forward" in seconds or share == 0  # by the device, just now; or it has nothing
         if is_told and self._clock.busy_seconds is None:
@@ -304,10 +313,6 @@ class ElasticState:
         """Keep the state that has the best result, if it is for this worker to do so."""
         self._kept.evaluated(metrics, is_keeper=is_keeper)
 
-    def _phase(self) -> str:
-        """The phase that the training is in; in the channel's thread."""
-        return self._clock.current[0]
-
     def leave_if_due(self) -> None:
         """End this process if it should go whatever the others do: its state is whole just now."""
         self.context.await_driver()
@@ -355,20 +360,12 @@ class ElasticState:
         return self._agreement.compare(self.context.collective, workers, when, name)
 
     def _tell_timings(self, table: TimingTable | None) -> None:
-        if table is not None:
-            self.context.heard(table.payloads)
-        if table is not None and self.is_leader:
-            epoch, loss = self._timed_at
-            self.context.planner.timed(
-                StepsTimed(
-                    rendezvous_id=self.membership.rendezvous_id,
-                    step=table.step,
-                    epoch=epoch,
-                    loss=loss,
-                    timings=table.timings,
-                    exchange_seconds=table.blocked_seconds,
-                )
-            )
+        if table is None:
+            return
+        self.context.heard(table.payloads)
+        if self.is_leader:
+            event = table.as_event(self.membership.rendezvous_id, *self._timed_at)
+            self.context.planner.timed(event)
 
     def _act_on(self, table: TimingTable) -> None:
         self.membership.follow(table.plan, applied_steps=self.position.applied_steps)
@@ -401,9 +398,8 @@ class ElasticState:
         context = self.context
         while True:
             try:
-                reports = exchange_reports(
-                    context.collective, self._report(is_new=is_new, has_state=has_state)
-                )
+                report = self._report(is_new=is_new, has_state=has_state)
+                reports = self.application.reports(context.collective, report)
                 # Stored at once: should this rendezvous break, its id must not be used again.
                 context.agreed(next_rendezvous_id(reports), run_of(reports))
                 try:
@@ -420,18 +416,21 @@ class ElasticState:
             except Interrupted as fault:
                 logger.info("the rendezvous broke: %s", fault)
                 self._restart()
+        self.application.over()
         self._agreement.reached(self.membership.consistency.checksum)
         context.reset_done(self.membership.workers)
         self.times.forget()
 
-    def _report(self, *, is_new: bool, has_state: bool) -> Report:
+    def _report(
+        self, *, is_new: bool = False, has_state: bool = True, is_applying: bool = False
+    ) -> Report:
         return Report(
             worker=self.context.settings.worker,
             applied_steps=self.position.applied_steps if has_state else FRESH,
             is_new=is_new,
             epoch=self.position.epoch,
             num_evaluations=len(self.position.evaluations),
-            checksum=self.replica.checksum(),
+            checksum="" if is_applying else self.replica.checksum(),
             rendezvous_id=self.context.rendezvous_id,
             global_batch_size=self._loader.global_batch_size,
             capacity=self.context.settings.capacity,
@@ -446,4 +445,6 @@ class ElasticState:
             micro_batch_size=self._sizing.largest,
             run=self.context.run,
             steps_on_batch=self.position.steps_on_batch,
+            is_applying=is_applying,
+            num_heard=self.application.num_heard,
         )

@@ -59,6 +59,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         parts: Names of what its replica holds.
         run: The run that it was in; of one that was in none, what it would call it.
         steps_on_batch: Steps applied on the batch under way; see `Position`.
+        is_applying: Whether it is in the midst of the application of a step, the last applied one.
+        num_heard: See `StepApplication`.
     """
 
     worker: WorkerId
@@ -81,6 +83,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[str, ...] = ()
     run: RunIdentity = RunIdentity()
     steps_on_batch: int = 0
+    is_applying: bool = False
+    num_heard: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

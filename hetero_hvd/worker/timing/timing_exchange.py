@@ -18,7 +18,7 @@ import torch
 from msgspec.structs import fields
 
 from hetero_hvd.core.balance.pace import HURRIED_STEPS
-from hetero_hvd.messages import PHASES, BatchPlan, StepTiming, WorkerId
+from hetero_hvd.messages import PHASES, BatchPlan, StepsTimed, StepTiming, WorkerId
 from hetero_hvd.worker.comm.horovod import Collective, Handle
 
 FIELDS = StepTiming.__struct_fields__
@@ -67,6 +67,23 @@ class TimingTable:
     stop: bool
     blocked_seconds: float
     payloads: tuple[bytes, ...]
+
+    def as_event(self, rendezvous_id: int, epoch: int, loss: float) -> StepsTimed:
+        """What who plans is told of it.
+
+        Args:
+            rendezvous_id: Of the membership.
+            epoch: In which it was submitted.
+            loss: Of the step before that.
+        """
+        return StepsTimed(
+            rendezvous_id=rendezvous_id,
+            step=self.step,
+            epoch=epoch,
+            loss=loss,
+            timings=self.timings,
+            exchange_seconds=self.blocked_seconds,
+        )
 
 
 class TimingExchange:
