@@ -38,9 +38,12 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):  # noqa: SLF001 - torch ha
             The same shape and type.
         """
         rounds = current_rounds()
-        if not self.training or rounds is None or not rounds.is_open:
+        if not self.training or rounds is None:
             return super().forward(input)
-        sums, number = rounds.forward_sums(self, self.name, _own_sums(input))
+        rounds.check_known(self, self.name)
+        if not rounds.is_open:
+            return super().forward(input)
+        sums, number = rounds.forward_sums(self.name, _own_sums(input))
         self.is_asked_for = bool(input.requires_grad)
         self.sums_known(sums)
         count, mean, variance = _moments(sums, input)

@@ -75,7 +75,10 @@ class SyncRounds:
             num_own: Micro-batches of this worker in the step, >= 0.
             clock: Of the step.
         """
-        if not self._layers or collective.size == 1:
+        if collective.size == 1:
+            return
+        _current.rounds = self
+        if not self._layers:
             return
         mine = torch.tensor([[float(num_own)]], dtype=torch.float64)
         try:
@@ -86,7 +89,6 @@ class SyncRounds:
             return
         self._collective = collective
         self._last = int(numbers.max()) - 1
-        _current.rounds = self
 
     @property
     def is_open(self) -> bool:
@@ -98,22 +100,11 @@ class SyncRounds:
         self._round += 1
         self._waiting = set()
 
-    def forward_sums(
-        self, layer: RoundLayer, name: str, own: torch.Tensor
-    ) -> tuple[torch.Tensor, int]:
-        """Add a layer's numbers up over all workers.
-
-        Args:
-            layer: Whose they are.
-            name: Its name.
-            own: This worker's, float64 on the CPU.
-
-        Returns:
-            The sums, and the round that they belong to.
+    def check_known(self, layer: RoundLayer, name: str) -> None:
+        """Refuse a layer of another model: a worker without samples would not know of it.
 
         Raises:
-            UserError: The layer was met twice in this round, or is none of the model's: a worker
-                without samples would not know of it.
+            UserError: It is one, or was registered after the trainer was made.
         """
         if self._layers.get(name) is not layer:
             raise UserError(
@@ -121,6 +112,20 @@ class SyncRounds:
                 "trainer was given it, but of another model, such as a teacher, or new: call "
                 ".eval() on that model, or leave out convert_sync_batch_norm there"
             )
+
+    def forward_sums(self, name: str, own: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Add a layer's numbers up over all workers.
+
+        Args:
+            name: Of the layer, which is one of the model's.
+            own: This worker's, float64 on the CPU.
+
+        Returns:
+            The sums, and the round that they belong to.
+
+        Raises:
+            UserError: The layer was met twice in this round.
+        """
         if name in self._waiting:
             raise UserError(
                 f"model.{name}: SyncBatchNorm was used twice in one forward pass, or again by "

@@ -145,6 +145,48 @@ def test_a_layer_of_another_model_meets_nobody(make):
         run(mode=True)
 
 
+def convert(model):
+    """Layers of it, after its trainer was made."""
+    hetero_hvd.convert_sync_batch_norm(model)
+
+
+def teach(model):
+    """Another model in training mode, whatever it is for."""
+
+    def ask(_module, given):
+        copy.deepcopy(INITIAL)(*given)
+
+    model.register_forward_pre_hook(ask)
+
+
+UNKNOWN = {
+    "the model's own, converted too late": (0, convert),
+    "a further model's, converted too late": (1, convert),
+    "a teacher's in the model's step": (0, teach),
+    "a teacher's in a further model's step": (1, teach),
+}
+
+
+@pytest.mark.parametrize(("which", "change"), UNKNOWN.values(), ids=UNKNOWN.keys())
+def test_a_layer_that_no_trainer_knows_of_is_refused(which, change):
+    """It would normalise over this worker's samples alone, without a word."""
+
+    def train(context):
+        models = [nn.Sequential(nn.Conv1d(2, 5, 1), nn.BatchNorm1d(5)) for _ in range(2)]
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+        trainer = Trainer(models[0], optimizers[0], DataLoader(TensorDataset(DATA), BATCH))
+        trainer._state._context = context
+        other = trainer.add_model("other", models[1], optimizers[1])
+        change(models[which])
+        for _ in trainer.epochs(1):
+            for (x,) in trainer.batches():
+                trainer.step(lambda x: default_loss(models[0], x), x)
+                other.step(lambda x: default_loss(models[1], x), x)
+
+    with pytest.raises(UserError, match=r"none of the model's layers as the trainer was given it"):
+        run_together(Hub(2), train)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_type_of_the_input_is_kept(dtype):
     """In and out of the same type, alone; nothing else than plain batch normalisation."""

@@ -13,6 +13,11 @@ def plain_model():
     return nn.Linear(3, 1)
 
 
+def synchronised():
+    """A model that normalises over all workers."""
+    return convert_sync_batch_norm(nn.Sequential(nn.BatchNorm1d(3)))
+
+
 def sgd(model):
     """An optimizer of it."""
     return torch.optim.SGD(model.parameters(), lr=0.1)
@@ -50,10 +55,8 @@ REFUSED = {
         {"options": {"scheduler": torch.optim.lr_scheduler.StepLR(sgd(plain_model()), 1)}},
         "another optimizer",
     ),
-    "synchronised layers": (
-        {"model": lambda _: convert_sync_batch_norm(nn.Sequential(nn.BatchNorm1d(3)))},
-        "convert_sync_batch_norm",
-    ),
+    "synchronised layers": ({"model": lambda _: synchronised()}, "convert_sync_batch_norm"),
+    "the trainer's own has them": ({"lead": synchronised}, "convert_sync_batch_norm"),
 }
 
 
@@ -61,7 +64,7 @@ REFUSED = {
 def test_what_cannot_be_trained_beside_is_refused(case):
     """One line, at once."""
     given, words = REFUSED[case]
-    lead = plain_model()
+    lead = given.get("lead", plain_model)()
     loader = DataLoader(TensorDataset(torch.ones(8, 3)), 4)
     trainer = Trainer(lead, sgd(lead), loader, **given.get("trainer", {}))
     if case == "twice":
