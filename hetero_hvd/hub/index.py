@@ -115,7 +115,7 @@ class FleetMark(NamedTuple):
     Attributes:
         at: When, microseconds by the hub's clock.
         node: Its name; empty: the hub itself.
-        kind: `unhealthy`, `healthy`, `disk_full`, `clock`.
+        kind: `unhealthy`, `healthy` or `retention`.
         words: For people.
     """
 
