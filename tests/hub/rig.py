@@ -90,7 +90,7 @@ class HubProcess:
 
     async def order(self, action, /, **arguments):
         """Have something done, as soon as it listens."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while True:
             try:
                 return await self.once(action, **arguments)
@@ -218,7 +218,7 @@ async def streaming(tmp_path, num_nodes, start=HubProcess.start, **more):
         hub.kill()
 
 
-async def sample_until(nodes, is_so, seconds=60):
+async def sample_until(nodes, is_so, seconds=120):
     """Let all of them sample until something is so."""
     deadline = time.monotonic() + seconds
     while not is_so():
@@ -243,7 +243,7 @@ async def while_sampling(nodes, ordered):
     return await task
 
 
-async def acknowledged(nodes, seconds=60):
+async def acknowledged(nodes, seconds=120):
     """Let them sample until the hub has stored some more of each."""
     before = [node.sender.num_sent for node in nodes]
 
@@ -253,7 +253,7 @@ async def acknowledged(nodes, seconds=60):
     await sample_until(nodes, is_so, seconds)
 
 
-async def drained(nodes, seconds=60):
+async def drained(nodes, seconds=120):
     """Wait until the hub has everything."""
     deadline = time.monotonic() + seconds
     while any(node.waits() for node in nodes):

@@ -15,7 +15,7 @@ from tests.fake_clock import library as fake_clock
 from tests.hub.rig import acknowledged, drained, frames_of, soon, stored, streaming
 
 __all__ = ["soon"]
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("soon")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("soon"), pytest.mark.timeout(300)]
 HOUR, NIGHT = 3600, 8 * 3600
 
 

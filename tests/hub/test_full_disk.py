@@ -111,6 +111,7 @@ def test_old_samples_make_room_on_a_full_disk(opened, disk):
 
 
 @pytest.mark.process
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("soon")
 def test_hub_and_agent_outlive_a_full_disk(tmp_path, disk):
     """The hub's takes nothing, an agent's drops: what is stored and what is missing is exact."""

@@ -25,7 +25,7 @@ from tests.hub.rig import (
 )
 
 __all__ = ["soon"]
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("soon")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("soon"), pytest.mark.timeout(300)]
 
 PROGRAM = str(Path(__file__).with_name("doomed_hub.py"))
 POINTS = {

@@ -22,7 +22,7 @@ from tests.hub.rig import (
     while_sampling,
 )
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 @asynccontextmanager

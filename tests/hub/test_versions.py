@@ -28,7 +28,7 @@ from tests.hub.rig import (
 )
 
 __all__ = ["soon"]
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("soon")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("soon"), pytest.mark.timeout(300)]
 PROGRAM = str(Path(__file__).with_name("other_version_hub.py"))
 NOW = len(MIGRATIONS)
 
