@@ -8,7 +8,6 @@ goes: no orphan, anywhere. Standard library only, so that it costs little beside
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -30,6 +29,7 @@ from hetero_hvd.exit_codes import (
 )
 from hetero_hvd.probes.gpu.visible_names import visible_names
 from hetero_hvd.probes.kernel.control_groups import num_oom_kills
+from hetero_hvd.probes.kernel.parent_process import dies_with
 from hetero_hvd.probes.kernel.processes import active_seconds, session_of, state_of
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ TERM_GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL, unless the driver knows better; Horovod's launcher waits as long."""
 
 MAX_LINE_BYTES = 2**20
-PR_SET_PDEATHSIG = 1
-"""The kernel has killed the worker for want of memory; see `driver.workers.micro_batch_cap`."""
-
 NO_GPU_GRANTED = "NoDevFiles"
 """What some versions of Slurm set CUDA_VISIBLE_DEVICES to where others leave it unset."""
 
@@ -135,12 +132,10 @@ def processor_flags() -> set[str]:
 
 def killed_with_parent() -> Callable[[], None]:
     """A function to run in the child: the kernel kills it when this process dies, in any way."""
-    libc = ctypes.CDLL(None)
     parent = os.getpid()
 
     def prepare() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
+        if not dies_with(parent):
             os._exit(EXIT_NOT_STARTED)
 
     return prepare

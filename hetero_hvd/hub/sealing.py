@@ -6,9 +6,7 @@ and its memory is given back. It dies with its hub: the next one seals that jour
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +18,7 @@ from hetero_hvd.core.recording.segments import encode_piece
 from hetero_hvd.errors import JobError
 from hetero_hvd.hub.index import StoredPiece, StreamState
 from hetero_hvd.hub.journal import JournalEntry, entries_in, frames_of, read_journal
+from hetero_hvd.probes.kernel.parent_process import dies_with
 from hetero_hvd.run.records.run_files import private, sync_folder
 
 NEW = ".new"
@@ -27,7 +26,6 @@ NEW = ".new"
 
 NICE = 19
 MAX_WORDS = 300
-PR_SET_PDEATHSIG = 1
 
 
 class SealedJournal(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,8 +119,7 @@ def _state(entries: list[JournalEntry]) -> StreamState:
 
 def main() -> int:
     """Seal, and print what is in the segment, or the number of what the disk says."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(sys.argv[4]):
+    if not dies_with(int(sys.argv[4])):
         return 0
     os.nice(NICE)
     try:

@@ -7,7 +7,6 @@ Dies with the process that has started it, even where it hangs in a call of a GP
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -19,6 +18,7 @@ import msgspec
 
 from hetero_hvd.messages import event_to_json
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
+from hetero_hvd.probes.kernel.parent_process import dies_with
 from hetero_hvd.probes.sampling.equipment import take_equipment
 from hetero_hvd.probes.sampling.follower import EQUIPMENT, SAMPLE
 from hetero_hvd.probes.sampling.node_sampler import NodeSampler
@@ -26,14 +26,12 @@ from hetero_hvd.probes.sampling.sample_rate import RateWishes
 from hetero_hvd.probes.sampling.shared_folder import SharedFolder
 
 NICE = 5
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
     """Sample until told to end."""
     path, lock, parent = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if not dies_with(parent):
         return 0
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for who has started it
     os.nice(NICE)
