@@ -120,6 +120,19 @@ class HubFinder:
         return FoundHub(identity, AnnounceTarget(address, advert.port))
 
 
+async def announced_hub(key: bytes) -> AnnounceTarget | None:
+    """Where a hub is that announces itself, for who asks once; None: none does for a while.
+
+    Args:
+        key: The cluster key.
+    """
+    finder = HubFinder(key, time.time)
+    try:
+        return (await finder.find("")).target
+    finally:
+        await finder.close()
+
+
 class FoundHub(NamedTuple):
     """What was found.
 

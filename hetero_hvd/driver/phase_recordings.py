@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_hvd.discovery.hub_client import order
-from hetero_hvd.discovery.hub_finder import HubFinder
+from hetero_hvd.discovery.hub_finder import announced_hub
 from hetero_hvd.discovery.unicast import AnnounceTarget
 from hetero_hvd.errors import TryAgainError, UserError
 from hetero_hvd.messages import SessionsWanted, WorkerExited, WorkerId
@@ -76,14 +76,10 @@ class HubOrders:
     async def _found(self, key: bytes) -> AnnounceTarget:
         if self._hub != AUTO:
             return AnnounceTarget.read(self._hub, "hub")
-        finder = HubFinder(key, time.time)
-        try:
-            found = await finder.find("")
-        finally:
-            await finder.close()
-        if found.target is None:
+        found = await announced_hub(key)
+        if found is None:
             raise TryAgainError("no hub announces itself here with this key")
-        return found.target
+        return found
 
 
 class PhaseRecordings:

@@ -107,20 +107,16 @@ async def _found(key: bytes) -> AnnounceTarget:
     Raises:
         TryAgainError: None does.
     """
-    from hetero_hvd.discovery.hub_finder import HubFinder  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.hub_finder import announced_hub  # noqa: PLC0415 - not for all
     from hetero_hvd.errors import TryAgainError  # noqa: PLC0415
 
-    finder = HubFinder(key, time.time)
-    try:
-        found = await finder.find("")
-    finally:
-        await finder.close()
-    if found.target is None:
+    found = await announced_hub(key)
+    if found is None:
         raise TryAgainError(
             "no hub announces itself here with this key; start hetero-hvd hub, or name it with "
             "--hub HOST:PORT"
         )
-    return found.target
+    return found
 
 
 async def _done_here(store: Path, action: str, asked: dict[str, Any]) -> Any:  # noqa: ANN401
