@@ -47,6 +47,7 @@ __all__ = [
 
 CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
+"""For the other end to answer our good-bye; one that is out of reach never does."""
 
 Route = Callable[[ServerConnection, Request], Response | Awaitable[Response | None] | None]
 """Answers what is no link, by a response, or lets a link begin."""

@@ -28,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 CHANNEL_PATH = "/channel"
 HANDSHAKE_SECONDS = 10.0
-"""For a worker to answer our good-bye; one that is out of reach never does."""
-
 MAX_UNSENT_MESSAGES = 1000
 NORMAL_CLOSURE, POLICY_VIOLATION = 1000, 1008
 
