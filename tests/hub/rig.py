@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 
 import msgspec
 import pytest
@@ -262,8 +262,8 @@ async def drained(nodes, seconds=120):
 
 
 def stored(folder):
-    """What a hub that does not run has stored: its store, to be closed."""
-    return open_store(folder / "hub")
+    """What a hub that does not run has stored: its store, for `with`."""
+    return closing(open_store(folder / "hub"))
 
 
 def frames_of(store, session=ALL):

@@ -67,11 +67,8 @@ def test_no_sample_moves(tmp_path, monkeypatch, hubs, nodes, gap):
     took = time.time() - began
     assert -1 < told - began - gap < took + 1
     gap = max(gap, hubs[0])  # a wall clock that is ahead is believed by the next hub
-    store = stored(tmp_path)
-    try:
+    with stored(tmp_path) as store:
         frames = frames_of(store)
-    finally:
-        store.close()
     for number, node in enumerate(("node0", "node1")):
         assert [frame.sample for frame in frames[node]] == sampled[number]
         times = [frame.at_microseconds / 1e6 for frame in frames[node]]

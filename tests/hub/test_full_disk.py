@@ -132,12 +132,9 @@ def test_hub_and_agent_outlive_a_full_disk(tmp_path, disk):
 
     with small_disk(tmp_path / "spool-node0", kilobytes=128) as spool:
         sampled, num_dropped = asyncio.run(act(spool))
-    store = stored(tmp_path)
-    try:
+    with stored(tmp_path) as store:
         found = frames_of(store)
         missing = {s.node: s.num_missing for s in store.streams().values()}
-    finally:
-        store.close()
     assert missing == {"node0": num_dropped, "node1": 0}
     for number, node in enumerate(("node0", "node1")):
         kept = [sampled[number][frame.sequence - 1] for frame in found[node]]

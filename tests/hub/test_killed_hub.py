@@ -103,11 +103,8 @@ def test_whenever_a_hub_is_killed_what_was_sampled_is_stored_once(tmp_path):
     while sealing_in(tmp_path):
         assert time.monotonic() < deadline, "what makes a segment outlives its hub"
         time.sleep(0.05)
-    store = stored(tmp_path)
-    try:
+    with stored(tmp_path) as store:
         found = frames_of(store)
-    finally:
-        store.close()
     for number, node in enumerate(("node0", "node1")):
         assert [frame.sample for frame in found[node]] == sampled[number]
         assert [frame.sequence for frame in found[node]] == list(range(1, len(found[node]) + 1))
@@ -131,13 +128,10 @@ def test_a_hub_that_is_killed_while_it_deletes_leaves_no_file_behind(tmp_path):
             return nodes[0].sampled, left
 
     sampled, left = asyncio.run(act())
-    store = stored(tmp_path)
-    try:
+    with stored(tmp_path) as store:
         found = frames_of(store, ALL)["node0"]
         known = {segment.number for segment in store.index.segments()}
         files = {int(path.stem) for path in (tmp_path / "hub" / "segments").iterdir()}
-    finally:
-        store.close()
     assert files == known
     assert left - known, "nothing was left to be removed"
     assert [frame.sample for frame in found] == sampled[-len(found) :]

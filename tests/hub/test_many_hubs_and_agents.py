@@ -55,10 +55,9 @@ def test_what_two_hubs_have_is_what_was_sampled(tmp_path, caplog):
     sampled = asyncio.run(act())
     found, missing = [], []
     for folder in folders:
-        store = stored(folder)
-        found.append(frames_of(store)["node0"])
-        missing += [state.num_missing for state in store.streams().values()]
-        store.close()
+        with stored(folder) as store:
+            found.append(frames_of(store)["node0"])
+            missing += [state.num_missing for state in store.streams().values()]
     first, second = found
     told = [record.message for record in caplog.records if "from now on" in record.message]
     assert len(told) == 1
@@ -110,13 +109,10 @@ def test_a_crowd_comes_back_at_once(tmp_path, number):
             hub.kill()
 
     assert asyncio.run(act()) < longest_seconds
-    store = stored(tmp_path)
-    try:
+    with stored(tmp_path) as store:
         states = store.streams().values()
         assert {(state.num_samples, state.num_missing) for state in states} == {(4, 0)}
         assert {state.node for state in states} == {f"n{n}" for n in range(number)}
-    finally:
-        store.close()
 
 
 def take(crowd):

@@ -71,8 +71,7 @@ def test_what_is_exported_is_what_was_sampled(tmp_path):
             return [node.sampled for node in nodes], first, second
 
     sampled, first, second = asyncio.run(act())
-    store = stored(tmp_path)
-    try:
+    with stored(tmp_path) as store:
         found = frames_of(store)
         assert [[each.sample for each in found[f"node{n}"]] for n in range(3)] == sampled
         numbers = [[each.sequence for each in frames] for frames in found.values()]
@@ -86,8 +85,6 @@ def test_what_is_exported_is_what_was_sampled(tmp_path):
             assert part
             assert told["missing"] == 0
         assert len({frame.node for frame in read_frames(tmp_path / second["folder"])}) == 1
-    finally:
-        store.close()
 
 
 def test_beyond_the_spool_the_oldest_are_missing_and_counted(tmp_path):
@@ -108,8 +105,7 @@ def test_beyond_the_spool_the_oldest_are_missing_and_counted(tmp_path):
             return before, nodes[0].sampled, nodes[0].sender.spool.num_dropped
 
     before, sampled, num_dropped = asyncio.run(act())
-    store = stored(tmp_path)
-    try:
+    with stored(tmp_path) as store:
         found = frames_of(store)["node0"]
         kept = sampled[:before] + sampled[before + num_dropped :]
         assert [each.sample for each in found] == kept
@@ -117,5 +113,3 @@ def test_beyond_the_spool_the_oldest_are_missing_and_counted(tmp_path):
         assert (state.num_samples, state.num_missing) == (len(kept), num_dropped)
         ((gap,),) = store.missing().values()
         assert tuple(gap) == (before + 1, before + num_dropped)
-    finally:
-        store.close()

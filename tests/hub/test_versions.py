@@ -115,9 +115,6 @@ def test_versions_that_talk(  # noqa: PLR0917 - of a table
     sampled = asyncio.run(act())
     assert bool(words) == ("refused" in hub.log)
     assert words in hub.log
-    store = stored(tmp_path)
-    try:
+    with stored(tmp_path) as store:
         frames = frames_of(store, ALL)
-    finally:
-        store.close()
     assert [frame.sample for frame in frames.get("node0", [])] == sampled
