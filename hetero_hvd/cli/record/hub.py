@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hetero_hvd.cli.record.times import duration, positive
 from hetero_hvd.config.paths import path_text, some_path
 from hetero_hvd.config.variables import refuse_unknown
+from hetero_hvd.core.digits import whole_number
 from hetero_hvd.errors import UserError
 
 if TYPE_CHECKING:
@@ -135,8 +136,8 @@ def _http(arguments: argparse.Namespace) -> HubHttp | None:
 
 
 def _port(flag: str, text: str) -> int:
-    number = int(text) if text.isascii() and text.isdecimal() else -1
-    if not 0 <= number <= MAX_PORT:
+    number = whole_number(text)
+    if number is None or number > MAX_PORT:
         raise UserError(f"{flag}: found {text!r}, must be an integer from 0 to {MAX_PORT}")
     return number
 

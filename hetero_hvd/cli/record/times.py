@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
+from hetero_hvd.core.digits import whole_number
 from hetero_hvd.errors import UserError
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -29,9 +30,10 @@ def positive(flag: str, text: str) -> int:
     Raises:
         UserError: It is none.
     """
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+    number = whole_number(text)
+    if not number:
         raise UserError(f"{flag}: found {text!r}, must be an integer above 0")
-    return int(text)
+    return number
 
 
 def time_of(flag: str, text: str) -> float:
