@@ -26,10 +26,10 @@ def pack(versions: list[str]) -> None:
     pinned = PLACE / "horovod.txt"
     pinned.write_text(f"horovod=={VERSION} --hash=sha256:{SHA256}\n")
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(PACKAGES)]
-    pip += ["--disable-pip-version-check", "--no-deps"]
-    download([*pip, "--no-binary=:all:", "--no-build-isolation", "-r", str(pinned)])
-    # Without dependencies, so that torch and numpy stay out; the constraints name all of them.
-    needed = [*BUILD_TOOLS, *FOR_HOROVOD, *all_requirements()]
+    pip += ["--disable-pip-version-check"]
+    source = ["--no-deps", "--no-binary=:all:", "-r", str(pinned)]
+    download([*pip, *source])
+    needed = [*BUILD_TOOLS, *FOR_HOROVOD, *requirements()]
     for version in versions:
         wheels = [*pip, "--only-binary=:all:", "--python-version", version]
         wheels += [word for platform in PLATFORMS for word in ("--platform", platform)]
@@ -48,33 +48,15 @@ def download(command: list[str]) -> None:
         fail("a download failed: pip's lines above say why")
 
 
-def all_requirements() -> list[str]:
-    """What setup.py says that hetero_hvd needs, and what these need in turn."""
+def requirements() -> list[str]:
+    """What setup.py says that hetero_hvd needs, but for what comes with torch."""
     text = (CHECKOUT / "setup.py").read_text()
     listed = text.partition("install_requires=[")[2].partition("]")[0]
     direct = [word.strip().strip('",') for word in listed.splitlines() if word.strip()]
-    return [name for name in map(name_of, direct) if name not in BESIDE_TORCH] + [*INDIRECT]
+    return [name for name in map(name_of, direct) if name not in BESIDE_TORCH]
 
 
 def name_of(requirement: str) -> str:
     """The distribution that a requirement names, as package indexes write it."""
     name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-INDIRECT = (
-    "anyio",
-    "cffi",
-    "click",
-    "h11",
-    "idna",
-    "ifaddr",
-    "markdown-it-py",
-    "mdit-py-plugins",
-    "mdurl",
-    "platformdirs",
-    "pycparser",
-    "pygments",
-    "typing-extensions",
-)
-"""What the direct requirements need; `install` fails by name if one is missing."""

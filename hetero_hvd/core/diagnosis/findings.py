@@ -105,10 +105,30 @@ def diagnose(
     if sharing == "varying":
         return [*slow, bound(long), memory_room(loaded)]
     balance = _imbalance(loaded, are_fixed=sharing == "fixed", undivided=undivided)
-    if idle := sorted(str(worker) for worker in rows.keys() - loaded.keys()):
-        words = f"{balance.words}; no samples for {', '.join(idle)}: it would hold up the others"
+    limit = bound(long)
+    if idle := sorted(rows.keys() - loaded.keys(), key=str):
+        names = ", ".join(map(str, idle))
+        words = f"{balance.words}; no samples for {names}: it would hold up the others"
         balance = msgspec.structs.replace(balance, words=words)
-    return [*slow, bound(long), balance, memory_room(loaded)]
+        limit = _without(idle, limit, num_left=len(loaded))
+    return [*slow, limit, balance, memory_room(loaded)]
+
+
+def _without(idle: Sequence[WorkerId], limit: Finding, *, num_left: int) -> Finding:
+    """What binds the run, where workers without samples take part in every reduction.
+
+    One worker that is left by itself reduces with nobody, so that it would gain all of that time;
+    several would still reduce among each other, and gain at most as much.
+    """
+    if limit.kind != "communication" or not limit.is_complete:
+        return limit
+    names = ", ".join(map(str, idle))
+    have, take, them = ("has", "takes", "it") if len(idle) == 1 else ("have", "take", "them")
+    rest = "; the one that is left would reduce with nobody" if num_left == 1 else ""
+    words = f"{limit.words}; {names} {have} no samples, but {take} part in it{rest}"
+    what_to_do = f"leave {them} out: hetero-hvd drain {idle[0]}"
+    what_to_do += f", likewise {', '.join(map(str, idle[1:]))}" if idle[1:] else ""
+    return msgspec.structs.replace(limit, words=words, next_step=what_to_do)
 
 
 def straggler_cost_seconds(rows: Rows, worker: WorkerId, speed_ratio: float) -> float:

@@ -105,6 +105,40 @@ def test_waiting_for_another_is_not_communication():
     assert "alpha:0 does 8 of 16 samples in 190 ms of its own, 95% of that" in imbalance.words
 
 
+GAMMA = WorkerId("gamma", 0)
+IDLE = {
+    "nobody": ({ALPHA: row(comm=0.2), BETA: row(comm=0.2)}, "", "accumulation_steps"),
+    "one, and one is left": (
+        {ALPHA: row(comm=0.2), BETA: row(0, compute=0.01, comm=0.1)},
+        "beta:0 has no samples, but takes part in it; the one that is left would reduce with",
+        "leave it out: hetero-hvd drain beta:0",
+    ),
+    "two, and one is left": (
+        {GAMMA: row(0), ALPHA: row(comm=0.2), BETA: row(0, compute=0.01)},
+        "beta:0, gamma:0 have no samples, but take part in it; the one that is left",
+        "leave them out: hetero-hvd drain beta:0, likewise gamma:0",
+    ),
+    "one, and two are left": (
+        {GAMMA: row(0), ALPHA: row(comm=0.2), BETA: row(comm=0.2)},
+        "gamma:0 has no samples, but takes part in it",
+        "leave it out: hetero-hvd drain gamma:0",
+    ),
+    "one, and reductions take little": ({ALPHA: row(), BETA: row(0)}, "", "faster devices"),
+}
+"""Rows, what is said of workers without samples, and the advice."""
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_who_only_takes_part_in_reductions_is_to_be_left_out(name):
+    """A GPU beside processors that get no samples would be faster without them."""
+    rows, said, advice = IDLE[name]
+    limit, *_ = diagnose(rows)
+    assert said in limit.words
+    assert ("no samples" in limit.words) == bool(said)
+    assert limit.next_step.startswith(advice)
+    assert not said.endswith("with") or limit.max_gain_ratio == pytest.approx(0.2 / 0.09)
+
+
 def test_unequal_machines_with_fitting_shares_are_balanced():
     """A slow machine whose share makes up for it is no imbalance, and is named without blame."""
     _, imbalance, _ = judged(row(share=12), row(share=4))
