@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hetero_hvd.core.patterns.cycle import Cycle, find_cycle
 from hetero_hvd.messages import DeviceSample, NodeSampled
 
 IDLE_RATIO, SATURATED_RATIO = 0.05, 0.95
@@ -54,6 +55,7 @@ class DeviceSummary(msgspec.Struct, frozen=True, kw_only=True):
         saturated_seconds: In which at least 95 % were used; None: not told.
         joules: By its own counter, or where it has none its power; None: it tells neither.
         figures: Name of a figure to its spread; those that are told.
+        cycle: Of its use, or its power, as the steps of a training make it; None: none is found.
     """
 
     node: str
@@ -66,6 +68,7 @@ class DeviceSummary(msgspec.Struct, frozen=True, kw_only=True):
     saturated_seconds: float | None
     joules: float | None
     figures: dict[str, Spread]
+    cycle: Cycle | None = None
 
 
 class _DeviceHistory:
@@ -150,7 +153,14 @@ class DeviceFigures:
             saturated_seconds=_time(use, lasting, use >= SATURATED_RATIO),
             joules=_joules(np.array(history.counters), columns["power_watts"], lasting),
             figures={name: spread for name, v in columns.items() if (spread := _spread(v))},
+            cycle=_cycle(times, (use, columns["power_watts"])),
         )
+
+
+def _cycle(times: Values, figures: Iterable[Values]) -> Cycle | None:
+    """By that figure which shows it in most windows."""
+    found = [cycle for values in figures if (cycle := find_cycle(times, values)) is not None]
+    return max(found, key=lambda cycle: cycle.window_ratio, default=None)
 
 
 def _time(use: Values, lasting: Values, chosen: NDArray[np.bool_]) -> float | None:

@@ -40,6 +40,9 @@ def in_words(facts: RecordingFacts, summaries: Sequence[DeviceSummary]) -> Itera
         yield "  ".join(filter(None, [device, found.name, *_times(found)]))
         for name, spread in found.figures.items():
             yield f"  {name}  {_in_words(name, spread)}"
+        if found.cycle is not None:
+            part = f"in {found.cycle.window_ratio:.0%} of {found.cycle.num_windows} windows"
+            yield f"  works in cycles of {found.cycle.seconds:.3g} s, {part}"
     for mark in facts.marks:
         yield f"{mark.node}: {mark.words} (at {mark.at_unix_seconds:.0f})"
 

@@ -1,0 +1,1 @@
+"""What a recorded series tells of the job behind it, which says nothing itself."""
