@@ -202,6 +202,48 @@ def test_the_build_sees_no_foreign_switches(wheel, tmp_path, monkeypatch):
     assert environment["HOROVOD_LOCAL_VERSION"].startswith("hetero.torch2.")
 
 
+GIVEN = {
+    "nothing": {},
+    "all of it": {
+        "CUDAHOSTCXX": "clang++",
+        "CUDACXX": "nvcc",
+        "CUDA_HOME": "/c",
+        "HOROVOD_NCCL_HOME": "/n",
+    },
+}
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_nccl_is_linked_as_it_has_come_with_torch(wheel, tmp_path, monkeypatch, given):
+    """What the user says counts; nvcc has the compiler without our standard of C++."""
+    for name in GIVEN["all of it"]:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in GIVEN[given].items():
+        monkeypatch.setenv(name, value)
+    nccl, source = tmp_path / "site/nvidia/nccl", tmp_path / "source"
+    (nccl / "lib").mkdir(parents=True)
+    (nccl / "include").mkdir()
+    (nccl / "lib/libnccl.so.2").write_text("")
+    source.mkdir()
+    (tmp_path / "cuda/bin").mkdir(parents=True)
+    (tmp_path / "cuda/bin/nvcc").write_text("")
+    monkeypatch.setattr(wheel, "TOOLKIT", tmp_path / "cuda")
+    monkeypatch.setitem(sys.modules, "nvidia", None)
+    spec = SimpleNamespace(submodule_search_locations=[str(nccl.parent)])
+    monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda _name: spec)
+    found = wheel.build_environment(source, wheel.build_flags("nccl"))
+    assert found.items() >= GIVEN[given].items()
+    if not GIVEN[given]:
+        assert "-std" not in Path(found["CUDAHOSTCXX"]).read_text()
+        assert found["CUDACXX"] == str(tmp_path / "cuda/bin/nvcc")
+        home = Path(found["HOROVOD_NCCL_HOME"])
+        assert (home / "include").resolve() == nccl / "include"
+        assert (home / "lib/libnccl.so").resolve() == nccl / "lib/libnccl.so.2"
+    assert (
+        "HOROVOD_NCCL_HOME" not in wheel.build_environment(source, {}).keys() - GIVEN[given].keys()
+    )
+
+
 @pytest.mark.parametrize(("files_at_once", "is_unity"), [(4, True), (1, False)])
 def test_files_are_compiled_together(wheel, tmp_path, monkeypatch, files_at_once, is_unity):
     """CMake is told so when it configures, and not again when it builds."""
@@ -278,6 +320,9 @@ def test_a_build_ends_in_one_wheel(wheel, builds, outcomes, compiled, num_fetche
 
 
 WHY = {
+    "print('CMake Error at x:1 (message):\\n\\n  no toolkit\\nCall Stack')": (
+        "CMake Error at x:1 (message): no toolkit"
+    ),
     "raise ValueError('mismatched')": "ValueError: mismatched",
     "print('x.cc:1: error: no')": "x.cc:1: error: no",
     "print('CMake Error at x: y'); print('ld: No space left on device')": (

@@ -10,6 +10,7 @@ from gpu_check.installing import make_environment, offline, pip
 from gpu_check.site import PART_SECONDS, PLACE, Check, CheckError, Figure, Site, Skipped
 
 HEADERS = ("/usr/include", "/usr/local/cuda/include", "/usr/local/include")
+OF_TORCH = "import nvidia; print(*nvidia.__path__, sep=chr(10))"
 CODE = """
 import torch, horovod.torch as hvd
 hvd.init()
@@ -19,12 +20,20 @@ print(hvd.nccl_built())
 """
 
 
+def with_torch(site: Site) -> list[Path]:
+    """Where NCCL's header is if it has come with torch."""
+    log = PLACE / "nccl-headers.log"
+    printed = site.run([site.python, "-c", OF_TORCH], log=log, expected_code=None)
+    return [Path(line, "nccl", "include") for line in printed.splitlines()]
+
+
 def build(site: Site) -> Figure:
     """Build it into a virtual environment of its own, and let one process add up on its card."""
     if shutil.which("nvcc") is None:
         raise Skipped("no nvcc on PATH")
-    if not any(Path(folder, "nccl.h").is_file() for folder in HEADERS):
-        raise Skipped(f"no nccl.h in {', '.join(HEADERS)}")
+    folders = [*map(Path, HEADERS), *with_torch(site)]
+    if not any((folder / "nccl.h").is_file() for folder in folders):
+        raise Skipped(f"no nccl.h in {', '.join(HEADERS)}, and none with torch")
     place, log = PLACE / "venv-nccl", PLACE / "nccl.log"
     own = replace(site, python=make_environment(site, place, log))
     site.run([*pip(own), "cmake", "setuptools", "wheel", "cloudpickle"], log=log, **offline())

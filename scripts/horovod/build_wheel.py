@@ -11,6 +11,7 @@ import argparse
 import fcntl
 import hashlib
 import importlib.metadata
+import importlib.util
 import itertools
 import os
 import re
@@ -36,6 +37,9 @@ more, two files of Gloo meet whose names clash."""
 
 OF_PIP = "error: subprocess-exited-with-error"
 """With this line pip begins what it says itself where a build has failed."""
+
+TOOLKIT = Path("/usr/local/cuda")
+"""Where NVIDIA's packages put it."""
 
 PATCHES = Path(__file__).resolve().with_name("patches")
 
@@ -216,7 +220,35 @@ def build_environment(
         f'exec cmake "$@" {unity if files_at_once > 1 else ""}',
     )
     ours = {"CXX": cxx, "HOROVOD_CMAKE": cmake, "HOROVOD_LOCAL_VERSION": label(flags)}
+    if "HOROVOD_GPU_OPERATIONS" in flags:
+        prepare_cuda(source, environment)
     return environment | flags | ours | {"HOROVOD_BUILT_FOR_TORCH": torch_version()}
+
+
+def prepare_cuda(source: Path, environment: dict[str, str]) -> None:
+    """Tell of the toolkit, of NCCL, and of the compiler as it is, unless that is told already.
+
+    nvcc takes its own standard of C++ only. torch takes the folder above nvcc for the toolkit, also
+    where a program elsewhere runs it. NCCL that has come with torch has no name to link by.
+    """
+    host = write_program(source / "host_cxx", f'exec {shlex.join(compiler())} "$@"')
+    environment.setdefault("CUDAHOSTCXX", host)
+    if (TOOLKIT / "bin" / "nvcc").is_file():
+        environment.setdefault("CUDA_HOME", str(TOOLKIT))
+        environment.setdefault("CUDACXX", str(TOOLKIT / "bin" / "nvcc"))
+    found = importlib.util.find_spec("nvidia")
+    for parent in found.submodule_search_locations or () if found else ():
+        library = Path(parent, "nccl", "lib", "libnccl.so.2")
+        if library.is_file():
+            home = source / "nccl"
+            (home / "lib").mkdir(parents=True, exist_ok=True)
+            for link, target in (
+                (home / "include", library.parents[1] / "include"),
+                (home / "lib" / "libnccl.so", library),
+            ):
+                link.unlink(missing_ok=True)
+                link.symlink_to(target)
+            environment.setdefault("HOROVOD_NCCL_HOME", str(home))
 
 
 def compile_wheel(source: Path, environment: dict[str, str]) -> Path | str:
@@ -241,7 +273,12 @@ def compile_wheel(source: Path, environment: dict[str, str]) -> Path | str:
         sys.stderr.writelines(log[-40:])
         of_build = list(itertools.takewhile(lambda line: OF_PIP not in line, log))
         said = [line.strip() for line in of_build if line.strip()]
-        errors = [line for line in said if re.search(r"\berror\b.*:", line, re.IGNORECASE)]
+        follows = zip(said, [*said[1:], ""], strict=True)
+        errors = [
+            f"{line} {after}" if line.endswith("(message):") else line
+            for line, after in follows
+            if re.search(r"\berror\b.*:", line, re.IGNORECASE)
+        ]
         full = [line for line in said if "No space left on device" in line]
         return (full or errors or said[-1:] or ["the lines above say why"])[0]
     return next((source / "dist").glob("*.whl"))
