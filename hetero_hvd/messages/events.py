@@ -154,6 +154,27 @@ class GuardReported(Message, frozen=True):
     num_refused: int = 0
 
 
+class SetAsideReported(Message, frozen=True):
+    """Members without samples are left out, or take part again.
+
+    Attributes:
+        what: `tried`: they are let go, to see whether the others are faster; `set aside`: these
+            are, so they stay away; `returned`: they are started again.
+        step: Last step that it is based on.
+        workers: That it is about.
+        words: All of it in one line for people.
+        with_seconds: Median duration of a step with them; NaN: not compared.
+        without_seconds: The same without them.
+    """
+
+    what: Literal["tried", "set aside", "returned"]
+    step: int
+    workers: tuple[WorkerId, ...]
+    words: str
+    with_seconds: float = math.nan
+    without_seconds: float = math.nan
+
+
 class Decided(Message, frozen=True):
     """A decision of the balancer, as in `core.balance.hysteresis`; workers in rank order."""
 
@@ -243,6 +264,7 @@ DriverEvent = (
     | WorkerExited
     | WorkerQuarantined
     | GuardReported
+    | SetAsideReported
     | Decided
     | StragglerReported
     | StallReported

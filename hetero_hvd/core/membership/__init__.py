@@ -1,0 +1,1 @@
+"""Who takes part in the training, beside what the balancer says of how much."""
