@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import get_args
 
 from hetero_hvd.config.setting import check, setting, settings_of
 from hetero_hvd.config.value_types import (
@@ -25,6 +26,7 @@ from hetero_hvd.config.value_types import (
 )
 from hetero_hvd.core.balance.policies.registry import RULES
 from hetero_hvd.core.balance.settings import DEFAULT_RULE
+from hetero_hvd.core.membership.set_aside import SetAsideMode
 from hetero_hvd.messages.launch import (
     CPU_CAPABILITIES,
     MODE_NAMES,
@@ -57,6 +59,13 @@ class JobConfig:
         integer(1), "use at most so many workers", default=None, default_text="all"
     )
     balance: bool = setting(boolean(), "give each worker the share that it can carry", default=True)
+    set_aside: SetAsideMode = setting(
+        choice(*get_args(SetAsideMode)),
+        "leave members without samples out while the others are faster without them, until one of "
+        "these is lost; `auto`: two members stay at least, else the state of the training would be "
+        "in one place; `always`: one may be alone; needs balance; see docs/guide/trainer.md",
+        default="auto",
+    )
     rule: str = setting(
         choice(*RULES),
         "how shares follow from timings: "

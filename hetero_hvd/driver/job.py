@@ -29,6 +29,7 @@ from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.json_logs import LogLines, log_file
 from hetero_hvd.driver.output.pulse import ASK_SECONDS
 from hetero_hvd.driver.phase_recordings import HubOrders, PhaseRecordings
+from hetero_hvd.driver.standby import Standby
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.driver.traces import TraceOrders
 from hetero_hvd.driver.workers.node_samples import NodeSamples
@@ -217,6 +218,8 @@ class Job:
         hub = HubOrders(nodes_file.current.job.cluster_key_file, nodes_file.current.job.hub)
         self._phases = PhaseRecordings(hub, console.say)
         self._team.bus.subscribe(self._phases.observe, "the recordings of phases")
+        self._standby = Standby(nodes_file.current, slots, self._team.bus, console.say)
+        self._team.bus.subscribe(self._standby.observe, "what sets workers aside")
         self._prices: NodesPriced | None = None
         self._is_interrupted = False
 
@@ -365,6 +368,8 @@ class Job:
             with self._team.bus.tolerance.watching("the guard"):
                 self._notices.follow(cluster.guard)
                 self._guard.follow(cluster)
+            with self._team.bus.tolerance.watching("what sets workers aside"):
+                self._standby.follow(cluster)
 
     def _hide_secrets(self, cluster: ClusterConfig) -> None:
         """What nodes.yaml gives to the workers is found wherever it would be recorded."""

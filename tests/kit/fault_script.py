@@ -42,6 +42,8 @@ class Script:
         batch_size: Global; a power of two.
         step_seconds: Each worker's compute in each call of its loss function.
         slow: Worker to how many times as long it takes; others take the time once.
+        update_seconds: Worker to how much longer each of its updates takes, until the file of
+            `patient_until` is there: so late it comes to reductions, even without samples.
         num_workers: From `patient_from` on a step takes `MISSING_SECONDS` longer as long as fewer
             train, so that the training does not end before they are back.
         patient_from: A step; 0: the middle.
@@ -59,6 +61,7 @@ class Script:
     batch_size: int = 64
     step_seconds: float = 0.02
     slow: dict[str, float] = field(default_factory=dict)
+    update_seconds: dict[str, float] = field(default_factory=dict)
     num_workers: int = 0
     patient_from: int = 0
     patient_until: str = ""
@@ -241,6 +244,9 @@ def main() -> None:
     torch.manual_seed(0)
     model, optimizer, loader, applied = _make(script, faults)
     faults.fire("start", 0, model)
+    if seconds := script.update_seconds.get(worker, 0.0):
+        until = script.folder / script.patient_until
+        optimizer.register_step_pre_hook(lambda *_: time.sleep(0 if until.exists() else seconds))
     trainer = hetero_hvd.Trainer(model, optimizer, loader, **script.options)
     patient_from = script.patient_from or script.epochs * len(loader) / 2
     name = f"{worker.replace(':', '-')}.{os.getpid()}"

@@ -28,6 +28,7 @@ from hetero_hvd.messages import (
     Ready,
     RunEnded,
     RunStarted,
+    SetAsideReported,
     StepTiming,
     StragglerReported,
     WorkerExited,
@@ -39,7 +40,7 @@ from hetero_hvd.messages import (
 
 MAX_EVENTS = 100
 MAX_POINTS = 600
-_FINAL = ("finished", "drained")
+_FINAL = ("finished", "drained", "set aside")
 """States of a worker that the end of its process does not change."""
 
 
@@ -48,8 +49,8 @@ class WorkerView(msgspec.Struct, kw_only=True):
 
     Attributes:
         name: `node:slot`.
-        state: `starting`, `ready`, `training`, `finished`, `ended`, `quarantined` or
-            `drained`, by the guard.
+        state: `starting`, `ready`, `training`, `finished`, `ended`, `quarantined`,
+            `drained`, by the guard, or `set aside`, as it has no samples.
         share: Samples per step by the newest plan.
         phases: Phase to seconds per step; unmeasured ones are absent.
         step_seconds: Seconds per step.
@@ -211,9 +212,10 @@ class LiveView:
                 self._worker(event.worker).state = "ended"
             case WorkerQuarantined():
                 self._worker(event.worker).state = "quarantined"
-            case GuardReported() if event.what == "drained":
+            case GuardReported(what="drained") | SetAsideReported(what="tried"):
+                is_drained = isinstance(event, GuardReported)
                 for worker in event.workers:
-                    self._worker(worker).state = "drained"
+                    self._worker(worker).state = "drained" if is_drained else "set aside"
             case DeviceUsed():
                 ratio = finite(event.utilization_ratio)
                 self._worker(event.worker).device_utilization_ratio = ratio

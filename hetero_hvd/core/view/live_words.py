@@ -12,6 +12,7 @@ from hetero_hvd.messages import (
     OutOfMemory,
     Recovered,
     RunEnded,
+    SetAsideReported,
     StalenessEnded,
     StallReported,
     StragglerReported,
@@ -69,6 +70,8 @@ def event_in_words(event: object) -> str | None:  # noqa: C901, PLR0911, PLR0912
             return f"{event.worker} is given up: {event.reason}"
         case GuardReported():
             return f"guard: {event.words}"
+        case SetAsideReported():
+            return f"step {event.step}: {event.words}"
         case RunEnded():
             return f"ended: {event.reason}"
     return None

@@ -95,6 +95,7 @@ RUN = (
     ),
     MetricName("stragglers", "gauge", "Workers slower than they should be.", ("cause",)),
     MetricName("balancer_decisions", "counter", "Decisions of the balancer.", ("action",)),
+    MetricName("set_aside_workers", "gauge", "Left out, as they have no samples to compute."),
     MetricName("guard_episodes", "counter", "Times that a device began to ail.", ("reason",)),
     MetricName("guard_drained_devices", "gauge", "Whose workers the guard has let go for now."),
     MetricName(

@@ -233,7 +233,7 @@ class DeviceGuard:
         device.drained |= {slot.worker: slot.node for slot in leaving}
         device.refused = ""
         self._tell_fresh(device, "drained", f"{_names(device.workers)} leaves; {_back(device)}")
-        self._slots.withdraw(leaving, reason)
+        self._slots.withdraw(leaving, reason, "is drained by the guard")
 
     def _tell_fresh(self, device: GuardedDevice, what: What, then: str) -> None:
         """Each episode that has just begun, or else the one that goes on."""

@@ -236,15 +236,15 @@ class WorkerPool:
         when = "when others have taken over" if is_held else "after the step under way"
         return f"{', '.join(str(slot.worker) for slot in found)} leaves {when}"
 
-    def withdraw(self, found: Iterable[Slot], reason: str) -> None:
+    def withdraw(self, found: Iterable[Slot], reason: str, why: str) -> None:
         """Let these workers go, after the step under way, until they are readmitted.
 
-        As after a drain, an entry of nodes.yaml that was changed is worth a new try.
+        As after a drain, an entry of nodes.yaml that was changed is worth a new try. `why` is told.
         """
         for slot in found:
             self.quarantined[slot.worker] = (slot.node, reason)
             self._withdrawn.add(slot.worker)
-            self._release(slot, "is drained by the guard")
+            self._release(slot, why)
         self._released()
 
     def is_withdrawn(self, worker: WorkerId) -> bool:

@@ -17,6 +17,7 @@ from hetero_hvd.messages import (
     STEP_PARTS,
     BatchPlan,
     Event,
+    SetAsideReported,
     StepTiming,
     StragglerReported,
     WorkerId,
@@ -137,6 +138,8 @@ def _mark(event: Event) -> Mark | None:
     match event:
         case WorkersJoined():
             return Mark(step=event.applied_steps, kind="reset", words=words)
+        case SetAsideReported():
+            return Mark(step=event.step, kind="reset", words=words)
         case BatchPlan():
             return Mark(step=event.from_step, kind="plan", words=words)
         case StragglerReported():

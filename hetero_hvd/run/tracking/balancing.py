@@ -23,6 +23,7 @@ from hetero_hvd.messages import (
     Calibrated,
     Decided,
     Evaluated,
+    SetAsideReported,
     StepsTimed,
     WorkerId,
     WorkersJoined,
@@ -108,6 +109,17 @@ class Balancing:
                 self._balance(event)
             case Calibrated() | StepsTimed() if event.rendezvous_id == self._rendezvous_id:
                 self._balance(event)
+            case SetAsideReported():
+                self._keep(
+                    Decided(
+                        rendezvous_id=self._rendezvous_id,
+                        step=event.step,
+                        action=event.what,
+                        reason=event.words,
+                        current_seconds=event.with_seconds,
+                        proposed_seconds=event.without_seconds,
+                    )
+                )
             case Evaluated() if event.needs_all and isinstance(self._policy, BalancerState):
                 self._policy.need_all()
 
@@ -146,9 +158,9 @@ class Balancing:
         facts = asdict(replace(decision, changed={})) | {"changed": changed}
         event = Decided(rendezvous_id=self._rendezvous_id, **facts)
         self._bus.publish(event)
-        self.keep(event)
+        self._keep(event)
 
-    def keep(self, event: Decided) -> None:
+    def _keep(self, event: Decided) -> None:
         """Write a decision into its file."""
         if self._decisions is None:
             return

@@ -36,11 +36,13 @@ from hetero_hvd.messages import (
     Recovered,
     RunEnded,
     RunStarted,
+    SetAsideReported,
     SourcesRead,
     StallReported,
     StepTiming,
     StragglerReported,
     WorkerId,
+    WorkerQuarantined,
     WorkersJoined,
     WorkerStarted,
 )
@@ -114,6 +116,7 @@ class Metrics:
         self._members: tuple[WorkerId, ...] = ()
         self._counted_reset = 0
         self._slow: dict[WorkerId, str] = {}
+        self._aside: set[WorkerId] = set()
         self._quality = Quality()
         self._num_rates = 0
 
@@ -136,10 +139,14 @@ class Metrics:
                 self._set("run_active", 1.0)
                 self._set_state("starting")
                 self._add("restarts", 0.0)
+                self._set("set_aside_workers", 0.0)
                 self._set("guard_drained_devices", 0.0)
                 self._set("guard_refused_devices", 0.0)
-            case WorkerStarted() if event.num_restarts:
-                self._add("restarts", 1.0)
+            case WorkerStarted():
+                self._add("restarts", float(event.num_restarts > 0))
+                self._count_aside(event)
+            case WorkerQuarantined() | SetAsideReported():
+                self._count_aside(event)
             case RunEnded():
                 self._set("run_active", 0.0)
                 self._set("run_exit_code", event.exit_code)
@@ -289,6 +296,13 @@ class Metrics:
             speed = num_bytes / seconds if seconds > 0 else math.nan
             name = "collective_bus_bandwidth_bytes_per_second"
             self._set(name, speed, op=op, backend=backend)
+
+    def _count_aside(self, event: WorkerStarted | WorkerQuarantined | SetAsideReported) -> None:
+        if not isinstance(event, SetAsideReported):
+            self._aside.discard(event.worker)
+        elif event.what == "tried":
+            self._aside.update(event.workers)
+        self._set("set_aside_workers", len(self._aside))
 
     def _count_slow(self) -> None:
         causes = list(self._slow.values())

@@ -3,6 +3,7 @@
 import json
 
 import msgspec
+import pytest
 
 from hetero_hvd.cli.watch.live_table import table_of
 from hetero_hvd.core.diagnosis.judge import Diagnoser
@@ -13,6 +14,7 @@ from hetero_hvd.messages import (
     GuardReported,
     RunEnded,
     RunStarted,
+    SetAsideReported,
     StepsTimed,
     StepTiming,
     StragglerReported,
@@ -138,16 +140,29 @@ def test_the_use_of_a_gpu_is_shown_as_it_was_told():
     assert ["87%" in row for row in rows] == [False, True]
 
 
-def test_a_worker_that_the_guard_has_let_go_is_shown_as_such():
+LET_GO = {
+    "drained": (
+        GuardReported(
+            what="drained", node="gamma", device="GPU 0", words="GPU 0 is hot", workers=(GAMMA,)
+        ),
+        "guard: GPU 0 is hot",
+    ),
+    "set aside": (
+        SetAsideReported(what="tried", step=9, words="no samples", workers=(GAMMA,)),
+        "step 9: no samples",
+    ),
+}
+
+
+@pytest.mark.parametrize("state", LET_GO)
+def test_a_worker_that_was_let_go_for_now_is_shown_as_such(state):
     """With the reason, until it is started again."""
-    drained = GuardReported(
-        what="drained", node="gamma", device="GPU 0", words="GPU 0 is hot", workers=(GAMMA,)
-    )
+    drained, words = LET_GO[state]
     left = WorkerExited(worker=GAMMA, host="gamma-0", exit_code=0, words="has ended")
     back = WorkerStarted(worker=GAMMA, host="gamma-0.r1", num_restarts=0)
     found = [view_of(events=events) for events in ([drained, left], [drained, left, back])]
-    assert [state.workers[1].state for state in found] == ["drained", "starting"]
-    assert any("guard: GPU 0 is hot" in words for _, words in found[0].events)
+    assert [view.workers[1].state for view in found] == [state, "starting"]
+    assert words in [said for _, said in found[0].events]
 
 
 def test_tight_memory_is_shown_and_room_is_not():

@@ -35,7 +35,7 @@ class Pool:
             is_available=True,
         )
 
-    def withdraw(self, slots, reason):
+    def withdraw(self, slots, reason, _):
         """They are gone."""
         for slot in slots:
             self.quarantined[slot.worker] = (slot.node, reason)

@@ -233,7 +233,7 @@ def test_who_is_withdrawn_comes_back_unless_it_is_drained(tmp_path, is_drained):
         bench.slots.follow(cluster("alpha", "beta"))
         await until(lambda: all(slot.process for slot in bench.slots.all))
         alpha = bench.slots.all[0]
-        bench.slots.withdraw([alpha], "it is hot")
+        bench.slots.withdraw([alpha], "it is hot", "is hot")
         assert bench.slots.is_withdrawn(alpha.worker)
         if is_drained:
             assert bench.slots.drain("alpha") == "alpha:0 is away already, and stays so"

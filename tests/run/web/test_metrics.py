@@ -26,6 +26,7 @@ from hetero_hvd.messages import (
     Recovered,
     RunEnded,
     RunStarted,
+    SetAsideReported,
     SourceRead,
     SourcesRead,
     StallReported,
@@ -33,6 +34,7 @@ from hetero_hvd.messages import (
     StepTiming,
     StragglerReported,
     WorkerId,
+    WorkerQuarantined,
     WorkersJoined,
     WorkerStarted,
 )
@@ -136,6 +138,7 @@ HISTORY = (
         is_new=True,
         num_drained=1,
     ),
+    SetAsideReported(what="tried", step=2, workers=(B,), words="no samples"),
     SourcesRead(
         worker=A,
         step=2,
@@ -195,12 +198,25 @@ def test_the_numbers_are_those_of_the_events():
     assert found["resets_total", "fault"] == 1
     assert found["worker_memory_headroom_ratio", "beta:0"] == pytest.approx(0.25)
     assert found["oom_total",] == 2
+    assert found["set_aside_workers",] == 1
     assert found["data_source_wait_seconds_total", "s3://b/train"] == 0.75
     assert found["data_source_bytes_total", "s3://b/train"] == 1e6
     assert found["restarts_total",] == 1
     assert found["run_info", "out"] == 1
     assert (found["run_active",], found["run_exit_code",]) == (0, 3)
     assert found["last_step_timestamp_seconds",] == 1000
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        WorkerStarted(worker=B, host="beta-0.r2", num_restarts=0),
+        WorkerQuarantined(worker=B, reason="drained"),
+    ],
+)
+def test_who_is_set_aside_is_counted_until_it_starts_or_is_given_up(event):
+    """Who stays away for another reason is not set aside."""
+    assert values(replayed(*HISTORY, event))["set_aside_workers",] == 0
 
 
 def test_how_good_a_run_is_is_exported_with_all_digits():
