@@ -135,13 +135,7 @@ class Metrics:
         self._show_quality(at_unix_seconds, event)
         match event:
             case RunStarted():
-                self._set("run_info", 1.0, run=event.run_id.rpartition("-")[0])
-                self._set("run_active", 1.0)
-                self._set_state("starting")
-                self._add("restarts", 0.0)
-                self._set("set_aside_workers", 0.0)
-                self._set("guard_drained_devices", 0.0)
-                self._set("guard_refused_devices", 0.0)
+                self._begin(event)
             case WorkerStarted():
                 self._add("restarts", float(event.num_restarts > 0))
                 self._count_aside(event)
@@ -179,6 +173,15 @@ class Metrics:
                 self._guarded(event)
             case OutOfMemory() | Crashed() if _is_out_of_memory(event):
                 self._add("oom", 1.0)
+
+    def _begin(self, event: RunStarted) -> None:
+        self._set("run_info", 1.0, run=event.run_id.rpartition("-")[0])
+        self._set("run_active", 1.0)
+        self._set_state("starting")
+        self._add("restarts", 0.0)
+        self._set("set_aside_workers", 0.0)
+        self._set("guard_drained_devices", 0.0)
+        self._set("guard_refused_devices", 0.0)
 
     def _read(self, event: SourcesRead) -> None:
         for source, read in event.sources.items():
