@@ -86,7 +86,8 @@ def train(
     """
     folder = site.folder(name)
     entries = [node(site, each) if isinstance(each, str) else each for each in nodes]
-    (folder / "nodes.yaml").write_text(json.dumps({"nodes": entries}))
+    settings = {"set_aside": "never"}  # what is checked is training together
+    (folder / "nodes.yaml").write_text(json.dumps({"nodes": entries, "job": settings}))
     (folder / "job.json").write_text(json.dumps(job | {"device": site.device}))
     command = [site.python, "-m", "hetero_hvd", "run", "-f", str(folder / "nodes.yaml")]
     command += ["--no-remember", "--output", str(folder / "out"), *flags]

@@ -34,16 +34,21 @@ NODES = [node("alpha", **FAST), node("beta", **FAST), node("gamma", **FAST, over
 
 
 @pytest.fixture
-def job(start):
-    """Two workers with samples, and one that gets none and is late in each reduction."""
-    return start(
-        nodes=NODES,
-        epochs=EPOCHS,
-        step_seconds=0.0,
-        update_seconds={"gamma:0": LATE_SECONDS},
-        patient_from=PATIENT_FROM,
-        patient_until=DONE,
-    )
+def begin(start):
+    """Starts a job of which gamma gets no samples, and is late in each reduction."""
+
+    def begin(nodes, **settings):
+        return start(
+            nodes=nodes,
+            epochs=EPOCHS,
+            settings=settings,
+            step_seconds=0.0,
+            update_seconds={"gamma:0": LATE_SECONDS},
+            patient_from=PATIENT_FROM,
+            patient_until=DONE,
+        )
+
+    return begin
 
 
 def reports(job):
@@ -62,8 +67,9 @@ def step_seconds(job, num_workers):
     return median(b[0] - a[0] for a, b in pairs if a[3] == b[3] == num_workers)
 
 
-def test_it_is_set_aside_and_back_when_a_worker_is_lost(job):
+def test_it_is_set_aside_and_back_when_a_worker_is_lost(begin):
     """The others are faster meanwhile; no sample is lost or taken twice."""
+    job = begin(NODES)
     job.wait_for("2 workers by themselves: a step takes", 60)
     job.wait_for("gamma:0 is set aside until a worker is lost")
     job.wait_for("gamma:0 has left")
@@ -81,3 +87,20 @@ def test_it_is_set_aside_and_back_when_a_worker_is_lost(job):
     decisions = (job.folder / "out" / "decisions.jsonl").read_text().splitlines()
     actions = [json.loads(line)["action"] for line in decisions]
     assert actions.count("set aside") == actions.count("returned") == 1
+
+
+@pytest.mark.matrix
+def test_it_takes_over_from_one_that_was_alone(begin):
+    """Where the user has said that one is enough: its state was in the last checkpoint."""
+    job = begin((NODES[0], NODES[2]), set_aside="always", checkpoint_seconds=0.2)
+    job.wait_for("alpha:0 alone: a step takes", 60)
+    job.wait_for("gamma:0 has left")
+    job.wait_for_step(PATIENT_FROM)
+    os.kill(job.pids()["alpha-0"], signal.SIGKILL)
+    job.wait_for("alpha:0 is gone: gamma:0 comes back")
+    job.wait_for("the others go on from the last checkpoint")
+    job.wait_for("1 workers train together: gamma:0", 60)
+    (job.folder / DONE).touch()
+    assert job.wait() == 0, job.console
+    assert_exact(job, epochs=EPOCHS, workers=("gamma:0",))
+    assert [event["what"] for event in reports(job)] == ["tried", "set aside", "returned"]
