@@ -37,10 +37,10 @@ NODES = [node("alpha", **FAST), node("beta", **FAST), node("gamma", **FAST, over
 def begin(start):
     """Starts a job of which gamma gets no samples, and is late in each reduction."""
 
-    def begin(nodes, **settings):
+    def begin(nodes, epochs=EPOCHS, **settings):
         return start(
             nodes=nodes,
-            epochs=EPOCHS,
+            epochs=epochs,
             settings=settings,
             step_seconds=0.0,
             update_seconds={"gamma:0": LATE_SECONDS},
@@ -92,7 +92,8 @@ def test_it_is_set_aside_and_back_when_a_worker_is_lost(begin):
 @pytest.mark.matrix
 def test_it_takes_over_from_one_that_was_alone(begin):
     """Where the user has said that one is enough: its state was in the last checkpoint."""
-    job = begin((NODES[0], NODES[2]), set_aside="always", checkpoint_seconds=0.2)
+    nodes, epochs = (NODES[0], NODES[2]), PATIENT_FROM // 4 + 5
+    job = begin(nodes, epochs, set_aside="always", checkpoint_seconds=0.2)
     job.wait_for("alpha:0 alone: a step takes", 60)
     job.wait_for("gamma:0 has left")
     job.wait_for_step(PATIENT_FROM)
@@ -102,5 +103,5 @@ def test_it_takes_over_from_one_that_was_alone(begin):
     job.wait_for("1 workers train together: gamma:0", 60)
     (job.folder / DONE).touch()
     assert job.wait() == 0, job.console
-    assert_exact(job, epochs=EPOCHS, workers=("gamma:0",))
+    assert_exact(job, epochs=epochs, workers=("gamma:0",))
     assert [event["what"] for event in reports(job)] == ["tried", "set aside", "returned"]
