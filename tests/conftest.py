@@ -9,6 +9,9 @@ from hypothesis import settings
 from tests.kit.checkout import PACKAGES
 
 HERE = Path(__file__).parent
+SLURM = "slurm"
+"""The fixture of a cluster that is made once."""
+
 os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (HERE / "without_compiler", *PACKAGES)))
 os.environ["HETERO_HVD_RECORD"] = "0"  # thousands of trainings leave no folders
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes import the same files
@@ -22,23 +25,27 @@ def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="also tests marked matrix")
 
 
-def shares_a_fixture(item):
-    """Whether a test uses what is made once for its module."""
-    fixtures = item._fixtureinfo.name2fixturedefs.values()
-    return any(fixture.scope == "module" for found in fixtures for fixture in found)
+def group_of(item):
+    """What of a test has to be made in one process, if any."""
+    fixtures = item._fixtureinfo.name2fixturedefs
+    if item.get_closest_marker("cluster"):
+        return "cluster"
+    if SLURM in fixtures:
+        return SLURM
+    if any(fixture.scope == "module" for found in fixtures.values() for fixture in found):
+        return item.nodeid.partition("::")[0]
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Leave out what is marked `matrix`, unless it was asked for; what is shared is made once.
 
-    Hosts are made in one process, and so is what the tests of a module share.
+    Hosts are made in one process, so is a Slurm, and so is what the tests of a module share.
     """
     for item in items:
-        if item.get_closest_marker("cluster"):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
-        elif shares_a_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+        if (group := group_of(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
     if not config.getoption("--all"):
         left = [item for item in items if item.get_closest_marker("matrix")]
         config.hook.pytest_deselected(items=left)

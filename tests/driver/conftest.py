@@ -107,9 +107,9 @@ class Job:
         self.process.stdout.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def slurm():
-    """A Slurm of four nodes on this machine."""
+    """A Slurm of four nodes on this machine; who has a node fail there, calls `set_up`."""
     if why := why_not():
         pytest.skip(why)
     with (

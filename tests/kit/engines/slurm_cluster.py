@@ -13,14 +13,15 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from tests.kit.processes import end
 
 NODES = ("fast1", "fast2", "slow1", "slow2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol")
+SLURMD = ("slurmd", "-D", "-N")
 START_SECONDS, END_SECONDS = 60.0, 10.0
 DAEMON_OF = "KIT_DAEMON_OF"
 """Variable of a node's slurmd, and of what that starts beside the tasks."""
@@ -85,6 +86,26 @@ class SlurmCluster:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
         path = os.pathsep.join([inherited.get("PATH", os.defpath), ADMIN_PATH])
         self.environment = {**inherited, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": path}
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, *words: str) -> None:
+        """Start a daemon, known by its last word; `close` ends it."""
+        with (self.folder / "daemons.log").open("ab") as log:
+            self._daemons[words[-1]] = subprocess.Popen(
+                words,
+                env=self.environment | {DAEMON_OF: words[-1]},
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def close(self) -> None:
+        """End all daemons, and what is left of their jobs."""
+        while self._daemons:
+            end(self._daemons.popitem()[1], END_SECONDS)
+        for pid in _of_cluster(self.folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def ask(self, *words: str, seconds: float = 30.0) -> str:
         """What a program of Slurm's prints; an error if it fails."""
@@ -133,20 +154,35 @@ class SlurmCluster:
                 raise TimeoutError
             time.sleep(0.05)
 
+    def hurry(self, label: str) -> None:
+        """Let a requeued job begin, though the credential of its first start has not expired yet.
+
+        Nodes refuse a credential that is of the second in which the job has ended.
+        """
+        self.wait_for(lambda: self.job(label)["JobState"] == "PENDING")
+        self.ask("scontrol", "update", f"JobId={label}", "StartTime=now+1")
+
     def set_down(self, node: str) -> None:
         """Let a node fail, as Slurm sees it."""
         self.ask("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
 
     def set_up(self) -> None:
-        """Let all nodes that were set down, and are there, take jobs again."""
-        for line in self.ask("sinfo", "-h", "-N", "-o", "%N %T").splitlines():
-            node, state = line.split()
-            if state == "down":
+        """Let all nodes that were set down, or have crashed, take jobs again."""
+        for node in NODES:
+            if self._daemons[node].poll() is not None:
+                self.start(*SLURMD, node)
+        self.wait_for(self._is_up)
+
+    def _is_up(self) -> bool:
+        states = dict(line.split() for line in self.ask("sinfo", "-hNo", "%N %T").splitlines())
+        for node, state in states.items():
+            if state.startswith("down"):
                 self.ask("scontrol", "update", f"nodename={node}", "state=idle")
+        return not any(state.startswith("down") or state.endswith("*") for state in states.values())
 
     def crash(self, node: str) -> None:
         """Kill all processes of a node, and tell Slurm."""
-        for pid in _of_node(self.folder, node):
+        for pid in _of_cluster(self.folder, node):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.set_down(node)
@@ -159,19 +195,13 @@ def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
     Args:
         folder: Of its files; its path must be short, as there are sockets in it.
     """
-    cluster = SlurmCluster(folder)
     _configure(folder)
-    daemons = [
-        ["munged", "--foreground", "--force", "--num-threads=1", *_munge_files(folder)],
-        ["slurmctld", "-D"],
-        *(["slurmd", "-D", "-N", name] for name in NODES),
-    ]
-    with ExitStack() as started:
-        started.callback(_end_all, folder)
-        for words in daemons:
-            started.enter_context(_daemon(cluster, words))
-            if words[0] == "munged":
-                cluster.wait_for((folder / "munge.socket").exists)
+    with closing(SlurmCluster(folder)) as cluster:
+        cluster.start("munged", "--foreground", "--force", "--num-threads=1", *_munge_files(folder))
+        cluster.wait_for((folder / "munge.socket").exists)
+        cluster.start("slurmctld", "-D")
+        for name in NODES:
+            cluster.start(*SLURMD, name)
         deadline = time.monotonic() + START_SECONDS
         while _states(cluster) != {"idle"}:
             if time.monotonic() > deadline:
@@ -221,22 +251,6 @@ def _free_ports(number: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-@contextmanager
-def _daemon(cluster: SlurmCluster, words: Sequence[str]) -> Iterator[None]:
-    with (cluster.folder / "daemons.log").open("ab") as log:
-        process = subprocess.Popen(
-            words,
-            env=cluster.environment | {DAEMON_OF: words[-1]},
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-        )
-    try:
-        yield
-    finally:
-        end(process, END_SECONDS)
-
-
 def _environments() -> Iterator[tuple[int, Mapping[str, str]]]:
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -244,19 +258,11 @@ def _environments() -> Iterator[tuple[int, Mapping[str, str]]]:
             yield int(path.name), dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
-def _of_node(folder: Path, node: str) -> list[int]:
-    """The processes of a node: its slurmd, what that has started, and the tasks of its steps."""
+def _of_cluster(folder: Path, node: str | None = None) -> list[int]:
+    """The processes of a cluster, or of a node: its slurmd, what that has started, its tasks."""
     return [
         pid
         for pid, environment in _environments()
         if environment.get("SLURM_CONF") == str(folder / "slurm.conf")
-        and node in (environment.get(DAEMON_OF), environment.get("SLURMD_NODENAME"))
+        and node in (None, environment.get(DAEMON_OF), environment.get("SLURMD_NODENAME"))
     ]
-
-
-def _end_all(folder: Path) -> None:
-    """Kill what is left of the cluster's own processes: tasks whose slurmd is gone."""
-    for pid, environment in _environments():
-        if environment.get("SLURM_CONF") == str(folder / "slurm.conf"):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)

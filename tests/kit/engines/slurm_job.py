@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ class BatchJob:
         nodes: Of the allocation, as options of sbatch.
         script: With its arguments.
         head: Of the batch script, in Latin-1.
-        output: What it prints goes there.
+        output: What it prints goes there; of an array with `%a` in the place of the task.
 
     Attributes:
         folder: As above.
         number: By which Slurm knows it.
+        output: The path of what it prints.
 
     Raises:
         RuntimeError: Slurm does not take it.
@@ -48,7 +50,7 @@ class BatchJob:
         output: str = "said.txt",
     ) -> None:
         self.folder = folder
-        self._path = folder / output
+        self.output = folder / output
         self._slurm = slurm
         words = [sys.executable, "-m", "hetero_hvd", "run", "--slurm", *options, "--", *script]
         text = f"{head}exec {shlex.join(words)}\n"
@@ -65,10 +67,17 @@ class BatchJob:
             raise RuntimeError(done.stderr)
         self.number = done.stdout.strip()
 
+    def task(self, number: int) -> BatchJob:
+        """One of the tasks of an array."""
+        task = copy(self)
+        task.number = f"{self.number}_{number}"
+        task.output = self.output.with_name(self.output.name.replace("%a", str(number)))
+        return task
+
     @property
     def said(self) -> str:
         """What it has printed so far."""
-        return self._path.read_text() if self._path.exists() else ""
+        return self.output.read_text() if self.output.exists() else ""
 
     def wait_for(self, pattern: str, seconds: float = 120.0) -> None:
         """Until it has printed it.

@@ -30,6 +30,7 @@ from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE
 from hetero_hvd.ray_cluster.agents import RayAgents
 from hetero_hvd.run.event_bus import EventBus
 from hetero_hvd.security.cluster_key import make_key, read_key
+from tests.conftest import SLURM
 from tests.driver.conftest import until
 from tests.leftovers import processes_of, wait_until
 from tests.ray_cluster.conftest import entry, told_ray_in
@@ -126,8 +127,12 @@ def lent(request, monkeypatch):
         monkeypatch.setitem(WAYS, RAY, lambda _: nullcontext(settings))
 
 
-every_launcher = pytest.mark.parametrize("name", KINDS)
-every_way = pytest.mark.parametrize("name", [*KINDS, RAY])
+IN_ONE_PROCESS = {"srun": pytest.mark.xdist_group(SLURM)}
+"""There is one Slurm for all tests, and these ask for it as they run."""
+
+NAMES = [pytest.param(name, marks=IN_ONE_PROCESS.get(name, ())) for name in KINDS]
+every_launcher = pytest.mark.parametrize("name", NAMES)
+every_way = pytest.mark.parametrize("name", [*NAMES, RAY])
 
 
 def test_each_has_a_declaration_a_module_and_a_way_to_be_tried():
@@ -377,7 +382,7 @@ NOWHERE = {
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", [kind.name for kind in KINDS.values() if not kind.is_local])
+@pytest.mark.parametrize("name", [name for name in NAMES if not KINDS[name.values[0]].is_local])
 def test_a_node_out_of_reach_is_told_by_the_exit_code(tmp_path, monkeypatch, name):
     """It is another one than a script's, has words, and the last line says why."""
     monkeypatch.chdir(tmp_path)
