@@ -1,4 +1,4 @@
-"""A job of sbatch that trains, on the Slurm of `slurm_cluster`."""
+"""Jobs that train, on the Slurm of `slurm_cluster`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from tests.kit.engines.slurm_cluster import SlurmCluster
 
 HEAD = "#!/bin/sh\n#SBATCH --no-kill --output=said.txt --open-mode=append\n"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED")
+GRANTED = r"Granted job allocation (\d+)"
+
+
+def _command(options: Sequence[str], script: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "hetero_hvd", "run", "--slurm", *options, "--", *script]
 
 
 class BatchJob:
-    """One job.
+    """One of sbatch.
 
     Args:
         slurm: The cluster.
@@ -52,8 +57,7 @@ class BatchJob:
         self.folder = folder
         self.output = folder / output
         self._slurm = slurm
-        words = [sys.executable, "-m", "hetero_hvd", "run", "--slurm", *options, "--", *script]
-        text = f"{head}exec {shlex.join(words)}\n"
+        text = f"{head}exec {shlex.join(_command(options, script))}\n"
         (folder / "job.sh").write_text(text, encoding="latin-1")
         done = subprocess.run(
             ["sbatch", "--parsable", *nodes, "job.sh"],  # noqa: S607 - as users do
@@ -105,3 +109,32 @@ class BatchJob:
         """The summary file of an ended job."""
         found: dict[str, Any] = json.loads((self.folder / output / "summary.json").read_text())
         return found
+
+
+class InSalloc(BatchJob):
+    """One of salloc, with the driver where that was called; arguments are those of a `BatchJob`."""
+
+    def __init__(
+        self,
+        slurm: SlurmCluster,
+        folder: Path,
+        *options: str,
+        nodes: Sequence[str],
+        script: Sequence[str],
+    ) -> None:
+        self.folder = folder
+        self.output = folder / "said.txt"
+        self._slurm = slurm
+        words = ["salloc", "--no-kill", *nodes, *_command(options, script)]
+        with self.output.open("wb") as output:
+            self._process = subprocess.Popen(
+                words, cwd=folder, env=slurm.environment, stdout=output, stderr=output
+            )
+        self.wait_for(GRANTED)
+        found = re.search(GRANTED, self.said)
+        assert found is not None  # noqa: S101 - it was waited for
+        self.number = found[1]
+
+    def wait(self, seconds: float = 90.0) -> int:
+        """Until it has ended; gives the driver's exit code."""
+        return self._process.wait(seconds)
