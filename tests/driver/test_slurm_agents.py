@@ -16,8 +16,9 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 COUNTING = Path(__file__).parents[1] / "kit" / "fault_script.py"
 """Proves how often each sample was used."""
-EPOCHS = 20
-"""Alone the last worker would take 50 s for them: until then the others are back."""
+EPOCHS = 10
+PATIENT = {"num_workers": 3, "patient_from": 8, "patient_seconds": 0.6}
+"""Alone the last worker would take 45 s for the epochs: until then the others are back."""
 
 LONG = (str(Path(__file__).with_name("train.py")), "100000")
 ON_GPUS = "gpu:2:-C v100 -c4 --gpus=1"
@@ -103,8 +104,7 @@ def test_agents_that_are_preempted_come_back_and_no_sample_is_lost(deploy, slurm
 
     One more pool fails in all its tasks, in silence: with what, and in which log, the driver tells.
     """
-    given = {"folder": str(tmp_path / "a b"), "epochs": EPOCHS, "num_workers": 3}
-    given |= {"patient_from": 8}
+    given = {"folder": str(tmp_path / "a b"), "epochs": EPOCHS, "patient_until": "taken"} | PATIENT
     pools = [word for pool in (ON_GPUS, ON_SLOW1, BROKEN) for word in ("--pool", pool)]
     job = deploy(*pools, script=(str(COUNTING), json.dumps(given)), change=break_pool)
     job.wait_for("3 workers train together")
@@ -112,6 +112,7 @@ def test_agents_that_are_preempted_come_back_and_no_sample_is_lost(deploy, slurm
     urgent = ("-p", "urgent", "-w", "fast[1-2]", "-N2", "--exclusive", "--output=/dev/null")
     slurm.ask("sbatch", *urgent, "--wrap", "true")
     job.wait_for("(?s)3 workers train together.* 1 workers train together")
+    (job.folder / "taken").touch()
     for task in (1, 2):
         slurm.hurry(f"{agents['gpu']}_{task}")
     job.wait_for("(?s)1 workers train together.* 3 workers train together")

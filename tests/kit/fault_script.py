@@ -28,7 +28,6 @@ from torch.utils.data import DataLoader, Dataset
 import hetero_hvd
 
 NEVER_SECONDS = 3600.0
-MISSING_SECONDS = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +43,9 @@ class Script:
         slow: Worker to how many times as long it takes; others take the time once.
         update_seconds: Worker to how much longer each of its updates takes, until the file of
             `patient_until` is there: so late it comes to reductions, even without samples.
-        num_workers: From `patient_from` on a step takes `MISSING_SECONDS` longer as long as fewer
+        num_workers: From `patient_from` on a step takes `patient_seconds` longer as long as fewer
             train, so that the training does not end before they are back.
+        patient_seconds: As above.
         patient_from: A step; 0: the middle.
         patient_until: Name of a file in the folder; until it is there, steps from `patient_from` on
             take longer in any case. Empty: none.
@@ -63,6 +63,7 @@ class Script:
     slow: dict[str, float] = field(default_factory=dict)
     update_seconds: dict[str, float] = field(default_factory=dict)
     num_workers: int = 0
+    patient_seconds: float = 0.3
     patient_from: int = 0
     patient_until: str = ""
     ballast: int = 0
@@ -256,7 +257,7 @@ def main() -> None:
         is_late = trainer.applied_steps > patient_from
         is_missing = is_late and trainer.num_workers < script.num_workers
         is_missing |= is_late and not (script.folder / script.patient_until).exists()
-        time.sleep(script.step_seconds * slowness + is_missing * MISSING_SECONDS)
+        time.sleep(script.step_seconds * slowness + is_missing * script.patient_seconds)
         mean: torch.Tensor = model(index)
         return mean * faults.fire("loss", trainer.applied_steps, model)
 
