@@ -42,8 +42,13 @@ def read_token(path: str | None, setting: str) -> bytes | None:
     return token
 
 
-def holds(authorization: str, token: bytes) -> bool:
-    """Whether an Authorization header shows this token."""
+def shown_token(authorization: str) -> bytes:
+    """The token that an Authorization header shows, in whatever way; empty: none."""
     scheme, _, found = authorization.partition(" ")
     shown = found.strip().encode(errors="replace")  # a stranger's header may hold any character
-    return scheme.lower() == "bearer" and hmac.compare_digest(shown, token)
+    return shown if scheme.lower() == "bearer" else b""
+
+
+def holds(authorization: str, token: bytes) -> bool:
+    """Whether an Authorization header shows this token."""
+    return hmac.compare_digest(shown_token(authorization), token)

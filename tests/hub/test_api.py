@@ -13,9 +13,10 @@ import msgspec
 import pytest
 
 from hetero_hvd.cli import main
-from hetero_hvd.core.recording.foreign import IngestAllowance, IngestLimits
+from hetero_hvd.core.recording.foreign import UNITS, IngestAllowance, IngestLimits
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
+from hetero_hvd.hub.http import ingest
 from hetero_hvd.hub.http.api import DOCUMENT, EVENTS, HubAccess, HubApi
 from hetero_hvd.hub.http.ingest import ForeignIngest
 from hetero_hvd.hub.store import NodeBatch, SampleStore
@@ -72,9 +73,9 @@ async def api(folder, limits=None):
         ingest=TOKENS["ingest"],
         origins=(ELSEWHERE,),
     )
-    ingest = ForeignIngest(store, put, now, limits)
+    samples = ForeignIngest(store, put, now, limits)
     server = HttpServer(HttpEnd(address="127.0.0.1", port=0), door)
-    await server.listen(HubApi(access, store, commands, ingest, door).app())
+    await server.listen(HubApi(access, store, commands, samples, door).app())
     try:
         yield Client(server.url, store)
     finally:
@@ -201,15 +202,86 @@ def test_a_wrong_sample_is_told_and_counted(tmp_path, change, words):
 
 
 def test_a_series_keeps_its_unit(tmp_path):
-    """What was sent before is what is meant."""
+    """What was sent before is what is meant, after the hub was started anew too."""
+    units = {"water_celsius": "celsius", "a_bytes_per_second": "bytes_per_second"}
+
+    async def ask(client, unit):
+        body = sent(units=units | {"water_celsius": unit})
+        return (await client.ask("/v1/ingest", body, role="ingest"))[0]
+
+    assert run(tmp_path, lambda client: ask(client, "celsius")) == 200
+    statuses = [run(tmp_path, lambda client, unit=unit: ask(client, unit)) for unit in UNITS]
+    assert statuses == [200 if unit == "celsius" else 409 for unit in UNITS]
+
+
+def test_no_name_is_in_two_units():
+    """No ending is the end of another one."""
+    endings = list(UNITS.values())
+    pairs = [(one, other) for one in endings for other in endings if one is not other]
+    assert not [pair for pair in pairs if pair[0].endswith(pair[1])]
+
+
+def test_a_token_has_one_allowance(tmp_path):
+    """In whatever way it is shown."""
+    limits = IngestLimits(samples_per_second=1.0, burst_seconds=4.0)
+    token = TOKENS["ingest"].decode()
 
     async def act(client):
-        await client.ask("/v1/ingest", sent(), role="ingest")
-        units = {"water_celsius": "celsius", "a_bytes_per_second": "bytes_per_second"}
-        fine = await client.ask("/v1/ingest", sent(3, units=units), role="ingest")
-        return fine[0]
+        found = []
+        for number, shown in enumerate(
+            (f"Bearer {token}", f"bearer   {token}", f"BEARER {token} ")
+        ):
+            body = sent(1 + 2 * number)
+            answer = await client.ask("/v1/ingest", body, role=None, Authorization=shown)
+            found.append(answer[0])
+        return found
 
-    assert run(tmp_path, act) == 200
+    assert run(tmp_path, act, limits=limits) == [200, 200, 429]
+
+
+def test_a_sample_holds_the_units_of_its_own_values(tmp_path):
+    """A small request does not become a large journal."""
+    units = {f"n{n}_celsius": "celsius" for n in range(1000)}
+    samples = [{"at_unix_seconds": 1.0 + n, "values": {"n0_celsius": 1.0}} for n in range(1000)]
+    body = sent(units=units, samples=samples)
+
+    async def act(client):
+        status, _, _ = await client.ask("/v1/ingest", body, role="ingest")
+        return status, [f.recorded.sample for f in client.store.frames(ALL)]
+
+    status, stored = run(tmp_path, act)
+    assert (status, len(stored)) == (200, 1000)
+    assert sum(map(len, stored)) < 2 * len(msgspec.json.encode(body))
+    assert msgspec.msgpack.decode(stored[0])["units"] == {"n0_celsius": "celsius"}
+
+
+def test_there_are_so_many_sources(tmp_path, monkeypatch):
+    """Those that are known may go on, after a restart too."""
+    monkeypatch.setattr(ingest, "MAX_SOURCES", 2)
+
+    async def act(client):
+        sources = ["a", "b", "c", "a"]
+        bodies = [
+            sent(units={}, samples=[{"at_unix_seconds": 1.0, "values": {}}], source=name)
+            for name in sources
+        ]
+        return [(await client.ask("/v1/ingest", body, role="ingest"))[0] for body in bodies]
+
+    assert run(tmp_path, act) == [200, 200, 409, 200]
+    assert run(tmp_path, act) == [200, 200, 409, 200]
+
+
+def test_a_session_says_how_long_its_samples_stay(tmp_path):
+    """As `record start` does."""
+    wanted = {"name": "x", "keep_seconds": 60.0, "keep_bytes": 1000}
+
+    async def act(client):
+        found = await client.ask("/v1/sessions", wanted)
+        return found[1], (await client.ask("/v1/sessions", wanted | {"keep_bytes": 0}))[0]
+
+    told, refused = run(tmp_path, act)
+    assert {name: told[name] for name in wanted} == wanted
+    assert refused == 400
 
 
 def test_who_sends_too_much_waits(tmp_path):

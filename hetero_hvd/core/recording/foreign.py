@@ -20,7 +20,8 @@ UNITS = {
     "seconds": "_seconds",
     "watts": "_watts",
 }
-"""Unit to how the name of a series in it ends, as metrics are named."""
+"""Unit to how the name of a series in it ends, as metrics are named. No ending is the end of
+another one, so a name is in one unit for ever, whoever sends it."""
 
 MAX_FUTURE_SECONDS = 1.0
 DAY_SECONDS = 86400.0
@@ -28,15 +29,14 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _MAX_SHOWN = 100
 
 
-def check_units(known: Mapping[str, str], units: Mapping[str, str]) -> None:
+def check_units(units: Mapping[str, str]) -> None:
     """Check the series that a batch declares.
 
     Args:
-        known: Units of the series that the source has sent before.
         units: Name of each series to its unit.
 
     Raises:
-        UserError: A name or unit is none, or another one than before; in one line.
+        UserError: A name or unit is none, or they do not fit; in one line.
     """
     for name, unit in units.items():
         shown = repr(name[:_MAX_SHOWN])
@@ -52,11 +52,6 @@ def check_units(known: Mapping[str, str], units: Mapping[str, str]) -> None:
             )
         if unit == "bytes" and name.endswith("_per_second_bytes"):
             raise UserError(f"series {shown}: a rate is in bytes_per_second")
-        if known.get(name, unit) != unit:
-            raise UserError(
-                f"series {shown}: was in {known[name]} before, is in {unit} now; send it by "
-                "another name"
-            )
 
 
 def check_values(units: Mapping[str, str], values: Mapping[str, float]) -> None:
@@ -135,12 +130,12 @@ class IngestAllowance:
     Attributes:
         limits: What it may.
         num_refused: Requests that were too much, or wrong.
-        units: Its series.
+        series: Those that it has sent, since the hub was started: `SOURCE/NAME`.
     """
 
     limits: IngestLimits
     num_refused: int = 0
-    units: dict[str, str] = field(default_factory=dict)
+    series: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._burst = _TokenBucket(self.limits.burst_seconds)

@@ -44,7 +44,7 @@ from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import HEADERS
 from hetero_hvd.run.web.event_streams import EventStreams
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
-from hetero_hvd.security.token import holds
+from hetero_hvd.security.token import holds, shown_token
 from hetero_hvd.version import __version__
 
 MAX_BODY_BYTES = 2**20
@@ -268,8 +268,7 @@ async def _asked(request: Request, operation: ApiOperation) -> Asked:
     limit = query.get("limit", str(DEFAULT_LIMIT))
     if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_LIMIT):
         raise msgspec.DecodeError(f"limit must be an integer from 1 to {MAX_LIMIT}")
-    shown = request.headers.get("authorization", "").encode(errors="replace")
-    token = hashlib.sha256(shown).hexdigest()[:8]
+    token = hashlib.sha256(shown_token(request.headers.get("authorization", ""))).hexdigest()[:8]
     return Asked(dict(request.path_params), query, body, len(content), token)
 
 

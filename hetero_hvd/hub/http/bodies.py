@@ -30,6 +30,8 @@ class StartSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         DEFAULT_EVERY_SECONDS
     )
     nodes: Nodes = []
+    keep_seconds: Annotated[float, msgspec.Meta(gt=0, le=1e11)] | None = None
+    keep_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
 
 
 class CutSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -22,7 +22,7 @@ from hetero_hvd.hub.store import NodeBatch, SampleStore
 from hetero_hvd.messages import ForeignSampled
 
 MAX_SOURCES = 1000
-"""Of all tokens, so that nobody fills the memory with names."""
+"""Of all tokens: each has a stream of its own, also one that sends no series."""
 
 Store = Callable[[NodeBatch], Awaitable[int]]
 
@@ -49,6 +49,8 @@ class ForeignIngest:
         self._clock = clock
         self._limits = limits or IngestLimits()
         self._allowances: dict[str, IngestAllowance] = {}
+        streams = store.streams()
+        self._sources = {s.node for name, s in streams.items() if name == _stream(s.node)}
 
     @property
     def refused(self) -> dict[str, int]:
@@ -74,8 +76,9 @@ class ForeignIngest:
             allowance.num_refused += 1
             words = f"more than this token may send: wait {math.ceil(wait)} s, and send less"
             return Answer({"error": words}, 429, {"Retry-After": str(math.ceil(wait))})
-        allowance.units.update({f"{batch.source}/{n}": unit for n, unit in batch.units.items()})
-        stream = f"http-{batch.source}"
+        allowance.series |= _series(batch)
+        self._sources.add(batch.source)
+        stream = _stream(batch.source)
         known = self._store.next_sequence(stream)
         sent = self._batch(batch, stream)
         next_sequence = await self._put(NodeBatch(batch.source, sent))
@@ -85,17 +88,16 @@ class ForeignIngest:
         )
 
     def _check(self, batch: IngestBatch, allowance: IngestAllowance) -> None:
-        begin = f"{batch.source}/"
-        known = {
-            name.removeprefix(begin): unit
-            for name, unit in allowance.units.items()
-            if name.startswith(begin)
-        }
-        check_units(known, batch.units)
-        num_series = len(allowance.units.keys() | {begin + name for name in batch.units})
+        check_units(batch.units)
+        num_series = len(allowance.series | _series(batch))
         if num_series > self._limits.max_series:
             raise UserError(
                 f"{num_series} series, may be at most {self._limits.max_series} for a token"
+            )
+        if batch.source not in self._sources and len(self._sources) >= MAX_SOURCES:
+            raise UserError(
+                f"source {batch.source!r}: there are {MAX_SOURCES} already, which is the most; "
+                "send by the name of one of them"
             )
         if self._store.is_of_an_agent(batch.source):
             raise UserError(
@@ -108,7 +110,11 @@ class ForeignIngest:
     def _batch(self, batch: IngestBatch, stream: str) -> SampleBatch:
         samples = [
             msgspec.msgpack.encode(
-                ForeignSampled(source=batch.source, units=batch.units, values=sample.values)
+                ForeignSampled(
+                    source=batch.source,
+                    units={name: batch.units[name] for name in sample.values},
+                    values=sample.values,
+                )
             )
             for sample in batch.samples
         ]
@@ -120,3 +126,12 @@ class ForeignIngest:
             offset_seconds=self._store.now_seconds() - batch.sent_at_unix_seconds,
             uncertainty_seconds=math.nan,
         )
+
+
+def _series(batch: IngestBatch) -> set[str]:
+    return {f"{batch.source}/{name}" for name in batch.units}
+
+
+def _stream(source: str) -> str:
+    """In which the samples of a program are."""
+    return f"http-{source}"
