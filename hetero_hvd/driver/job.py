@@ -22,13 +22,13 @@ from hetero_hvd.driver.ending import JobResult, Lender, Owner
 from hetero_hvd.driver.guard.device_guard import DeviceGuard
 from hetero_hvd.driver.guard.notices import Notices
 from hetero_hvd.driver.http_service import HttpService
+from hetero_hvd.driver.hub_side import HubSide
 from hetero_hvd.driver.membership.gpu_conflict import machines_of
 from hetero_hvd.driver.network.control_socket import ControlSocket
 from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery, check_tls_file
 from hetero_hvd.driver.output.console import Console
 from hetero_hvd.driver.output.json_logs import LogLines, log_file
 from hetero_hvd.driver.output.pulse import ASK_SECONDS
-from hetero_hvd.driver.phase_recordings import HubOrders, PhaseRecordings
 from hetero_hvd.driver.standby import Standby
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.driver.traces import TraceOrders
@@ -215,9 +215,7 @@ class Job:
         self._viewing = HttpService(
             nodes_file.current.job, folder, self._team, self._tracing, self._facts
         )
-        hub = HubOrders(nodes_file.current.job.cluster_key_file, nodes_file.current.job.hub)
-        self._phases = PhaseRecordings(hub, console.say)
-        self._team.bus.subscribe(self._phases.observe, "the recordings of phases")
+        self._hub = HubSide(nodes_file.current.job, output, self._team.bus, console.say)
         self._standby = Standby(nodes_file.current, slots, self._team.bus, console.say)
         self._team.bus.subscribe(self._standby.observe, "what sets workers aside")
         self._prices: NodesPriced | None = None
@@ -243,6 +241,7 @@ class Job:
                 exit_code=ending.exit_code,
                 reason=ending.reason,
             )
+            await self._hub.reports.close()
             self._recorder.close()
             close_all(self._exports)
             self._notices.close()
@@ -272,6 +271,7 @@ class Job:
             await self._team.endpoints.towards(node)
         await self._viewing.listen()
         url = self._viewing.url
+        self._hub.reports.begin(url)
         self._console.say(f"logs: {self._output / 'logs'}  page: {url}/  status: {url}/status")
         self._team.slots.follow(cluster)
         await asyncio.gather(self._watch(), self._lead())
@@ -392,6 +392,7 @@ class Job:
         return {
             "node_exporters": self._found.exporters(self._followed),
             "ignored_adverts": self._found.ignored,
+            "hub_reports": self._hub.reports.facts,
         }
 
     def interrupt(self, number: int) -> None:
@@ -432,7 +433,7 @@ class Job:
                 slots.kill()
                 await slots.wait(KILL_SECONDS)
         await self._team.close()
-        await self._phases.close()
+        await self._hub.phases.close()
 
     def _summarize(self, ending: JobResult) -> None:
         facts = write_summary(

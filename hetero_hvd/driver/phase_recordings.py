@@ -11,23 +11,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from hetero_hvd.discovery.hub_client import order
-from hetero_hvd.discovery.hub_finder import announced_hub
-from hetero_hvd.discovery.unicast import AnnounceTarget
-from hetero_hvd.errors import TryAgainError, UserError
-from hetero_hvd.messages import SessionsWanted, WorkerExited, WorkerId
-from hetero_hvd.security.cluster_key import read_key
+from hetero_hvd.core.view.open_phases import OpenPhases
+from hetero_hvd.errors import UserError
 
 MAX_RECORDINGS = 100
 """Of one job: a phase of each step is no recording."""
 
 CLOSE_SECONDS = 10.0
 """For the last recordings to be ended at the end of the job."""
-
-AUTO = "auto"
 
 OrderHub = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
@@ -43,45 +36,6 @@ class _RecordedPhase:
         self.is_written = False
 
 
-class HubOrders:
-    """Orders something of the hub, wherever that is.
-
-    Args:
-        key_file: With the cluster key; None: there is none.
-        hub: `HOST:PORT`, or `auto`: the one that announces itself.
-    """
-
-    def __init__(self, key_file: str | None, hub: str) -> None:
-        self._key_file = key_file
-        self._hub = hub
-        self._target: AnnounceTarget | None = None
-
-    async def __call__(self, action: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - of JSON's kinds
-        """Have something done.
-
-        Raises:
-            UserError: It is not done; says why.
-        """
-        if self._key_file is None:
-            raise UserError("no hub is known without cluster_key_file")
-        key = read_key(Path(self._key_file))
-        if self._target is None:
-            self._target = await self._found(key)
-        try:
-            return await order(key, self._target, action, arguments)
-        except TryAgainError:
-            self._target = None  # it may be somewhere else
-            raise
-
-    async def _found(self, key: bytes) -> AnnounceTarget:
-        if self._hub != AUTO:
-            return AnnounceTarget.read(self._hub, "hub")
-        found = await announced_hub(key)
-        if found is None:
-            raise TryAgainError("no hub announces itself here with this key")
-        return found
-
-
 class PhaseRecordings:
     """Used in the loop's thread only.
 
@@ -93,7 +47,7 @@ class PhaseRecordings:
     def __init__(self, order_hub: OrderHub, say: Callable[[str], None]) -> None:
         self._order_hub = order_hub
         self._say = say
-        self._inside: dict[WorkerId, frozenset[str]] = {}
+        self._phases = OpenPhases()
         self._open: dict[str, _RecordedPhase] = {}
         self._changed: asyncio.Queue[_RecordedPhase] = asyncio.Queue()
         self._work: asyncio.Task[None] | None = None
@@ -102,18 +56,11 @@ class PhaseRecordings:
 
     def observe(self, _at_unix_seconds: float, event: object) -> None:
         """An event of the bus."""
-        match event:
-            case SessionsWanted(worker=worker, names=names):
-                self._inside[worker] = frozenset(names)
-            case WorkerExited(worker=worker) if worker in self._inside:
-                del self._inside[worker]
-            case _:
-                return
-        self._follow(frozenset().union(*self._inside.values()))
+        if (wanted := self._phases.observe(event)) is not None:
+            self._follow(wanted)
 
     async def close(self) -> None:
         """End all that go on."""
-        self._inside.clear()
         self._follow(frozenset())
         if self._work is not None:
             with suppress(TimeoutError):

@@ -15,6 +15,7 @@ from hetero_hvd.core.recording.sessions import DEFAULT_EVERY_SECONDS, RecordingS
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.fleet import Fleet
+from hetero_hvd.hub.runs import HubRuns, recorded_items
 from hetero_hvd.hub.store import SampleStore
 from hetero_hvd.messages import NODE_NAME
 from hetero_hvd.run.recordings.folder import (
@@ -44,12 +45,15 @@ class HubCommands:
         self._store = store
         self._fleet = fleet
         self._late_seconds = late_seconds
+        self._runs = HubRuns(store.index, store.now_seconds, time.monotonic)
         self._actions: dict[str, Callable[[Arguments], Awaitable[Any]]] = {
             "start": self._start,
             "stop": self._stop,
             "status": self._status,
             "cut": self._cut,
             "recover": self._recover,
+            "report": self._runs.take,
+            "runs": self._list_runs,
         }
         finish_interrupted(store.folder / RECORDINGS)
 
@@ -155,6 +159,16 @@ class HubCommands:
             "duplicates": self._store.num_duplicates,
             "from_the_future": self._store.num_ahead,
         }
+
+    async def _list_runs(self, arguments: Arguments) -> Any:  # noqa: ANN401
+        """All runs and recordings; or one with its marks, None where there is none."""
+        wanted = arguments.get("id")
+        if wanted is not None and (run := await self._runs.item(str(wanted))) is not None:
+            return run
+        items = await asyncio.to_thread(recorded_items, self._store.folder / RECORDINGS)
+        if wanted is None:
+            return [*self._runs.items(), *items]
+        return next((each | {"marks": []} for each in items if each["id"] == wanted), None)
 
     def unwritten(self) -> list[RecordingSession]:
         """Sessions without a folder."""

@@ -46,6 +46,11 @@ CREATE TABLE marks (at INTEGER NOT NULL, node TEXT NOT NULL, kind TEXT NOT NULL,
 ALTER TABLE sessions ADD COLUMN keep_seconds REAL;
 ALTER TABLE sessions ADD COLUMN keep_bytes INTEGER;
 """,
+    """
+CREATE TABLE runs (id TEXT PRIMARY KEY, facts TEXT NOT NULL);
+CREATE TABLE run_marks (run TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL,
+  kind TEXT NOT NULL, words TEXT NOT NULL, PRIMARY KEY (run, number)) WITHOUT ROWID;
+""",
 )
 """Each brings the catalogue from one version to the next; none is ever changed."""
 
@@ -303,6 +308,49 @@ class HubIndex:
         with self._connected() as connection:
             rows = [FleetMark(*row) for row in connection.execute(asked, (limit,))]
         return [mark for mark in rows if not session.nodes or mark.node in ("", *session.nodes)]
+
+    def runs(self) -> list[str]:
+        """What is known of each run, JSON."""
+        with self._connected() as connection:
+            return [row[0] for row in connection.execute("SELECT facts FROM runs")]
+
+    def put_run(
+        self,
+        run_id: str,
+        facts: str,
+        marks: Iterable[tuple[int, int, str, str]],
+        *,
+        oldest_mark: int,
+        forgotten: str | None,
+    ) -> None:
+        """Keep what is known of a run.
+
+        Args:
+            run_id: Of the run.
+            facts: JSON.
+            marks: Number, time in microseconds, kind and words of each that is new.
+            oldest_mark: Number of the first one that is kept.
+            forgotten: Id of another run of which nothing is kept any more; None: all stay.
+        """
+        with self._connected() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (run_id, facts))
+            connection.executemany(
+                "INSERT OR IGNORE INTO run_marks VALUES (?, ?, ?, ?, ?)",
+                ((run_id, *mark) for mark in marks),
+            )
+            connection.execute(
+                "DELETE FROM run_marks WHERE run = ? AND number < ?", (run_id, oldest_mark)
+            )
+            if forgotten is not None:
+                connection.execute("DELETE FROM runs WHERE id = ?", (forgotten,))
+                connection.execute("DELETE FROM run_marks WHERE run = ?", (forgotten,))
+
+    def run_marks(self, run_id: str) -> list[tuple[int, str, str]]:
+        """Time in microseconds, kind and words of a run's marks, in order."""
+        asked = "SELECT at, kind, words FROM run_marks WHERE run = ? ORDER BY number"
+        with self._connected() as connection:
+            return connection.execute(asked, (run_id,)).fetchall()
 
 
 def _session(begin: int, end: int | None, nodes: str, **more: Any) -> RecordingSession:  # noqa: ANN401 - of SQLite

@@ -348,7 +348,9 @@ def test_lists_come_in_parts(tmp_path):
     found, wrong, stopped, again, runs = run(tmp_path, act)
     assert found == [f"s{number}" for number in range(5)]
     assert (wrong, stopped[0], again[0]) == (400, 200, 409)
-    assert [each["folder"] for each in runs] == ["s1"]
+    assert [(each["id"], each["kind"], each["state"]) for each in runs] == [
+        ("recording:s1", "recording", "recorded")
+    ]
 
 
 def test_the_document_is_about_all_there_is(tmp_path):
@@ -359,14 +361,15 @@ def test_the_document_is_about_all_there_is(tmp_path):
         statuses = {}
         for path, methods in document["paths"].items():
             body = {} if "post" in methods and "get" not in methods else None
-            statuses[path] = (await client.ask(path.replace("{name}", "x"), body))[0]
+            asked = path.replace("{name}", "x").replace("{id}", "x")
+            statuses[path] = (await client.ask(asked, body))[0]
         return document, statuses
 
     document, statuses = run(tmp_path, act)
     assert document["openapi"] == "3.1.0"
     told = {int(code) for code in document["paths"]["/v1/cuts"]["post"]["responses"]}
     assert set(statuses.values()) <= told
-    assert 404 not in statuses.values()
+    assert [path for path, status in statuses.items() if status == 404] == ["/v1/runs/{id}"]
     text = json.dumps(document)
     names = document["components"]["schemas"]
     referred = {part.partition('"')[0] for part in text.split('"#/components/schemas/')[1:]}

@@ -20,12 +20,14 @@ from starlette.routing import Route
 
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import UserError
-from hetero_hvd.hub.commands import RECORDINGS, HubCommands
+from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.http.bodies import (
     CutSession,
     IngestBatch,
     Ingested,
     PartOfList,
+    PartOfRuns,
+    RunWithMarks,
     StartSession,
 )
 from hetero_hvd.hub.http.ingest import ForeignIngest
@@ -39,7 +41,6 @@ from hetero_hvd.hub.http.operations import (
     openapi,
 )
 from hetero_hvd.hub.store import SampleStore
-from hetero_hvd.run.reports.catalogue import recorded_runs
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import HEADERS
 from hetero_hvd.run.web.event_streams import EventStreams
@@ -124,8 +125,10 @@ class HubApi:
                       self._stop, ("name",)),
             ApiOperation("POST", "/v1/cuts", "operate", "Write a recording.", self._cut,
                       (), CutSession),
-            ApiOperation("GET", "/v1/runs", "read", "Recordings that are written.", self._runs,
-                      ("after", "limit"), None, PartOfList),
+            ApiOperation("GET", "/v1/runs", "read", "Runs, and recordings that are written.",
+                      self._runs, ("after", "limit"), None, PartOfRuns),
+            ApiOperation("GET", "/v1/runs/{id}", "read", "A run with its marks.", self._run,
+                      ("id",), None, RunWithMarks),
             ApiOperation("POST", "/v1/ingest", "ingest", "Store samples of another program.",
                       ingest.act, (), IngestBatch, Ingested),
         )  # fmt: skip
@@ -237,8 +240,11 @@ class HubApi:
         return Answer(await self._commands.act("cut", arguments))
 
     async def _runs(self, asked: Asked) -> Answer:
-        runs = await asyncio.to_thread(recorded_runs, self._store.folder / RECORDINGS)
-        return _listed([run.as_dict() for run in runs], "folder", asked)
+        return _listed(await self._commands.act("runs", {}), "id", asked)
+
+    async def _run(self, asked: Asked) -> Answer:
+        found = await self._commands.act("runs", {"id": asked.path["id"]})
+        return Answer({"error": "there is no such run"}, 404) if found is None else Answer(found)
 
     async def _events(self, _request: Request) -> Response:
         answer = self._streams.answer()

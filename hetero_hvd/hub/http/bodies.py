@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from hetero_hvd.core.recording.runs import MarkKind
 from hetero_hvd.core.recording.sessions import (
     DEFAULT_EVERY_SECONDS,
     MAX_EVERY_SECONDS,
@@ -77,4 +78,49 @@ class PartOfList(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a list; `next` is what to give as `after` for the next part, null at the end."""
 
     items: list[dict[str, Any]]
+    next: str | None
+
+
+class RunItem(msgspec.Struct, kw_only=True):
+    """A run, or a recording that is written.
+
+    `nodes` is empty for a recording of all. Of a run that has vanished the end is not known: its
+    driver was heard at `heard_at_unix_seconds` last.
+    """
+
+    id: str
+    name: str
+    kind: Literal["run", "recording"]
+    state: Literal["running", "ended", "vanished", "recorded"]
+    started_at_unix_seconds: float
+    ended_at_unix_seconds: float | None
+    url: str | None
+    folder: str
+    nodes: list[str]
+    last_step: int | None
+    host: str | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    heard_at_unix_seconds: float | None = None
+
+
+class ShownMark(msgspec.Struct, kw_only=True):
+    """Something that happened in a run."""
+
+    at_unix_seconds: float
+    kind: MarkKind
+    text: str
+
+
+class RunWithMarks(RunItem, kw_only=True):
+    """A run with its newest marks; `num_earlier_marks` are not kept."""
+
+    marks: list[ShownMark]
+    num_earlier_marks: int = 0
+
+
+class PartOfRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a list; see `PartOfList`."""
+
+    items: list[RunItem]
     next: str | None

@@ -10,9 +10,10 @@ import msgspec
 from hetero_hvd.hub.http.bodies import RequestProblem
 
 Role = Literal["read", "ingest", "operate"]
-Parameter = Literal["name", "after", "limit", "node"]
+Parameter = Literal["id", "name", "after", "limit", "node"]
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
 _PARAMETERS: dict[Parameter, dict[str, Any]] = {
+    "id": {"in": "path", "required": True, "schema": {"type": "string", "maxLength": 200}},
     "name": {"in": "path", "required": True, "schema": {"type": "string", "maxLength": 64}},
     "after": {"in": "query", "schema": {"type": "string", "maxLength": 100}},
     "limit": {
