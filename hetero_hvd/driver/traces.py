@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated
 
 import msgspec
 
@@ -13,20 +12,7 @@ from hetero_hvd.driver.workers.slot import Slot
 from hetero_hvd.driver.workers.worker_launch import TRACES_FOLDER
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import TraceRequested, TraceWritten, WorkerId
-
-
-class TraceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is wanted.
-
-    Attributes:
-        steps: So many, from the next one on.
-        workers: Who records with torch's profiler, `node:slot`; None: all.
-        timeline: Whether with Horovod's timeline, too, which rank 0 writes.
-    """
-
-    steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_TRACE_STEPS)] = 5
-    workers: tuple[str, ...] | None = None
-    timeline: bool = False
+from hetero_hvd.run.web.orders import TraceOrder
 
 
 class TraceOrders:

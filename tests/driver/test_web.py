@@ -159,6 +159,22 @@ def test_a_hostile_order_is_refused(start, tokens, body, code):
     assert job.orders == []
 
 
+def test_all_that_it_answers_is_described(start, tokens):
+    """In one document for everybody; each path that it names is there."""
+    job = start(**tokens)
+    document = json.loads(job.fetch("/v1/openapi.json")[1])
+    paths = document["paths"]
+    assert {path for path, methods in paths.items() if "post" in methods} == {
+        "/drain", "/stop", "/trace",
+    }  # fmt: skip
+    read = {path for path, methods in paths.items() if "get" in methods} - {"/events"}
+    assert read == {"/state", "/status", "/metrics", "/sd"}
+    for path in read:
+        code, _ = job.fetch(path, token=READ)
+        assert str(code) in paths[path]["get"]["responses"]
+    assert {"LiveState", "TraceOrder", "RequestProblem"} <= document["components"]["schemas"].keys()
+
+
 def test_another_name_for_this_machine_is_refused(start):
     """A page elsewhere that lets its name point to the loopback reads nothing."""
     job = start()

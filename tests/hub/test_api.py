@@ -17,13 +17,14 @@ from hetero_hvd.core.recording.foreign import UNITS, IngestAllowance, IngestLimi
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.http import ingest
-from hetero_hvd.hub.http.api import DOCUMENT, EVENTS, HubAccess, HubApi
+from hetero_hvd.hub.http.api import EVENTS, HubAccess, HubApi
 from hetero_hvd.hub.http.ingest import ForeignIngest
 from hetero_hvd.hub.store import NodeBatch, SampleStore
 from hetero_hvd.messages import ForeignSampled
 from hetero_hvd.run.recordings.frames import read_frames
 from hetero_hvd.run.web import event_streams
 from hetero_hvd.run.web.access import Access
+from hetero_hvd.run.web.operations import DOCUMENT
 from hetero_hvd.run.web.server import HttpEnd, HttpServer
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
 from tests.hub.test_store import ALL, batch
@@ -360,6 +361,8 @@ def test_the_document_is_about_all_there_is(tmp_path):
         _, document, _ = await client.ask(DOCUMENT, role=None)
         statuses = {}
         for path, methods in document["paths"].items():
+            if path == EVENTS:  # it has no end
+                continue
             body = {} if "post" in methods and "get" not in methods else None
             asked = path.replace("{name}", "x").replace("{id}", "x")
             statuses[path] = (await client.ask(asked, body))[0]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,10 +14,8 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from hetero_hvd.core.recording.timeline import MICROSECONDS
-from hetero_hvd.errors import UserError
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.http.bodies import (
     CutSession,
@@ -33,26 +29,29 @@ from hetero_hvd.hub.http.bodies import (
 from hetero_hvd.hub.http.ingest import ForeignIngest
 from hetero_hvd.hub.http.operations import (
     DEFAULT_LIMIT,
-    MAX_LIMIT,
-    Answer,
-    ApiOperation,
-    Asked,
-    Role,
-    openapi,
+    PARAMETERS,
 )
 from hetero_hvd.hub.store import SampleStore
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import HEADERS
 from hetero_hvd.run.web.event_streams import EventStreams
+from hetero_hvd.run.web.operations import (
+    EVENT_STREAM,
+    Answer,
+    ApiOperation,
+    Asked,
+    BodyLimits,
+    Handler,
+    HttpApi,
+    Role,
+)
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
-from hetero_hvd.security.token import holds, shown_token
-from hetero_hvd.version import __version__
+from hetero_hvd.security.token import holds
 
 MAX_BODY_BYTES = 2**20
 BODY_SECONDS = 10.0
 EVENT_SECONDS = 1.0
 EVENTS = "/v1/events"
-DOCUMENT = "/v1/openapi.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,17 +128,22 @@ class HubApi:
                       self._runs, ("after", "limit"), None, PartOfRuns),
             ApiOperation("GET", "/v1/runs/{id}", "read", "A run with its marks.", self._run,
                       ("id",), None, RunWithMarks),
+            ApiOperation("GET", EVENTS, "read", "News of nodes and sessions, as they come.",
+                      self._events, media=EVENT_STREAM),
             ApiOperation("POST", "/v1/ingest", "ingest", "Store samples of another program.",
                       ingest.act, (), IngestBatch, Ingested),
         )  # fmt: skip
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        routes = [
-            Route(each.path, self._route(each), methods=[each.method]) for each in self.operations
-        ]
-        routes.append(Route(EVENTS, self._guarded("read", self._events)))
-        routes.append(Route(DOCUMENT, self._guarded(None, self._document)))
+        api = HttpApi(
+            self.operations,
+            parameters=PARAMETERS,
+            limits=BodyLimits(MAX_BODY_BYTES, BODY_SECONDS),
+            refuse=self._refuse,
+            title="hetero_hvd hub",
+        )
+        routes = api.routes(self._guarded)
         cors = Middleware(
             CORSMiddleware,
             allow_origins=list(self._access.origins),
@@ -148,9 +152,7 @@ class HubApi:
         )
         return Starlette(routes=routes, middleware=[cors] if self._access.origins else [])
 
-    def _guarded(
-        self, role: Role | None, handler: Callable[[Request], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _guarded(self, role: Role | None, handler: Handler) -> Handler:
         async def guarded(request: Request) -> Response:
             host = request.headers.get("host", "")
             peer = tuple(request.client or ())
@@ -170,35 +172,10 @@ class HubApi:
 
         return guarded
 
-    def _route(self, operation: ApiOperation) -> Callable[[Request], Awaitable[Response]]:
-        async def handler(request: Request) -> Response:
-            try:
-                asked = await _asked(request, operation)
-                answer = await operation.act(asked)
-            except UserError as error:
-                return self._refuse(409, str(error))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                return self._refuse(400, f"is not understood: {error}")
-            except OverflowError:
-                return self._refuse(413, f"longer than {MAX_BODY_BYTES} bytes")
-            except TimeoutError:
-                return self._refuse(408, f"not complete after {BODY_SECONDS:g} s")
-            except OSError as error:
-                return self._refuse(503, f"the hub's disk does not take it: {error.strerror}")
-            content = msgspec.json.encode(answer.content)
-            return Response(
-                content, answer.status, headers=answer.headers, media_type="application/json"
-            )
-
-        return self._guarded(operation.role, handler)
-
     def _refuse(self, code: int, words: str) -> Response:
         self.refused += 1
         headers = {"WWW-Authenticate": "Bearer"} if code == 401 else {}  # noqa: PLR2004 - HTTP
         return JSONResponse({"error": words}, code, headers=headers | HEADERS)
-
-    async def _document(self, _request: Request) -> Response:
-        return JSONResponse(openapi(self.operations, __version__))
 
     async def _status(self, _asked: Asked) -> Answer:
         status = await self._commands.act("status", {})
@@ -246,7 +223,7 @@ class HubApi:
         found = await self._commands.act("runs", {"id": asked.path["id"]})
         return Answer({"error": "there is no such run"}, 404) if found is None else Answer(found)
 
-    async def _events(self, _request: Request) -> Response:
+    async def _events(self, _asked: Asked) -> Response:
         answer = self._streams.answer()
         return self._refuse(503, answer) if isinstance(answer, str) else answer
 
@@ -256,35 +233,6 @@ class HubApi:
         del status["now_unix_seconds"], status["streams"]
         news = json.dumps(status).encode()
         return news, b"" if news == seen else news
-
-
-async def _asked(request: Request, operation: ApiOperation) -> Asked:
-    """What a request wants.
-
-    Raises:
-        msgspec.DecodeError: It is not understood.
-        OverflowError: It is too long.
-        TimeoutError: It is not complete in time.
-    """
-    content = await asyncio.wait_for(_content(request), BODY_SECONDS)
-    body = None
-    if operation.body is not None:
-        body = msgspec.json.decode(content, type=operation.body)
-    query = dict(request.query_params)
-    limit = query.get("limit", str(DEFAULT_LIMIT))
-    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= MAX_LIMIT):
-        raise msgspec.DecodeError(f"limit must be an integer from 1 to {MAX_LIMIT}")
-    token = hashlib.sha256(shown_token(request.headers.get("authorization", ""))).hexdigest()[:8]
-    return Asked(dict(request.path_params), query, body, len(content), token)
-
-
-async def _content(request: Request) -> bytes:
-    content = b""
-    async for piece in request.stream():
-        content += piece
-        if len(content) > MAX_BODY_BYTES:
-            raise OverflowError
-    return content
 
 
 def _listed(items: Sequence[dict[str, Any]], key: str, asked: Asked) -> Answer:

@@ -68,12 +68,6 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: int
 
 
-class RequestProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was not acted on."""
-
-    error: str
-
-
 class PartOfList(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a list; `next` is what to give as `after` for the next part, null at the end."""
 

@@ -17,9 +17,9 @@ from hetero_hvd.core.recording.foreign import (
 from hetero_hvd.discovery.hub_link import SampleBatch
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.http.bodies import IngestBatch, Ingested
-from hetero_hvd.hub.http.operations import Answer, Asked
 from hetero_hvd.hub.store import NodeBatch, SampleStore
 from hetero_hvd.messages import ForeignSampled
+from hetero_hvd.run.web.operations import Answer, Asked
 
 MAX_SOURCES = 1000
 """Of all tokens: each has a stream of its own, also one that sends no series."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,27 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from hetero_hvd.errors import UserError
+from hetero_hvd.core.view.live import LiveState
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.event_streams import EventStreams
+from hetero_hvd.run.web.operations import (
+    EVENT_STREAM,
+    TEXT,
+    Answer,
+    ApiOperation,
+    Asked,
+    BodyLimits,
+    Handler,
+    HttpApi,
+    Role,
+)
+from hetero_hvd.run.web.orders import (
+    DrainOrder,
+    OrderTaken,
+    ScrapeTargets,
+    StopOrder,
+    TraceOrder,
+)
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
 
 PAGE = Path(__file__).parent / "page"
@@ -42,8 +58,6 @@ EVENT_SECONDS = 0.5
 
 MAX_BODY_BYTES = 4096
 BODY_SECONDS = 5.0
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,25 +108,31 @@ class Answers:
 
     def app(self) -> Starlette:
         """The ASGI application."""
+        api = HttpApi(
+            (
+                ApiOperation("GET", "/state", "read", "All that the page shows.", self._state,
+                          result=LiveState),
+                ApiOperation("GET", "/events", "read", "The same, whenever it changes.",
+                          self._events, media=EVENT_STREAM),
+                ApiOperation("GET", "/status", "read", "The job in short.", self._status),
+                ApiOperation("GET", "/metrics", "read", "For Prometheus.", self._metrics,
+                          media=TEXT),
+                ApiOperation("GET", "/sd", "read", "What Prometheus should scrape.",
+                          self._targets, result=list[ScrapeTargets]),
+                ApiOperation("POST", "/drain", "operate", "Let a node or slot go.", self._drain,
+                          body=DrainOrder, result=OrderTaken),
+                ApiOperation("POST", "/stop", "operate", "End the job.", self._stop,
+                          body=StopOrder, result=OrderTaken),
+                ApiOperation("POST", "/trace", "operate", "Record the next steps.", self._trace,
+                          body=TraceOrder, result=OrderTaken),
+            ),
+            parameters={},
+            limits=BodyLimits(MAX_BODY_BYTES, BODY_SECONDS),
+            refuse=self._refuse,
+            title="hetero_hvd run",
+        )  # fmt: skip
         page = [Route(path, self._public(_file(*file))) for path, file in PAGE_FILES.items()]
-        read = {
-            "/state": self._state,
-            "/events": self._events,
-            "/status": self._status,
-            "/metrics": self._metrics,
-            "/sd": self._targets,
-        }
-        operate = {"/drain": self._drain, "/stop": self._stop, "/trace": self._trace}
-        return Starlette(
-            routes=[
-                *page,
-                *(Route(path, self._for("read", handler)) for path, handler in read.items()),
-                *(
-                    Route(path, self._for("operate", handler), methods=["POST"])
-                    for path, handler in operate.items()
-                ),
-            ]
-        )
+        return Starlette(routes=[*page, *api.routes(self._guarded)])
 
     def _public(self, handler: Handler) -> Handler:
         """The page itself holds nothing of the run; what it shows it must ask for."""
@@ -127,7 +147,7 @@ class Answers:
 
         return guarded
 
-    def _for(self, role: str, handler: Handler) -> Handler:
+    def _guarded(self, role: Role | None, handler: Handler) -> Handler:
         async def guarded(request: Request) -> Response:
             authorization = request.headers.get("authorization", "")
             access = self._access
@@ -137,28 +157,28 @@ class Answers:
             self._door.authenticated(tuple(request.client or ()))
             return await handler(request)
 
-        return self._public(guarded)
+        return self._public(handler if role is None else guarded)
 
     def _refuse(self, code: int, words: str) -> Response:
         self.refused += 1
         headers = {"WWW-Authenticate": "Bearer"} if code == 401 else {}  # noqa: PLR2004 - HTTP
         return JSONResponse({"error": words}, code, headers=headers)
 
-    async def _state(self, _request: Request) -> Response:
-        return Response(msgspec.json.encode(self._sources.state()), media_type="application/json")
+    async def _state(self, _asked: Asked) -> Answer:
+        return Answer(self._sources.state())
 
-    async def _status(self, _request: Request) -> Response:
-        return JSONResponse(self._sources.status())
+    async def _status(self, _asked: Asked) -> Answer:
+        return Answer(self._sources.status())
 
-    async def _targets(self, _request: Request) -> Response:
-        return JSONResponse(self._sources.targets())
+    async def _targets(self, _asked: Asked) -> Answer:
+        return Answer(self._sources.targets())
 
-    async def _metrics(self, _request: Request) -> Response:
+    async def _metrics(self, _asked: Asked) -> Answer | Response:
         if self._sources.metrics is None:
-            return JSONResponse({"error": "this driver has no exporter"}, 404)
+            return Answer({"error": "this driver has no exporter"}, 404)
         return PlainTextResponse(self._sources.metrics())
 
-    async def _events(self, _request: Request) -> Response:
+    async def _events(self, _asked: Asked) -> Response:
         answer = self._streams.answer()
         return self._refuse(503, answer) if isinstance(answer, str) else answer
 
@@ -166,45 +186,16 @@ class Answers:
         number = self._sources.num_events()
         return number, b"" if number == seen else msgspec.json.encode(self._sources.state())
 
-    async def _drain(self, request: Request) -> Response:
-        return await self._order(request, lambda order: self._sources.drain(str(order["target"])))
+    async def _drain(self, asked: Asked) -> Answer:
+        return Answer({"done": self._sources.drain(asked.body.target)})
 
-    async def _stop(self, request: Request) -> Response:
-        return await self._order(request, lambda _order: self._sources.stop())
+    async def _stop(self, _asked: Asked) -> Answer:
+        return Answer({"done": self._sources.stop()})
 
-    async def _trace(self, request: Request) -> Response:
+    async def _trace(self, asked: Asked) -> Answer:
         if self._sources.trace is None:
-            return JSONResponse({"error": "this driver takes no traces"}, 404)
-        return await self._order(request, self._sources.trace)
-
-    async def _order(self, request: Request, act: Callable[[dict[str, Any]], str]) -> Response:
-        try:
-            order = json.loads(await asyncio.wait_for(_body(request), BODY_SECONDS) or b"{}")
-            if not isinstance(order, dict):
-                return self._refuse(400, "must be a JSON object")
-            return JSONResponse({"done": act(order)})
-        except UserError as error:
-            return JSONResponse({"error": str(error)}, 409)
-        except OverflowError:
-            return self._refuse(413, f"longer than {MAX_BODY_BYTES} bytes")
-        except TimeoutError:
-            return self._refuse(408, f"not complete after {BODY_SECONDS:g} s")
-        except (ValueError, KeyError, RecursionError):
-            return self._refuse(400, "not understood, see docs/operations/live-view.md")
-
-
-async def _body(request: Request) -> bytes:
-    """The body.
-
-    Raises:
-        OverflowError: It is longer than any order.
-    """
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise OverflowError
-    return body
+            return Answer({"error": "this driver takes no traces"}, 404)
+        return Answer({"done": self._sources.trace(msgspec.to_builtins(asked.body))})
 
 
 def _file(name: str, media_type: str) -> Handler:
