@@ -82,6 +82,7 @@ setup(
             "redis>=5",
             "ruff>=0.5",
             "s3fs>=2024.12",
+            "schemathesis>=4.32",
             "scikit-learn>=1.3",
             "tensorboard>=2.15",
             "transformers>=5.23",

@@ -161,11 +161,11 @@ class HttpApi:
 
     def routes(self, guarded: Guard) -> list[Route]:
         """All of it, and its document."""
-        routes = [
-            Route(each.path, guarded(each.role, self._handler(each)), methods=[each.method])
-            for each in self._operations
-        ]
-        return [*routes, Route(DOCUMENT, guarded(None, self._document))]
+        by_path: dict[str, dict[str, Handler]] = {DOCUMENT: {"GET": guarded(None, self._document)}}
+        for each in self._operations:
+            handlers = by_path.setdefault(each.path, {})
+            handlers[each.method] = guarded(each.role, self._handler(each))
+        return [Route(path, _any_of(found), methods=[*found]) for path, found in by_path.items()]
 
     def _handler(self, operation: ApiOperation) -> Handler:
         async def handler(request: Request) -> Response:
@@ -206,7 +206,7 @@ class HttpApi:
         )
         body = None
         if operation.body is not None:
-            body = msgspec.json.decode(content or b"{}", type=operation.body)
+            body = _decoded(content or b"{}", operation.body)
         query = dict(request.query_params)
         for name in operation.parameters:
             described = self._parameters[name]
@@ -218,6 +218,38 @@ class HttpApi:
 
     async def _document(self, _request: Request) -> Response:
         return JSONResponse(openapi(self._operations, self._parameters, self._title))
+
+
+def _any_of(handlers: Mapping[str, Handler]) -> Handler:
+    """A handler of all methods of a path, so that a refusal of another one names them all."""
+
+    async def handler(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await handlers[method](request)
+
+    return handler
+
+
+def _decoded(content: bytes, kind: type[Any]) -> Any:  # noqa: ANN401 - of that type
+    """A body by its schema; to JSON 5.0 is an integer, too.
+
+    Raises:
+        msgspec.DecodeError: It is none.
+    """
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError:
+        return msgspec.convert(_with_integers(msgspec.json.decode(content)), kind)
+
+
+def _with_integers(found: Any) -> Any:  # noqa: ANN401 - of JSON's kinds
+    if isinstance(found, float) and found.is_integer():
+        return int(found)
+    if isinstance(found, list):
+        return list(map(_with_integers, found))
+    if isinstance(found, dict):
+        return {name: _with_integers(value) for name, value in found.items()}
+    return found
 
 
 async def _content(request: Request, max_bytes: int) -> bytes:
