@@ -260,8 +260,9 @@ class JobConfig:
     )
     hub: str = setting(
         HUB,
-        "HOST:PORT of the hub that records phases of the script, see docs/guide/recordings.md; "
-        "auto: the one that announces itself with the key of cluster_key_file",
+        "HOST:PORT of the hub that lists this run and records its phases, see "
+        "docs/guide/recordings.md; auto: the one that announces itself with the key of "
+        "cluster_key_file",
         default="auto",
     )
     allow: str | None = setting(

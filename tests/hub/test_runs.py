@@ -157,6 +157,27 @@ def test_a_step_alone_is_written_now_and_then(hub):
     assert hub.item()["url"] is None
 
 
+def test_a_full_disk_loses_nothing(hub, monkeypatch):
+    """A driver is told that it does not take it, and says it again; it is no silent one."""
+
+    def full(*_given, **_named):
+        raise OSError(28, "No space left on device")
+
+    hub.clock = 5.0
+    hub.told(marks=[1])
+    hub.clock += SILENT_SECONDS
+    with monkeypatch.context() as patched:
+        patched.setattr(hub.index, "put_run", full)
+        for name in ("demo", "another"):
+            with pytest.raises(OSError, match="No space"):
+                hub.told(name, marks=[1, 4])
+        hub.clock += 1
+        assert hub.states == {"demo": "running"}
+    assert hub.told(marks=[1, 4]) == hub.told("another", marks=[1, 4]) == 2
+    hub.start()
+    assert [len(hub.item(name)["marks"]) for name in ("demo", "another")] == [2, 2]
+
+
 WRONG = {
     "an id with a path": {"run_id": "a/b"},
     "no id": {"run_id": ""},
