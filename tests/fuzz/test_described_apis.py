@@ -31,7 +31,12 @@ TOKEN = "t" * 20
 CONFIG = f"""
 generation.database = "none"
 headers = {{ Authorization = "Bearer {TOKEN}" }}
+
+[checks]
+negative_data_rejection.expected-statuses = ["4xx"]
+positive_data_acceptance.expected-statuses = ["2xx", "404", "409", "413", "429"]
 """
+"""What is too long is refused as that, right or wrong; what is in conflict, as that."""
 
 
 def token_file(folder):
