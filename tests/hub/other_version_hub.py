@@ -12,6 +12,9 @@ import sys
 COLUMNS = {1: 5, 2: 7}
 """Of sessions, by the schema."""
 
+RUNS = 3
+"""The first schema that has them."""
+
 LATER = "ALTER TABLE sessions ADD COLUMN later TEXT;"
 
 
@@ -21,6 +24,8 @@ def main():
     index = importlib.import_module("hetero_hvd.hub.index")
     index.SESSION_COLUMNS = index.SESSION_COLUMNS[: COLUMNS.get(schema)]
     index.MIGRATIONS = (*index.MIGRATIONS, LATER)[:schema]
+    if schema < RUNS:
+        index.HubIndex.runs = lambda _: []
     link = importlib.import_module("hetero_hvd.discovery.hub_link")
     link.PROTOCOL = protocol
     link.OLDEST_PROTOCOL = oldest

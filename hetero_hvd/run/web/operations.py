@@ -201,11 +201,11 @@ class HttpApi:
             OverflowError: It is too long.
             TimeoutError: It is not complete in time.
         """
-        content = await asyncio.wait_for(
-            _content(request, self._limits.max_bytes), self._limits.seconds
-        )
-        body = None
-        if operation.body is not None:
+        content, body = b"", None
+        if operation.body is not None:  # who has closed his half is still told what he has asked
+            content = await asyncio.wait_for(
+                _content(request, self._limits.max_bytes), self._limits.seconds
+            )
             body = _decoded(content or b"{}", operation.body)
         query = dict(request.query_params)
         for name in operation.parameters:
