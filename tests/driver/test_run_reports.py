@@ -239,6 +239,7 @@ def cluster(tmp_path, start_job):
 
 
 @pytest.mark.process
+@pytest.mark.timeout(300)
 def test_a_run_is_shown_until_its_driver_is_killed(cluster):
     """The hub is killed in the middle of it, and knows as much when it is back."""
     job = cluster.job("10000")
@@ -265,6 +266,7 @@ def test_a_run_is_shown_until_its_driver_is_killed(cluster):
 
 
 @pytest.mark.process
+@pytest.mark.timeout(300)
 def test_a_run_that_ends_is_shown_with_its_end_and_phases(cluster):
     """By when it was in them, on the axis of the recording of that phase."""
     job = cluster.job("5", "session")

@@ -107,6 +107,7 @@ EFFORTS = [
 
 
 @pytest.mark.process
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("num_examples", EFFORTS)
 @pytest.mark.parametrize(("serve", "endless"), SERVERS.values(), ids=SERVERS)
 def test_nothing_is_found(tmp_path, serve, endless, num_examples):
