@@ -7,13 +7,17 @@ all else is its skeleton, which is the same in most samples and stands there onc
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from hetero_hvd.core.recording.columns import (
     CodedColumn,
+    Doubles,
+    Integers,
     code_doubles,
     code_integers,
     doubles_of,
@@ -21,10 +25,17 @@ from hetero_hvd.core.recording.columns import (
 )
 from hetero_hvd.errors import MalformedDataError
 
+Flags = NDArray[np.bool_]
 LEVEL = 9
-FORMAT = 1
+FORMAT = 2
 MAX_PIECE_BYTES = 2**28
-"""Of a piece once it is decompressed."""
+"""Of what is decompressed at once."""
+
+_FORMAT_1 = b"x"
+"""How zlib begins: all columns were compressed together, and none could be read alone."""
+
+_SEQUENCES, _TIMES, _CHOICES = "sequences", "times", "choices"
+"""Columns beside those of the numbers, whose names begin with a slash."""
 
 
 class Recorded(NamedTuple):
@@ -42,7 +53,7 @@ class Recorded(NamedTuple):
 
 
 class _PieceColumns(msgspec.Struct, frozen=True, array_like=True):
-    """What is compressed.
+    """What is in a piece.
 
     Attributes:
         version: Of this form.
@@ -62,6 +73,26 @@ class _PieceColumns(msgspec.Struct, frozen=True, array_like=True):
     choices: CodedColumn
     numbers: dict[str, CodedColumn]
 
+    @property
+    def columns(self) -> dict[str, CodedColumn]:
+        """All of them, by name."""
+        own = {_SEQUENCES: self.sequences, _TIMES: self.times, _CHOICES: self.choices}
+        return own | self.numbers
+
+
+class _PackedPiece(msgspec.Struct, frozen=True, array_like=True):
+    """How it is stored: each column can be read without the others.
+
+    Attributes:
+        version: Of this form.
+        head: `_PieceColumns` without the bytes of its columns, compressed.
+        bodies: Name of a column to its bytes, compressed.
+    """
+
+    version: int
+    head: bytes
+    bodies: list[bytes]
+
 
 def encode_piece(frames: Sequence[Recorded]) -> bytes:
     """Code samples of one stream, in its order."""
@@ -72,16 +103,84 @@ def encode_piece(frames: Sequence[Recorded]) -> bytes:
         bare = _taken_apart(msgspec.msgpack.decode(frame.sample), "", numbers)
         skeleton = msgspec.msgpack.encode(bare)
         choices.append(skeletons.setdefault(skeleton, len(skeletons)))
-    piece = _PieceColumns(
-        FORMAT,
-        len(frames),
-        code_integers([frame.sequence for frame in frames]),
-        code_integers([frame.at_microseconds for frame in frames]),
-        list(skeletons),
-        code_integers(choices),
-        {place: code_doubles(values) for place, values in numbers.items()},
+    return _packed(
+        _PieceColumns(
+            FORMAT,
+            len(frames),
+            code_integers([frame.sequence for frame in frames]),
+            code_integers([frame.at_microseconds for frame in frames]),
+            list(skeletons),
+            code_integers(choices),
+            {place: code_doubles(values) for place, values in numbers.items()},
+        )
     )
-    return zlib.compress(msgspec.msgpack.encode(piece), LEVEL)
+
+
+def _packed(piece: _PieceColumns) -> bytes:
+    bare = {
+        name: msgspec.structs.replace(column, body=b"") for name, column in piece.columns.items()
+    }
+    head = msgspec.structs.replace(
+        piece,
+        sequences=bare.pop(_SEQUENCES),
+        times=bare.pop(_TIMES),
+        choices=bare.pop(_CHOICES),
+        numbers=bare,
+    )
+    return msgspec.msgpack.encode(
+        _PackedPiece(
+            FORMAT,
+            _deflated(msgspec.msgpack.encode(head)),
+            [_deflated(column.body) for column in piece.columns.values()],
+        )
+    )
+
+
+def _deflated(content: bytes) -> bytes:
+    return zlib.compress(content, LEVEL) if content else b""
+
+
+def _inflated(content: bytes) -> bytes:
+    """With a check whether it is what was compressed."""
+    return zlib.decompressobj().decompress(content, MAX_PIECE_BYTES) if content else b""
+
+
+class _PieceReader:
+    """Reads the columns of a piece that are asked for.
+
+    Raises:
+        MalformedDataError: It is of a later version.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._bodies: dict[str, bytes] | None = None
+        if content.startswith(_FORMAT_1):
+            piece = msgspec.msgpack.decode(_inflated(content), type=_PieceColumns)
+        else:
+            packed = msgspec.msgpack.decode(content, type=_PackedPiece)
+            if packed.version != FORMAT:
+                words = f"a piece of version {packed.version}, known is {FORMAT}"
+                raise MalformedDataError(words)
+            piece = msgspec.msgpack.decode(_inflated(packed.head), type=_PieceColumns)
+            self._bodies = dict(zip(piece.columns, packed.bodies, strict=True))
+        self._columns = piece.columns
+        self.count = piece.count
+        self.skeletons = [msgspec.msgpack.decode(skeleton) for skeleton in piece.skeletons]
+        self.places = list(piece.numbers)
+
+    def integers(self, name: str) -> Integers:
+        """Of all samples."""
+        return integers_of(self._column(name), self.count)
+
+    def doubles(self, place: str, count: int) -> Doubles:
+        """Of those samples that have some."""
+        return doubles_of(self._column(place), count)
+
+    def _column(self, name: str) -> CodedColumn:
+        column = self._columns[name]
+        if self._bodies is None:
+            return column
+        return msgspec.structs.replace(column, body=_inflated(self._bodies[name]))
 
 
 def decode_piece(content: bytes) -> Iterator[Recorded]:
@@ -91,25 +190,76 @@ def decode_piece(content: bytes) -> Iterator[Recorded]:
         MalformedDataError: It is none, or of a later version.
     """
     try:
-        reader = zlib.decompressobj()
-        raw = reader.decompress(content, MAX_PIECE_BYTES)
-        piece = msgspec.msgpack.decode(raw, type=_PieceColumns)
-        if piece.version != FORMAT:
-            raise MalformedDataError(f"a piece of version {piece.version}, known is {FORMAT}")
-        bare = [msgspec.msgpack.decode(skeleton) for skeleton in piece.skeletons]
-        choices = integers_of(piece.choices, piece.count).tolist()
-        counts = _places_of(bare, choices)
+        piece = _PieceReader(content)
+        choices = piece.integers(_CHOICES).tolist()
+        counts = _places_of(piece.skeletons, choices)
         columns = {
-            place: iter(doubles_of(column, counts.get(place, 0)).tolist())
-            for place, column in piece.numbers.items()
+            place: iter(piece.doubles(place, counts.get(place, 0)).tolist())
+            for place in piece.places
         }
-        sequences = integers_of(piece.sequences, piece.count).tolist()
-        times = integers_of(piece.times, piece.count).tolist()
+        sequences, times = piece.integers(_SEQUENCES).tolist(), piece.integers(_TIMES).tolist()
         for sequence, at, choice in zip(sequences, times, choices, strict=True):
-            sample = msgspec.msgpack.encode(_put_together(bare[choice], "", columns))
+            sample = msgspec.msgpack.encode(_put_together(piece.skeletons[choice], "", columns))
             yield Recorded(sequence, at, sample)
-    except (zlib.error, msgspec.DecodeError, ValueError, IndexError, KeyError) as error:
+    except _DAMAGE as error:
         raise MalformedDataError(f"a piece of a recording is damaged: {error}") from error
+
+
+class NumbersOverTime(NamedTuple):
+    """Some numbers of the samples of a stream.
+
+    Attributes:
+        sequences: Number of each of the n samples, (n,).
+        times: Of each, in microseconds by the hub's clock, (n,).
+        values: Name to a column, (n,); NaN: a sample has none of that name.
+    """
+
+    sequences: Integers
+    times: Integers
+    values: dict[str, Doubles]
+
+
+Places = Callable[[Any], Mapping[str, str]]
+"""Told a sample as a record whose doubles are None: names to the places of doubles in it."""
+
+
+def decode_numbers(content: bytes, places: Places) -> NumbersOverTime:
+    """Some columns of a piece, without putting its samples together: a hundred times as fast.
+
+    Args:
+        content: The piece.
+        places: What is wanted of a sample. What it gives for one must not depend on others.
+
+    Raises:
+        MalformedDataError: It is none, or of a later version.
+    """
+    try:
+        piece = _PieceReader(content)
+        given = [dict(places(bare)) for bare in piece.skeletons]
+        choices = piece.integers(_CHOICES)
+        columns = {
+            place: _spread(piece, place, np.array([place in e.values() for e in given])[choices])
+            for place in sorted({place for each in given for place in each.values()})
+        }
+        values = {}
+        for name in sorted({name for each in given for name in each}):
+            values[name] = np.full(piece.count, np.nan)
+            for place in {each[name] for each in given if name in each}:
+                mask = np.array([each.get(name) == place for each in given])[choices]
+                values[name][mask] = columns[place][mask]
+        return NumbersOverTime(piece.integers(_SEQUENCES), piece.integers(_TIMES), values)
+    except _DAMAGE as error:
+        raise MalformedDataError(f"a piece of a recording is damaged: {error}") from error
+
+
+_DAMAGE = (zlib.error, msgspec.DecodeError, ValueError, IndexError, KeyError)
+
+
+def _spread(piece: _PieceReader, place: str, has_it: Flags) -> Doubles:
+    """A column of those samples that have it as one of all samples."""
+    found = np.full(piece.count, np.nan)
+    found[has_it] = piece.doubles(place, int(has_it.sum()))
+    return found
 
 
 def _taken_apart(value: Any, place: str, numbers: dict[str, list[float]]) -> Any:  # noqa: ANN401 - any record

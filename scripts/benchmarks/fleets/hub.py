@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
 import subprocess
 import sys
@@ -13,16 +12,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import psutil
 
 from benchmarks.numbers import Number
 from benchmarks.tables import Effort, Say, Table
+from benchmarks.workloads.recorded_week import HOUR_SAMPLES, HOURS, hour_of_samples
 from benchmarks.workloads.simulated_fleet import KEY
-from hetero_hvd.core.recording.segments import Recorded, encode_piece
-from hetero_hvd.core.significant import significant
+from hetero_hvd.core.recording.segments import encode_piece
 from hetero_hvd.errors import JobError
-from hetero_hvd.messages import DeviceSample, NodeSampled
 
 NUM_AGENTS = 1250
 MAX_WAIT_SECONDS = 5.0
@@ -30,7 +27,7 @@ MAX_WAIT_SECONDS = 5.0
 
 MAX_MEMORY_BYTES = 2**29
 MAX_CPU_RATIO = 0.5
-WEEK_SAMPLES = 7 * 86400 * 2
+WEEK_SAMPLES = HOURS * HOUR_SAMPLES
 GOALS_BYTES = {8: 300e6, 1: 100e6}
 
 
@@ -146,14 +143,10 @@ def _week() -> Table:
     rows: list[Sequence[str]] = []
     numbers: list[Number] = []
     for devices, goal in GOALS_BYTES.items():
-        count = 7200
-        frames = [
-            Recorded(n, 500_000 * n + random.randrange(2000), _sample(n, devices))  # noqa: S311
-            for n in range(count)
-        ]
+        frames = hour_of_samples(devices)
         began = time.process_time()
-        each = len(encode_piece(frames)) / count
-        seconds = (time.process_time() - began) / count
+        each = len(encode_piece(frames)) / HOUR_SAMPLES
+        seconds = (time.process_time() - began) / HOUR_SAMPLES
         week = each * WEEK_SAMPLES
         raw = len(frames[0].sample)
         rows.append(
@@ -182,50 +175,4 @@ def _week() -> Table:
         columns=("GPUs", "a sample as sent", "stored", "to seal it", "a week"),
         rows=rows,
         numbers=numbers,
-    )
-
-
-def _sample(number: int, devices: int) -> bytes:
-    draw = random.randrange
-    gpus = tuple(
-        DeviceSample(
-            index=index,
-            uuid=f"GPU-{index:036}",
-            name="NVIDIA H100 80GB HBM3",
-            use_ratio=draw(80, 101) / 100,
-            memory_used_bytes=60 * 2.0**30 + draw(100) * 2.0**20,
-            memory_total_bytes=80 * 2.0**30,
-            temperature_celsius=float(draw(50, 56)),
-            power_watts=draw(500_000, 700_000) / 1000,
-            energy_joules=(number * 300_000 + draw(100_000)) / 1000,
-            sm_clock_hertz=draw(170, 199) * 1e7,
-            memory_clock_hertz=2.619e9,
-            throttled_seconds={"sw_power_cap": number // 10 / 10},
-            pcie_received_bytes_per_second=draw(1000, 20_000) * 1000.0,
-            pcie_sent_bytes_per_second=draw(1000, 20_000) * 1000.0,
-            nvlink_received_bytes_per_second=significant(draw(10**10, 4 * 10**11)),
-            nvlink_sent_bytes_per_second=significant(draw(10**10, 4 * 10**11)),
-            ecc_corrected=0.0,
-            ecc_uncorrected=0.0,
-            pcie_replays=0.0,
-        )
-        for index in range(devices)
-    )
-    return msgspec.msgpack.encode(
-        NodeSampled(
-            node="alpha",
-            machine_id="0" * 32,
-            at_unix_seconds=1.7e9 + number / 2 + random.random() / 1000,  # noqa: S311
-            seconds=significant(0.5 + random.random() / 1000),  # noqa: S311
-            took_seconds=significant(random.random() / 10),  # noqa: S311
-            cpu_use_ratio=significant(random.random()),  # noqa: S311
-            load=draw(100, 2000) / 100,
-            memory_used_bytes=draw(10**6, 10**7) * 4096.0,
-            memory_total_bytes=2.0**38,
-            network_received_bytes_per_second=significant(draw(10**9)),
-            network_sent_bytes_per_second=significant(draw(10**9)),
-            disk_read_bytes_per_second=0.0,
-            disk_written_bytes_per_second=significant(draw(10**8)),
-            devices=gpus,
-        )
     )

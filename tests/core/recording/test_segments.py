@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import zlib
 
 import msgspec
 import pytest
@@ -17,7 +18,13 @@ from hetero_hvd.core.recording.columns import (
     integers_of,
 )
 from hetero_hvd.core.recording.framing import framed, records_in, whole_bytes
-from hetero_hvd.core.recording.segments import Recorded, decode_piece, encode_piece
+from hetero_hvd.core.recording.segments import (
+    Recorded,
+    decode_numbers,
+    decode_piece,
+    encode_piece,
+)
+from hetero_hvd.core.recording.thinned_series import figure_places, figures_in
 from hetero_hvd.errors import MalformedDataError
 from hetero_hvd.messages import DeviceSample, DeviceUser, NodeSampled
 
@@ -87,6 +94,47 @@ def test_a_piece_comes_back_as_it_was_sent(num_samples):
     assert list(decode_piece(encode_piece(frames))) == frames
 
 
+def test_a_piece_of_the_first_form_is_read():
+    """In which all columns were compressed together."""
+    frames = [Recorded(n, n, msgspec.msgpack.encode(sample(n))) for n in range(20)]
+    _, head, bodies = msgspec.msgpack.decode(encode_piece(frames))
+    columns = msgspec.msgpack.decode(zlib.decompress(head))
+    columns[0] = 1
+    for column, body in zip(
+        (columns[2], columns[3], columns[5], *columns[6].values()), bodies, strict=True
+    ):
+        column[5] = zlib.decompress(body) if body else b""
+    earlier = zlib.compress(msgspec.msgpack.encode(columns), 9)
+    assert list(decode_piece(earlier)) == frames
+
+
+def test_some_numbers_are_read_without_the_others():
+    """By device, though devices come, go and change their places; they equal those of all."""
+    sent = [sample(n, devices=n % 4) for n in range(50)]
+    gone = [msgspec.structs.replace(each, devices=each.devices[1:]) for each in sent]
+    frames = [
+        Recorded(3 * n, 7 * n, msgspec.msgpack.encode(each)) for n, each in enumerate(sent + gone)
+    ]
+    shown = []
+
+    def places(record):
+        shown.append(figures_in(record))
+        return figure_places(record, "power_watts")
+
+    found = decode_numbers(encode_piece(frames), places)
+    assert found.sequences.tolist() == [frame.sequence for frame in frames]
+    assert found.times.tolist() == [frame.at_microseconds for frame in frames]
+    assert found.values.keys() == {"0", "1", "2"}
+    for device, column in found.values.items():
+        powers = [
+            {gpu.index: gpu.power_watts for gpu in each.devices}.get(int(device), math.nan)
+            for each in sent + gone
+        ]
+        assert bits(column.tolist()) == bits(powers)
+    assert {"power_watts", "cpu_use_ratio"} <= set().union(*shown)
+    assert not {"index", "at_unix_seconds", "node"} & set().union(*shown)
+
+
 def test_hours_of_a_sensor_takes_few_bytes():
     """What does not change takes nothing, what changes in its last digits takes these."""
     frames = [
@@ -97,7 +145,12 @@ def test_hours_of_a_sensor_takes_few_bytes():
 
 
 WHOLE = encode_piece([Recorded(1, 1, msgspec.msgpack.encode(sample(1)))])
-DAMAGED = {"nothing": b"", "noise": b"noise", "half": WHOLE[: len(WHOLE) // 2]}
+DAMAGED = {
+    "nothing": b"",
+    "noise": b"noise",
+    "half": WHOLE[: len(WHOLE) // 2],
+    "another byte": WHOLE[:-3] + bytes([WHOLE[-3] ^ 1]) + WHOLE[-2:],
+}
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
