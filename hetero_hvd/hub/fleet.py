@@ -11,7 +11,7 @@ from hetero_hvd.core.recording.health import FleetHealth, HealthChange
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import UserError
-from hetero_hvd.hub.index import FleetMark
+from hetero_hvd.hub.index import HEALTHY, UNHEALTHY, FleetMark
 from hetero_hvd.hub.store import SampleStore
 
 MAX_MARKS = 10_000
@@ -36,8 +36,23 @@ class Fleet:
         self._clock = clock
         self.notices: dict[str, str] = {}
         self._marks: deque[FleetMark] = deque(maxlen=MAX_MARKS)
-        self.health = FleetHealth(store.nodes(), clock())
+        self.health = FleetHealth(store.nodes(), clock(), self._silent_seconds())
         self._sessions = {session.name: session for session in store.index.sessions()}
+
+    def _silent_seconds(self) -> dict[str, float]:
+        """Those of which an earlier hub has said that they are unhealthy, and for how long."""
+        everything = RecordingSession(name="all", from_microseconds=0)
+        last = {
+            mark.node: mark
+            for mark in self._store.index.marks(everything)
+            if mark.kind in (HEALTHY, UNHEALTHY)
+        }
+        now = self._store.now_microseconds()
+        return {
+            node: (now - mark.at) / MICROSECONDS
+            for node, mark in last.items()
+            if mark.kind == UNHEALTHY
+        }
 
     @property
     def sessions(self) -> list[RecordingSession]:
@@ -88,11 +103,11 @@ class Fleet:
             seconds = change.silent_seconds
             if change.is_healthy:
                 words = f"is heard again after {seconds:.0f} s"
-                self._marks.append(FleetMark(now, change.node, "healthy", words))
+                self._marks.append(FleetMark(now, change.node, HEALTHY, words))
             else:
                 at = now - round(seconds * MICROSECONDS)
                 words = "is not heard any more"
-                self._marks.append(FleetMark(at, change.node, "unhealthy", words))
+                self._marks.append(FleetMark(at, change.node, UNHEALTHY, words))
             logger.warning("node %s %s", change.node, words)
         if self._marks:
             with suppress(OSError):  # a full disk: they are kept when there is room

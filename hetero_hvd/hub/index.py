@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetero_hvd.core.recording.retention import SegmentPart, StoredSegment
+from hetero_hvd.core.recording.segments import Recorded
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import ClockAnchor
 from hetero_hvd.errors import JobError
@@ -25,6 +26,9 @@ from hetero_hvd.run.records.run_files import private
 
 FILE = "hub.sqlite"
 BUSY_SECONDS = 30.0
+UNHEALTHY, HEALTHY = "unhealthy", "healthy"
+"""Kinds of marks: a node is not heard any more, or again."""
+
 MIGRATIONS = (
     """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -112,6 +116,27 @@ class StoredPiece(NamedTuple):
     begin: int
     end: int
     num_samples: int
+
+
+class StoredStream(NamedTuple):
+    """Where the samples of a stream are.
+
+    Attributes:
+        node: Whose.
+        stream: Of which life of its agent.
+        pieces: What is in segments, in its order.
+        waiting: What is in journals, and follows.
+    """
+
+    node: str
+    stream: str
+    pieces: list[StoredPiece]
+    waiting: list[Recorded]
+
+    @property
+    def begin(self) -> int:
+        """Time of its first sample, microseconds."""
+        return self.pieces[0].begin if self.pieces else self.waiting[0].at_microseconds
 
 
 class FleetMark(NamedTuple):

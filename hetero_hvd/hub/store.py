@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from hetero_hvd.core.recording.segments import Recorded, decode_piece
 from hetero_hvd.core.recording.sequences import FIRST, NumberRange, accept
@@ -22,7 +22,7 @@ from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import MICROSECONDS, aligned, new_anchor
 from hetero_hvd.discovery.hub_link import SampleBatch
 from hetero_hvd.errors import JobError, MalformedDataError, job_error
-from hetero_hvd.hub.index import HubIndex, StoredPiece, StreamState
+from hetero_hvd.hub.index import HubIndex, StoredPiece, StoredStream, StreamState
 from hetero_hvd.hub.journal import (
     Journal,
     JournalEntry,
@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 SEAL_BYTES = 64 * 2**20
 SEAL_SECONDS = 3600.0
 SEGMENTS, SEGMENT = "segments", ".segment"
+Content = TypeVar("Content")
 NO_STREAM = StreamState("", FIRST, 0, 0, 0)
 
 
@@ -328,43 +329,52 @@ class SampleStore:
         Raises:
             JobError: A segment cannot be read now.
         """
+        for found in self.stored(session):
+            for piece in found.pieces:
+                for frame in self.read_piece(piece, _all_of) or ():
+                    if session.has(found.node, frame.at_microseconds):
+                        yield NodeFrame(found.node, found.stream, frame)
+            for frame in found.waiting:
+                if session.has(found.node, frame.at_microseconds):
+                    yield NodeFrame(found.node, found.stream, frame)
+
+    def stored(self, session: RecordingSession) -> list[StoredStream]:
+        """Where the samples of a session are, by node and begin; some of others are among them."""
         with self._lock:
             sealed = self.index.last_sealed
             numbers = [n for n in journal_numbers(self.folder) if n > sealed]
             journals = [read_journal(journal_path(self.folder, number)) for number in numbers]
             pieces = self.index.pieces(session)
-        waiting: dict[tuple[str, str], list[Recorded]] = {}
+        found: dict[tuple[str, str], StoredStream] = {}
+        for piece in pieces:
+            key = (piece.node, piece.stream)
+            found.setdefault(key, StoredStream(*key, [], [])).pieces.append(piece)
         for content in journals:
             for entry in entries_in(content):
-                waiting.setdefault((entry.node, entry.stream), []).extend(frames_of(entry))
-        by_stream: dict[tuple[str, str], list[StoredPiece]] = {key: [] for key in waiting}
-        for piece in pieces:
-            by_stream.setdefault((piece.node, piece.stream), []).append(piece)
-        begins = {
-            key: found[0].begin if found else waiting[key][0].at_microseconds
-            for key, found in by_stream.items()
-            if found or waiting[key]
-        }
-        for node, stream in sorted(begins, key=lambda key: (key[0], begins[key])):
-            for piece in by_stream[node, stream]:
-                for frame in self._frames_of(piece):
-                    if session.has(node, frame.at_microseconds):
-                        yield NodeFrame(node, stream, frame)
-            for frame in waiting.get((node, stream), ()):
-                if session.has(node, frame.at_microseconds):
-                    yield NodeFrame(node, stream, frame)
+                key = (entry.node, entry.stream)
+                if not session.nodes or entry.node in session.nodes:
+                    found.setdefault(key, StoredStream(*key, [], [])).waiting.extend(
+                        frames_of(entry)
+                    )
+        there = [each for each in found.values() if each.pieces or each.waiting]
+        return sorted(there, key=lambda each: (each.node, each.begin))
 
-    def _frames_of(self, piece: StoredPiece) -> list[Recorded]:
+    def read_piece(self, piece: StoredPiece, decode: Callable[[bytes], Content]) -> Content | None:
+        """What is in a piece; None: it is gone or damaged, which is told.
+
+        Raises:
+            JobError: It cannot be read now.
+        """
         path = self._segment_path(piece.segment)
         try:
             with path.open("rb") as file:
                 file.seek(piece.place)
-                return list(decode_piece(file.read(piece.length)))
+                return decode(file.read(piece.length))
         except (FileNotFoundError, MalformedDataError) as error:
             logger.warning(
                 "%s: %d samples of %s are left out: %s", path, piece.num_samples, piece.node, error
             )
-            return []
+            return None
         except OSError as error:
             raise JobError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -400,6 +410,10 @@ class SampleStore:
         self._journal.close()
         with suppress(OSError):
             os.close(self._held)
+
+
+def _all_of(content: bytes) -> list[Recorded]:
+    return list(decode_piece(content))
 
 
 def _joined(known: StreamState, added: StreamState) -> StreamState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 UNHEALTHY_SECONDS = 30.0
@@ -27,11 +28,16 @@ class FleetHealth:
     Args:
         nodes: Those that are known already.
         now_seconds: When nothing is known of them yet.
+        silent_seconds: Those of which it was said already that they are unhealthy, to how long they
+            have been silent.
     """
 
-    def __init__(self, nodes: set[str], now_seconds: float) -> None:
-        self._heard = dict.fromkeys(nodes, now_seconds)
-        self._unhealthy: set[str] = set()
+    def __init__(
+        self, nodes: set[str], now_seconds: float, silent_seconds: Mapping[str, float]
+    ) -> None:
+        silent = {node: now_seconds - seconds for node, seconds in silent_seconds.items()}
+        self._heard = dict.fromkeys(nodes, now_seconds) | silent
+        self._unhealthy = set(silent)
 
     def heard(self, node: str, now_seconds: float) -> HealthChange | None:
         """A node was heard of; says so where it was unhealthy."""

@@ -7,7 +7,7 @@ all samples at once. So a week is read piece by piece, and never is all of it in
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,28 +53,50 @@ class PlotWindow(NamedTuple):
     num_intervals: int
 
 
-def figure_places(sample: Any, figure: str) -> dict[str, str]:  # noqa: ANN401 - any record
-    """Where a figure is in a sample, by device: `THE_NODE`, or the index of a GPU.
+Record = Mapping[str, Any]
+"""A sample as MessagePack has it; in a piece its doubles are None, see `decode_numbers`."""
+
+
+def figure_places(sample: Record, figure: str) -> dict[str, str]:
+    """Where a figure is in a sample of a piece, by device: `THE_NODE`, or the index of a GPU.
 
     Args:
-        sample: As a record whose doubles are None, see `decode_numbers`.
+        sample: Without its doubles.
         figure: Name of a field of `NodeSampled` or `DeviceSample`, or a series of a program.
     """
-    found = {}
-    for begin, record in ((f"/{figure}", sample), (f"/values/{figure}", sample.get("values", {}))):
-        if figure in record and record[figure] is None:
-            found[THE_NODE] = begin
-    for number, gpu in enumerate(sample.get("devices", ())):
-        if figure in gpu and gpu[figure] is None:
-            found[str(gpu["index"])] = f"/devices/{number}/{figure}"
+    return {device: place for device, place, value in _told(sample, figure) if value is None}
+
+
+def figure_values(samples: Sequence[Record], figure: str) -> dict[str, Doubles]:
+    """The values of a figure in samples that are in no piece, by device; NaN: not told."""
+    found: dict[str, Doubles] = {}
+    for number, sample in enumerate(samples):
+        for device, _, value in _told(sample, figure):
+            if isinstance(value, float):
+                found.setdefault(device, np.full(len(samples), np.nan))[number] = value
     return found
 
 
-def figures_in(sample: Any) -> set[str]:  # noqa: ANN401 - any record
-    """Names of all figures of a sample, without what only says when it was taken."""
+def _told(sample: Record, figure: str) -> Iterator[tuple[str, str, Any]]:
+    """Device, place and value."""
+    for begin, record in (("", sample), ("/values", sample.get("values", {}))):
+        if figure in record:
+            yield THE_NODE, f"{begin}/{figure}", record[figure]
+    for number, gpu in enumerate(sample.get("devices", ())):
+        if figure in gpu:
+            yield str(gpu["index"]), f"/devices/{number}/{figure}", gpu[figure]
+
+
+def figures_in(sample: Record) -> set[str]:
+    """Names of all figures of a sample, with or without its doubles."""
     records = [sample, sample.get("values", {}), *sample.get("devices", ())]
-    found = {name for record in records for name, value in record.items() if value is None}
-    return found - {"at_unix_seconds"}
+    found = {
+        name
+        for record in records
+        for name, value in record.items()
+        if value is None or isinstance(value, float)
+    }
+    return found - {"at_unix_seconds"}  # which only says when it was taken
 
 
 class SeriesThinner:

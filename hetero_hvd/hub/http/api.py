@@ -19,6 +19,7 @@ from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.http.bodies import (
     CutSession,
+    FigureOverTime,
     IngestBatch,
     Ingested,
     PartOfList,
@@ -31,6 +32,7 @@ from hetero_hvd.hub.http.operations import (
     DEFAULT_LIMIT,
     PARAMETERS,
 )
+from hetero_hvd.hub.http.series import StoredSeries
 from hetero_hvd.hub.store import SampleStore
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import HEADERS
@@ -130,6 +132,9 @@ class HubApi:
                       ("id",), None, RunWithMarks),
             ApiOperation("GET", EVENTS, "read", "News of nodes and sessions, as they come.",
                       self._events, media=EVENT_STREAM),
+            ApiOperation("GET", "/v1/series", "read", "A figure of a node over time.",
+                      StoredSeries(store).act,
+                      ("node", "figure", "device", "from", "to", "points"), None, FigureOverTime),
             ApiOperation("POST", "/v1/ingest", "ingest", "Store samples of another program.",
                       ingest.act, (), IngestBatch, Ingested),
         )  # fmt: skip

@@ -17,6 +17,7 @@ from hetero_hvd.messages import NODE_NAME
 
 MAX_SAMPLES = 1000
 MAX_NODES = 10_000
+MAX_POINTS = 4000
 SessionName = Annotated[str, msgspec.Meta(pattern=f"^{SESSION_NAME.pattern}$", max_length=64)]
 NodeName = Annotated[str, msgspec.Meta(pattern=f"^{NODE_NAME.pattern}$", max_length=64)]
 Nodes = Annotated[list[NodeName], msgspec.Meta(max_length=MAX_NODES)]
@@ -66,6 +67,30 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
 
     next_sequence: int
     duplicates: int
+
+
+class PlottedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a plot: `device` is `node`, or the index of a GPU; null where it is not told."""
+
+    device: str
+    values: list[float | None]
+
+
+class FigureOverTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure of all devices of a node, at common times, with a null in each gap.
+
+    Each of the intervals that were asked for has its smallest and largest value. `figures` are all
+    that are told in this time; while the node was `unhealthy`, nothing was heard of it.
+    """
+
+    node: str
+    figure: str
+    from_unix_seconds: float
+    to_unix_seconds: float
+    figures: list[str]
+    at_unix_seconds: list[float]
+    series: list[PlottedDevice]
+    unhealthy: list[tuple[float, float]]
 
 
 class PartOfList(msgspec.Struct, frozen=True, kw_only=True):

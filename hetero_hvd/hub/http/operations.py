@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hetero_hvd.hub.http.bodies import MAX_POINTS
 from hetero_hvd.run.web.operations import Parameters
 
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
@@ -19,4 +20,12 @@ PARAMETERS: Parameters = {
         },
     },
     "node": {"in": "query", "schema": {"type": "string", "maxLength": 64}},
+    "figure": {"in": "query", "required": True, "schema": {"type": "string", "maxLength": 100}},
+    "device": {"in": "query", "schema": {"type": "string", "maxLength": 9}},
+    "from": {"in": "query", "required": True, "schema": {"type": "number", "minimum": 0}},
+    "to": {"in": "query", "required": True, "schema": {"type": "number", "minimum": 0}},
+    "points": {
+        "in": "query",
+        "schema": {"type": "integer", "minimum": 1, "maximum": MAX_POINTS, "default": 1000},
+    },
 }

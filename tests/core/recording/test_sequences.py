@@ -77,7 +77,7 @@ def test_the_hubs_clock_never_goes_back(earlier, wall, shows):
 
 def test_who_is_silent_is_told_once_and_when_he_is_back():
     """After more than 30 s."""
-    fleet = FleetHealth({"a"}, 0.0)
+    fleet = FleetHealth({"a"}, 0.0, {})
     assert fleet.heard("b", 10.0) is None
     assert fleet.silent(30.0) == []
     assert [change.node for change in fleet.silent(31.0)] == ["a"]
@@ -87,6 +87,13 @@ def test_who_is_silent_is_told_once_and_when_he_is_back():
     back = fleet.heard("a", 40.0)
     assert (back.is_healthy, back.silent_seconds) == (True, 40.0)
     assert fleet.is_healthy("a")
+
+
+def test_who_was_silent_before_is_told_when_he_is_back():
+    """And not that he is silent, a second time."""
+    fleet = FleetHealth({"a", "b"}, 100.0, {"a": 50.0})
+    assert [change.node for change in fleet.silent(131.0)] == ["b"]
+    assert fleet.heard("a", 140.0).silent_seconds == 90.0
 
 
 def session(name="s", begin=0, end=None, **more):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from hetero_hvd.core.recording.segments import NumbersOverTime
 from hetero_hvd.core.recording.thinned_series import (
-    PlotWindow,
     PlottedSeries,
+    PlotWindow,
     SeriesThinner,
     gaps_in,
     joined,

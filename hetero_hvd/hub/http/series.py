@@ -1,0 +1,166 @@
+"""Figures over time, as a page plots them: read from what is stored, thinned to its pixels."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from hetero_hvd.core.recording.columns import Doubles
+from hetero_hvd.core.recording.device_figures import THE_NODE
+from hetero_hvd.core.recording.segments import (
+    NumbersOverTime,
+    decode_numbers,
+)
+from hetero_hvd.core.recording.sessions import RecordingSession
+from hetero_hvd.core.recording.thinned_series import (
+    LONGEST_STEP,
+    PlotWindow,
+    Record,
+    SeriesThinner,
+    figure_places,
+    figure_values,
+    figures_in,
+    plot_columns,
+)
+from hetero_hvd.core.recording.timeline import MICROSECONDS
+from hetero_hvd.hub.http.bodies import (
+    MAX_POINTS,
+    FigureOverTime,
+    NodeName,
+    PlottedDevice,
+    Seconds,
+)
+from hetero_hvd.hub.index import HEALTHY, UNHEALTHY, FleetMark
+from hetero_hvd.hub.store import SampleStore
+from hetero_hvd.run.web.operations import Answer, Asked
+
+DEFAULT_POINTS = 1000
+
+
+class _AskedFigure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the query of a request says; see `FigureOverTime`."""
+
+    node: NodeName
+    figure: Annotated[str, msgspec.Meta(pattern="^[A-Za-z][A-Za-z0-9_]{0,99}$")]
+    begin: Seconds = msgspec.field(name="from")
+    end: Seconds = msgspec.field(name="to")
+    device: Annotated[str, msgspec.Meta(pattern="^(node|[0-9]{1,9})$")] | None = None
+    points: Annotated[int, msgspec.Meta(ge=1, le=MAX_POINTS)] = DEFAULT_POINTS
+
+    @property
+    def window(self) -> PlotWindow:
+        """Whose samples are wanted."""
+        begin, end = (round(each * MICROSECONDS) for each in (self.begin, self.end))
+        return PlotWindow(begin, end, self.points)
+
+
+class StoredSeries:
+    """Answers with figures over time. Used in the loop's thread only.
+
+    Args:
+        store: Of the hub.
+    """
+
+    def __init__(self, store: SampleStore) -> None:
+        self._store = store
+        # One at a time: those who only look take a core at most, and no thread of who stores.
+        self._turn = asyncio.Semaphore()
+
+    async def act(self, asked: Asked) -> Answer:
+        """Read a figure.
+
+        Raises:
+            msgspec.ValidationError: What is asked for cannot be; says what and why, in one line.
+            JobError: A segment cannot be read now.
+        """
+        wanted = msgspec.convert(asked.query, _AskedFigure, strict=False)
+        if wanted.window.begin >= wanted.window.end:
+            raise msgspec.ValidationError("`from` must be before `to`")
+        if all(state.node != wanted.node for state in self._store.streams().values()):
+            raise msgspec.ValidationError(
+                f"node {wanted.node}: nothing of it is stored; /v1/clients lists all that there are"
+            )
+        async with self._turn:
+            return Answer(await asyncio.to_thread(self._read, wanted))
+
+    def _read(self, wanted: _AskedFigure) -> FigureOverTime:
+        session = RecordingSession(
+            name="plot",
+            from_microseconds=wanted.window.begin,
+            until_microseconds=wanted.window.end,
+            nodes=(wanted.node,),
+        )
+        is_node = self._store.is_of_an_agent(wanted.node)
+        thinner = SeriesThinner(wanted.window, LONGEST_STEP if is_node else math.inf)
+        figures: set[str] = set()
+        for stream, found in self._numbers(session, wanted.figure, figures):
+            thinner.add(stream, found)
+        columns = plot_columns(thinner.result())
+        return FigureOverTime(
+            node=wanted.node,
+            figure=wanted.figure,
+            from_unix_seconds=wanted.begin,
+            to_unix_seconds=wanted.end,
+            figures=sorted(figures),
+            at_unix_seconds=columns.at_seconds.tolist(),
+            series=[
+                PlottedDevice(device=device, values=_or_none(columns.values[device]))
+                for device in sorted(columns.values, key=_device_order)
+                if wanted.device in (None, device)
+            ],
+            unhealthy=list(self._unhealthy(session)),
+        )
+
+    def _numbers(
+        self, session: RecordingSession, figure: str, figures: set[str]
+    ) -> Iterator[tuple[str, NumbersOverTime]]:
+        """The samples of each stream, piece by piece; notes which figures there are."""
+
+        def places(sample: Record) -> dict[str, str]:
+            figures.update(figures_in(sample))
+            return figure_places(sample, figure)
+
+        for each in self._store.stored(session):
+            for piece in each.pieces:
+                found = self._store.read_piece(piece, partial(decode_numbers, places=places))
+                if found is not None:
+                    yield each.stream, found
+            if each.waiting:
+                samples = [msgspec.msgpack.decode(frame.sample) for frame in each.waiting]
+                figures.update(figures_in(samples[-1]))
+                yield (
+                    each.stream,
+                    NumbersOverTime(
+                        np.array([frame.sequence for frame in each.waiting]),
+                        np.array([frame.at_microseconds for frame in each.waiting]),
+                        figure_values(samples, figure),
+                    ),
+                )
+
+    def _unhealthy(self, session: RecordingSession) -> Iterator[tuple[float, float]]:
+        """From when to when the node was not heard, seconds since 1970."""
+        end = min(session.until_microseconds or 0, self._store.now_microseconds())
+        began: int | None = None
+        for mark in [*self._store.index.marks(session), FleetMark(end, "", HEALTHY, "")]:
+            if mark.kind == UNHEALTHY and began is None:
+                began = mark.at
+            elif mark.kind == HEALTHY and began is not None:
+                if mark.at > session.from_microseconds:
+                    begin = max(began, session.from_microseconds)
+                    yield begin / MICROSECONDS, mark.at / MICROSECONDS
+                began = None
+
+
+def _or_none(values: Doubles) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _device_order(device: str) -> tuple[bool, int]:
+    """The node first, then its GPUs by index."""
+    return device != THE_NODE, 0 if device == THE_NODE else int(device)
