@@ -14,6 +14,8 @@ setup(
     package_data={
         "hetero_hvd": [
             "py.typed",
+            "hub/http/page/*",
+            "run/page/*",
             "run/web/page/*",
             "run/reports/page/*",
             "deploy/Dockerfile*",

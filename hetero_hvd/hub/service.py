@@ -146,7 +146,7 @@ async def _http(
     api = HubApi(options.access, store, commands, ingest, door)
     http = HttpServer(options.end, door)
     await http.listen(api.app())
-    logger.info("the API is at %s%s", http.url, DOCUMENT)
+    logger.info("the page is at %s/, the API at %s%s", http.url, http.url, DOCUMENT)
     return http
 
 

@@ -72,11 +72,42 @@ class Tab:
         attached = await self.call("Target.attachToTarget", flatten=True, **target)
         self._session = {"sessionId": attached["sessionId"]}
 
+    async def value(self, expression):
+        """Of JavaScript; what it promises is awaited."""
+        found = await self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
     async def text(self, selector):
         """What an element shows."""
-        expression = f"document.querySelector({selector!r})?.innerText ?? ''"
-        result = await self.call("Runtime.evaluate", expression=expression)
-        return result["result"]["value"]
+        return await self.value(f"document.querySelector({selector!r})?.innerText ?? ''")
+
+    async def until(self, expression):
+        """The value of JavaScript once there is one; a test's own timeout ends the wait."""
+        while not (found := await self.value(expression)):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # the page has no way to tell us
+        return found
+
+    async def screen(self, width, height, *, is_dark=False):
+        """Be so wide and high, by day or by night."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+        await self.call("Emulation.setDeviceMetricsOverride", **size)
+        feature = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
+        await self.call("Emulation.setEmulatedMedia", features=[feature])
+
+    async def press(self, key, text=""):
+        """A key; `text` is what it types."""
+        code = {"Tab": 9, "Enter": 13}.get(key, 0)
+        about = {"key": key, "windowsVirtualKeyCode": code}
+        typed = {"text": text} if text else {}
+        await self.call("Input.dispatchKeyEvent", type="keyDown", **about, **typed)
+        await self.call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    async def write(self, text):
+        """Type where the focus is."""
+        await self.call("Input.insertText", text=text)
 
     async def wait_for(self, selector, words):
         """The element's text once it holds the words; a test's own timeout ends the wait."""
@@ -84,20 +115,23 @@ class Tab:
             await asyncio.sleep(0.1)  # the page has no way to tell us
         return text
 
-    async def screenshot(self):
-        """PNG."""
-        picture = await self.call("Page.captureScreenshot", format="png")
+    async def screenshot(self, *, is_whole=False):
+        """PNG, of what is seen or of the whole page."""
+        picture = await self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=is_whole
+        )
         return base64.b64decode(picture["data"])
 
 
-def visit(profile, url, act):
-    """Open a page and act on it."""
-
-    async def run(address):
+async def look(profile, url, act):
+    """Open a page and act on it, beside a server in the same loop."""
+    with browser(profile) as address:
         async with connect(address, max_size=None, proxy=None) as socket:
             tab = Tab(socket)
             await tab.open(url)
             return await act(tab)
 
-    with browser(profile) as address:
-        return asyncio.run(run(address))
+
+def visit(profile, url, act):
+    """Open a page and act on it."""
+    return asyncio.run(look(profile, url, act))

@@ -36,9 +36,10 @@ ELSEWHERE = "https://grafana.lab"
 class Client:
     """Asks a hub in this process."""
 
-    def __init__(self, url, store):
+    def __init__(self, url, store, fleet):
         self.url = url
         self.store = store
+        self.fleet = fleet
 
     async def ask(self, path, body=None, *, role="operate", **headers):
         """Status, content and headers of an answer."""
@@ -58,8 +59,8 @@ class Client:
 
 
 @asynccontextmanager
-async def api(folder, limits=None):
-    """One in this process."""
+async def api(folder, limits=None, around=lambda app: app):
+    """One in this process; `around` may put something before it."""
     now = time.monotonic
     store = SampleStore(folder / "hub", boot="b", clock=now)
     fleet = Fleet(store, now)
@@ -76,9 +77,9 @@ async def api(folder, limits=None):
     )
     samples = ForeignIngest(store, put, now, limits)
     server = HttpServer(HttpEnd(address="127.0.0.1", port=0), door)
-    await server.listen(HubApi(access, store, commands, samples, door).app())
+    await server.listen(around(HubApi(access, store, commands, samples, door).app()))
     try:
-        yield Client(server.url, store)
+        yield Client(server.url, store, fleet)
     finally:
         await server.close()
         store.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,7 +37,6 @@ from hetero_hvd.hub.http.operations import (
 from hetero_hvd.hub.http.series import StoredSeries
 from hetero_hvd.hub.store import SampleStore
 from hetero_hvd.run.web.access import Access
-from hetero_hvd.run.web.app import HEADERS
 from hetero_hvd.run.web.event_streams import EventStreams
 from hetero_hvd.run.web.operations import (
     EVENT_STREAM,
@@ -47,6 +48,7 @@ from hetero_hvd.run.web.operations import (
     HttpApi,
     Role,
 )
+from hetero_hvd.run.web.pages import HEADERS, page_routes
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
 from hetero_hvd.security.token import holds
 
@@ -54,6 +56,7 @@ MAX_BODY_BYTES = 2**20
 BODY_SECONDS = 10.0
 EVENT_SECONDS = 1.0
 EVENTS = "/v1/events"
+PAGE = Path(__file__).parent / "page" / "hub.html"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +152,7 @@ class HubApi:
             title="hetero_hvd hub",
         )
         routes = api.routes(self._guarded)
+        routes += page_routes(PAGE, partial(self._guarded, None))
         cors = Middleware(
             CORSMiddleware,
             allow_origins=list(self._access.origins),

@@ -11,12 +11,10 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import (
-    FileResponse,
     JSONResponse,
     PlainTextResponse,
     Response,
 )
-from starlette.routing import Route
 
 from hetero_hvd.core.view.live import LiveState
 from hetero_hvd.run.web.access import Access
@@ -39,20 +37,10 @@ from hetero_hvd.run.web.orders import (
     StopOrder,
     TraceOrder,
 )
+from hetero_hvd.run.web.pages import HEADERS, page_routes
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
 
-PAGE = Path(__file__).parent / "page"
-PAGE_FILES = {
-    "/": ("index.html", "text/html"),
-    "/live.js": ("live.js", "text/javascript"),
-    "/live.css": ("live.css", "text/css"),
-}
-HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
+PAGE = Path(__file__).parent / "page" / "index.html"
 EVENT_SECONDS = 0.5
 """Between two looks for news: a fast run must not flood its viewers."""
 
@@ -131,8 +119,7 @@ class Answers:
             refuse=self._refuse,
             title="hetero_hvd run",
         )  # fmt: skip
-        page = [Route(path, self._public(_file(*file))) for path, file in PAGE_FILES.items()]
-        return Starlette(routes=[*page, *api.routes(self._guarded)])
+        return Starlette(routes=[*page_routes(PAGE, self._public), *api.routes(self._guarded)])
 
     def _public(self, handler: Handler) -> Handler:
         """The page itself holds nothing of the run; what it shows it must ask for."""
@@ -196,10 +183,3 @@ class Answers:
         if self._sources.trace is None:
             return Answer({"error": "this driver takes no traces"}, 404)
         return Answer({"done": self._sources.trace(msgspec.to_builtins(asked.body))})
-
-
-def _file(name: str, media_type: str) -> Handler:
-    async def answer(_request: Request) -> Response:
-        return FileResponse(PAGE / name, media_type=media_type)
-
-    return answer

@@ -1,25 +1,11 @@
 "use strict";
-// Everything from the run is written with textContent: no name or message can become markup.
 const SVG = "http://www.w3.org/2000/svg";
-const RETRY_MS = 2000;
-const SILENT_MS = 40000; // the server says something every 15 s
-const at = (id) => document.getElementById(id);
-
-function make(tag, text, kind) {
-  const element = document.createElement(tag);
-  element.textContent = text;
-  if (kind) element.className = kind;
-  return element;
-}
-
 function shape(tag, attributes) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;
 }
 
-const number = (value, digits = 0) => (value == null ? "–" : value.toFixed(digits));
-const percent = (value) => (value == null ? "–" : `${Math.round(value * 100)} %`);
 const seconds = (value) => (value == null ? "–" : `${(value * 1e3).toFixed(0)} ms`);
 const memory = (value) => (value == null ? "–" : `${(value / 2 ** 20).toFixed(0)} MiB`);
 
@@ -51,9 +37,6 @@ function row(parts, worker, longest) {
   );
   return tr;
 }
-
-const room = (used, total) =>
-  used == null || total == null ? "–" : `${(used / 2 ** 30).toFixed(1)} of ${(total / 2 ** 30).toFixed(1)}`;
 
 function machine(node, what, use, one, heldBack, usedBy) {
   const tr = make("tr", "", heldBack.length ? "slow" : "");
@@ -130,37 +113,4 @@ function show(state) {
     make("li", `${new Date(time * 1000).toLocaleTimeString()}  ${words}`)));
 }
 
-async function follow(token) {
-  const stop = new AbortController();
-  let timer = setTimeout(() => stop.abort(), SILENT_MS);
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const response = await fetch("events", { headers, signal: stop.signal });
-  if (response.status === 401) throw new Error("needs a token: add #token=… to the address");
-  if (!response.ok) throw new Error(`the driver answers ${response.status}`);
-  at("connection").textContent = "live";
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ;) {
-    const { value, done } = await reader.read();
-    if (done) throw new Error("the driver has ended");
-    clearTimeout(timer);
-    timer = setTimeout(() => stop.abort(), SILENT_MS);
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    const news = parts.filter((part) => part.startsWith("data: "));
-    if (news.length) show(JSON.parse(news[news.length - 1].slice(6)));
-  }
-}
-
-async function live() {
-  for (; ;) {
-    const token = new URLSearchParams(location.hash.slice(1)).get("token");
-    try {
-      await follow(token);
-    } catch (error) {
-      at("connection").textContent = `not connected (${error.message}); trying again`;
-    }
-    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
-  }
-}
-
-live();
+follow("events", "the driver", show);

@@ -1,0 +1,345 @@
+"use strict";
+// The page of a hub: its fleet, sessions, their plots and all runs. It asks the hub's API for all of it.
+const NODES_SHOWN = 25, LATEST_MS = 2000, RUNS_MS = 30000, RUNS_A_PART = 200, PLOT_MS = 5000;
+const FIRST_FIGURES = ["use_ratio", "cpu_use_ratio"];
+const UNITS = [ // how names end, what is shown, and how much of the name's unit that is
+  ["_bytes_per_second", "MB/s", 1e6], ["_bytes", "GiB", 2 ** 30], ["_ratio", "%", 0.01], ["_celsius", "°C", 1],
+  ["_watts", "W", 1], ["_hertz", "MHz", 1e6], ["_joules", "kJ", 1e3], ["_seconds", "s", 1],
+];
+let news = { nodes: [], sessions: [] };
+let latest = new Map();
+let firstShown = 0;
+let runs = [];
+let partsOfRuns = 1;
+let plotted = null; // {name, node, figure, from, to}: from and to are null for all of the session
+let timer = 0;
+const marksOfRuns = new Map();
+
+const when = (seconds) => (seconds == null ? "–" : new Date(seconds * 1000).toLocaleString());
+const every = (seconds) => (seconds == null ? "–" : `${Number(seconds.toPrecision(3))} s`);
+const problem = (error) => (error instanceof Error ? error.message : String(error));
+
+async function answered(response) {
+  const told = await response.json().catch(() => ({}));
+  if (response.ok) return told;
+  const failure = new Error(told.error ?? `the hub answers ${response.status}`);
+  failure.status = response.status;
+  throw failure;
+}
+
+const ask = async (path, query = {}) =>
+  answered(await fetch(`v1/${path}?${new URLSearchParams(query)}`, { headers: bearer(readToken()) }));
+
+/* Say something where it is read aloud; the same words twice are no news. */
+function tell(id, words, isBad = false) {
+  if (at(id).textContent !== words) at(id).textContent = words;
+  at(id).className = isBad ? "bad" : "";
+}
+
+/* Rows whose cells say what they are, for narrow screens and for who does not see them. */
+function row(table, cells, kind) {
+  const tr = make("tr", "", kind);
+  tr.setAttribute("role", "row");
+  const heads = at(table).closest("table").tHead.rows[0].cells;
+  cells.forEach((cell, index) => {
+    const td = make("td", "", heads[index].className);
+    td.setAttribute("role", "cell");
+    td.dataset.label = heads[index].textContent;
+    td.append(cell);
+    if (cell === "–") td.classList.add("none");
+    tr.append(td);
+  });
+  return tr;
+}
+
+/* Put rows there if they are others: whoever has the focus in them keeps it. */
+function put(table, told, rows) {
+  const text = JSON.stringify(told);
+  if (at(table).dataset.told === text) return;
+  at(table).dataset.told = text;
+  const focused = document.activeElement?.dataset?.key;
+  at(table).replaceChildren(...rows());
+  if (focused) [...at(table).querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
+}
+
+function button(words, key, act) {
+  const found = make("button", words);
+  found.type = "button";
+  found.dataset.key = `${words} ${key}`;
+  found.setAttribute("aria-label", `${words} ${key}`);
+  found.onclick = act;
+  return found;
+}
+
+// The fleet
+
+function machines({ node, is_healthy: isHealthy, newest_unix_seconds: newest }) {
+  const sample = latest.get(node);
+  const kind = isHealthy ? "" : "silent";
+  const state = isHealthy ? "heard" : `not heard, last sample ${when(newest)}`;
+  const line = (device, use, one) => {
+    const tr = row("fleet", [
+      node, device, percent(use), room(one.memory_used_bytes, one.memory_total_bytes),
+      number(one.temperature_celsius ?? one.cpu_temperature_celsius), number(one.power_watts ?? one.package_power_watts),
+      every(sample?.seconds), state,
+    ], kind);
+    tr.lastChild.classList.add("state");
+    return tr;
+  };
+  if (!sample) return [line("not told yet", null, {})];
+  if (sample.type === "ForeignSampled") return [line(Object.keys(sample.values).join(", "), null, {})];
+  return [
+    line("CPU", sample.cpu_use_ratio, sample),
+    ...sample.devices.map((gpu) => line(`GPU ${gpu.index} ${gpu.name}`, gpu.use_ratio, gpu)),
+  ];
+}
+
+function showFleet() {
+  const { nodes } = news;
+  firstShown = Math.min(firstShown, Math.max(0, nodes.length - 1));
+  const shown = nodes.slice(firstShown, firstShown + NODES_SHOWN);
+  const silent = nodes.filter((node) => !node.is_healthy).map((node) => node.node);
+  const named = silent.length > 20 ? `${silent.slice(0, 20).join(", ")} and ${silent.length - 20} more` : silent.join(", ");
+  tell("health", !nodes.length ? "No node has told anything yet."
+    : silent.length ? `${silent.length} of ${nodes.length} not heard: ${named}` : `All ${nodes.length} are heard.`, silent.length > 0);
+  put("fleet", [shown.map(({ node, is_healthy: well }) => [node, well]), shown.map(({ node }) => latest.get(node))],
+    () => shown.flatMap(machines));
+  at("fleet-pager").hidden = nodes.length <= NODES_SHOWN;
+  at("fleet-part").textContent = `${firstShown + 1} to ${firstShown + shown.length} of ${nodes.length}`;
+  at("fleet-before").disabled = !firstShown;
+  at("fleet-after").disabled = firstShown + NODES_SHOWN >= nodes.length;
+}
+
+async function askLatest() {
+  const query = { limit: NODES_SHOWN };
+  if (firstShown) query.after = news.nodes[firstShown - 1].node;
+  const { items } = await ask("latest", query);
+  latest = new Map(items.map(({ node, sample }) => [node, sample]));
+  showFleet();
+}
+
+function turnFleet(by) {
+  firstShown = Math.max(0, firstShown + by);
+  showFleet();
+  askLatest().catch(() => {});
+}
+
+// Sessions
+
+function limits({ keep_seconds: seconds, keep_bytes: bytes, notice }) {
+  const told = [];
+  if (seconds != null) told.push(`kept for ${Number((seconds / 86400).toPrecision(3))} d`);
+  if (bytes != null) told.push(`at most ${Number((bytes / 1e9).toPrecision(3))} GB`);
+  const both = make("span", told.join(", ") || "those of the hub");
+  if (notice) both.append(make("span", notice, "notice"));
+  return both;
+}
+
+function session(one) {
+  const { name, until_unix_seconds: until, folder } = one;
+  const orders = make("span", "");
+  orders.append(button("Plot", name, () => choose(name)));
+  if (until == null) orders.append(button("Stop", name, () => order(`sessions/${encodeURIComponent(name)}/stop`, {}, `stopped ${name}`)));
+  else if (!folder) orders.append(button("Write", name, () => order("cuts", { name }, `wrote ${name}`)));
+  const state = until == null ? "goes on" : folder ? "ended, written" : "ended, not written";
+  return row("sessions", [
+    name, state, one.from_unix_seconds ? when(one.from_unix_seconds) : "the first sample", when(until),
+    one.nodes.join(", ") || "all", every(one.every_seconds), limits(one), orders,
+  ]);
+}
+
+function showNews(told) {
+  news = told;
+  showFleet();
+  put("sessions", news.sessions, () => news.sessions.map(session).reverse());
+  const wanted = new URLSearchParams(location.hash.slice(1)).get("session");
+  if (!plotted && wanted && news.sessions.some((one) => one.name === wanted)) choose(wanted);
+}
+
+// Orders: each shows the token that stands in its field now; it is kept nowhere else.
+
+async function order(path, body, done) {
+  tell("order-status", "…");
+  try {
+    const headers = { "Content-Type": "application/json", ...bearer(at("token").value) };
+    const told = await answered(await fetch(`v1/${path}`, { method: "POST", headers, body: JSON.stringify(body) }));
+    const silent = told.silent?.length ? `; not heard: ${told.silent.join(", ")}` : "";
+    tell("order-status", `${done}${silent}`);
+  } catch (error) {
+    tell("order-status", problem(error), true);
+    if (error.status === 401) at("token").focus();
+  }
+}
+
+const nodesIn = (form) => form.nodes.value.split(",").map((node) => node.trim()).filter(Boolean);
+
+at("start").onsubmit = (event) => {
+  event.preventDefault();
+  const { elements } = event.target;
+  const name = elements.name.value;
+  order("sessions", { name, nodes: nodesIn(elements), every_seconds: elements.every.valueAsNumber }, `started ${name}`);
+};
+
+at("cut").onsubmit = (event) => {
+  event.preventDefault();
+  const { elements } = event.target;
+  const [from, to] = [elements.from, elements.to].map((field) => new Date(field.value).getTime() / 1000);
+  const name = elements.name.value;
+  order("cuts", { name, nodes: nodesIn(elements), from_unix_seconds: from, to_unix_seconds: to }, `cut ${name}`);
+};
+
+at("cut-plot").onclick = () => {
+  if (!plot.told) return tell("order-status", "no session is plotted: choose Plot of one", true);
+  const { elements } = at("cut");
+  const local = (seconds) => new Date((seconds - new Date(seconds * 1000).getTimezoneOffset() * 60) * 1000).toISOString().slice(0, 19);
+  elements.from.value = local(Math.floor(plot.told.from));
+  elements.to.value = local(Math.ceil(plot.told.to));
+  elements.nodes.value = plotted.node;
+};
+
+// A session's plot
+
+const plot = new TimePlot(at("plot"), (from, to) => {
+  Object.assign(plotted, { from: from ?? null, to: to ?? null });
+  drawPlot();
+});
+
+const options = (id, values, chosen) => {
+  at(id).replaceChildren(...values.map((value) => new Option(value, value, false, value === chosen)));
+};
+
+function choose(name) {
+  const { nodes } = news.sessions.find((one) => one.name === name);
+  const known = news.nodes.map(({ node }) => node).filter((node) => !nodes.length || nodes.includes(node));
+  plotted = { name, node: known[0], figure: null, from: null, to: null };
+  at("plot-section").hidden = false;
+  at("plot-title").textContent = `Session ${name}`;
+  options("plot-node", known, plotted.node);
+  at("plot-title").focus();
+  drawPlot();
+}
+
+at("plot-node").onchange = () => { Object.assign(plotted, { node: at("plot-node").value, figure: null }); drawPlot(); };
+at("plot-figure").onchange = () => { plotted.figure = at("plot-figure").value; drawPlot(); };
+
+/* What is wanted of the session; one that begins with the first sample begins where that is. */
+async function timesOf(one) {
+  const newest = Math.max(0, ...news.nodes.map((node) => node.newest_unix_seconds ?? 0));
+  const to = one.until_unix_seconds ?? newest + 1;
+  if (one.from_unix_seconds) return [one.from_unix_seconds, Math.max(to, one.from_unix_seconds + 1)];
+  const { at_unix_seconds: times } = await ask("series", { node: plotted.node, figure: FIRST_FIGURES[0], from: 0, to, points: 1 });
+  return [times[0] ?? 0, to];
+}
+
+async function figureOf({ node, figure, from, to }) {
+  const points = plot.size().width;
+  const query = (name) => ({ node, from, to, points, figure: name });
+  let told = await ask("series", query(figure ?? FIRST_FIGURES[0]));
+  if (!figure && !told.series.length && told.figures.length) {
+    told = await ask("series", query(FIRST_FIGURES.find((name) => told.figures.includes(name)) ?? told.figures[0]));
+  }
+  return told;
+}
+
+async function drawPlot() {
+  const mine = plotted;
+  const asked = JSON.stringify(mine);
+  clearTimeout(timer);
+  if (!mine.node) return tell("plot-status", "No node of this session has told anything yet.");
+  const one = news.sessions.find(({ name }) => name === mine.name);
+  const began = performance.now();
+  tell("plot-status", "reading …");
+  try {
+    const all = await timesOf(one);
+    const [from, to] = mine.from == null ? all : [mine.from, mine.to].map((at) => Math.min(all[1], Math.max(all[0], at)));
+    const [told, marks] = await Promise.all([figureOf({ ...mine, from, to }), marksBetween(mine.node, from, to)]);
+    if (JSON.stringify(plotted) !== asked) return; // another one was chosen meanwhile
+    showSeries(told, marks);
+    tell("plot-status", told.series.length ? "" : "Nothing is known of this time.");
+    at("plot").dataset.drawn = `${mine.name} ${mine.node} ${told.figure} ${from} ${to}`;
+  } catch (error) {
+    if (JSON.stringify(plotted) === asked) tell("plot-status", problem(error), true);
+  }
+  const isLive = one?.until_unix_seconds == null && mine.from == null;
+  if (isLive && JSON.stringify(plotted) === asked) timer = setTimeout(drawPlot, Math.max(PLOT_MS, 20 * (performance.now() - began)));
+}
+
+function showSeries(told, marks) {
+  const [ending, unit, factor] = UNITS.find(([end]) => told.figure.endsWith(end)) ?? ["", "", 1];
+  const title = told.figure.slice(0, told.figure.length - ending.length).replaceAll("_", " ");
+  options("plot-figure", told.figures.includes(told.figure) ? told.figures : [told.figure, ...told.figures], told.figure);
+  plot.show({
+    title, unit, from: told.from_unix_seconds, to: told.to_unix_seconds, times: told.at_unix_seconds,
+    lines: told.series.map(({ device, values }) => ({
+      label: device === "node" ? told.node : `GPU ${device}`,
+      values: values.map((value) => (value == null ? null : value / factor)),
+    })),
+    shaded: told.unhealthy, shadedWords: `${told.node} was not heard`, marks,
+  });
+}
+
+// Runs
+
+const goesOn = (run, from, to) => (run.started_at_unix_seconds ?? 0) <= to && (run.ended_at_unix_seconds ?? to) >= from;
+
+/* What happened in the runs of a node, for the axis of its figures. */
+async function marksBetween(node, from, to) {
+  const there = runs.filter((run) => run.kind === "run" && (run.nodes ?? []).includes(node) && goesOn(run, from, to));
+  const found = await Promise.all(there.map(async (run) => {
+    const known = marksOfRuns.get(run.id);
+    if (known && run.ended_at_unix_seconds != null) return known;
+    const told = await ask(`runs/${encodeURIComponent(run.id)}`).catch((error) => {
+      if (error.status === 404) return {};
+      throw error;
+    });
+    const marks = (told.marks ?? []).map((mark) => ({ at: mark.at_unix_seconds, kind: mark.kind, text: `${run.name ?? run.id}: ${mark.text}` }));
+    marksOfRuns.set(run.id, marks);
+    return marks;
+  }));
+  return found.flat().sort((a, b) => a.at - b.at);
+}
+
+function name(run) {
+  const words = run.name || run.id;
+  const url = run.url && URL.canParse(run.url, location.href) ? new URL(run.url, location.href) : null;
+  if (!url || !["http:", "https:"].includes(url.protocol)) return words;
+  const link = make("a", words);
+  link.href = url.href;
+  link.dataset.key = `run ${run.id}`;
+  return link;
+}
+
+async function askRuns() {
+  const found = [];
+  let after = null;
+  for (let part = 0; part < partsOfRuns && (after || !part); part += 1) {
+    const { items, next } = await ask("runs", { limit: RUNS_A_PART, ...(after ? { after } : {}) });
+    found.push(...items);
+    after = next;
+  }
+  runs = found.sort((a, b) => (b.started_at_unix_seconds ?? 0) - (a.started_at_unix_seconds ?? 0));
+  put("runs", runs, () => runs.map((run) => row("runs", [
+    name(run), run.kind, run.state, when(run.started_at_unix_seconds), when(run.ended_at_unix_seconds),
+    (run.nodes ?? []).join(", ") || "–", run.last_step == null ? "–" : String(run.last_step),
+  ])));
+  tell("runs-status", runs.length ? "" : "There are none yet.");
+  at("runs-more").hidden = !after;
+}
+
+// What goes on
+
+/* Do it again and again while somebody looks; what fails is told by the connection. */
+async function repeat(act, milliseconds) {
+  for (; ;) {
+    if (!document.hidden) await act().catch((error) => tell("connection", problem(error)));
+    await new Promise((resolve) => setTimeout(resolve, milliseconds));
+  }
+}
+
+at("fleet-before").onclick = () => turnFleet(-NODES_SHOWN);
+at("fleet-after").onclick = () => turnFleet(NODES_SHOWN);
+at("runs-more").onclick = () => { partsOfRuns += 1; askRuns().catch((error) => tell("runs-status", problem(error), true)); };
+for (const part of document.querySelectorAll("table")) part.setAttribute("role", "table");
+follow("v1/events", "the hub", showNews);
+repeat(askLatest, LATEST_MS);
+repeat(() => askRuns(), RUNS_MS);
