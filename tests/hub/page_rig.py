@@ -72,7 +72,7 @@ class Lab:
         now = client.store.now_seconds()
         self.began = now - 60 * MINUTES
         for first, count in ((1, 600), (1201, 600)):
-            client.store.commit([self._part(first, count, self.began)])
+            client.store.commit([self.part(first, count)])
         client.store.seal()
         found = batch(1, 1, stream="beta-1", node="beta", offset=now - 1500)
         client.store.commit([found])
@@ -95,8 +95,9 @@ class Lab:
         client.fleet.note("over", "loses its first samples in a day")
         client.fleet.health = FleetHealth(client.store.nodes(), 1e9, {"beta": 1300.0})
 
-    def _part(self, first, count, began):
-        found = batch(first, count, stream="alpha-1", node="alpha", offset=began - 900)
+    def part(self, first, count):
+        """So many samples of alpha from a number on, which are seconds after the begin."""
+        found = batch(first, count, stream="alpha-1", node="alpha", offset=self.began - 900)
         found.batch.samples[:] = [
             msgspec.msgpack.encode(self._sample(n)) for n in range(first, first + count)
         ]

@@ -290,6 +290,24 @@ def test_a_closer_look_shows_single_samples(tmp_path):
 
 
 @needs_browser
+def test_a_session_that_goes_on_is_followed(tmp_path):
+    """Its plot grows; whoever has hidden a line and has the focus there keeps both."""
+
+    async def act(tab, client, lab):
+        await tab.until(DRAWN)
+        await tab.wait_for(".marks", "beta lost")  # though runs may be known later
+        last = await tab.value("plot.told.times.at(-1)")
+        await focus(tab, ".legend button:last-child")
+        await tab.press("Enter", "\r")
+        client.store.commit([lab.part(60 * MINUTES + 1, 1)])
+        await tab.until(f"plot.told.times.at(-1) > {last}")
+        shown = "[...document.querySelectorAll('.legend button')].map((one) => one.ariaPressed)"
+        return await tab.value("document.activeElement.innerText"), await tab.value(shown)
+
+    assert browse(tmp_path, act, "#token={read}&session=night") == ("GPU 1", ["true", "false"])
+
+
+@needs_browser
 @pytest.mark.matrix
 @pytest.mark.timeout(600)
 def test_the_plot_of_a_week_opens_in_three_seconds(tmp_path):

@@ -42,7 +42,10 @@ class TimePlot {
     element.classList.add("plot");
     element.replaceChildren(this.caption, this.tools, this.canvas, this.legend, this.key, this.marks);
     new ResizeObserver(() => this.plot && this.plot.setSize(this.size())).observe(this.canvas);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.told && this.show(this.told));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      this.labels = null;
+      if (this.told) this.show(this.told);
+    });
   }
 
   /* Width in pixels, which is also how many intervals are worth asking for. */
@@ -54,18 +57,21 @@ class TimePlot {
      shaded: [[from, to]]; shadedWords; marks: [{at, kind, text}]. */
   show(told) {
     this.told = told;
-    this.buttons = told.lines.map((line, index) => this.button(line, index));
-    this.legend.replaceChildren(...this.buttons.map(([button]) => button));
     this.caption.textContent = `${told.title}, ${told.unit}`;
+    this.canvas.setAttribute("aria-label", this.words(told));
     const inside = told.marks.filter((mark) => mark.at >= told.from && mark.at <= told.to);
     this.marks.replaceChildren(...inside.map((mark) => this.mark(mark)));
     this.marks.hidden = !inside.length;
-    const square = document.createElement("i");
-    this.key.replaceChildren(square, told.shadedWords);
+    this.key.replaceChildren(document.createElement("i"), told.shadedWords);
     this.key.hidden = !told.shaded.length;
+    const labels = JSON.stringify(told.lines.map((line) => line.label));
+    const data = [told.times, ...told.lines.map((line) => line.values)];
+    if (this.plot && labels === this.labels) return this.plot.setData(data); // who has the focus keeps it
+    this.labels = labels;
+    this.buttons = told.lines.map((line, index) => this.button(line.label, index));
+    this.legend.replaceChildren(...this.buttons.map(([button]) => button));
     if (this.plot) this.plot.destroy();
-    this.canvas.setAttribute("aria-label", this.words(told));
-    this.plot = new uPlot(this.options(told), [told.times, ...told.lines.map((line) => line.values)], this.canvas);
+    this.plot = new uPlot(this.options(told.lines), data, this.canvas);
   }
 
   words({ title, unit, from, to, lines }) {
@@ -76,19 +82,19 @@ class TimePlot {
     return `${title} of ${lines.map((line) => line.label).join(", ") || "no device"}, ${moment(from)} to ${moment(to)}: ${range}`;
   }
 
-  button(line, index) {
+  button(label, index) {
     const button = document.createElement("button");
     button.type = "button";
     const colour = document.createElement("i");
     colour.style.background = this.colour(index);
     const value = document.createElement("span");
-    button.append(colour, line.label, value);
-    const show = () => button.setAttribute("aria-pressed", String(!this.hidden.has(line.label)));
+    button.append(colour, label, value);
+    const show = () => button.setAttribute("aria-pressed", String(!this.hidden.has(label)));
     show();
     button.onclick = () => {
-      if (!this.hidden.delete(line.label)) this.hidden.add(line.label);
+      if (!this.hidden.delete(label)) this.hidden.add(label);
       show();
-      this.plot.setSeries(index + 1, { show: !this.hidden.has(line.label) });
+      this.plot.setSeries(index + 1, { show: !this.hidden.has(label) });
     };
     return [button, value];
   }
@@ -106,13 +112,13 @@ class TimePlot {
     return css(`--series-${(index % COLOURS) + 1}`);
   }
 
-  options({ from, to, unit, lines }) {
+  options(lines) {
     const axis = { stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 } };
     return {
       ...this.size(),
       legend: { show: false },
       scales: {
-        x: { time: true, range: () => [from, to] },
+        x: { time: true, range: () => [this.told.from, this.told.to] },
         y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.05 : 1] },
       },
       axes: [axis, { ...axis, size: 52, values: (_, splits) => splits.map(short) }],
@@ -122,7 +128,7 @@ class TimePlot {
         stroke: this.colour(index),
         width: 1,
         dash: index < COLOURS ? [] : [6, 3],
-        points: { show: false, size: 3, fill: this.colour(index), filter: () => alone(line.values) },
+        points: { show: false, size: 3, fill: this.colour(index), filter: () => alone(this.told.lines[index].values) },
       }))],
       cursor: {
         points: { show: false },
@@ -132,7 +138,7 @@ class TimePlot {
       hooks: {
         drawClear: [(plot) => this.shade(plot)],
         draw: [(plot) => this.rule(plot)],
-        setCursor: [(plot) => this.point(plot, unit)],
+        setCursor: [(plot) => this.point(plot)],
         setSelect: [(plot) => {
           const { left, width } = plot.select;
           if (width > 3) this.look(plot.posToVal(left, "x"), plot.posToVal(left + width, "x"));
@@ -167,10 +173,10 @@ class TimePlot {
     plot.ctx.restore();
   }
 
-  point(plot, unit) {
+  point(plot) {
     const index = plot.cursor.idx;
     this.buttons.forEach(([, value], line) => {
-      value.textContent = index == null ? "" : ` ${short(plot.data[line + 1][index])} ${unit}`;
+      value.textContent = index == null ? "" : ` ${short(plot.data[line + 1][index])} ${this.told.unit}`;
     });
   }
 }

@@ -12,6 +12,7 @@ let firstShown = 0;
 let runs = [];
 let partsOfRuns = 1;
 let plotted = null; // {name, node, figure, from, to}: from and to are null for all of the session
+let inPlot = null; // the series in the plot
 let timer = 0;
 const marksOfRuns = new Map();
 
@@ -36,7 +37,7 @@ function tell(id, words, isBad = false) {
   at(id).className = isBad ? "bad" : "";
 }
 
-/* Rows whose cells say what they are, for narrow screens and for who does not see them. */
+/* A row whose cells say what they are, for narrow screens and for who does not see them. */
 function row(table, cells, kind) {
   const tr = make("tr", "", kind);
   tr.setAttribute("role", "row");
@@ -52,14 +53,15 @@ function row(table, cells, kind) {
   return tr;
 }
 
-/* Put rows there if they are others: whoever has the focus in them keeps it. */
+/* Put what is told into an element if that is news, and say so: whoever has the focus there keeps it. */
 function put(table, told, rows) {
   const text = JSON.stringify(told);
-  if (at(table).dataset.told === text) return;
+  if (at(table).dataset.told === text) return false;
   at(table).dataset.told = text;
   const focused = document.activeElement?.dataset?.key;
   at(table).replaceChildren(...rows());
   if (focused) [...at(table).querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
+  return true;
 }
 
 function button(words, key, act) {
@@ -121,7 +123,7 @@ async function askLatest() {
 function turnFleet(by) {
   firstShown = Math.max(0, firstShown + by);
   showFleet();
-  askLatest().catch(() => {});
+  askLatest().catch((error) => tell("health", problem(error), true));
 }
 
 // Sessions
@@ -204,9 +206,10 @@ const plot = new TimePlot(at("plot"), (from, to) => {
   drawPlot();
 });
 
-const options = (id, values, chosen) => {
-  at(id).replaceChildren(...values.map((value) => new Option(value, value, false, value === chosen)));
-};
+function options(id, values, chosen) {
+  put(id, values, () => values.map((value) => new Option(value, value)));
+  at(id).value = chosen;
+}
 
 function choose(name) {
   const { nodes } = news.sessions.find((one) => one.name === name);
@@ -241,30 +244,34 @@ async function figureOf({ node, figure, from, to }) {
   return told;
 }
 
-async function drawPlot() {
+async function drawPlot(isAgain = false) {
   const mine = plotted;
   const asked = JSON.stringify(mine);
   clearTimeout(timer);
   if (!mine.node) return tell("plot-status", "No node of this session has told anything yet.");
   const one = news.sessions.find(({ name }) => name === mine.name);
   const began = performance.now();
-  tell("plot-status", "reading …");
+  if (!isAgain) tell("plot-status", "reading …");
   try {
     const all = await timesOf(one);
     const [from, to] = mine.from == null ? all : [mine.from, mine.to].map((at) => Math.min(all[1], Math.max(all[0], at)));
-    const [told, marks] = await Promise.all([figureOf({ ...mine, from, to }), marksBetween(mine.node, from, to)]);
+    const told = await figureOf({ ...mine, from, to });
     if (JSON.stringify(plotted) !== asked) return; // another one was chosen meanwhile
-    showSeries(told, marks);
+    inPlot = told;
+    await showSeries(told);
     tell("plot-status", told.series.length ? "" : "Nothing is known of this time.");
     at("plot").dataset.drawn = `${mine.name} ${mine.node} ${told.figure} ${from} ${to}`;
   } catch (error) {
     if (JSON.stringify(plotted) === asked) tell("plot-status", problem(error), true);
   }
   const isLive = one?.until_unix_seconds == null && mine.from == null;
-  if (isLive && JSON.stringify(plotted) === asked) timer = setTimeout(drawPlot, Math.max(PLOT_MS, 20 * (performance.now() - began)));
+  if (isLive && JSON.stringify(plotted) === asked) timer = setTimeout(() => drawPlot(true), Math.max(PLOT_MS, 20 * (performance.now() - began)));
 }
 
-function showSeries(told, marks) {
+/* Runs become known before or after a series: either way their marks are on its axis. */
+async function showSeries(told) {
+  const marks = await marksBetween(told.node, told.from_unix_seconds, told.to_unix_seconds);
+  if (told !== inPlot) return;
   const [ending, unit, factor] = UNITS.find(([end]) => told.figure.endsWith(end)) ?? ["", "", 1];
   const title = told.figure.slice(0, told.figure.length - ending.length).replaceAll("_", " ");
   options("plot-figure", told.figures.includes(told.figure) ? told.figures : [told.figure, ...told.figures], told.figure);
@@ -318,20 +325,21 @@ async function askRuns() {
     after = next;
   }
   runs = found.sort((a, b) => (b.started_at_unix_seconds ?? 0) - (a.started_at_unix_seconds ?? 0));
-  put("runs", runs, () => runs.map((run) => row("runs", [
+  const isNews = put("runs", runs, () => runs.map((run) => row("runs", [
     name(run), run.kind, run.state, when(run.started_at_unix_seconds), when(run.ended_at_unix_seconds),
     (run.nodes ?? []).join(", ") || "–", run.last_step == null ? "–" : String(run.last_step),
   ])));
+  if (isNews && inPlot) await showSeries(inPlot);
   tell("runs-status", runs.length ? "" : "There are none yet.");
   at("runs-more").hidden = !after;
 }
 
 // What goes on
 
-/* Do it again and again while somebody looks; what fails is told by the connection. */
-async function repeat(act, milliseconds) {
+/* Do it again and again while somebody looks; tell in a status what fails. */
+async function repeat(act, milliseconds, status) {
   for (; ;) {
-    if (!document.hidden) await act().catch((error) => tell("connection", problem(error)));
+    if (!document.hidden) await act().catch((error) => tell(status, problem(error), true));
     await new Promise((resolve) => setTimeout(resolve, milliseconds));
   }
 }
@@ -341,5 +349,5 @@ at("fleet-after").onclick = () => turnFleet(NODES_SHOWN);
 at("runs-more").onclick = () => { partsOfRuns += 1; askRuns().catch((error) => tell("runs-status", problem(error), true)); };
 for (const part of document.querySelectorAll("table")) part.setAttribute("role", "table");
 follow("v1/events", "the hub", showNews);
-repeat(askLatest, LATEST_MS);
-repeat(() => askRuns(), RUNS_MS);
+repeat(askLatest, LATEST_MS, "health");
+repeat(askRuns, RUNS_MS, "runs-status");

@@ -1,5 +1,6 @@
 "use strict";
 const SVG = "http://www.w3.org/2000/svg";
+
 function shape(tag, attributes) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
