@@ -23,7 +23,7 @@ MARKUP = "<img src=x onerror=document.title='broken'>"
 MINUTES = 30
 DRAWN = "document.getElementById('plot').dataset.drawn"
 RUN = {
-    "id": "run-1", "name": f"digits {MARKUP}", "kind": "run", "state": "training",
+    "id": "run-1", "name": f"digits {MARKUP}", "kind": "run", "state": "running",
     "nodes": ["alpha"], "last_step": 1200, "ended_at_unix_seconds": None,
     "url": "http://127.0.0.1:1/",
 }  # fmt: skip

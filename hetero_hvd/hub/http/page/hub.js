@@ -294,7 +294,7 @@ async function marksBetween(node, from, to) {
   const there = runs.filter((run) => run.kind === "run" && (run.nodes ?? []).includes(node) && goesOn(run, from, to));
   const found = await Promise.all(there.map(async (run) => {
     const known = marksOfRuns.get(run.id);
-    if (known && run.ended_at_unix_seconds != null) return known;
+    if (known && run.state !== "running") return known;
     const told = await ask(`runs/${encodeURIComponent(run.id)}`).catch((error) => {
       if (error.status === 404) return {};
       throw error;
