@@ -306,7 +306,7 @@ async function marksBetween(node, from, to) {
   return found.flat().sort((a, b) => a.at - b.at);
 }
 
-function name(run) {
+function linked(run) {
   const words = run.name || run.id;
   const url = run.url && URL.canParse(run.url, location.href) ? new URL(run.url, location.href) : null;
   if (!url || !["http:", "https:"].includes(url.protocol)) return words;
@@ -326,7 +326,7 @@ async function askRuns() {
   }
   runs = found.sort((a, b) => (b.started_at_unix_seconds ?? 0) - (a.started_at_unix_seconds ?? 0));
   const isNews = put("runs", runs, () => runs.map((run) => row("runs", [
-    name(run), run.kind, run.state, when(run.started_at_unix_seconds), when(run.ended_at_unix_seconds),
+    linked(run), run.kind, run.state, when(run.started_at_unix_seconds), when(run.ended_at_unix_seconds),
     (run.nodes ?? []).join(", ") || "–", run.last_step == null ? "–" : String(run.last_step),
   ])));
   if (isNews && inPlot) await showSeries(inPlot);
