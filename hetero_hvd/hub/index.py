@@ -265,12 +265,18 @@ class HubIndex:
     def pieces(self, session: RecordingSession) -> list[StoredPiece]:
         """Where the samples of a session are, by node and time; some of others are among them."""
         end = session.until_microseconds
-        asked = "SELECT * FROM pieces WHERE end >= ? AND begin < ? ORDER BY node, begin, first"
-        limit = 2**63 - 1 if end is None else end
+        is_of_ours = "AND node IN (SELECT value FROM json_each(:nodes))" if session.nodes else ""
+        asked = (
+            f"SELECT * FROM pieces WHERE end >= :begin AND begin < :end {is_of_ours} "  # noqa: S608 - no data
+            "ORDER BY node, begin, first"
+        )
+        values = {
+            "begin": session.from_microseconds,
+            "end": 2**63 - 1 if end is None else end,
+            "nodes": json.dumps(session.nodes),
+        }
         with self._connected() as connection:
-            rows = connection.execute(asked, (session.from_microseconds, limit)).fetchall()
-        found = (StoredPiece(*row) for row in rows)
-        return [piece for piece in found if not session.nodes or piece.node in session.nodes]
+            return [StoredPiece(*row) for row in connection.execute(asked, values)]
 
     def segments(self) -> list[StoredSegment]:
         """All, the oldest first."""
