@@ -10,11 +10,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from hetero_hvd.core.recording.columns import Doubles, Integers
 from hetero_hvd.core.recording.device_figures import GAP_INTERVALS, THE_NODE
-from hetero_hvd.core.recording.segments import Flags, NumbersOverTime
+from hetero_hvd.core.recording.segments import Flags, NumbersOverTime, Recorded
 from hetero_hvd.core.recording.sessions import MAX_EVERY_SECONDS
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 
@@ -67,14 +68,18 @@ def figure_places(sample: Record, figure: str) -> dict[str, str]:
     return {device: place for device, place, value in _told(sample, figure) if value is None}
 
 
-def figure_values(samples: Sequence[Record], figure: str) -> dict[str, Doubles]:
-    """The values of a figure in samples that are in no piece, by device; NaN: not told."""
-    found: dict[str, Doubles] = {}
-    for number, sample in enumerate(samples):
-        for device, _, value in _told(sample, figure):
+def waiting_numbers(frames: Sequence[Recorded], figure: str) -> NumbersOverTime:
+    """A figure of samples that are in no piece yet, by device; at least one."""
+    values: dict[str, Doubles] = {}
+    for number, frame in enumerate(frames):  # one by one: all of an hour would fill the memory
+        for device, _, value in _told(msgspec.msgpack.decode(frame.sample), figure):
             if isinstance(value, float):
-                found.setdefault(device, np.full(len(samples), np.nan))[number] = value
-    return found
+                values.setdefault(device, np.full(len(frames), np.nan))[number] = value
+    return NumbersOverTime(
+        np.array([frame.sequence for frame in frames]),
+        np.array([frame.at_microseconds for frame in frames]),
+        values,
+    )
 
 
 def _told(sample: Record, figure: str) -> Iterator[tuple[str, str, Any]]:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Annotated
 
 import msgspec
-import numpy as np
 
 from hetero_hvd.core.recording.columns import Doubles
 from hetero_hvd.core.recording.device_figures import THE_NODE
@@ -24,9 +23,9 @@ from hetero_hvd.core.recording.thinned_series import (
     Record,
     SeriesThinner,
     figure_places,
-    figure_values,
     figures_in,
     plot_columns,
+    waiting_numbers,
 )
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.hub.http.bodies import (
@@ -132,16 +131,8 @@ class StoredSeries:
                 if found is not None:
                     yield each.stream, found
             if each.waiting:
-                samples = [msgspec.msgpack.decode(frame.sample) for frame in each.waiting]
-                figures.update(figures_in(samples[-1]))
-                yield (
-                    each.stream,
-                    NumbersOverTime(
-                        np.array([frame.sequence for frame in each.waiting]),
-                        np.array([frame.at_microseconds for frame in each.waiting]),
-                        figure_values(samples, figure),
-                    ),
-                )
+                figures.update(figures_in(msgspec.msgpack.decode(each.waiting[-1].sample)))
+                yield each.stream, waiting_numbers(each.waiting, figure)
 
     def _unhealthy(self, session: RecordingSession) -> Iterator[tuple[float, float]]:
         """From when to when the node was not heard, seconds since 1970."""
