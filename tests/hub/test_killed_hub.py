@@ -62,14 +62,22 @@ async def dies(hub, nodes, name):
 
 
 async def provoked(hub, name):
-    """What somebody orders, where that is what makes a hub come to the point."""
-    await hub.order("status")
+    """What somebody orders, where that is what makes a hub come to the point.
+
+    Others are at it by themselves, and may be dead before anybody could ask them.
+    """
+    orders = {
+        "when a session is kept": [("start", {"name": "kept"})],
+        "while a recording takes the place of an earlier one": [
+            ("cut", {"name": "part", "from": 1}),
+            ("cut", {"name": "part"}),
+        ],
+    }
+    if name in orders:
+        await hub.order("status")
     with suppress(TryAgainError):  # it is killed before it answers
-        if "session" in name:
-            await hub.once("start", name="kept")
-        elif "recording" in name:
-            await hub.once("cut", name="part", **{"from": 1})
-            await hub.once("cut", name="part")
+        for action, arguments in orders.get(name, ()):
+            await hub.once(action, **arguments)
 
 
 def sealing_in(folder):
