@@ -20,6 +20,8 @@ MAX_NODES = 10_000
 MAX_POINTS = 4000
 SessionName = Annotated[str, msgspec.Meta(pattern=f"^{SESSION_NAME.pattern}$", max_length=64)]
 NodeName = Annotated[str, msgspec.Meta(pattern=f"^{NODE_NAME.pattern}$", max_length=64)]
+FigureName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z][A-Za-z0-9_]{0,99}$")]
+DeviceName = Annotated[str, msgspec.Meta(pattern="^(node|[0-9]{1,9})$")]
 Nodes = Annotated[list[NodeName], msgspec.Meta(max_length=MAX_NODES)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 

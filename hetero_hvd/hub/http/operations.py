@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hetero_hvd.hub.http.bodies import MAX_POINTS
+import msgspec
+
+from hetero_hvd.hub.http.bodies import MAX_POINTS, DeviceName, FigureName, Seconds
 from hetero_hvd.run.web.operations import Parameters
 
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
@@ -20,10 +22,16 @@ PARAMETERS: Parameters = {
         },
     },
     "node": {"in": "query", "schema": {"type": "string", "maxLength": 64}},
-    "figure": {"in": "query", "required": True, "schema": {"type": "string", "maxLength": 100}},
-    "device": {"in": "query", "schema": {"type": "string", "maxLength": 9}},
-    "from": {"in": "query", "required": True, "schema": {"type": "number", "minimum": 0}},
-    "to": {"in": "query", "required": True, "schema": {"type": "number", "minimum": 0}},
+    "of node": {
+        "name": "node",
+        "in": "query",
+        "required": True,
+        "schema": {"type": "string", "maxLength": 64},
+    },
+    "figure": {"in": "query", "required": True, "schema": msgspec.json.schema(FigureName)},
+    "device": {"in": "query", "schema": msgspec.json.schema(DeviceName)},
+    "from": {"in": "query", "required": True, "schema": msgspec.json.schema(Seconds)},
+    "to": {"in": "query", "required": True, "schema": msgspec.json.schema(Seconds)},
     "points": {
         "in": "query",
         "schema": {"type": "integer", "minimum": 1, "maximum": MAX_POINTS, "default": 1000},

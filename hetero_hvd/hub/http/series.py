@@ -28,10 +28,12 @@ from hetero_hvd.core.recording.thinned_series import (
     waiting_numbers,
 )
 from hetero_hvd.core.recording.timeline import MICROSECONDS
+from hetero_hvd.errors import UserError
 from hetero_hvd.hub.http.bodies import (
     MAX_POINTS,
+    DeviceName,
+    FigureName,
     FigureOverTime,
-    NodeName,
     PlottedDevice,
     Seconds,
 )
@@ -45,11 +47,11 @@ DEFAULT_POINTS = 1000
 class _AskedFigure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the query of a request says; see `FigureOverTime`."""
 
-    node: NodeName
-    figure: Annotated[str, msgspec.Meta(pattern="^[A-Za-z][A-Za-z0-9_]{0,99}$")]
+    node: Annotated[str, msgspec.Meta(max_length=64)]
+    figure: FigureName
     begin: Seconds = msgspec.field(name="from")
     end: Seconds = msgspec.field(name="to")
-    device: Annotated[str, msgspec.Meta(pattern="^(node|[0-9]{1,9})$")] | None = None
+    device: DeviceName | None = None
     points: Annotated[int, msgspec.Meta(ge=1, le=MAX_POINTS)] = DEFAULT_POINTS
 
     @property
@@ -75,16 +77,16 @@ class StoredSeries:
         """Read a figure.
 
         Raises:
-            msgspec.ValidationError: What is asked for cannot be; says what and why, in one line.
+            msgspec.ValidationError: What is asked for is none; says what and why, in one line.
+            UserError: No time is asked for.
             JobError: A segment cannot be read now.
         """
         wanted = msgspec.convert(asked.query, _AskedFigure, strict=False)
         if wanted.window.begin >= wanted.window.end:
-            raise msgspec.ValidationError("`from` must be before `to`")
+            raise UserError("`from` must be before `to`")
         if all(state.node != wanted.node for state in self._store.streams().values()):
-            raise msgspec.ValidationError(
-                f"node {wanted.node}: nothing of it is stored; /v1/clients lists all that there are"
-            )
+            words = f"node {wanted.node}: nothing of it is stored; /v1/clients lists all there are"
+            return Answer({"error": words}, 404)
         async with self._turn:
             return Answer(await asyncio.to_thread(self._read, wanted))
 

@@ -208,9 +208,10 @@ class HttpApi:
             )
             body = _decoded(content or b"{}", operation.body)
         query = dict(request.query_params)
-        for name in operation.parameters:
-            described = self._parameters[name]
+        for key in operation.parameters:
+            described = self._parameters[key]
             if described["in"] == "query":
+                name = described.get("name", key)
                 _check(name, query.get(name), described)
         shown = shown_token(request.headers.get("authorization", ""))
         token = hashlib.sha256(shown).hexdigest()[:8]
