@@ -24,7 +24,7 @@ DOCUMENT = "/v1/openapi.json"
 JSON, TEXT, EVENT_STREAM = "application/json", "text/plain", "text/event-stream"
 Role = Literal["read", "ingest", "operate"]
 Parameters = Mapping[str, dict[str, Any]]
-"""Name of a parameter to how OpenAPI describes it."""
+"""How OpenAPI describes a parameter, by its name, or another key where `name` is in it."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 Guard = Callable[[Role | None, Handler], Handler]
