@@ -9,6 +9,7 @@ import signal
 import time
 import urllib.request
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,13 @@ from hetero_hvd.messages import BatchPlan, RunEnded, RunStarted, WorkerId
 from tests.driver.conftest import until as until_so
 from tests.hub import impatient_hub
 from tests.hub.rig import HubProcess, free_port
+from tests.leftovers import wait_until
 
 STARTED = RunStarted(run_id="demo-1", command=(), nodes=("alpha",), settings={})
 AWAY = TryAgainError("no hub answers")
+LAST_STEP = 5 * 8 - 1
+NEAR_SECONDS = 2.0
+"""A report may take so long on a busy machine, and what it tells of is as much later."""
 
 
 class Hub:
@@ -200,7 +205,8 @@ class Cluster:
         self.hub.start("--http-port", port, program=(impatient_hub.__file__,))
 
     def job(self, *script):
-        """A job of two workers."""
+        """A job of two workers, when the hub listens."""
+        wait_until(lambda: self.ask("/v1/runs") is not None, 90, "the hub")
         key = str(self.hub.folder / "cluster.key")
         names = ("alpha", "beta")
         target = str(self.hub.target)
@@ -255,7 +261,7 @@ def test_a_run_is_shown_until_its_driver_is_killed(cluster):
     assert back["state"] == "running"
     assert back["started_at_unix_seconds"] == run["started_at_unix_seconds"]
     assert back["marks"][: len(run["marks"])] == run["marks"]
-    assert job.status()["hub_reports"]["failed"] >= 0
+    assert job.status()["hub_reports"]["taken"] > 1
     os.killpg(job.process.pid, signal.SIGKILL)
     gone = cluster.wait(lambda now: now["state"] == "vanished")
     assert (gone["url"], gone["ended_at_unix_seconds"]) == (None, None)
@@ -277,15 +283,14 @@ def test_a_run_that_ends_is_shown_with_its_end_and_phases(cluster):
     run = cluster.ask(f"/v1/runs/{item['id']}")
     assert {name: run[name] for name in item} == item
     assert (run["state"], run["exit_code"], run["url"]) == ("ended", 0, None)
-    assert run["last_step"] == 39
+    assert 0 < run["last_step"] <= LAST_STEP  # of the last exchange
     phases = [mark for mark in run["marks"] if mark["kind"] == "phase"]
     assert [mark["text"] for mark in phases] == ["phase fit begins", "phase fit ends"]
-    times = [mark["at_unix_seconds"] for mark in run["marks"]]
-    assert run["started_at_unix_seconds"] < times[0]
-    assert times == sorted(times)
-    assert times[-1] <= run["ended_at_unix_seconds"]
+    times = [run["started_at_unix_seconds"]]
+    times += [mark["at_unix_seconds"] for mark in run["marks"]] + [run["ended_at_unix_seconds"]]
+    assert all(later > time - NEAR_SECONDS for time, later in pairwise(times))
     assert {item["kind"]: item["name"] for item in both} == {"recording": "fit", "run": run["name"]}
     (recording,) = (item for item in both if item["kind"] == "recording")
     began = recording["started_at_unix_seconds"]
-    assert began == pytest.approx(phases[0]["at_unix_seconds"], abs=0.5)
+    assert began == pytest.approx(phases[0]["at_unix_seconds"], abs=NEAR_SECONDS)
     assert cluster.ask(f"/v1/runs/{recording['id']}")["marks"] == []
