@@ -245,7 +245,7 @@ def check_read_on(dataset: object, sampler: object) -> None:
 
 
 def check_places(dataset: object, name: str, *, is_alone: bool) -> None:
-    """See that the workers of a job can read a set in parts.
+    """See that the workers of a job can read a set in parts, whoever trains or evaluates.
 
     Args:
         dataset: Any.
@@ -258,13 +258,13 @@ def check_places(dataset: object, name: str, *, is_alone: bool) -> None:
     if is_alone or not isinstance(dataset, IterableDataset):
         return
     num_shards = shards_in(dataset)
-    what = "a set with a length, or a stream of several shards (files) in"
-    if num_shards > 1:
-        what = f"its {num_shards} shards in"
+    what = f"its {num_shards} shards" if num_shards > 1 else "a stream of several shards (files)"
     raise UserError(
-        f"{name}: {type(dataset).__name__} has no places, so that each worker would read all of "
-        f"it: give {what} hetero_hvd.data.StreamShards(stream, lengths=[...]); "
-        "StreamShards(stream).lengths counts the samples of each shard, once"
+        f"{name}: {type(dataset).__name__} is an IterableDataset, which cannot be read from any "
+        "position, so that each worker of a job would read all of it: give a map-style dataset "
+        "(with __len__ and __getitem__; hetero_hvd.data.TarShards for .tar files), or "
+        f"{what} in hetero_hvd.data.StreamShards(stream, lengths=[...]), whose .lengths are "
+        "counted where you leave them out"
     )
 
 

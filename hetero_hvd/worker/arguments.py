@@ -10,20 +10,28 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils import data as torch_data
 
+from hetero_hvd.data.stream_shards import check_places
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.micro_batch.split import kind_of
 
 WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
-def check_parts(model: Any, optimizer: Any, loader: Any, after_step: Any) -> None:  # noqa: ANN401
+def check_parts(
+    model: Any,  # noqa: ANN401 - whatever the script gives
+    optimizer: Any,  # noqa: ANN401
+    loader: Any,  # noqa: ANN401
+    after_step: Any,  # noqa: ANN401
+    *,
+    is_alone: bool,
+) -> None:
     """Refuse what is no model, optimizer, loader or function.
 
     Raises:
         UserError: One of them is something else.
     """
     check_model(model, optimizer)
-    check_loader(loader)
+    check_loader(loader, "the training loader", is_alone=is_alone)
     if after_step is not None and not callable(after_step):
         raise UserError(
             f"after_step is {kind_of(after_step)}: must be a function without arguments"
@@ -56,17 +64,23 @@ def check_model(model: Any, optimizer: Any, call: str = "") -> None:  # noqa: AN
         )
 
 
-def check_loader(loader: Any) -> None:  # noqa: ANN401 - whatever the script gives
+def check_loader(loader: Any, name: str, *, is_alone: bool) -> None:  # noqa: ANN401 - as above
     """Refuse a loader whose batches cannot be divided.
 
+    Args:
+        loader: What should be one.
+        name: Of it, for the message.
+        is_alone: Whether there will never be another worker.
+
     Raises:
-        UserError: It is one; says what to do.
+        UserError: It is one, or no loader at all.
     """
     if not isinstance(loader, torch_data.DataLoader):
         raise UserError(
             f"the loader is {kind_of(loader)}: must be a torch.utils.data.DataLoader, whose "
             "batch_size is the global batch size"
         )
+    check_places(loader.dataset, name, is_alone=is_alone)
     if loader.batch_sampler is None:
         raise UserError(
             "the DataLoader has no batch_size: give it the global batch size, or a sampler that "

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import msgspec
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from hetero_hvd.core.data.grains import Stream
 from hetero_hvd.errors import JobError, UserError
@@ -46,7 +46,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sums: Of its batches.
-        num_samples: Of the whole set, as this worker has it.
+        num_samples: Of the whole set, as this worker has it; -1 for a stream.
     """
 
     sums: Sums
@@ -108,7 +108,9 @@ def evaluate_part(
                 use()
                 found = repeated[0].call(metrics, arguments, put_back=use)
             _add(sums, _weighted(found, num_samples))
-    return msgspec.msgpack.encode(Part(sums=sums, num_samples=len(loader.dataset)))  # type: ignore[arg-type]
+    dataset: Any = loader.dataset
+    length = -1 if isinstance(dataset, IterableDataset) else len(dataset)
+    return msgspec.msgpack.encode(Part(sums=sums, num_samples=length))
 
 
 @contextmanager

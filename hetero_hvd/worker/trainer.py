@@ -249,7 +249,7 @@ class Trainer(TrainingLoop):
             Name to weighted mean, the same numbers on every worker.
         """
         arguments.check_function(metrics, "trainer.evaluate(metrics, loader)")
-        arguments.check_loader(loader)
+        arguments.check_loader(loader, "the loader to evaluate", is_alone=self._is_alone)
         return self._find(self._evaluations.means(metrics, loader))
 
     def log(self, values: Mapping[str, object] = MappingProxyType({}), /, **more: object) -> None:

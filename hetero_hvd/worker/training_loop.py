@@ -29,7 +29,7 @@ from hetero_hvd.worker.recovery.randomness import randomness, restore_randomness
 from hetero_hvd.worker.recovery.replica import Trainable, all_parts
 from hetero_hvd.worker.recovery.workload import describe_workload
 from hetero_hvd.worker.reproducible.fingerprints import Fingerprints
-from hetero_hvd.worker.session.launch_settings import read_launch_settings
+from hetero_hvd.worker.session.launch_settings import is_alone, read_launch_settings
 from hetero_hvd.worker.session.worker_context import device
 from hetero_hvd.worker.several_models.batch_steps import SeveralModels
 from hetero_hvd.worker.several_models.model_steps import ModelSteps
@@ -50,6 +50,12 @@ class TrainingLoop:
     _before_parts: dict[str, Any]
     """The random numbers before this worker's parts were drawn, where they may be drawn again."""
 
+    _slice: Slice | None = None
+    """The part that was begun and is not applied yet."""
+
+    _last: Slice | None = None
+    """The part that was handed out last in the epoch under way."""
+
     def __init__(
         self,
         model: torch.nn.Module,
@@ -63,10 +69,11 @@ class TrainingLoop:
         seed: int = 0,
         **options: Unpack[TrainerOptions],
     ) -> None:
-        arguments.check_parts(model, optimizer, loader, after_step)
+        settings = read_launch_settings()
+        self._is_alone = is_alone() and settings.launch.benchmark is None
+        arguments.check_parts(model, optimizer, loader, after_step, is_alone=self._is_alone)
         arguments.check_extra_state(extra_state or {})
         arguments.check_scheduler(scheduler, scheduler_interval, optimizer)
-        settings = read_launch_settings()
         self._model = model.to(device())  # first: else a sampler's seeds would be the device's
         sampling = Sampling(loader, seed)
         own = step_options(options, settings.launch.job, loader_batch_size=sampling.batch_size)
@@ -96,8 +103,6 @@ class TrainingLoop:
         )
         state["position"] = self._state.position
         self._fingerprints = Fingerprints(state, mode.numerics, settings.launch)
-        self._slice: Slice | None = None
-        self._last: Slice | None = None
         self._parts: Iterator[Slice] = iter(())
         self._parts_of: WorkerMembership | None = None
         self._left_at = 0

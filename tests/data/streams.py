@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import ChainDataset, Dataset, IterableDataset, Subset, get_worker_info
+
+from hetero_hvd.data import StreamShards
 
 
 class ShardedStream(IterableDataset[float]):
@@ -49,3 +53,64 @@ def numbered(lengths: Sequence[int]) -> ShardedStream:
             for start, length in zip(starts, lengths, strict=True)
         ]
     )
+
+
+class Iterating(IterableDataset[Any]):
+    """Calls a function for an iterator each time that it is read: of a list, or a generator.
+
+    Args:
+        begin: Gives the samples.
+    """
+
+    def __init__(self, begin: Callable[[], Iterable[Any]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._begin())
+
+
+class Pipeline(IterableDataset[Any]):
+    """Stages that each take the iterator of the one before, as WebDataset has them.
+
+    Args:
+        stages: The first one is an iterable.
+    """
+
+    def __init__(self, *stages: Any) -> None:
+        self._stages = stages
+
+    def __iter__(self) -> Iterator[Any]:
+        found, *others = self._stages
+        for stage in others:
+            found = stage(found)
+        return iter(found)
+
+
+def _halves(rows: Sequence[Any]) -> ShardedStream:
+    return ShardedStream([rows[: len(rows) // 2], rows[len(rows) // 2 :]])
+
+
+def _chained(rows: Sequence[Any]) -> ChainDataset:
+    middle = len(rows) // 2
+    return ChainDataset([Iterating(lambda: rows[:middle]), _halves(rows[middle:])])
+
+
+def _sharded(rows: Sequence[Any]) -> StreamShards:
+    found = _halves(rows)
+    return StreamShards(found, [len(rows) // 2, len(rows) - len(rows) // 2])
+
+
+STREAMS: dict[str, Callable[[Sequence[Any]], IterableDataset[Any]]] = {
+    "an iterable": lambda rows: Iterating(lambda: rows),
+    "a generator": lambda rows: Iterating(lambda: (row for row in rows)),
+    "shards, as datasets gives": _halves,
+    "stages, as WebDataset has them": lambda rows: Pipeline(rows, partial(map, lambda row: row)),
+    "a chain of streams": _chained,
+}
+"""Kinds of data sets without positions, of the same samples."""
+
+WITH_POSITIONS: dict[str, Callable[[Sequence[Any]], Dataset[Any]]] = {
+    "map-style": lambda rows: Subset(rows, range(len(rows))),  # type: ignore[arg-type]
+    "a stream's shards": _sharded,
+}
+"""Kinds that a job divides, of the same samples."""

@@ -18,8 +18,7 @@ from hetero_hvd.data.stream_shards import check_places, shards_in
 from hetero_hvd.errors import MalformedDataError, UserError
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.worker.data.samplers import Sampling
-from hetero_hvd.worker.data.streams import WholeStream
-from tests.data.streams import ShardedStream, numbered
+from tests.data.streams import WITH_POSITIONS, ShardedStream, numbered
 
 LENGTHS = [5, 1, 6, 0, 4]
 
@@ -171,13 +170,12 @@ SHUFFLED = {
 
 
 @pytest.mark.parametrize(("shuffling", "is_taken"), SHUFFLED.values(), ids=SHUFFLED.keys())
-@pytest.mark.parametrize("use", [StreamShards, lambda stream: WholeStream(stream, "training")])
-def test_a_stream_that_is_shuffled_otherwise_on_each_worker_is_refused(use, shuffling, is_taken):
-    """Whether it is read in parts or as a whole."""
+def test_a_stream_that_is_shuffled_otherwise_on_each_worker_is_refused(shuffling, is_taken):
+    """Its shards would have other samples in each place."""
     stream = numbered([2, 2])
     stream._shuffling = shuffling
     with nullcontext() if is_taken else pytest.raises(UserError, match=r"say shuffle\(seed=0"):
-        use(stream)
+        StreamShards(stream)
 
 
 SAMPLERS = {
@@ -230,15 +228,22 @@ def test_a_stream_of_datasets_is_one():
 @pytest.mark.parametrize(
     ("stream", "words"),
     [
-        (numbered([2, 3, 4]), "train: ShardedStream has no places, .* give its 3 shards in "),
-        (numbered([5]), "give a set with a length, or a stream of several shards"),
-        (Unsharded(), "train: Unsharded has no places"),
+        (numbered([2, 3, 4]), "or its 3 shards in hetero_hvd.data.StreamShards"),
+        (numbered([5]), "or a stream of several shards"),
+        (Unsharded(), "train: Unsharded is an IterableDataset, which cannot be read from any"),
     ],
     ids=["shards", "one shard", "no shards"],
 )
 def test_a_stream_as_it_is_can_be_refused(stream, words):
-    """By who is to divide it; a process alone reads it, and so do all what has places."""
-    with pytest.raises(UserError, match=words):
+    """By who is to divide it, with what is allowed; the table is in integrations/test_streams."""
+    with pytest.raises(UserError, match=words) as caught:
         check_places(stream, "train", is_alone=False)
+    assert "\n" not in str(caught.value)
     check_places(stream, "train", is_alone=True)
-    check_places(StreamShards(numbered([2, 3]), [2, 3]), "train", is_alone=False)
+
+
+@pytest.mark.parametrize("make", WITH_POSITIONS.values(), ids=WITH_POSITIONS)
+def test_what_has_positions_is_not_refused(make):
+    """In a job or alone."""
+    for is_alone in (True, False):
+        check_places(make([1.0, 2.0, 3.0]), "train", is_alone=is_alone)

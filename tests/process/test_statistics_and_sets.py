@@ -28,19 +28,3 @@ def test_evaluation_is_exact(ranks):
         assert epoch["training"] is True
         for found, expected in zip(epoch["found"], epoch["expected"], strict=True):
             assert found == pytest.approx(expected, rel=1e-7)  # accuracy is a float32
-
-
-@pytest.mark.parametrize(
-    ("name", "steps"), [("stream", [16, 16, 16, 2]), ("stream_of_whole_batches", [16, 16, 16])]
-)
-def test_a_stream_is_consumed_once(ranks, name, steps):
-    """Each step takes the next samples of the stream, and no sample is taken twice."""
-    consumed = [[] for _ in range(2 * len(steps))]
-    for rank in ranks:
-        for step, samples in rank[name]:
-            consumed[step] += samples
-    expected = []
-    for epoch in range(2):
-        samples = iter(range(100 * epoch, 100 * epoch + 50))
-        expected += [[next(samples) for _ in range(size)] for size in steps]
-    assert consumed == expected

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.utils.data import (
     DataLoader,
-    IterableDataset,
     TensorDataset,
     WeightedRandomSampler,
 )
@@ -18,13 +17,6 @@ from torch.utils.data import (
 from hetero_hvd import Trainer, UserError
 
 DATA = TensorDataset(torch.randn(12, 3))
-
-
-class Stream(IterableDataset):
-    """Without a length."""
-
-    def __iter__(self):
-        return iter(DATA)
 
 
 def new_trainer():
@@ -59,7 +51,6 @@ METRICS = {
 }
 SETS = {
     "list": ([1], "the loader is a list: must be a torch.utils.data.DataLoader"),
-    "stream": (DataLoader(Stream(), 4), "evaluation needs a dataset with a length"),
     "weighted": (
         DataLoader(DATA, 4, sampler=WeightedRandomSampler([1.0], 1)),
         "leaves samples out or takes them several times: to evaluate, leave it out",

@@ -10,22 +10,13 @@ from rendezvous import Hub, run_together
 from torch import nn
 from torch.utils.data import (
     DataLoader,
-    IterableDataset,
     TensorDataset,
 )
 
 from hetero_hvd import Trainer, UserError
-from hetero_hvd.worker.data.share_loader import ShareLoader
 from hetero_hvd.worker.recovery import elastic_state as elastic
 
 DATA = TensorDataset(torch.randn(12, 3))
-
-
-class Stream(IterableDataset):
-    """A stream of twelve."""
-
-    def __iter__(self):
-        return iter(DATA)
 
 
 def sgd(model, **options):
@@ -98,7 +89,6 @@ REFUSED = {
         {"loader": DataLoader(DATA, batch_size=None, sampler=[[0, 1], [2]])},
         "a sampler that gives batches as batch_sampler=",
     ),
-    "stream": ({"loader": DataLoader(Stream(), 4, num_workers=1)}, "set num_workers=0"),
     "nothing": ({"loader": DataLoader([], 4)}, "the training loader has no samples"),
     "less than a step": (
         {"loader": DataLoader(DATA, 16, drop_last=True)},
@@ -373,14 +363,3 @@ def test_a_second_step_of_one_batch_is_refused():
                 trainer.step(lambda x: model(x).mean(), x)
             break
         break
-
-
-@pytest.mark.parametrize("rank", range(4))
-def test_a_stream_is_divided_as_a_dataset_is(rank):
-    """Each worker knows where its part lies in each step: only one takes itself for the first."""
-
-    def places(dataset):
-        parts = ShareLoader(DataLoader(dataset, 5)).slices(3, 1, lambda _: ((0, 3, 1, 1), rank))
-        return [part._replace(batch=None) for part in parts]
-
-    assert places(Stream()) == places(DATA)

@@ -20,10 +20,10 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from transformers.trainer_pt_utils import find_batch_size
 from transformers.trainer_utils import EvalLoopOutput
 
+from hetero_hvd.data.stream_shards import check_places
 from hetero_hvd.errors import UserError
 from hetero_hvd.integrations.steps import Steps, numbers
 from hetero_hvd.worker.data.share_loader import contiguous_batches
-from hetero_hvd.worker.data.streams import WholeStream
 from hetero_hvd.worker.evaluation import PartedEvaluation, evaluating
 from hetero_hvd.worker.recovery import replica
 
@@ -169,12 +169,23 @@ class TrainerWithParts(transformers.Trainer):
     preprocess_logits_for_metrics: Any
     _steps: Steps
     _has_steps: bool
+    _is_alone: bool
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:  # noqa: ANN401 - as in transformers
         """As there; an order that is drawn is drawn once, as it is asked for by part."""
         sampler: Any = super()._get_eval_sampler(eval_dataset)
         is_drawn = sampler is not None and not isinstance(sampler, SequentialSampler)
         return list(sampler) if is_drawn else sampler
+
+    def _check_sets(self, trained: object) -> None:
+        """Before training: refuse a set that it, or its evaluations, could not read in parts."""
+        found, sets = self.eval_dataset, {"train_dataset": trained}
+        if self.args.eval_strategy != "no":
+            named = found if isinstance(found, dict) else {}
+            sets |= {f"eval_dataset[{name!r}]": each for name, each in named.items()}
+            sets["eval_dataset"] = found
+        for name, each in sets.items():
+            check_places(each, name, is_alone=self._is_alone)
 
     def evaluation_loop(
         self,
@@ -186,17 +197,18 @@ class TrainerWithParts(transformers.Trainer):
     ) -> EvalLoopOutput:
         """Predictions of the whole set in order, and the metrics that are made of them.
 
-        Each worker predicts a part of the batches. Before training, and where a set has no length,
-        each goes over the whole set.
+        Each worker predicts a part of the batches. Before training, and alone where a set has no
+        length, each goes over the whole set.
+
+        Raises:
+            UserError: The set is a stream, and this is a job.
         """
+        check_places(dataloader.dataset, description, is_alone=self._is_alone)
         if prediction_loss_only is None:
             prediction_loss_only = self.args.prediction_loss_only
         options = PredictionOptions(prediction_loss_only, ignore_keys, metric_key_prefix)
         dataset: Any = dataloader.dataset
         if not self._has_steps or isinstance(dataset, IterableDataset):
-            if self._has_steps:
-                workers = self._steps.world_size
-                WholeStream(dataset, description).tell(workers, 1 - self._steps.is_leader)
             return self._transformers_loop(dataloader, description, options)
         outputs: list[EvalLoopOutput] = []
 

@@ -21,7 +21,7 @@ from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import TrainOutput
 from transformers.utils import logging as transformers_logging
 
-from hetero_hvd.data.stream_shards import StreamShards, check_places
+from hetero_hvd.data.stream_shards import StreamShards
 from hetero_hvd.errors import UserError
 from hetero_hvd.integrations.huggingface.arguments import check_arguments, order_of_shards
 from hetero_hvd.integrations.huggingface.evaluation import TrainerWithParts, num_samples_of
@@ -134,7 +134,7 @@ class HuggingFaceTrainer(ResumingTrainer, TrainerWithParts):
         self._is_preparing = True
         self.accelerator.free_memory()
         loader = self.get_train_dataloader()
-        check_places(loader.dataset, "train_dataset", is_alone=self._is_alone)
+        self._check_sets(loader.dataset)
         values = self.set_initial_training_values(args, loader)
         num_epochs, steps_per_epoch, _, num_samples, _, _, max_steps = values
         accumulated = args.gradient_accumulation_steps

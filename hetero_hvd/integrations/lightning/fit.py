@@ -79,6 +79,7 @@ class Fit:
         if loop.skip:
             return
         check_training(self.trainer, self._module)
+        self._set_up_validation()
         self._prepare()
         steps = self._steps
         num_epochs = self._num_epochs()
@@ -92,6 +93,13 @@ class Fit:
         loop.on_run_end()
 
     # Before the first step.
+
+    def _set_up_validation(self) -> None:
+        """As Lightning does later, when others would wait, and steps be lost, for a set refused."""
+        if self._epoch_loop._should_check_val_epoch() and self.trainer.val_dataloaders is None:
+            self.trainer.validating = True
+            self._epoch_loop.val_loop.setup_data()
+            self.trainer.training = True
 
     def _prepare(self) -> None:
         place = self._place()

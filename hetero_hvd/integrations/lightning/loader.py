@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from hetero_hvd.data.stream_shards import check_places
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.data.seeding import own_course
 
@@ -56,6 +57,25 @@ class TrainingSet:
     def __iter__(self) -> Iterator[Any]:
         """Nothing: our steps hand out the parts."""
         return iter(())
+
+
+def check_divisible(loader: Any, name: str, *, is_alone: bool) -> None:  # noqa: ANN401 - see below
+    """See that the workers of a job can go over a loader in parts.
+
+    Args:
+        loader: Whatever Lightning iterates over.
+        name: Of it, for the message.
+        is_alone: Whether there will never be another worker.
+
+    Raises:
+        UserError: Each worker would go over the whole of it.
+    """
+    check_places(getattr(loader, "dataset", loader), name, is_alone=is_alone)
+    if not is_alone and not isinstance(loader, DataLoader):
+        raise UserError(
+            f"{name}: {type(loader).__name__}: must be a torch DataLoader in a job, whose batches "
+            "hetero_hvd divides among the workers"
+        )
 
 
 def empty_batch(loader: DataLoader[Any]) -> Any:  # noqa: ANN401 - whatever the loader gives

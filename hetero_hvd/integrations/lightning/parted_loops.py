@@ -19,7 +19,6 @@ from hetero_hvd.integrations.lightning.metrics import ModuleMetrics
 from hetero_hvd.integrations.lightning.results import entries_of, put_entries
 from hetero_hvd.integrations.steps import numbers
 from hetero_hvd.worker.data.share_loader import contiguous_batches
-from hetero_hvd.worker.data.streams import WholeStream
 from hetero_hvd.worker.evaluation import PartedEvaluation
 from hetero_hvd.worker.recovery.replica import Unreadable, loaded, packed
 
@@ -47,7 +46,6 @@ class Parted:
             if loop.skip:
                 return self._nothing
             if not self._can_be_parted():
-                self._tell_of_streams()
                 return type(loop).run(loop)
             self._strategy.find_role()
             self._prepare()
@@ -68,17 +66,6 @@ class Parted:
             isinstance(each, DataLoader) and not isinstance(each.dataset, IterableDataset)
             for each in combined.flattened
         )
-
-    def _tell_of_streams(self) -> None:
-        """Each worker goes over the whole of what has no places."""
-        steps = self._strategy.steps
-        if steps is None:
-            return
-        for each in self._loop._combined_loader.flattened:
-            dataset = getattr(each, "dataset", None)
-            if isinstance(dataset, IterableDataset):
-                stream = WholeStream(dataset, self._loop._stage.value)
-                stream.tell(self._strategy.world_size, 1 - steps.is_leader)
 
     def _prepare(self) -> None:
         """As the loop's own `reset`, which would open iterators over the whole sets."""

@@ -12,7 +12,7 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 
 from hetero_hvd.errors import UserError
 from hetero_hvd.integrations.lightning.fit import Fit
-from hetero_hvd.integrations.lightning.loader import TrainingSet
+from hetero_hvd.integrations.lightning.loader import TrainingSet, check_divisible
 from hetero_hvd.integrations.lightning.parted_loops import PartedLoop, PartedPrediction
 from hetero_hvd.integrations.lightning.results import REDUCTIONS
 from hetero_hvd.integrations.lightning.trainer_arguments import ONE_OPTIMIZER, check_trainer
@@ -244,9 +244,17 @@ class HeteroStrategy(Strategy):
             self.model.to(self.root_device)
 
     def process_dataloader(self, dataloader: object) -> object:
-        """The training loader is read by our steps, and not by Lightning."""
+        """The training loader is read by our steps, and not by Lightning.
+
+        Raises:
+            UserError: The workers of a job could not go over it in parts.
+        """
         module = self.lightning_module
-        if module is None or not module.trainer.training:
+        stage = None if module is None else module.trainer.state.stage
+        if module is None or stage is None:
+            return dataloader
+        check_divisible(dataloader, f"{stage.dataloader_prefix}_dataloaders", is_alone=is_alone())
+        if not module.trainer.training:
             return dataloader
         return TrainingSet(dataloader, module.trainer.accumulate_grad_batches)
 

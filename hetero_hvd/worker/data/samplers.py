@@ -111,7 +111,7 @@ class Sampling:
             sampler = batches.sampler  # type: ignore[union-attr]
             self.batch_size = batches.batch_size  # type: ignore[union-attr]
             self.drop_last = batches.drop_last  # type: ignore[union-attr]
-        check_read_on(loader.dataset, sampler)
+        check_read_on(loader.dataset, getattr(sampler, "sampler", sampler))  # also of Lightning's
         self.num_units = _length(sampler)
         self._drawing = _drawing(
             sampler, seed, is_batched=self.is_batched, is_for_training=is_for_training

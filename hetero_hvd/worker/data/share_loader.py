@@ -24,7 +24,7 @@ from hetero_hvd.worker.data.grain_reading import GrainDataset, GrainRequest, Gra
 from hetero_hvd.worker.data.position import Order
 from hetero_hvd.worker.data.samplers import Indices, Sampling
 from hetero_hvd.worker.data.seeding import Seeds, own_course
-from hetero_hvd.worker.data.streams import WholeStream
+from hetero_hvd.worker.data.streams import read_stream
 
 
 class Slice(NamedTuple):
@@ -74,8 +74,7 @@ class ShareLoader:
     pinning are taken from the user's loader. The data order comes from (seed, epoch), not from
     torch's generator, so that every worker knows it; see `Sampling`.
 
-    For an `IterableDataset` every worker reads the whole stream and keeps its slice: each sample is
-    used exactly once provided that the stream is the same on every worker and at every repetition.
+    An `IterableDataset` cannot be cut: a job has refused it, and a process alone reads all of it.
 
     Args:
         loader: The loader of the script, with `batch_size` = samples per global batch.
@@ -107,7 +106,6 @@ class ShareLoader:
         self._grain = grain
         self._undivided = grain or undivided
         self._is_stream = isinstance(loader.dataset, torch_data.IterableDataset)
-        self._stream = WholeStream(loader.dataset, "training")
         if not self._is_stream:
             _check_length(loader, "the training loader")
         self._sampling = sampling or Sampling(loader, seed)
@@ -118,8 +116,6 @@ class ShareLoader:
             self.global_batch_size += -self.global_batch_size % self._undivided
         if not self._is_stream:
             self._check_steps(self._sampling.num_units)
-        if self._is_stream and loader.num_workers:
-            raise UserError("an IterableDataset is read in the worker itself: set num_workers=0")
         self._sampler = _StepSampler()
         self._inner: torch_data.DataLoader[Any] | None = None
         if grain is not None:
@@ -183,7 +179,7 @@ class ShareLoader:
             skipped: Samples of the epoch that come before its step 0.
         """
         if self._inner is None:
-            yield from self._stream_slices(epoch, first_step, shares_at, skipped)
+            yield from self._stream_slices(epoch, first_step, skipped)
             return
         planned: list[Slice] = []
         self._sampler.steps = self._indices(epoch, first_step, shares_at, skipped, planned)
@@ -291,21 +287,17 @@ class ShareLoader:
             )
         return positions
 
-    def _stream_slices(
-        self, epoch: int, first_step: int, shares_at: SharesAt, skipped: int
-    ) -> Iterator[Slice]:
+    def _stream_slices(self, epoch: int, first_step: int, skipped: int) -> Iterator[Slice]:
+        """Whole steps: there is nobody to share a stream with."""
+        dataset: Any = self._source.dataset
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
         size = self.global_batch_size
-        found = self._stream.batches(epoch, skipped + first_step * size, size)
+        found = read_stream(self._source, size, skipped + first_step * size)
         for step, samples in enumerate(found, first_step):
-            if self._sampling.drop_last and len(samples) < size:
-                return
-            shares, rank = shares_at(step)
-            self._stream.tell(len(shares), rank)
-            mine, num_idle = _my_part(range(len(samples)), shares, rank, self._undivided)
-            kept = samples[mine.start : mine.stop]
-            batch = self._source.collate_fn(kept) if kept else None
-            first = mine.start
-            yield Slice(step, len(kept), len(samples), batch, epoch, first, num_idle=num_idle)
+            count = len(samples)
+            if count == size or not self._sampling.drop_last:
+                yield Slice(step, count, count, self._source.collate_fn(samples), epoch)
 
 
 def contiguous_batches(
@@ -317,7 +309,7 @@ def contiguous_batches(
     whole_batches: bool = False,
     num_batches: int | None = None,
 ) -> Iterator[tuple[int, int, Any]]:
-    """One worker's part of a whole set, in the set's own order.
+    """One worker's part of a whole set, in the set's own order; all of a stream.
 
     Args:
         loader: The loader of the script; its `batch_size` bounds each batch.
@@ -331,7 +323,10 @@ def contiguous_batches(
         Which batch of the set (where whole ones are divided), number of samples, the batch.
     """
     if isinstance(loader.dataset, torch_data.IterableDataset):
-        raise UserError("evaluation needs a dataset with a length, not an IterableDataset")
+        batches = enumerate(read_stream(loader, loader.batch_size or 1))
+        for number, samples in itertools.islice(batches, num_batches):
+            yield number, len(samples), loader.collate_fn(samples)
+        return
     _check_length(loader, "the loader to evaluate")
     sampling = Sampling(loader, is_for_training=False)
     if not sampling.num_units:
@@ -383,6 +378,11 @@ def try_reading(loader: torch_data.DataLoader[Any], grain: int) -> None:
     Raises:
         UserError: It cannot; says why.
     """
+    if isinstance(loader.dataset, torch_data.IterableDataset):
+        raise UserError(
+            "reproducible: an IterableDataset cannot be read from any position: use a dataset "
+            "with a length"
+        )
     reader = GrainDataset(loader.dataset, loader.collate_fn)
     sampler = _StepSampler()
     sampler.steps = iter([(0, [0])])

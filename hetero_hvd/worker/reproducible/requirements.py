@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
 
 from hetero_hvd.core.numerics import cpu_capability
 from hetero_hvd.core.numerics.fixed_point import MAX_NARROW_GRAINS, NARROW, WIDE, FixedPoint
@@ -161,11 +160,6 @@ def _refuse(script: Script, settings: GrainSettings) -> None:
         raise UserError(
             f"reproducible: sum_bits=32 holds {MAX_NARROW_GRAINS} grains a step, this are "
             f"{settings.num_grains}: use larger grains or sum_bits=64"
-        )
-    if isinstance(script.loader.dataset, IterableDataset):
-        raise UserError(
-            "reproducible: an IterableDataset cannot be read from any position: use a dataset "
-            "with a length"
         )
     refuse_model(script.model)
 

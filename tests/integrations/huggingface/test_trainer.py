@@ -143,15 +143,6 @@ def test_a_job_whose_steps_overlap_is_refused(tmp_path, monkeypatch, job):
         make_trainer(tmp_path)
 
 
-def test_a_stream_in_a_job_is_refused(tmp_path):
-    """Each worker would read all of it; a process alone does."""
-    trainer = make_trainer(tmp_path, max_steps=2)
-    trainer.train_dataset = numbered([7, 5])
-    trainer._is_alone = False
-    with pytest.raises(UserError, match=r"train_dataset: ShardedStream .* 2 shards .*StreamShards"):
-        trainer.train()
-
-
 def test_samples_of_a_stream_s_shards_are_not_grouped_by_length(tmp_path):
     """That order would read each shard again and again; it is not left out in silence."""
     trainer = make_trainer(tmp_path, train_sampling_strategy="group_by_length")

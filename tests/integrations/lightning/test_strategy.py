@@ -18,7 +18,6 @@ from hetero_hvd.integrations.lightning.loader import TrainingSet, without_sample
 from hetero_hvd.integrations.lightning.metrics import ModuleMetrics
 from hetero_hvd.integrations.lightning.progress import CallbacksAndLogs, LoopProgress, settled
 from hetero_hvd.integrations.lightning.results import StepResults, entries_of, put_entries
-from hetero_hvd.worker.data.streams import WholeStream
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -143,18 +142,6 @@ def test_a_stream_ends_when_it_ends():
     trainer = make_trainer(max_epochs=-1, max_steps=3)
     trainer.fit(Module(), DataLoader(Stream(), 2))
     assert trainer.global_step == 3
-
-
-def test_a_stream_that_each_worker_evaluates_is_told_of(monkeypatch, caplog):
-    """Once, however often it is evaluated; one worker alone has nothing to tell."""
-    make_trainer(max_epochs=2).fit(Module(), loader(4), DataLoader(Stream(), 2))
-    assert "reads all of it" not in caplog.text
-    tell = WholeStream.tell
-    monkeypatch.setattr(WholeStream, "tell", lambda stream, _, rank: tell(stream, 3, rank))
-    trainer = make_trainer(max_epochs=2)
-    trainer.fit(Module(), loader(4), DataLoader(Stream(), 2))
-    assert "val" in trainer.callback_metrics
-    assert caplog.text.count("validate: Stream has no places: each of the 3 workers reads all") == 1
 
 
 @pytest.mark.parametrize("precision", ["64-true", "16-mixed"])

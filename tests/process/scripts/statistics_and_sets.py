@@ -1,11 +1,11 @@
-"""What is computed over whole batches, sets and streams: running statistics, metrics, samples."""
+"""What is computed over whole batches and sets: running statistics and metrics."""
 
 import torch
 from alone import seeded
 from scripted import follow, report
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import hetero_hvd
 from hetero_hvd.core.data.shards import permutation
@@ -75,37 +75,10 @@ def evaluation():
     return results
 
 
-class Stream(IterableDataset):
-    """Counts; each epoch from another number on."""
-
-    def set_epoch(self, epoch):
-        """Called by the loader."""
-        self.first = 100 * epoch
-
-    def __iter__(self):
-        return iter(range(self.first, self.first + SIZE))
-
-
-def stream(*, drop_last):
-    """The samples that this worker consumed, with the step in which it did."""
-    follow(PLANS)
-    model = nn.Linear(1, 1)
-    loader = DataLoader(Stream(), BATCH, drop_last=drop_last)
-    trainer = hetero_hvd.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.0), loader)
-    consumed = []
-    for _ in trainer.epochs(2):
-        for x in trainer.batches():
-            consumed.append([trainer.applied_steps, x.tolist()])
-            trainer.step(lambda x: model(x[:, None].float()).mean(), x)
-    return consumed
-
-
 init()
 report(
     {
         "running_statistics": running_statistics(),
         "evaluation": evaluation(),
-        "stream": stream(drop_last=False),
-        "stream_of_whole_batches": stream(drop_last=True),
     }
 )

@@ -1,43 +1,25 @@
-"""A stream that every worker reads whole is told of, and goes on where training stands."""
-
-import logging
+"""A process alone reads its stream as torch would, and goes on where training stands."""
 
 import pytest
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from hetero_hvd.worker.data.streams import WholeStream
-from tests.data.streams import numbered
+from hetero_hvd.worker.data.share_loader import ShareLoader
+from hetero_hvd.worker.data.streams import read_stream
 
 
 class Counting(IterableDataset):
-    """Gives another epoch other numbers."""
+    """Gives another epoch other numbers; of several loader processes each its part."""
+
+    epoch = 2
 
     def set_epoch(self, epoch):
         """Of the numbers."""
         self.epoch = epoch
 
     def __iter__(self):
-        return iter(range(10 * self.epoch, 10 * self.epoch + 5))
-
-
-@pytest.mark.parametrize(
-    ("stream", "num_workers", "rank", "words"),
-    [
-        (numbered([2, 2]), 3, 0, "each of the 3 workers reads all of it"),
-        (numbered([2, 2]), 3, 0, "StreamShards divides its 2 shards"),
-        (numbered([4]), 2, 0, "docs/guide/data.md"),
-        (Counting(), 2, 0, "training: Counting has no places"),
-        (numbered([2, 2]), 1, 0, ""),
-        (numbered([2, 2]), 2, 1, ""),
-    ],
-)
-def test_it_is_told_once_and_by_one_worker(stream, num_workers, rank, words, caplog):
-    """Only where others read it, too."""
-    with caplog.at_level(logging.WARNING):
-        for use in ("training", "Evaluation", "Evaluation"):  # each evaluation asks anew
-            WholeStream(stream, use).tell(num_workers, rank)
-    assert len(caplog.records) == bool(words)
-    assert words in caplog.text
+        found = get_worker_info()
+        first, step = (0, 1) if found is None else (found.id, found.num_workers)
+        return iter(range(10 * self.epoch + first, 10 * self.epoch + 5, step))
 
 
 @pytest.mark.parametrize(
@@ -45,5 +27,24 @@ def test_it_is_told_once_and_by_one_worker(stream, num_workers, rank, words, cap
     [(0, [[20, 21], [22, 23], [24]]), (2, [[22, 23], [24]]), (5, []), (9, [])],
 )
 def test_it_goes_on_behind_what_was_used(skipped, batches):
-    """Of the epoch that is asked for."""
-    assert list(WholeStream(Counting(), "training").batches(2, skipped, 2)) == batches
+    """From any sample on, in batches of any size."""
+    assert list(read_stream(DataLoader(Counting(), 3), 2, skipped)) == batches
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_samples_come_in_the_order_of_torch(num_workers):
+    """Also from the processes of a loader."""
+    loader = DataLoader(Counting(), 2, num_workers=num_workers)
+    expected = [n for batch in loader for n in batch.tolist()]
+    assert sorted(expected) == list(range(20, 25))
+    assert [n for batch in read_stream(loader, 3) for n in batch] == expected
+
+
+@pytest.mark.parametrize(
+    ("drop_last", "steps"), [(False, [[30, 31, 32], [33, 34]]), (True, [[30, 31, 32]])]
+)
+def test_accumulated_batches_are_a_step(drop_last, steps):
+    """Of the epoch that is asked for; an incomplete one is left out if the loader says so."""
+    loader = DataLoader(Counting(), 1, drop_last=drop_last, collate_fn=list)
+    found = ShareLoader(loader, accumulation_steps=3).slices(3, 0, lambda _: ((3,), 0))
+    assert [part.batch for part in found] == steps
