@@ -49,7 +49,7 @@ class StepOptions:
 
     Attributes:
         scaler: For float16 autocast; unscaled after the reduction, so that all workers decide
-            alike.
+            alike. One that is disabled counts as None.
         clip: Called with the parameters after the reduction and before the optimizer, for example
             `lambda parameters: clip_grad_norm_(parameters, 1.0)`.
         micro_batch_size: Samples in one forward and backward at most, > 0; `auto`: as many as pay,
@@ -102,6 +102,8 @@ class StepOptions:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        if isinstance(self.scaler, torch.amp.GradScaler) and not self.scaler.is_enabled():
+            object.__setattr__(self, "scaler", None)
         for name in ("micro_batch_size", "accumulation_steps", "bucket_bytes", "grain"):
             value = getattr(self, name)
             if name == "micro_batch_size" and value == "auto":

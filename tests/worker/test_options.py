@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+import torch
 
 from hetero_hvd.messages.launch import JobSettings
 from hetero_hvd.worker.options import StepOptions, TrainerOptions, step_options
@@ -37,6 +38,13 @@ for epoch in trainer.epochs(2):
 def test_the_typed_options_are_those_that_there_are():
     """Each with the same type: one is for people who read, the other for their editors."""
     assert get_type_hints(TrainerOptions) == get_type_hints(StepOptions)
+
+
+def test_a_scaler_that_is_disabled_counts_as_none():
+    """As torch disables one for a GPU where there is none."""
+    enabled = torch.amp.GradScaler("cpu")
+    assert StepOptions(scaler=enabled).scaler is enabled
+    assert StepOptions(scaler=torch.amp.GradScaler("cpu", enabled=False)).scaler is None
 
 
 @pytest.mark.timeout(240)

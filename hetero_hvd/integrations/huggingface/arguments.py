@@ -69,7 +69,10 @@ RULES: dict[str, ArgumentRule] = {
     "max_grad_norm": honoured("the norm is that of the gradients of the whole step"),
     "label_smoothing_factor": HONOURED,
     "bf16": HONOURED,
-    "fp16": honoured("the scaler decides alike on all workers"),
+    "fp16": honoured(
+        "in a job all workers scale their losses alike and skip the same steps; one on a CPU "
+        "computes in single precision, as in plain transformers"
+    ),
     "bf16_full_eval": HONOURED,
     "fp16_full_eval": HONOURED,
     "tf32": HONOURED,

@@ -25,6 +25,7 @@ from hetero_hvd.data.stream_shards import StreamShards
 from hetero_hvd.errors import UserError
 from hetero_hvd.integrations.huggingface.arguments import check_arguments, order_of_shards
 from hetero_hvd.integrations.huggingface.evaluation import TrainerWithParts, num_samples_of
+from hetero_hvd.integrations.huggingface.loss_scale import ScalingTrainer
 from hetero_hvd.integrations.huggingface.progress_bar import LateProgressBar
 from hetero_hvd.integrations.huggingface.resuming import ResumingTrainer
 from hetero_hvd.integrations.huggingface.state import Logs, TrainingProgress
@@ -42,7 +43,7 @@ IGNORED_LABEL = -100
 """Label of what no loss counts, in all of transformers."""
 
 
-class HuggingFaceTrainer(ResumingTrainer, TrainerWithParts):
+class HuggingFaceTrainer(ScalingTrainer, ResumingTrainer, TrainerWithParts):
     """`transformers.Trainer` on all workers of the job: the same arguments, methods and callbacks.
 
     `per_device_train_batch_size` is the size of the batch that all workers divide, whatever their
@@ -192,11 +193,6 @@ class HuggingFaceTrainer(ResumingTrainer, TrainerWithParts):
         self._total_loss_scalar = 0.0
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
 
-    @property
-    def _scaler(self) -> torch.amp.GradScaler | None:
-        """Accelerate's, where float16 needs one: transformers saves and loads it."""
-        return getattr(self.accelerator, "scaler", None)
-
     def _make_steps(self, loader: DataLoader[Any]) -> Steps:
         args = self.args
         return Steps(
@@ -239,7 +235,7 @@ class HuggingFaceTrainer(ResumingTrainer, TrainerWithParts):
         self._is_preparing = False
         self._find_role()
         self._must_complete_save = False
-        self._scale = self._loss_scale()
+        self._scale = self._loss_scale
         self.control = self.callback_handler.on_train_begin(self.args, self.state, self.control)
         if self.args.eval_on_start and not self.state.global_step:
             self._evaluate(None, self._ignored_keys, skip_scheduler=True)
@@ -303,13 +299,10 @@ class HuggingFaceTrainer(ResumingTrainer, TrainerWithParts):
         self.control = handler.on_step_end(self.args, self.state, self.control)
         self._log_save_evaluate()
 
-    def _loss_scale(self) -> float:
-        return 0.0 if self._scaler is None else float(self._scaler.get_scale())
-
     def _add_loss(self, loss: float) -> bool:
         """Account for a step's loss; gives whether its numbers were no good: it changed nothing."""
         before = self._scale
-        self._scale = self._loss_scale()
+        self._scale = self._loss_scale
         is_finite = math.isfinite(loss)
         if not is_finite and self.args.logging_nan_inf_filter:  # as if it were the mean of the rest
             num_steps = self.state.global_step - self._globalstep_last_logged

@@ -271,7 +271,7 @@ def test_who_takes_over_a_state_knows_its_loss_scale(tmp_path, own, others, afte
     for trainer, scale in ((one, others), (other, own)):
         trainer._begin_totals()
         trainer._scale = scale
-    other.accelerator.scaler = SimpleNamespace(get_scale=lambda: after)
+    other.accelerator.scaler = SimpleNamespace(get_scale=lambda: after, is_enabled=lambda: True)
     other.set_running_totals(json.loads(json.dumps(one.running_totals())))
     assert other._add_loss(1.0) == is_skipped
 
