@@ -8,7 +8,7 @@ import sys
 
 from gpu_check.site import CHECKOUT, PACKAGES, PLACE, SCRIPTS, fail
 
-BUILD_TOOLS = ("cmake", "setuptools", "wheel", "pip")
+BUILD_TOOLS = ("cmake<4", "setuptools", "wheel", "pip")
 FOR_HOROVOD = ("cloudpickle", "packaging")
 BESIDE_TORCH = ("numpy",)
 """Comes with torch nearly everywhere, and is as large as all else together."""
