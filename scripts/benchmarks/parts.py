@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.causes.drawn import drawn_causes
 from benchmarks.causes.injected import causes
 from benchmarks.comparisons.ablations import ablations
+from benchmarks.comparisons.large import large
 from benchmarks.comparisons.links import links
 from benchmarks.comparisons.other_trainers import hugging_face, lightning
 from benchmarks.comparisons.profile import profile
@@ -238,6 +239,7 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "slowdown": slowdown,
     "communication": communication,
     "links": links,
+    "large": large,
     "reproducible": reproducible,
     "profile": profile,
     "faults": faults,

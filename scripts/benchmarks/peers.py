@@ -124,6 +124,8 @@ class Run:
         decisions: Of the balancer; `hetero` only.
         blocked_seconds: The training loop's wait for each exchange; `hetero` only.
         timings: Per exchange, the fields of `StepTiming` of each worker; `hetero` only.
+        processor_seconds: Of the first rank's process in each step, all of its threads.
+        peak_bytes: The most memory that the first rank's process had.
     """
 
     step_seconds: tuple[float, ...]
@@ -135,6 +137,8 @@ class Run:
     table_steps: tuple[int, ...] = ()
     shares: tuple[tuple[int, ...], ...] = ()
     timings: tuple[tuple[Mapping[str, Any], ...], ...] = ()
+    processor_seconds: tuple[float, ...] = ()
+    peak_bytes: int = 0
 
 
 def run_peer(
@@ -220,11 +224,13 @@ def execute(
 def read_run(folder: Path) -> Run:
     """What the first rank and the driver have written."""
     record = json.loads((folder / "record.json").read_text())
-    ended = record["ended_at_seconds"]
+    ended, used = record["ended_at_seconds"], record["used_seconds"]
     run = Run(
         step_seconds=tuple(b - a for a, b in pairwise(ended)),
         losses=tuple(record["losses"]),
         accuracies=tuple(record["accuracies"]),
+        processor_seconds=tuple(b - a for a, b in pairwise(used)),
+        peak_bytes=record["peak_bytes"],
     )
     if not (folder / "out" / "timings.jsonl").exists():
         return run

@@ -40,6 +40,10 @@ MAX_INIT_SECONDS = 600.0
 RETRY_SECONDS = 0.05
 """Between two such tries."""
 
+FUSION_VARIABLE, FUSION_BYTES = "HOROVOD_FUSION_THRESHOLD", 2**20
+"""Up to so many bytes in all, Horovod copies what is to be summed into one buffer and back. What is
+larger it sums where it is; by itself it would copy up to 128 MiB, and keep a buffer of the size."""
+
 Handle = Any
 """An operation under way, as `wait` takes it; it remembers its end, so it can be asked again."""
 
@@ -167,6 +171,7 @@ class HorovodCollective:
         with self._cutting:
             self._before = open_sockets()
             self._own = None
+        os.environ.setdefault(FUSION_VARIABLE, str(FUSION_BYTES))
         while True:
             try:
                 self._init()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from operator import add
 from typing import NamedTuple
@@ -23,6 +23,10 @@ class BucketSum:
         wire: What travels, and where the sum arrives; the bucket's own buffer, or a copy.
         own: What this worker adds, if that is kept.
         rounding: What rounding has lost in it, and what was owed before; None: that is not kept.
+
+    Attributes:
+        handle: Of the reduction, once it was started.
+        total: Sum of all elements, float32; None: its sum is not known to be there.
     """
 
     def __init__(
@@ -37,6 +41,12 @@ class BucketSum:
         self.own = own
         self._rounding = rounding
         self.handle: Handle = None
+        self.total: torch.Tensor | None = None
+
+    def arrived(self) -> None:
+        """Its sum is there: add up its elements, which takes a pass, while others are under way."""
+        if self.total is None:
+            self.total = self.wire.sum().float()
 
     def write_back(self, factor: float) -> None:
         """Leave the sum, times `factor`, in the parameters' `grad`."""
@@ -87,8 +97,9 @@ class Rounding(NamedTuple):
 class Bucket:
     """Gradients of several parameters in one flat buffer, then one `used` flag for each.
 
-    Each parameter's `grad` is a view into the buffer, so nothing is copied. The flags are summed
-    along: a parameter that no worker used keeps `grad=None`, as it would in one process.
+    The first gradient of a parameter in a step is copied into the buffer, and `grad` is a view of
+    it from then on, to which further passes add. The flags are summed along: a parameter that no
+    worker used keeps `grad=None`, as it would in one process.
 
     Args:
         index: Of the bucket.
@@ -116,18 +127,19 @@ class Bucket:
         self.seen = [0.0] * len(parameters)
 
     def prepare(self) -> None:
-        """Zero the gradients."""
-        self.flat.zero_()
+        """No gradient is there yet."""
         self.sum = None
         self.is_closed = False
         self.pending = set(range(len(self.parameters)))
         self.seen = [0.0] * len(self.parameters)
-        for parameter, view in zip(self.parameters, self.views, strict=True):
-            parameter.grad = view
+        self._forget()
 
     def close(self) -> None:
         """Let further gradients go elsewhere, where the hook drops them."""
         self.is_closed = True
+        self._forget()
+
+    def _forget(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -136,12 +148,18 @@ class Bucket:
         if more is not None:
             self._owed = more if self._owed is None else self._owed + more
 
-    def seal(self, *, copies: bool, factor: float) -> None:
-        """Make ready what travels, which is final from now on; see `Reducer`."""
+    def complete(self) -> None:
+        """No further gradient comes: what no pass has used is zero."""
         if all(self.seen):
             self.used.fill_(1.0)
         else:
             self.used.copy_(torch.tensor(self.seen))
+            for view, seen in zip(self.views, self.seen, strict=True):
+                if not seen:
+                    view.zero_()
+
+    def seal(self, *, copies: bool, factor: float) -> None:
+        """Make ready what travels, which is final from now on; see `Reducer`."""
         own = self.flat.clone() if copies else None
         wire, rounding = self._on_the_wire(copies=copies, factor=factor)
         self.sum = BucketSum(self, wire, own, rounding)
@@ -181,14 +199,15 @@ class Gradients:
         self._sums = sums
         self.own_are_finite = own_are_finite
 
-    @property
-    def handles(self) -> list[Handle]:
-        """Of the reductions."""
-        return [each.handle for each in self._sums]
+    def operations(self) -> Iterator[tuple[Handle, Callable[[], None]]]:
+        """The reductions, and for each of them what to call as soon as it is complete."""
+        return ((each.handle, each.arrived) for each in self._sums)
 
     def are_finite(self) -> bool:
         """Whether the reduced gradients hold no infinity and no NaN; the same on all workers."""
-        if not self._sums or _is_finite([each.wire for each in self._sums]):
+        for each in self._sums:
+            each.arrived()
+        if _are_finite([each.total for each in self._sums if each.total is not None]):
             return True
         return all(bool(each.wire.isfinite().all()) for each in self._sums)
 
@@ -199,8 +218,8 @@ class Gradients:
 
     def predict(self, factor: float) -> bool:
         """The same with this worker's own gradients, which must be kept; False if not finite."""
-        owns = [each.own for each in self._sums if each.own is not None]
-        if not owns or not _is_finite(owns):
+        owns = [each.own.sum().float() for each in self._sums if each.own is not None]
+        if not owns or not _are_finite(owns):
             return False
         for each in self._sums:
             each.predict(factor)
@@ -212,9 +231,9 @@ class Gradients:
             each.settle(factor)
 
 
-def _is_finite(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether the sum of all elements is finite, which is not so if one of them is not.
+def _are_finite(totals: Sequence[torch.Tensor]) -> bool:
+    """Whether all of some sums of elements are finite, which is not so if one element is not.
 
-    It is read from the device once, whatever the number of tensors.
+    They are read from the device once, whatever their number.
     """
-    return math.isfinite(float(reduce(add, [tensor.sum().float() for tensor in tensors])))
+    return not totals or math.isfinite(float(reduce(add, totals)))

@@ -16,6 +16,9 @@ from hetero_hvd.worker.reduction.buffer_average import BufferSum
 ExchangeTrigger = Callable[[int, float | None], bool]
 """Tells from the samples and the busy seconds of a step whether timings are to be exchanged now."""
 
+Arrived = Callable[[], None] | None
+"""Called when a reduction is complete."""
+
 
 def in_one_row(numbers: Sequence[float], dtype: torch.dtype) -> torch.Tensor:
     """A tensor of some numbers, in a third of the time that `torch.tensor` takes.
@@ -54,17 +57,18 @@ class InFlightStep:
     own_loss_is_finite: bool
     loss_scale: float
     check: Callable[[Collective, Sequence[float]], None]
-    _waiting: list[Handle] = field(init=False)
+    _waiting: list[tuple[Handle, Arrived]] = field(init=False)
     _is_checked: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         """Collect the handles; the totals come first, as they tell whether the rest fits."""
-        buffers = [] if self.buffers is None else [self.buffers.handle]
-        self._waiting = [self.totals_handle, *self.gradients.handles, *buffers]
+        self._waiting = [(self.totals_handle, None), *self.gradients.operations()]
+        if self.buffers is not None:
+            self._waiting.append((self.buffers.handle, None))
 
     def is_done(self, collective: Collective) -> bool:
         """Whether `wait` would return, or fail, at once."""
-        return all(collective.is_done(handle) for handle in self._waiting)
+        return all(collective.is_done(handle) for handle, _ in self._waiting)
 
     def wait(self, collective: Collective) -> None:
         """Block until all is reduced; may be called again.
@@ -74,8 +78,11 @@ class InFlightStep:
             JobError: The workers' models differ.
         """
         while self._waiting:
-            collective.wait(self._waiting[0])
+            handle, arrived = self._waiting[0]
+            collective.wait(handle)
             del self._waiting[0]
             if not self._is_checked:
                 self._is_checked = True
                 self.check(collective, self.totals.tolist()[-2:])
+            if arrived is not None:
+                arrived()

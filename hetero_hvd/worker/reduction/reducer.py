@@ -122,7 +122,7 @@ class Reducer:
         self._buckets = []
 
     def prepare(self, collective: Collective, tag_index: int = 0) -> None:
-        """Zero the gradients and get ready for a step's backward passes.
+        """Drop the gradients and get ready for a step's backward passes.
 
         Args:
             collective: The rendezvous.
@@ -183,6 +183,11 @@ class Reducer:
             if bucket.is_closed:
                 parameter.grad = None
                 return
+            if bucket.sum is not None:
+                raise UserError(
+                    "a gradient arrived after its bucket was reduced: "
+                    "use checkpoint(use_reentrant=False)"
+                )
             view = bucket.views[place]
             grad = parameter.grad
             if grad is not None and grad.data_ptr() != view.data_ptr():
@@ -190,14 +195,9 @@ class Reducer:
                     raise UserError(
                         "sparse gradients are not reduced: use sparse=False in the embedding"
                     )
-                # Somebody set `grad` to None; put what arrived where it belongs.
-                view.copy_(grad)
+                # The first one of this step: put what arrived where it belongs.
+                view.copy_(grad.detach())
                 parameter.grad = view
-            if bucket.sum is not None:
-                raise UserError(
-                    "a gradient arrived after its bucket was reduced: "
-                    "use checkpoint(use_reentrant=False)"
-                )
             bucket.seen[place] = 1.0
             if self.last_backward and self._collective is not None:
                 self._collective.operations.poll_if_due()
@@ -223,6 +223,7 @@ class Reducer:
         """Make a bucket ready; False: nothing is submitted any more."""
         if self._fault is not None or self._collective is None:
             return False
+        bucket.complete()
         if self.inspects:
             self._own_are_finite &= bool(bucket.flat.isfinite().all())
         bucket.seal(copies=self.copies, factor=self.expected_factor)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -47,6 +48,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         slow_node: `hetero` only: this node becomes twice as slow at `slow_step`.
         slow_step: See above; -1 never.
         options: Further arguments of `Trainer`.
+        test_steps: Steps between two tests of the model, each of which counts as part of the step
+            after it; 0: there are none.
         meeting: Folder in which each worker leaves a file when it could begin, and then waits for
             one named `go`; empty: it begins.
         seed: Of data and model.
@@ -62,6 +65,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     slow_node: str = ""
     slow_step: int = -1
     options: dict[str, Any] = {}
+    test_steps: int = 10
     meeting: str = ""
     seed: int = 0
 
@@ -76,12 +80,14 @@ class Record:
     ended_at: list[float] = field(default_factory=lambda: [time.perf_counter()])
     losses: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
+    used: list[float] = field(default_factory=lambda: [time.process_time()])
 
     def add(self, loss: float) -> None:
-        """A step has ended; the model is tested after every tenth."""
+        """A step has ended; the model is tested after some of them."""
         self.ended_at.append(time.perf_counter())
+        self.used.append(time.process_time())
         self.losses.append(loss)
-        if len(self.losses) % 10 == 0:
+        if self.job.test_steps and len(self.losses) % self.job.test_steps == 0:
             with torch.no_grad():
                 found = self.model(self.held_out[0]).argmax(1)
             self.accuracies.append((found == self.held_out[1]).float().mean().item())
@@ -92,6 +98,8 @@ class Record:
             "ended_at_seconds": self.ended_at,
             "losses": self.losses,
             "accuracies": self.accuracies,
+            "used_seconds": self.used,
+            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
         Path(self.job.out).write_text(json.dumps(facts))
 
