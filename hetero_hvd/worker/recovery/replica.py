@@ -73,6 +73,11 @@ def all_parts(
     return {name: part for name, part in parts.items() if part is not None} | dict(extra_state)
 
 
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the host."""
+    return tensor.to("cpu", copy=True)
+
+
 class Replica:
     """The training state of this worker.
 
@@ -155,10 +160,19 @@ class Replica:
                 ) from error
         return sum(sizes)
 
-    def snapshot(self) -> dict[str, Any]:
-        """A copy of the whole state in the host's memory, which training does not change."""
-        state = self.parted(lambda tensor: tensor.to("cpu", copy=True))
-        return state | {"kinds": self._kinds()}
+    def snapshot(self, copy: TensorMap = copied) -> dict[str, Any]:
+        """A copy of the whole state in the host's memory, which training does not change.
+
+        Args:
+            copy: Copies a tensor to the host.
+        """
+        return self.parted(copy) | {"kinds": self._kinds()}
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors of the state, where they are, tied ones once."""
+        found: list[torch.Tensor] = []
+        self.parted(found.append)
+        return found
 
     def parted(self, tensors: TensorMap) -> dict[str, Any]:
         """The state as plain data; each tensor goes through `tensors`, tied ones once."""

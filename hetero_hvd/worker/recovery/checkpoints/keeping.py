@@ -47,7 +47,7 @@ class Keeping:
         self._sizing = sizing
         self._is_leader = is_leader
         self._checkpoints = open_checkpoints(settings, replica, next_number(), tell)
-        self._is_proven = self._was_writing = False
+        self._is_proven = self._took_memory = False
 
     def prove(self) -> None:
         """See that the state can be kept and copied, and leave room for its copies.
@@ -91,11 +91,11 @@ class Keeping:
             self.prove()
         if self._checkpoints is None:
             return
-        if self._is_leader() and self._checkpoints.is_due():
+        if self._is_leader() and self._checkpoints.is_due() and self._checkpoints.is_ready():
             self._checkpoints.save(self._position.applied_steps)
-        if self._checkpoints.is_writing or self._was_writing:
+        if self._checkpoints.takes_memory or self._took_memory:
             self._sizing.forget_peak()  # it was that of the copy
-        self._was_writing = self._checkpoints.is_writing
+        self._took_memory = self._checkpoints.takes_memory
 
     def evaluated(self, metrics: Mapping[str, float], *, is_keeper: bool) -> None:
         """Keep the state that has the best result.

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import itemgetter
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 import torch
@@ -25,13 +25,39 @@ from hetero_hvd.messages import CheckpointWritten
 from hetero_hvd.messages.launch import CheckpointSettings
 from hetero_hvd.worker.recovery.checkpoints.background import Background, Copy
 from hetero_hvd.worker.recovery.checkpoints.registry import store_at
+from hetero_hvd.worker.recovery.checkpoints.room import Room
 from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, CheckpointStore, Manifest
 from hetero_hvd.worker.recovery.randomness import randomness, restore_randomness
 from hetero_hvd.worker.recovery.replica import Replica, Unreadable, unpacked
 
 logger = logging.getLogger(__name__)
 
-CHUNK_BYTES = 2**20
+
+class HashedFile:
+    """Writes into a file, and knows the digest of it.
+
+    Args:
+        file: Empty; nobody else writes into it.
+
+    Attributes:
+        digest: SHA-256 of what was written.
+        num_bytes: Of it.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.num_bytes = 0
+
+    def write(self, content: bytes | memoryview) -> int:
+        """Add to the end of the file."""
+        self.digest.update(content)
+        self.num_bytes += len(content)
+        return self._file.write(content)
+
+    def flush(self) -> None:
+        """Called by torch."""
+        self._file.flush()
 
 
 class Found(NamedTuple):
@@ -75,6 +101,7 @@ class Checkpoints:
         self._store = store_at(settings.folder)
         self._earlier = store_at(settings.resume) if settings.resume else None
         self._background = Background(self._write)
+        self._room = Room()
         self._next_at_seconds = time.monotonic() + settings.every_seconds
         self._best = float("-inf")
         self._is_told_of_best = False
@@ -107,6 +134,11 @@ class Checkpoints:
     def is_writing(self) -> bool:
         """Whether a copy of the state is in memory."""
         return self._background.is_busy
+
+    @property
+    def takes_memory(self) -> bool:
+        """Whether there is a copy of the state in memory, or room for one."""
+        return self.is_writing or self._room.is_used
 
     @property
     def max_copies(self) -> int:
@@ -189,6 +221,13 @@ class Checkpoints:
         is_time = self._settings.every_seconds and time.monotonic() >= self._next_at_seconds
         return bool(is_time) and not self.is_writing
 
+    def is_ready(self) -> bool:
+        """Whether `save` finds its memory; once it is due, that is got beside the next steps."""
+        try:
+            return self._room.is_ready(self._replica.tensors)
+        except UserError:
+            return True  # `save` will say what is wrong
+
     def is_best(self, metrics: Mapping[str, float]) -> bool:
         """Whether these are the best metrics so far; remembers them."""
         name = self._settings.best
@@ -225,10 +264,12 @@ class Checkpoints:
             self.wait()
         self._next_at_seconds = time.monotonic() + self._settings.every_seconds
         try:
-            state = self._replica.snapshot() | {"randomness": randomness()}
+            state = self._replica.snapshot(self._room.copy) | {"randomness": randomness()}
         except (MemoryError, RuntimeError, UserError) as error:  # RuntimeError comes from torch
             self._complain(applied_steps, error)
             return
+        finally:
+            self._room.leave()
         self._background.put(Copy(state, applied_steps, finite))
 
     def wait(self) -> None:
@@ -242,14 +283,14 @@ class Checkpoints:
         name = f"{PREFIX}{applied_steps:012d}-{series}"
 
         def write(file: BinaryIO) -> Manifest:
-            torch.save(state, file)
-            file.seek(0)
+            hashed = HashedFile(file)
+            torch.save(state, cast("BinaryIO", hashed))
             return Manifest(
                 run=self._run,
                 job=self._settings.job,
                 applied_steps=applied_steps,
-                sha256=_digest(file),
-                num_bytes=file.tell(),
+                sha256=hashed.digest.hexdigest(),
+                num_bytes=hashed.num_bytes,
                 metrics=dict(metrics),
                 run_number=self._run_number(),
                 trainer=self._trainer,
@@ -360,14 +401,6 @@ def _known() -> Iterator[None]:
             "it",
             error,
         ) from error
-
-
-def _digest(file: BinaryIO) -> str:
-    """The SHA-256 of the rest of a file."""
-    digest = hashlib.sha256()
-    while chunk := file.read(CHUNK_BYTES):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _newest_first(store: CheckpointStore) -> list[Found]:

@@ -1,0 +1,104 @@
+"""A copy of the state goes to memory that is there already, and the training waits for neither."""
+
+import threading
+
+import pytest
+import torch
+
+from hetero_hvd.messages.launch import CheckpointSettings
+from hetero_hvd.worker.recovery.checkpoints import room as module
+from hetero_hvd.worker.recovery.checkpoints.room import Room
+from hetero_hvd.worker.recovery.checkpoints.series import Checkpoints
+from hetero_hvd.worker.recovery.replica import Replica, unpacked
+
+GENEROUS_SECONDS = 60
+TENSORS = {
+    "contiguous": torch.arange(6.0).view(2, 3),
+    "transposed": torch.arange(6.0).view(2, 3).t(),
+    "a channel last": torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last),
+    "expanded": torch.ones(1).expand(4),
+    "a number": torch.tensor(3),
+    "empty": torch.empty(0, 2),
+    "bfloat16": torch.ones(3, dtype=torch.bfloat16),
+    "bool": torch.tensor([True, False]),
+    "complex": torch.ones(2, dtype=torch.complex64),
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """What is said of large states holds for small ones here."""
+    monkeypatch.setattr(module, "SMALL_BYTES", -1)
+
+
+def ready(room, tensors):
+    """Wait until it is."""
+    room.is_ready(lambda: tensors)
+    room._thread.join(GENEROUS_SECONDS)
+    assert room.is_ready(lambda: pytest.fail("it is asked once only"))
+
+
+@pytest.mark.parametrize("tensor", TENSORS.values(), ids=TENSORS)
+def test_a_copy_is_equal_and_uses_each_place_once(tensor):
+    """Whatever it is of; two of a form have a place each."""
+    tensors = [tensor, tensor + tensor]
+    room = Room()
+    ready(room, tensors)
+    places = {each.data_ptr() for free in room._free.values() for each in free}
+    copies = [room.copy(each) for each in tensors]
+    for copy, each in zip(copies, tensors, strict=True):
+        assert torch.equal(copy, each)
+        assert copy.dtype == each.dtype
+    if tensor.numel() and tensor.is_contiguous():
+        assert {copy.data_ptr() for copy in copies} == places
+    assert len({copy.data_ptr() for copy in copies}) == (2 if tensor.numel() else 1)
+
+
+def test_what_has_changed_meanwhile_is_copied_all_the_same():
+    """A state that has grown, or has another form, gets what is missing; the rest goes back."""
+    room = Room()
+    ready(room, [torch.zeros(3), torch.zeros(5)])
+    grown = [torch.ones(3), torch.ones(4), torch.ones(3)]
+    assert all(torch.equal(room.copy(each), each) for each in grown)
+    room.leave()
+    assert not room.is_used
+    assert not room._free
+
+
+def test_where_there_is_no_memory_or_no_thread_the_copy_says_so(monkeypatch):
+    """Getting the room fails quietly: the copy fails for the same reason, and that is told."""
+
+    def none(*_args, **_more):
+        raise MemoryError
+
+    room = Room()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty_like", none)
+        ready(room, [torch.zeros(3)])
+        with pytest.raises(MemoryError):
+            room.copy(torch.zeros(3))
+    room.leave()
+
+    def no_thread(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    assert room.is_ready(lambda: [torch.zeros(3)])
+    assert not room.is_used
+
+
+def test_a_checkpoint_is_of_the_moment_of_its_copy(tmp_path):
+    """Room that was got earlier holds nothing of the state then; the next copy has its own."""
+    model = torch.nn.Linear(2, 1)
+    replica = Replica({"model": model})
+    checkpoints = Checkpoints(CheckpointSettings(folder=str(tmp_path), run="one"), replica)
+    for step in (1, 2):
+        while not checkpoints.is_ready():
+            assert checkpoints.takes_memory
+        torch.nn.init.constant_(model.weight, float(step))
+        checkpoints.save(step)
+        torch.nn.init.constant_(model.weight, -1.0)
+        checkpoints.wait()
+        assert not checkpoints.takes_memory
+    states = [unpacked((path / "state.pt").read_bytes()) for path in sorted(tmp_path.glob("step*"))]
+    assert [state["model"]["weight"].tolist() for state in states] == [[[1.0, 1.0]], [[2.0, 2.0]]]
