@@ -47,6 +47,7 @@ class Hub:
         self.faults = set(faults)
         self.fired = set()
         self.posts = defaultdict(dict)
+        self.splits = defaultdict(dict)
         self.broken = set()
         self.left = set()
         self.memberships = []
@@ -134,6 +135,17 @@ class ThreadHorovod:
     def allgather_async(self, rows, name):
         """Post rows."""
         return self._post(rows, name, torch.cat)
+
+    def alltoall_async(self, tensor, splits, name):
+        """Post the parts that are for each; gives those of all, and their sizes."""
+        self.hub.splits[self.number, name][self.name] = splits.tolist()
+
+        def finish(posts):
+            sizes = [self.hub.splits[self.number, name][member] for member in self.members]
+            mine = [post.split(each)[self.rank()] for post, each in zip(posts, sizes, strict=True)]
+            return torch.cat(mine), torch.tensor([len(each) for each in mine], dtype=torch.int32)
+
+        return self._post(tensor.clone(), name, finish)  # what is sent stays, whatever breaks
 
     def broadcast_async_(self, tensor, root, name):
         """Post a tensor that only the root's counts of."""

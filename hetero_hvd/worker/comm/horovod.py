@@ -127,6 +127,15 @@ class Collective(Protocol):
     def broadcast(self, tensor: torch.Tensor, root: int, name: str) -> None:
         """Copy rank `root`'s 1-D tensor into everybody's, in place."""
 
+    def exchange(self, rows: torch.Tensor, counts: Sequence[int], name: str) -> torch.Tensor:
+        """Send each rank its part of a 1-D tensor; gives what all have sent, in rank order.
+
+        Args:
+            rows: The parts, in rank order, on the host.
+            counts: Elements for each rank.
+            name: Of the operation.
+        """
+
 
 class HorovodCollective:
     """The workers of one Horovod rendezvous.
@@ -329,6 +338,14 @@ class HorovodCollective:
         for index, start in enumerate(range(0, tensor.numel(), chunk)):
             piece = tensor[start : start + chunk]
             self._broadcast(piece, root, f"{name}.{index}")
+
+    def exchange(self, rows: torch.Tensor, counts: Sequence[int], name: str) -> torch.Tensor:
+        """See `Collective`."""
+        splits = torch.tensor(counts, dtype=torch.int32)
+        handle = self._submitted(lambda: self._hvd.alltoall_async(rows, splits, name=name))
+        # Beside what has come, Horovod gives the sizes of its parts.
+        got: torch.Tensor = self.wait(self._launched(handle, "alltoall", rows))[0]
+        return got
 
     def _broadcast(self, piece: torch.Tensor, root: int, name: str) -> None:
         handle = self._submitted(lambda: self._hvd.broadcast_async_(piece, root, name=name))

@@ -289,7 +289,8 @@ def meet(
         r for r in reports if (r.applied_steps, r.checksum) != (best.applied_steps, best.checksum)
     ]
     if stale:
-        copy_state(collective, replica, source, "replica", is_taken=own in stale)
+        takers = [rank for rank, report in enumerate(reports) if report in stale]
+        copy_state(collective, replica, source, "replica", takers=takers)
         proof = replica.checksum() if own in stale else own.checksum
         proofs = gather_bytes(collective, proof.encode(), "proofs")
         if len(set(proofs)) != 1:

@@ -89,7 +89,8 @@ def heal(
     source = found.index(right)
     if collective.rank == source:
         logger.error("%s %s: healed from the majority", when, words)
-    copy_state(collective, replica, source, "healing", is_taken=own != right)
+    takers = [rank for rank, digest in enumerate(found) if digest != right]
+    copy_state(collective, replica, source, "healing", takers=takers)
     return right, True
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 
+from benchmarks.faults.__main__ import CASES
 from benchmarks.numbers import Number
 from benchmarks.peers import Cluster, Run, run_peer
 from benchmarks.tables import Effort, Say, Table, median_of, spread
@@ -17,6 +20,7 @@ PAIR = Cluster(
 WORK = {"width": 2240, "depth": 11, "test_steps": 0, "num_steps": 24}
 """Eleven layers of 20 MB and two small ones."""
 
+CHECKPOINT_SECONDS = 4
 NUM_PARAMETERS = 50_245_444
 MIB = 2**20
 
@@ -30,6 +34,35 @@ def large(effort: Effort, say: Say) -> Iterator[Table]:
             turns[-1][peer] = run = run_peer(peer, PAIR, WORK)
             say(f"{peer}, turn {n + 1}: {_step_seconds(run):.3f} s a step")
     yield _table(turns)
+    yield _stops(effort, say)
+
+
+def _stops(effort: Effort, say: Say) -> Table:
+    """How long the training stands still for a checkpoint, and for a worker that joins."""
+    saving, joining = [], []
+    for n in range(max(3, effort.repeats)):
+        environment = {"HETERO_HVD_CHECKPOINT_SECONDS": f"{CHECKPOINT_SECONDS}"}
+        run = run_peer("ours", PAIR, WORK, environment=environment)
+        saving.append(max(run.step_seconds[2:]) - median(run.step_seconds))
+        with tempfile.TemporaryDirectory() as folder:
+            joining.append(CASES["join_large"](Path(folder), 3))
+        say(f"turn {n + 1}: checkpoint {saving[-1]:.2f} s, join {joining[-1]:.2f} s")
+    table = Table(
+        title="Stops of a large model",
+        text=f"{NUM_PARAMETERS / 1e6:.0f} million parameters with momentum, 400 MB of state. A "
+        f"checkpoint each {CHECKPOINT_SECONDS} s: the longest step of the first rank, less the "
+        "median. A restarted worker joins two others: from the last step without it to the end of "
+        "the first one with it, which is all of that step too.",
+        columns=("event", "median, range", "all"),
+    )
+    quantity = "50 million parameters with momentum"
+    table.add_seconds(
+        "a checkpoint", saving, goal_seconds=0.1, quantity=f"stall by a checkpoint, {quantity}"
+    )
+    table.add_seconds(
+        "a join", joining, goal_seconds=0.5, quantity=f"first step after a join, {quantity}"
+    )
+    return table
 
 
 def _step_seconds(run: Run) -> float:

@@ -65,11 +65,16 @@ def stop(folder: Path, num_workers: int) -> float:
     return _run(folder, num_workers, [fault]).recovery_seconds()
 
 
-def join(folder: Path, num_workers: int) -> float:
-    """A restarted worker joins: longest gap between two steps after that."""
+def join(folder: Path, num_workers: int, ballast: int = 0) -> float:
+    """A restarted worker joins: from the last step without it to the first one with it."""
     fault = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "kill"}
     job = FaultJob(
-        folder, NODE_NAMES[:num_workers], faults=[fault], epochs=300, settings={"max_restarts": 3}
+        folder,
+        NODE_NAMES[:num_workers],
+        faults=[fault],
+        epochs=300,
+        settings={"max_restarts": 3},
+        ballast=ballast,
     )
     try:
         job.wait_for(f"{num_workers} workers train together", 60, times=2)
@@ -84,6 +89,11 @@ def join(folder: Path, num_workers: int) -> float:
         if line[3] == num_workers and lines[i - 1][3] < num_workers and i
     )
     return lines[full][0] - lines[full - 1][0]
+
+
+def join_large(folder: Path, num_workers: int) -> float:
+    """The same with 50 million parameters and their momentum."""
+    return join(folder, num_workers, ballast=50_000_000)
 
 
 def kill_horovod(folder: Path, num_workers: int) -> float:
@@ -102,6 +112,7 @@ CASES: dict[str, Case] = {
     "kill_two": kill_two,
     "stop": stop,
     "join": join,
+    "join_large": join_large,
     "kill_horovod": kill_horovod,
     "kill_torchrun": kill_torchrun,
 }

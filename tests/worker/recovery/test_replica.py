@@ -28,7 +28,7 @@ def take_over(copy, source):
 
     def work(context):
         rank = context.collective.rank
-        copy_state(context.collective, replicas[rank], 0, "state", is_taken=rank == 1)
+        copy_state(context.collective, replicas[rank], 0, "state", takers=[1])
 
     run_together(Hub(2), work)
 
