@@ -134,7 +134,7 @@ class SampleSpool:
         self._open: _SpoolFile | None = None
         self._descriptor = -1
         self._next_sequence = FIRST
-        self._next_file = 1 + max((int(f.path.stem) for f in self._files), default=0)
+        self._next_file = 1 + max(map(_number, folder.glob(f"*{SUFFIX}")), default=0)
         self._dropped: list[Dropped] = _read_dropped(folder / DROPPED_FILE)
         self._is_failing = False
         self._room_is_told = False
@@ -322,6 +322,11 @@ class SampleSpool:
                 self._folder,
                 error.strerror,
             )
+
+
+def _number(path: Path) -> int:
+    """Of a file, whether it can be read or not: no new one takes its name."""
+    return int(path.stem) if path.stem.isdecimal() else 0
 
 
 def _write_whole(descriptor: int, content: bytes) -> None:

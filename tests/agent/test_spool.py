@@ -113,6 +113,43 @@ def test_a_full_disk_costs_what_came_meanwhile_and_no_more(tmp_path, monkeypatch
     one.close()
 
 
+POWER_CUTS = {
+    "the last sample is torn": (lambda content: content[:-1], [1, 2]),
+    "zeros follow": (lambda content: content + bytes(100), [1, 2, 3]),
+    "all is zero": (lambda content: bytes(len(content)), []),
+    "nothing is there": (lambda _: b"", []),
+    "the header is another byte": (lambda content: content[:9] + b"x" + content[10:], []),
+}
+"""What was written, as it is found; and the numbers of the samples that are left of three."""
+
+
+@pytest.mark.parametrize(("found", "left"), POWER_CUTS.values(), ids=POWER_CUTS)
+def test_after_a_power_cut_what_is_whole_is_sent_and_the_next_samples_too(tmp_path, found, left):
+    """No new file takes the name of one that cannot be read."""
+    one = spool(tmp_path)
+    for number in range(3):
+        one.append(float(number), b"x" * 50)
+    one.close()
+    (path,) = tmp_path.glob("*.spool")
+    path.write_bytes(found(path.read_bytes()))
+    other = spool(tmp_path)
+    other.append(9.0, b"y")
+    expected = [(one.stream, left)] if left else []
+    assert drained(other) == [*expected, (other.stream, [1])]
+    assert other.num_dropped == 0
+    other.close()
+
+
+def test_a_file_that_cannot_be_read_keeps_its_name(tmp_path, caplog):
+    """The samples of the next agent are in another one."""
+    (tmp_path / "0000000007.spool").mkdir()
+    one = spool(tmp_path)
+    one.append(0.0, b"x")
+    assert (drained(one), one.num_dropped) == ([(one.stream, [1])], 0)
+    assert "left out" in caplog.text
+    one.close()
+
+
 def test_two_agents_do_not_share_a_spool(tmp_path):
     """The second one is refused."""
     one = spool(tmp_path)

@@ -145,13 +145,21 @@ def test_a_crash_while_sealing_costs_nothing(opened, monkeypatch, when):
     assert len(journal_numbers(store.folder)) == 1
 
 
-def test_a_torn_journal_is_read_up_to_the_tear(opened):
+TEARS = {
+    "torn": lambda content: content[:-3],
+    "zeros in its place": lambda content: content[:-3] + bytes(3),
+    "zeros follow the whole ones": lambda content: content[: len(content) // 2] + bytes(99),
+}
+
+
+@pytest.mark.parametrize("tear", TEARS.values(), ids=TEARS)
+def test_a_torn_journal_is_read_up_to_the_tear(opened, tear):
     """What was not whole was not acknowledged."""
     store = opened()
     store.commit([batch(1, 5)])
     store.commit([batch(6, 5)])
     (path,) = store.folder.glob("*.journal")
-    path.write_bytes(path.read_bytes()[:-3])
+    path.write_bytes(tear(path.read_bytes()))
     store = opened()
     assert numbers(store) == [1, 2, 3, 4, 5]
     assert store.commit([batch(6, 5)]) == [11]

@@ -1,6 +1,7 @@
 """Records one after the other in a file that may end in the middle of one.
 
-Each is its length and CRC-32, 4 bytes each, little-endian, and its bytes.
+Each is its length and CRC-32, 4 bytes each, little-endian, and its bytes. None is empty: zeros,
+which a file system leaves where a power cut has kept it from writing, would else read as records.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ MAX_RECORD_BYTES = 2**26
 
 
 def framed(record: bytes) -> bytes:
-    """A record as it stands in a file."""
+    """A record of at least one byte as it stands in a file."""
     return _HEAD.pack(len(record), zlib.crc32(record)) + record
 
 
@@ -37,7 +38,7 @@ def records_in(content: bytes) -> Iterator[FramedRecord]:
     while at + _HEAD.size <= len(content):
         length, checksum = _HEAD.unpack_from(content, at)
         begin, end = at + _HEAD.size, at + _HEAD.size + length
-        if length > MAX_RECORD_BYTES or end > len(content):
+        if not 0 < length <= MAX_RECORD_BYTES or end > len(content):
             return
         record = content[begin:end]
         if zlib.crc32(record) != checksum:

@@ -160,7 +160,7 @@ def test_what_is_no_piece_is_told(content):
         list(decode_piece(content))
 
 
-@given(st.lists(st.binary(max_size=20)), st.integers(0, 200))
+@given(st.lists(st.binary(min_size=1, max_size=20)), st.integers(0, 200))
 def test_a_file_is_read_up_to_where_it_was_torn(records, end):
     """Every whole record, and nothing of one that is not."""
     content = b"".join(map(framed, records))
@@ -178,3 +178,11 @@ def test_a_record_with_another_byte_ends_the_file():
     content = bytearray(framed(b"one") + framed(b"two"))
     content[-1] ^= 1
     assert [each.record for each in records_in(bytes(content))] == [b"one"]
+
+
+@pytest.mark.parametrize("num_zeros", [1, 8, 9, 4096])
+def test_zeros_are_no_records(num_zeros):
+    """A power cut leaves them where a file had grown, and nothing was written yet."""
+    content = framed(b"one") + bytes(num_zeros)
+    assert [each.record for each in records_in(content)] == [b"one"]
+    assert whole_bytes(content) == len(framed(b"one"))
