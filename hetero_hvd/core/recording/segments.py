@@ -7,6 +7,7 @@ all else is its skeleton, which is the same in most samples and stands there onc
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,9 @@ from hetero_hvd.errors import MalformedDataError
 Flags = NDArray[np.bool_]
 LEVEL = 9
 FORMAT = 2
+NIL = msgspec.msgpack.Ext(1, b"")
+"""In a skeleton: what is nil in the sample, as nil itself stands for a double there."""
+
 MAX_PIECE_BYTES = 2**28
 """Of what is decompressed at once."""
 
@@ -270,6 +274,8 @@ def _taken_apart(value: Any, place: str, numbers: dict[str, list[float]]) -> Any
             column = numbers[place] = []
         column.append(value)
         return None
+    if value is None:
+        return NIL
     if isinstance(value, dict):
         return {key: _taken_apart(v, f"{place}/{key}", numbers) for key, v in value.items()}
     if isinstance(value, list):
@@ -280,6 +286,8 @@ def _taken_apart(value: Any, place: str, numbers: dict[str, list[float]]) -> Any
 def _put_together(value: Any, place: str, columns: dict[str, Iterator[float]]) -> Any:  # noqa: ANN401
     if value is None:
         return next(columns[place])
+    if value == NIL:
+        return None
     if isinstance(value, dict):
         return {key: _put_together(v, f"{place}/{key}", columns) for key, v in value.items()}
     if isinstance(value, list):
@@ -301,8 +309,7 @@ def _places(value: Any, place: str) -> Iterable[str]:  # noqa: ANN401
 def _places_of(bare: Sequence[Any], choices: Sequence[int]) -> dict[str, int]:
     """How many samples have a double at each place."""
     counts: dict[str, int] = {}
-    for index, skeleton in enumerate(bare):
-        chosen = choices.count(index)
-        for place in _places(skeleton, ""):
+    for index, chosen in Counter(choices).items():
+        for place in _places(bare[index], ""):
             counts[place] = counts.get(place, 0) + chosen
     return counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import time
 import zlib
 
 import msgspec
@@ -142,6 +143,37 @@ def test_hours_of_a_sensor_takes_few_bytes():
         for n in range(20000)
     ]
     assert len(encode_piece(frames)) < len(frames) / 25
+
+
+KINDS = {
+    "nil": {"later": None},
+    "nil beside a double": {"later": [None, 1.5, None]},
+    "nil or a double, at one place": {"later": math.nan},
+    "an integer": {"later": 2**63},
+    "bytes": {"later": b"x"},
+    "a record in a record": {"later": {"a": {"b": [{"c": None, "d": 0.5}]}}},
+    "a name with a slash": {"a/b": 1.5, "a": {"b": 2.5, "c": None}},
+    "nothing": {},
+}
+"""What a sample of a later version may have more, by the kinds of MessagePack."""
+
+
+def test_whatever_kind_a_later_version_adds_comes_back():
+    """All in one piece: one that could not be read would cost the others, too."""
+    samples = [msgspec.to_builtins(sample(1)) | more for more in KINDS.values()]
+    samples = [msgspec.msgpack.encode(each | {"later": None}) for each in samples] + [
+        msgspec.msgpack.encode(each) for each in samples
+    ]
+    frames = [Recorded(number, number, each) for number, each in enumerate(samples, 1)]
+    assert list(decode_piece(encode_piece(frames))) == frames
+
+
+def test_samples_that_are_all_different_are_read_in_the_time_of_others():
+    """Not in one that grows with the square of their number: 20 minutes for these."""
+    frames = [Recorded(n, n, msgspec.msgpack.encode({"count": n})) for n in range(1, 100_001)]
+    began = time.process_time()
+    assert list(decode_piece(encode_piece(frames))) == frames
+    assert time.process_time() - began < 30
 
 
 WHOLE = encode_piece([Recorded(1, 1, msgspec.msgpack.encode(sample(1)))])
