@@ -217,6 +217,7 @@ class SampleStore:
         entries: list[JournalEntry] = []
         with self._lock:
             latest = dict(self.latest)
+            counts = self.num_duplicates, self.num_ahead
             for node, batch in batches:
                 for entry in self._entries(node, batch):
                     before.setdefault(entry.stream, self._streams.get(entry.stream, NO_STREAM))
@@ -227,7 +228,10 @@ class SampleStore:
                     self._journal.append(entries)
             except OSError:
                 self._streams |= before
+                for stream in [name for name, state in before.items() if state is NO_STREAM]:
+                    del self._streams[stream]
                 self.latest = latest
+                self.num_duplicates, self.num_ahead = counts
                 raise
             return [
                 self._streams.get(batch.stream, NO_STREAM).next_sequence for _, batch in batches
@@ -259,8 +263,8 @@ class SampleStore:
             known = self._streams.get(each.stream, NO_STREAM).next_sequence
             if each.stream == batch.stream:
                 known = max(known, accepted.next_sequence)
-            if each.last >= known:
-                gap = (max(each.first, known), each.last)
+            if each.last >= known:  # it is told when nothing before it waits any more
+                gap = (known, each.last)
                 yield JournalEntry(each.stream, node, known, [], [], [gap])
 
     def _note(self, entry: JournalEntry) -> None:

@@ -184,11 +184,34 @@ def test_a_process_seals_as_this_one_does(opened, monkeypatch):
     assert (state.num_samples, state.num_missing, state.next_sequence) == (4, 1, 6)
 
 
+DROPPED = {
+    "in their order": [(1, 499), (500, 500)],
+    "the last one first, as a full disk was before a full spool": [(500, 500), (1, 499)],
+    "after some that a power cut has torn": [(400, 500)],
+    "told again, with more": [(1, 300), (1, 500)],
+}
+
+
+@pytest.mark.parametrize("dropped", DROPPED.values(), ids=DROPPED)
+def test_what_will_never_come_is_counted_once(opened, dropped):
+    """An earlier life of an agent had 500 samples, none of which was sent."""
+    store = opened()
+    store.commit([batch(1, 1, stream="t", dropped=[Dropped("s", *each) for each in dropped])])
+    assert store.streams()["s"].num_missing == 500
+    assert sum(each.size for each in store.missing()["s"]) == 500
+
+
+def told(store):
+    """What it tells of its streams and nodes."""
+    return store.streams(), store.nodes(), dict(store.latest)
+
+
 @pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
 def test_a_full_disk_acknowledges_nothing(opened, monkeypatch, call):
     """And loses nothing: what comes again is stored when there is room."""
     store = opened()
     store.commit([batch(1, 2)])
+    before = told(store)
     fired = []
 
     def full(*_):
@@ -198,8 +221,9 @@ def test_a_full_disk_acknowledges_nothing(opened, monkeypatch, call):
     with monkeypatch.context() as patched:
         patched.setattr(os, call, full)
         with pytest.raises(OSError, match="No space"):
-            store.commit([batch(3, 2)])
+            store.commit([batch(1, 4), batch(1, 1, stream="t", node="b", offset=9 * WALL)])
     assert fired
+    assert (told(store), store.num_duplicates, store.num_ahead) == (before, 0, 0)
     assert store.commit([batch(3, 2)]) == [5]
     assert numbers(opened()) == [1, 2, 3, 4]
 
