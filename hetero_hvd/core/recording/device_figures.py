@@ -72,7 +72,7 @@ class DeviceSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _DeviceHistory:
-    """The samples of one device, in the order of time."""
+    """The samples of one device, as they come: lives of an agent may overlap in time."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -102,7 +102,7 @@ class Interval(NamedTuple):
 
 
 class DeviceFigures:
-    """Takes samples in, each node's in the order of time; gives summaries.
+    """Takes samples in, in any order; gives summaries.
 
     Args:
         interval: Of the recording.
@@ -132,13 +132,15 @@ class DeviceFigures:
 
     def _summary(self, node: str, device: str, history: _DeviceHistory) -> DeviceSummary:
         begin, end, every = self._interval
-        times = np.array(history.times)
+        order = np.argsort(np.array(history.times), kind="stable")
+        times = np.array(history.times)[order]
         steps = np.diff(times)
         reached = float(np.median(steps)) if len(steps) else math.nan
         longest = GAP_INTERVALS * max(every, reached if math.isfinite(reached) else every)
         spans = np.diff(np.concatenate(([begin], times, [end])))
         columns = {
-            name: np.array(column) for name, column in zip(FIGURES, history.columns, strict=True)
+            name: np.array(column)[order]
+            for name, column in zip(FIGURES, history.columns, strict=True)
         }
         use = columns["use_ratio"]
         lasting = np.append(np.where(steps <= longest, steps, 0.0), 0.0)
@@ -151,7 +153,7 @@ class DeviceFigures:
             missing_seconds=float(spans[spans > longest].sum()),
             idle_seconds=_time(use, lasting, use <= IDLE_RATIO),
             saturated_seconds=_time(use, lasting, use >= SATURATED_RATIO),
-            joules=_joules(np.array(history.counters), columns["power_watts"], lasting),
+            joules=_joules(np.array(history.counters)[order], columns["power_watts"], lasting),
             figures={name: spread for name, v in columns.items() if (spread := _spread(v))},
             cycle=_cycle(times, (use, columns["power_watts"])),
         )

@@ -109,7 +109,9 @@ def read_frames(folder: Path) -> Iterator[RecordedFrame]:
     try:
         with open(path, "rb", opener=regular) as file:
             content = file.read()
+        end = 0
         for found in records_in(content):
+            end = found.end
             piece = msgspec.msgpack.decode(found.record, type=_FramePiece)
             for recorded in decode_piece(piece.piece):
                 yield RecordedFrame(piece.node, piece.stream, recorded)
@@ -117,3 +119,8 @@ def read_frames(folder: Path) -> Iterator[RecordedFrame]:
         raise JobError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, MalformedDataError) as error:
         raise JobError(f"{path}: {error}") from error
+    if end < len(content):
+        raise JobError(
+            f"{path}: damaged from byte {end} of {len(content)} on; hetero-hvd record cut writes it "
+            "anew, as far as the hub still has its samples"
+        )

@@ -10,13 +10,15 @@ import msgspec
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.core.recording.device_figures import DeviceFigures, Interval
+from hetero_hvd.core.recording.framing import framed
 from hetero_hvd.core.recording.segments import Recorded
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.errors import JobError
 from hetero_hvd.messages import DeviceSample, NodeSampled
 from hetero_hvd.run.recordings.device_report import summaries_of
 from hetero_hvd.run.recordings.folder import RecordingMark, write_recording
-from hetero_hvd.run.recordings.frames import RecordedFrame, read_frames
+from hetero_hvd.run.recordings.frames import FILE, RecordedFrame, read_frames
 
 SECOND = 10**6
 BEGIN = 1_800_000_000
@@ -77,6 +79,45 @@ def test_what_its_devices_did(recording):
     assert partly.missing_seconds == 41.0
     assert found["a", "node"].joules is None
     assert found["a", "node"].figures.keys() == {"use_ratio"}
+
+
+ORDERS = {
+    "in the order of time": lambda found: found,
+    "the later life of an agent first": lambda found: [*found[50:], *found[:50]],
+    "lives that overlap, as a wall clock was wrong": lambda found: [*found[::2], *found[1::2]],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_what_devices_did_is_told_by_time(recording, order):
+    """Whatever order their samples come in."""
+    interval = Interval(BEGIN, BEGIN + 100.0, 1.0)
+    figures = DeviceFigures(interval)
+    for frame in order(list(frames())):
+        figures.add("a", frame.at_unix_seconds, frame.sample)
+    expected = [each for each in summaries_of(recording) if each.node == "a"]
+    found = sorted(figures.summaries(), key=lambda each: each.device != "node")
+    assert repr(found) == repr(expected)
+
+
+DAMAGES = {
+    "the last record is torn": lambda content: content[:-10],
+    "another byte": lambda content: content[:-10] + b"?" + content[-9:],
+    "zeros follow": lambda content: content + bytes(16),
+    "a record that is none": lambda content: content + framed(b"?"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_frames_that_are_damaged_are_told(recording, capsys, damage):
+    """In one line: figures of a part would pass for those of all."""
+    path = recording / FILE
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(JobError, match=r"frames\.pieces: ") as found:
+        list(read_frames(recording))
+    assert "\n" not in str(found.value)
+    assert main(["report", str(recording)]) not in (0, None)
+    assert "frames.pieces: " in capsys.readouterr().err
 
 
 def test_without_a_counter_energy_follows_from_power(tmp_path):
