@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -35,6 +34,12 @@ logger = logging.getLogger(__name__)
 HANDSHAKE_SECONDS = 10.0
 FIRST_WORD_SECONDS = 10.0
 PING_SECONDS = 15.0
+MAX_NUMBER = 2**53
+"""Of a sample of a stream: a billion samples a second for a hundred days."""
+
+MAX_TIME_SECONDS = 1e11
+"""Of any clock, either way: some 3,000 years."""
+
 COMMIT_SECONDS = 0.05
 """Between two writes to the disk: what came meanwhile goes together."""
 
@@ -54,9 +59,14 @@ def _check(batch: link.SampleBatch) -> None:
     Raises:
         ChannelError: There is such a thing in it.
     """
-    if len(batch.samples) != len(batch.times_seconds) or batch.first < 1:
+    if len(batch.samples) != len(batch.times_seconds):
         raise ChannelError("a batch with other times than samples")
-    if not all(map(math.isfinite, [*batch.times_seconds, batch.offset_seconds])):
+    ranges = [(batch.first, batch.first + len(batch.samples))]
+    ranges += [(each.first, each.last) for each in batch.dropped]
+    if not all(1 <= first <= last <= MAX_NUMBER for first, last in ranges):
+        raise ChannelError(f"a batch with numbers that are none: they are from 1 to {MAX_NUMBER}")
+    times = [*batch.times_seconds, batch.offset_seconds]
+    if not all(abs(each) <= MAX_TIME_SECONDS for each in times):
         raise ChannelError("a batch with a time that is none")
     try:
         for sample in batch.samples:

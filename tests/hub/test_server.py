@@ -118,7 +118,22 @@ NONSENSE = {
     "text": ("text",),
     "a name that is a path": (hello(node="../x"),),
     "a batch with too few times": (hello(), batch(times_seconds=[])),
-    "a time that is none": (hello(), batch(times_seconds=[float("inf")])),
+    **{
+        f"a time that is none: {time}": (hello(), batch(times_seconds=[time]))
+        for time in (float("inf"), float("nan"), 1e305, -1e12)
+    },
+    "an offset that is none": (hello(), batch(offset_seconds=1e308)),
+    **{
+        f"a number that is none: {number}": (hello(), batch(first=number))
+        for number in (-1, 0, 2**53, 2**63, 2**64 - 1)
+    },
+    **{
+        f"dropped ones that are none: {first} to {last}": (
+            hello(),
+            batch(dropped=[link.Dropped("s", first, last)]),
+        )
+        for first, last in ((0, 5), (9, 5), (1, 2**63), (-5, -1))
+    },
     "a sample that is none": (hello(), batch(samples=[b"\x80"])),
     "a sample with a device that is none": (
         hello(),

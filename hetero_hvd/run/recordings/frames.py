@@ -121,6 +121,6 @@ def read_frames(folder: Path) -> Iterator[RecordedFrame]:
         raise JobError(f"{path}: {error}") from error
     if end < len(content):
         raise JobError(
-            f"{path}: damaged from byte {end} of {len(content)} on; hetero-hvd record cut writes it "
-            "anew, as far as the hub still has its samples"
+            f"{path}: damaged from byte {end} of {len(content)} on; hetero-hvd record cut writes "
+            "it anew, as far as the hub still has its samples"
         )
