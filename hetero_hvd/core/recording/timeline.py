@@ -52,7 +52,10 @@ def new_anchor(
         wall_seconds: The wall clock, seconds since 1970.
         newest_seconds: Of all that is stored, by the hub's clock.
     """
-    shown = earlier.at(at_seconds) if earlier is not None and earlier.boot == boot else 0.0
+    shown = 0.0
+    if earlier is not None:
+        is_same = earlier.boot == boot
+        shown = earlier.at(at_seconds) if is_same else earlier.shows_seconds
     return ClockAnchor(boot, at_seconds, max(shown, wall_seconds, newest_seconds))
 
 

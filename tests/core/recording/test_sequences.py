@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,6 +63,7 @@ ANCHORS = {
     "the wall clock was set forward": (ClockAnchor("b", 10.0, 4000.0), 9000.0, 9000.0),
     "another boot": (ClockAnchor("a", 10.0, 4000.0), 4500.0, 4500.0),
     "another boot with a wrong clock": (ClockAnchor("a", 10.0, 4000.0), 1.0, 4050.0),
+    "the same, and nothing was stored since": (ClockAnchor("a", 10.0, 4060.0), 1.0, 4060.0),
 }
 
 
@@ -127,6 +130,11 @@ WRONG = {
     "too often": {"every_seconds": 0.1},
     "too seldom": {"every_seconds": 61.0},
     "backwards": {"begin": 5, "end": 1},
+    "before 1970": {"begin": -1},
+    "after 9999": {"begin": 10**18},
+    "an end after 9999": {"end": 10**18},
+    **{f"kept for {limit} s": {"keep_seconds": limit} for limit in (0, -1.0, math.inf, math.nan)},
+    **{f"kept to {limit} bytes": {"keep_bytes": limit} for limit in (0, -1, 2**63, 10**400)},
 }
 
 
