@@ -69,7 +69,7 @@ class HubCommands:
             raise UserError(f"{name!r} is no command of this hub; there are {there}")
         try:
             return await self._actions[name](arguments)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise UserError(f"{name}: is not understood: {error}") from error
 
     async def _start(self, arguments: Arguments) -> Any:  # noqa: ANN401
@@ -274,4 +274,4 @@ def _number(value: Any, kind: Callable[[Any], Number]) -> Number | None:  # noqa
 def _time(seconds: object, now: int) -> int:
     """Seconds since 1970, or where they are not above 0, from now on, as microseconds."""
     value = round(float(str(seconds)) * MICROSECONDS)
-    return value if value > 0 else now + value
+    return value if value > 0 else max(0, now + value)

@@ -427,3 +427,18 @@ def test_a_program_is_no_node_that_falls_silent(tmp_path):
         assert [mark.node for mark in store.index.marks(ALL)] == ["a"]
     finally:
         store.close()
+
+
+CUTS = {"from 1970 on": ({"from_unix_seconds": 0}, 2), "to 1970": ({"to_unix_seconds": 0}, 0)}
+
+
+@pytest.mark.parametrize(("times", "num_frames"), CUTS.values(), ids=CUTS)
+def test_a_time_of_zero_is_1970(tmp_path, times, num_frames):
+    """Not now."""
+
+    async def act(client):
+        client.store.commit([batch(1, 2, offset=-900.0)])
+        return await client.ask("/v1/cuts", {"name": "x"} | times)
+
+    status, told, _ = run(tmp_path, act)
+    assert (status, told["frames"]) == (200, num_frames)

@@ -14,6 +14,7 @@ NO_PORTS = ("", "-1", "65536", "x", "²", LONG)
 CASES = [
     *((["hub"], "--keep-bytes", text) for text in NO_AMOUNTS),
     *((["record", "start", "one"], "--keep-bytes", text) for text in NO_AMOUNTS),
+    *((["hub"], "--keep", text) for text in ("", "0", "0s", "0.0d", "-1d", "x", LONG + "d")),
     *((["hub"], flag, text) for flag in ("--port", "--http-port") for text in NO_PORTS),
 ]
 

@@ -136,10 +136,12 @@ def test_times_are_written_as_people_do():
     assert time_of("--x", "10m") == -600.0
     assert time_of("--x", "2026-11-25T14:00+00:00") == 1795615200.0
     assert positive("--x", "12") == 12
+    for text in ("1970-01-01T00:00+00:00", "1969-12-31T23:00+00:00", "1601-01-01T00:00+00:00"):
+        assert 0 < time_of("--x", text) < 1  # what is not above 0 is before now
     for text in ("", "soon", "0", "-3", "1.5"):
         with pytest.raises(UserError, match="--x"):
             positive("--x", text)
-    for text in ("", "soon", "5", "-3s"):
+    for text in ("", "soon", "5", "-3s", "9" * 400 + "d"):
         with pytest.raises(UserError, match="--x"):
             duration("--x", text)
         if text != "5":

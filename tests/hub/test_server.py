@@ -161,6 +161,10 @@ ORDERS = {
     "a node that is none": ("start", {"name": "x", "nodes": ["../x"]}, "names of nodes"),
     "a time that is none": ("cut", {"name": "x", "from": "soon"}, "not understood"),
     "backwards": ("cut", {"name": "x", "from": -1, "to": -9}, "before it begins"),
+    "after 9999": ("start", {"name": "x", "from": 1e12}, "from 1970 to 9999"),
+    "a time without end": ("cut", {"name": "x", "from": -float("inf")}, "not understood"),
+    "more bytes than there are": ("start", {"name": "x", "keep_bytes": 2**63}, "at most"),
+    "seconds that never end": ("start", {"name": "x", "keep_seconds": float("inf")}, "at most"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime
 
@@ -19,9 +20,10 @@ def duration(flag: str, text: str) -> float:
         UserError: It is none.
     """
     found = _DURATION.fullmatch(text)
-    if found is None:
+    seconds = math.inf if found is None else float(found["number"]) * _UNITS[found["unit"]]
+    if math.isinf(seconds):
         raise UserError(f"{flag}: found {text!r}, must be a time such as 500ms, 2s or 10m")
-    return float(found["number"]) * _UNITS[found["unit"]]
+    return seconds
 
 
 def positive(flag: str, text: str) -> int:
@@ -45,8 +47,9 @@ def time_of(flag: str, text: str) -> float:
     if _DURATION.fullmatch(text):
         return -duration(flag, text)
     try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError as error:
+        # What is not above 0 is relative to now; nothing is as old as a date before 1970.
+        return max(datetime.fromisoformat(text).timestamp(), 1e-6)
+    except (ValueError, OverflowError) as error:
         raise UserError(
             f"{flag}: found {text!r}, must be a date and time such as 2026-11-25T14:00, or so long "
             "before now, such as 10m"

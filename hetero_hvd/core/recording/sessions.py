@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 
@@ -13,6 +12,11 @@ from hetero_hvd.errors import UserError
 SESSION_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 DEFAULT_EVERY_SECONDS = 1.0
 MIN_EVERY_SECONDS, MAX_EVERY_SECONDS = 0.25, 60.0
+MAX_TIME_MICROSECONDS = 253_402_300_800 * 10**6
+"""The end of the year 9999, the last one that dates are written of."""
+
+MAX_KEPT = 2**62
+"""Seconds or bytes."""
 
 
 class RecordingSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,9 +53,13 @@ class RecordingSession(msgspec.Struct, frozen=True, kw_only=True):
         end = self.until_microseconds
         if end is not None and end < self.from_microseconds:
             raise UserError(f"session {self.name}: ends before it begins; give --from before --to")
+        if not all(0 <= at <= MAX_TIME_MICROSECONDS for at in (self.from_microseconds, end or 0)):
+            raise UserError(f"session {self.name}: --from and --to must be from 1970 to 9999")
         for flag, limit in (("--keep", self.keep_seconds), ("--keep-bytes", self.keep_bytes)):
-            if limit is not None and not 0 < limit < math.inf:
-                raise UserError(f"session {self.name}: {flag} {limit:g}, must be above 0")
+            if limit is not None and not 0 < limit <= MAX_KEPT:
+                raise UserError(
+                    f"session {self.name}: {flag} {limit}, must be above 0 and at most {MAX_KEPT}"
+                )
 
     @property
     def has_limits(self) -> bool:

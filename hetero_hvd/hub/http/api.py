@@ -223,7 +223,9 @@ class HubApi:
     async def _cut(self, asked: Asked) -> Answer:
         body: CutSession = asked.body
         arguments: dict[str, Any] = {"name": body.name, "nodes": body.nodes}
-        arguments |= {"from": body.from_unix_seconds, "to": body.to_unix_seconds}
+        times = {"from": body.from_unix_seconds, "to": body.to_unix_seconds}
+        # What is not above 0 is relative to now among commands, and never here.
+        arguments |= {k: None if at is None else max(at, 1e-6) for k, at in times.items()}
         return Answer(await self._commands.act("cut", arguments))
 
     async def _runs(self, asked: Asked) -> Answer:
