@@ -172,10 +172,11 @@ class HubSender:
 
     async def _try(self) -> str:
         """One connection, as long as it lasts; gives why it ended."""
-        hub = await self._find_hub(self.spool.hub)
-        if hub is None:
-            return "none announces itself"
+        hub: AnnounceTarget | None = None
         try:
+            hub = await self._find_hub(self.spool.hub)
+            if hub is None:
+                return "none announces itself"
             async with connected(
                 f"wss://{hub}{link.PATH}",
                 self._tls,
@@ -189,7 +190,7 @@ class HubSender:
                 while True:
                     await self._send_next(socket)
         except (OSError, WebSocketException, ChannelError, TimeoutError) as error:
-            return f"{hub}: {str(error) or 'no answer in time'}"
+            return f"{hub or 'network'}: {str(error) or 'no answer in time'}"
 
     async def _greet(self, socket: ClientConnection) -> None:
         asked_at = boot_seconds()

@@ -36,6 +36,9 @@ FILE_RATIO = 1 / 64
 
 MAX_FILE_BYTES, MIN_FILE_BYTES = 2**20, 2**12
 
+PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What says nothing about a file that cannot be read."""
+
 
 class SpoolHeader(msgspec.Struct, frozen=True, kw_only=True):
     """First record of a file.
@@ -181,13 +184,21 @@ class SampleSpool:
             self._make_room()
 
     def oldest(self, max_samples: int, max_bytes: int) -> Spooled | None:
-        """What is to be sent next; None: nothing waits."""
+        """What is to be sent next; None: nothing waits.
+
+        What the disk does not give back is dropped and counted.
+
+        Raises:
+            OSError: It cannot be read now; it stays.
+        """
         with self._lock:
             while self._files:
                 file = self._files[0]
                 try:
                     waiting = [s for s in file.read() if s.sequence >= file.numbers.first]
                 except OSError as error:
+                    if error.errno in PASSING:
+                        raise
                     logger.warning("%s: cannot be read: %s", file.path, error.strerror)
                     waiting = []
                 if waiting:
@@ -195,6 +206,8 @@ class SampleSpool:
                 if file is self._open:
                     return None
                 self._delete(self._files.popleft())
+                if file.numbers.size > 0:
+                    self._drop(file.header.stream, file.numbers)
             return None
 
     def dropped(self) -> list[Dropped]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 
 import pytest
 
@@ -138,6 +139,52 @@ def test_after_a_power_cut_what_is_whole_is_sent_and_the_next_samples_too(tmp_pa
     assert drained(other) == [*expected, (other.stream, [1])]
     assert other.num_dropped == 0
     other.close()
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """A spool, three samples of an earlier life in it, and the file that they are in."""
+    one = spool(tmp_path)
+    for number in range(3):
+        one.append(float(number), b"x")
+    one.close()
+    (path,) = tmp_path.glob("*.spool")
+    other = spool(tmp_path)
+    yield other, path, one.stream
+    other.close()
+
+
+def test_what_cannot_be_read_now_stays(waiting):
+    """As where a process has too many files open."""
+    other, _, stream = waiting
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            other.oldest(9, 999)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (drained(other), other.dropped()) == ([(stream, [1, 2, 3])], [])
+
+
+LOST = {
+    "the file is gone": (lambda path: path.unlink(), [], (1, 3)),
+    "it is empty": (lambda path: path.write_bytes(b""), [], (1, 3)),
+    "its last sample is damaged": (
+        lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"), [1, 2], (3, 3),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("damage", "left", "dropped"), LOST.values(), ids=LOST)
+def test_what_the_disk_does_not_give_back_is_counted(waiting, damage, left, dropped):
+    """The hub learns of it, also where no number follows."""
+    other, path, stream = waiting
+    damage(path)
+    assert drained(other) == ([(stream, left)] if left else [])
+    assert (other.dropped(), other.num_dropped) == (
+        [Dropped(stream, *dropped)], dropped[1] - dropped[0] + 1,
+    )  # fmt: skip
 
 
 def test_a_file_that_cannot_be_read_keeps_its_name(tmp_path, caplog):
