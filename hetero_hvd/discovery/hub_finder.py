@@ -69,9 +69,9 @@ class HubFinder:
         deadline = time.monotonic() + timeout_seconds
         while True:
             await self._listen()
-            found = self._chosen(preferred)
-            if found.target is not None or time.monotonic() >= deadline:
-                return found
+            is_there = preferred in self._hubs if preferred else bool(self._hubs)
+            if is_there or time.monotonic() >= deadline:
+                return self._chosen(preferred)
             await asyncio.sleep(LOOK_SECONDS)
 
     def heard(self, sender: str, packet: bytes) -> None:

@@ -74,6 +74,37 @@ def test_of_two_hubs_the_one_that_was_used_stays(first, second):
     assert "two hubs have this cluster's key" in told[0]
 
 
+HEARD_LATER = {
+    "the one that was used, soon": ("a", 10.0, ["a"], ONE),
+    "the one that was used, too late": ("a", 0.3, [], OTHER),
+    "any, as none was used": ("", 10.0, [], OTHER),
+}
+
+
+@pytest.mark.parametrize("case", HEARD_LATER.values(), ids=HEARD_LATER)
+def test_the_hub_that_was_used_is_waited_for(case):
+    """Where another one is heard before it, as by an agent that has just been started anew."""
+    preferred, seconds, later, expected = case
+
+    async def act():
+        finder = HubFinder(KEY, time.time, [].append)
+        finder._ear.ask = lambda: None
+        finder._is_open = True  # nothing of this machine's network
+        finder.heard("10.0.0.8", announced("b" * 16, "10.0.0.2"))
+
+        async def hear():
+            """When the finder has looked once."""
+            for identity in later:
+                finder.heard("10.0.0.9", announced(identity * 16, "10.0.0.1"))
+
+        found, _ = await asyncio.gather(
+            finder.find(preferred * 16, timeout_seconds=seconds), hear()
+        )
+        return found.target
+
+    assert asyncio.run(act()) == expected
+
+
 def test_a_hub_that_leaves_makes_room_for_another(first, second):
     """And so does one that was never used."""
     goodbye = announced("a" * 16, "10.0.0.1", leaves=True)
