@@ -97,6 +97,11 @@ class Fleet:
         self._store.index.put_session(session)
         self._sessions[session.name] = session
 
+    def _last_sample(self, node: str) -> int:
+        """Time of the last sample of a node, which an earlier hub may have had of it."""
+        found = (state.newest for state in self._store.streams().values() if state.node == node)
+        return max(found, default=self._store.now_microseconds())
+
     def _keep(self, changes: list[HealthChange]) -> None:
         now = self._store.now_microseconds()
         for change in changes:
@@ -105,7 +110,7 @@ class Fleet:
                 words = f"is heard again after {seconds:.0f} s"
                 self._marks.append(FleetMark(now, change.node, HEALTHY, words))
             else:
-                at = now - round(seconds * MICROSECONDS)
+                at = min(now - round(seconds * MICROSECONDS), self._last_sample(change.node))
                 words = "is not heard any more"
                 self._marks.append(FleetMark(at, change.node, UNHEALTHY, words))
             logger.warning("node %s %s", change.node, words)

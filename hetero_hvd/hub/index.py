@@ -154,6 +154,12 @@ class FleetMark(NamedTuple):
     kind: str
     words: str
 
+    def is_of(self, session: RecordingSession) -> bool:
+        """Whether it is about a session, or one of its nodes."""
+        if self.kind == "retention":
+            return self.words.startswith(f"session {session.name} ")
+        return not session.nodes or self.node in session.nodes
+
 
 class HubIndex:
     """The catalogue. Each call has a connection of its own, so that any thread may call it.
@@ -332,13 +338,16 @@ class HubIndex:
             connection.executemany("INSERT INTO marks VALUES (?, ?, ?, ?)", marks)
 
     def marks(self, session: RecordingSession) -> list[FleetMark]:
-        """What happened to a session's nodes, from before it begins, to its end."""
+        """What happened to a session and its nodes; first those that were silent as it began."""
         end = session.until_microseconds
         limit = 2**63 - 1 if end is None else end
         asked = "SELECT * FROM marks WHERE at < ? ORDER BY at"
         with self._connected() as connection:
             rows = [FleetMark(*row) for row in connection.execute(asked, (limit,))]
-        return [mark for mark in rows if not session.nodes or mark.node in ("", *session.nodes)]
+        found = [mark for mark in rows if mark.is_of(session)]
+        newest = {mark.node: mark for mark in found if mark.at < session.from_microseconds}
+        silent = [mark for mark in newest.values() if mark.kind == "unhealthy"]
+        return silent + [mark for mark in found if mark.at >= session.from_microseconds]
 
     def runs(self) -> list[str]:
         """What is known of each run, JSON."""

@@ -14,7 +14,7 @@ from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.keeping import StoreKeeping
 from hetero_hvd.run.recordings.frames import read_frames
-from tests.hub.test_store import ALL, WALL, batch, clocks, numbers, opened
+from tests.hub.test_store import WALL, batch, clocks, numbers, opened
 
 __all__ = ["clocks", "opened"]
 DAY = 86400
@@ -100,7 +100,7 @@ def test_what_goes_is_told_before_and_gone_afterwards(opened, clocks, caplog, re
     keeping = StoreKeeping(store, retention, lambda: [night], notices.__setitem__)
     keeping.look()
     assert numbers(store) == [1, 2, 3, 4]
-    (mark,) = store.index.marks(ALL)
+    (mark,) = store.index.marks(night)
     assert "night loses its first samples" in mark.words
     assert notices == {"night": mark.words}
     clocks.since_boot += DAY

@@ -1,0 +1,65 @@
+"""Nodes that fall silent are marked from their last sample on, in recordings that it is about."""
+
+from __future__ import annotations
+
+import pytest
+
+from hetero_hvd.core.recording.sessions import RecordingSession
+from hetero_hvd.hub.fleet import Fleet
+from hetero_hvd.hub.index import FleetMark
+from tests.hub.test_store import ALL, batch, clocks, opened
+
+__all__ = ["clocks", "opened"]
+SECOND = 10**6
+MARKS = (
+    FleetMark(10 * SECOND, "a", "unhealthy", "is not heard any more"),
+    FleetMark(20 * SECOND, "a", "healthy", "is heard again after 40 s"),
+    FleetMark(30 * SECOND, "b", "unhealthy", "is not heard any more"),
+    FleetMark(60 * SECOND, "", "retention", "session late loses its first samples"),
+    FleetMark(70 * SECOND, "b", "healthy", "is heard again after 60 s"),
+    FleetMark(80 * SECOND, "a", "unhealthy", "is not heard any more"),
+)
+SESSIONS = {
+    "all of it": ({"name": "all", "begin": 0}, (0, 1, 2, 4, 5)),
+    "one that begins as a node is silent": ({"name": "x", "begin": 50}, (2, 4, 5)),
+    "one of a node": ({"name": "x", "begin": 50, "nodes": ("a",)}, (5,)),
+    "one that loses samples": ({"name": "late", "begin": 50}, (2, 3, 4, 5)),
+    "one that ends": ({"name": "x", "begin": 50, "end": 80}, (2, 4)),
+    "one that begins with a mark": ({"name": "x", "begin": 70}, (2, 4, 5)),
+    "one that begins after all": ({"name": "x", "begin": 90}, (5,)),
+}
+"""Seconds of a session, and the marks that are of it."""
+
+
+@pytest.mark.parametrize(("session", "expected"), SESSIONS.values(), ids=SESSIONS)
+def test_a_recording_has_the_marks_that_it_is_about(opened, session, expected):
+    """Not those of a year before it, nor those of others."""
+    store = opened()
+    store.index.mark(*MARKS)
+    end = session.get("end")
+    found = store.index.marks(
+        RecordingSession(
+            name=session["name"],
+            from_microseconds=session["begin"] * SECOND,
+            until_microseconds=None if end is None else end * SECOND,
+            nodes=session.get("nodes", ()),
+        )
+    )
+    assert found == [MARKS[number] for number in expected]
+
+
+AWAY = {"the hub has run all the time": 0.0, "the hub was away for an hour": 3600.0}
+
+
+@pytest.mark.parametrize("seconds", AWAY.values(), ids=AWAY)
+def test_a_silent_node_is_marked_from_its_last_sample_on(opened, clocks, seconds):
+    """Also where it fell silent while no hub was there."""
+    store = opened()
+    store.commit([batch(1, 5)])
+    last = store.latest["a"].recorded.at_microseconds
+    clocks.since_boot += seconds
+    fleet = Fleet(store, lambda: clocks.since_boot)
+    clocks.since_boot += 31.0
+    fleet.look()
+    (mark,) = store.index.marks(ALL)
+    assert (mark.at, mark.node, mark.kind) == (last, "a", "unhealthy")
