@@ -51,6 +51,7 @@ class PhaseRecordings:
         self._open: dict[str, _RecordedPhase] = {}
         self._changed: asyncio.Queue[_RecordedPhase] = asyncio.Queue()
         self._work: asyncio.Task[None] | None = None
+        self._going_on: list[_RecordedPhase] = []  # the hub could not be told of their end
         self._num_begun = 0
         self._is_told = False
 
@@ -77,6 +78,8 @@ class PhaseRecordings:
                 continue
             self._open[phase] = _RecordedPhase(phase, time.monotonic())
             self._changed.put_nowait(self._open[phase])
+        while self._going_on:
+            self._changed.put_nowait(self._going_on.pop())
         for phase in sorted(self._open.keys() - wanted):
             ended = self._open.pop(phase)
             ended.end_seconds = time.monotonic()
@@ -90,6 +93,8 @@ class PhaseRecordings:
             try:
                 await self._order(recording)
             except UserError as error:
+                if error.may_pass and recording.name is not None:
+                    self._going_on.append(recording)
                 self._tell(recording.phase, str(error))
             finally:
                 self._changed.task_done()

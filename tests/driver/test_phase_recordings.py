@@ -70,6 +70,35 @@ EVENTS = {
 }
 
 
+AWAY = {
+    "until the next phase": ([wants(A, "load"), wants(A)], [wants(A, "fit"), wants(A)]),
+    "until the end of the job": ([wants(A, "load"), wants(A)], []),
+}
+"""Events of which the last one comes while the hub is away; and those after it is back."""
+
+
+@pytest.mark.parametrize(("events", "later"), AWAY.values(), ids=AWAY)
+def test_a_recording_ends_though_the_hub_was_away_as_its_phase_did(events, later):
+    """It would go on for ever."""
+    hub = Hub()
+
+    async def act():
+        recordings = PhaseRecordings(hub, [].append)
+        for event in events:
+            hub.is_there = event is not events[-1]
+            recordings.observe(0.0, event)
+            await recordings._changed.join()
+        hub.is_there = True
+        for event in later:
+            recordings.observe(0.0, event)
+            await recordings._changed.join()
+        await recordings.close()
+
+    asyncio.run(act())
+    assert hub.orders.count(("stop", "load-2")) == 1
+    assert hub.orders.count(("stop", "fit-2")) == bool(later)
+
+
 def ordered(events, hub):
     """What is ordered of a hub, and what people are told."""
 
