@@ -7,11 +7,9 @@ import math
 import shutil
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse
-from starlette.routing import Mount, Route
 
 from hetero_hvd.core.recording.health import FleetHealth
+from hetero_hvd.core.recording.runs import RunMark, RunReport
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.hub.index import HEALTHY, UNHEALTHY, FleetMark
 from hetero_hvd.messages import DeviceSample, NodeSampled
@@ -22,50 +20,38 @@ from tests.hub.test_store import batch
 MARKUP = "<img src=x onerror=document.title='broken'>"
 MINUTES = 30
 DRAWN = "document.getElementById('plot').dataset.drawn"
-RUN = {
-    "id": "run-1", "name": f"digits {MARKUP}", "kind": "run", "state": "running",
-    "nodes": ["alpha"], "last_step": 1200, "ended_at_unix_seconds": None,
-    "url": "http://127.0.0.1:1/",
-}  # fmt: skip
-RECORDING = {
-    "id": "night", "name": "night", "kind": "recording", "state": "recorded", "nodes": ["alpha"],
-    "last_step": None, "ended_at_unix_seconds": 1.8e9, "started_at_unix_seconds": 1.79e9,
-    "url": "javascript:document.title='broken'",
-}  # fmt: skip
 
 
 class Lab:
-    """A hub with a node of two GPUs that was silent, one that is silent, a program, and runs."""
+    """A hub with a node of two GPUs that was silent, one that is silent, a program, and a run."""
 
     def __init__(self):
         self.began = 0.0
-        self.requests = []
-        self.is_known = True
 
-    def around(self, app):
-        """With what the runs are, until the hub has them."""
-
-        async def runs(_request):
-            items = [RUN | {"started_at_unix_seconds": self.began + 60}, RECORDING]
-            return JSONResponse({"items": items, "next": None})
-
-        async def one(request):
-            self.requests.append(request.path_params["id"])
-            if request.path_params["id"] != RUN["id"] or not self.is_known:
-                return JSONResponse({"error": "there is none"}, 404)
-            marks = [
-                {
-                    "at_unix_seconds": self.began + 300,
-                    "kind": "reset",
-                    "text": f"beta lost {MARKUP}",
-                },
-                {"at_unix_seconds": self.began + 330, "kind": "plan", "text": "alpha 36, gamma 12"},
-                {"at_unix_seconds": self.began + 900, "kind": "phase", "text": "load"},
-            ]
-            return JSONResponse({"marks": marks})
-
-        there = [Route("/v1/runs", runs), Route("/v1/runs/{id}", one), Mount("/", app)]
-        return Starlette(routes=there)
+    async def report(self, client):
+        """A run that has begun a minute after the first sample, as its driver tells of it."""
+        marks = (
+            RunMark(300.0, "reset", f"beta lost {MARKUP}"),
+            RunMark(330.0, "plan", "alpha 36, gamma 12"),
+            RunMark(900.0, "phase", "load"),
+        )
+        report = RunReport(
+            run_id="run-1",
+            name=f"digits {MARKUP}",
+            host="alpha",
+            folder="/runs/digits",
+            url="http://127.0.0.1:1/",
+            nodes=("alpha",),
+            now_seconds=60.0 * MINUTES,
+            started_at_seconds=60.0,
+            ended_at_seconds=None,
+            exit_code=None,
+            reason="",
+            last_step=1200,
+            first_mark=0,
+            marks=marks,
+        )
+        await client.commands.act("report", msgspec.to_builtins(report))
 
     def fill(self, client):
         """Half an hour until now, with ten minutes of which nothing is known."""
@@ -127,8 +113,9 @@ def browse(folder, act, address="#token={read}"):
     lab = Lab()
 
     async def visit():
-        async with api(folder, around=lab.around) as client:
+        async with api(folder) as client:
             lab.fill(client)
+            await lab.report(client)
             await client.ask("/v1/ingest", sent(1, 3), role="ingest")
             shown = address.format(read=TOKENS["read"].decode())
 

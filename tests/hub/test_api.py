@@ -36,7 +36,8 @@ ELSEWHERE = "https://grafana.lab"
 class Client:
     """Asks a hub in this process."""
 
-    def __init__(self, url, store, fleet):
+    def __init__(self, url, store, fleet, commands):
+        self.commands = commands
         self.url = url
         self.store = store
         self.fleet = fleet
@@ -59,8 +60,8 @@ class Client:
 
 
 @asynccontextmanager
-async def api(folder, limits=None, around=lambda app: app):
-    """One in this process; `around` may put something before it."""
+async def api(folder, limits=None):
+    """One in this process."""
     now = time.monotonic
     store = SampleStore(folder / "hub", boot="b", clock=now)
     fleet = Fleet(store, now)
@@ -77,9 +78,9 @@ async def api(folder, limits=None, around=lambda app: app):
     )
     samples = ForeignIngest(store, put, now, limits)
     server = HttpServer(HttpEnd(address="127.0.0.1", port=0), door)
-    await server.listen(around(HubApi(access, store, commands, samples, door).app()))
+    await server.listen(HubApi(access, store, commands, samples, door).app())
     try:
-        yield Client(server.url, store, fleet)
+        yield Client(server.url, store, fleet, commands)
     finally:
         await server.close()
         store.close()

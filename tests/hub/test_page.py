@@ -147,9 +147,10 @@ def test_it_tells_what_there_is(tmp_path):
         names = ("#fleet", "#sessions", "#runs", "#health", ".silent")
         texts = {name: await tab.text(name) for name in names}
         links = await tab.value("[...document.querySelectorAll('a')].map((one) => one.href)")
-        return texts, links, await tab.value("document.images.length")
+        other = "linked({id: 'a run', url: 'javascript:alert(1)'})"
+        return texts, links, await tab.value(f"[document.images.length, {other}]")
 
-    texts, links, images = browse(tmp_path, act)
+    texts, links, others = browse(tmp_path, act)
     assert texts["#health"] == "1 of 3 not heard: beta"
     assert re.match("beta\\s.*not heard, last sample", texts[".silent"], re.DOTALL)
     for words in ("CPU", "GPU 1 NVIDIA H100", MARKUP, "87 %", "60.0 of 80.0", "500", "0.5 s"):
@@ -158,7 +159,8 @@ def test_it_tells_what_there_is(tmp_path):
         assert words in texts["#sessions"]
     assert f"digits {MARKUP}" in texts["#runs"]
     assert "1200" in texts["#runs"]
-    assert (links, images) == (["http://127.0.0.1:1/"], 0)
+    assert links == ["http://127.0.0.1:1/"]
+    assert others == [0, "a run"]
 
 
 @needs_browser
@@ -172,14 +174,13 @@ def test_a_plot_has_gaps_silence_and_what_happened_in_runs(tmp_path):
         lines = await tab.value("plot.told.lines.map((one) => one.values)")
         axis = await tab.value("[plot.told.times, plot.told.shaded]")
         marks = await tab.text(".marks")
-        lab.is_known = False
-        await tab.value("drawPlot().then(() => 1)")
+        gone = "{id: 'gone', kind: 'run', state: 'running', nodes: ['alpha']}"
+        await tab.value(f"runs.push({gone}), drawPlot().then(() => 1)")
         return marks, lines, axis, lab, await tab.text(".marks"), await tab.text("#plot-status")
 
     marks, lines, (times, shaded), lab, later, status = browse(tmp_path, act)
     assert all(words in marks for words in (f"beta lost {MARKUP}", "alpha 36, gamma 12", "load"))
-    assert lab.requests == ["run-1"] * 2
-    assert (later, status) == ("", "")
+    assert (later, status) == (marks, "")
     (gap,) = [number for number, value in enumerate(lines[0]) if value is None]
     assert lines[1][gap] is None
     assert (round(times[gap - 1] - lab.began), round(times[gap + 1] - lab.began)) == (600, 1201)
