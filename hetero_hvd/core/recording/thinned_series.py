@@ -53,6 +53,11 @@ class PlotWindow(NamedTuple):
     end: int
     num_intervals: int
 
+    @property
+    def width(self) -> int:
+        """Of an interval, microseconds; the last one may be shorter."""
+        return -((self.begin - self.end) // self.num_intervals)
+
 
 Record = Mapping[str, Any]
 """A sample as MessagePack has it; in a piece its doubles are None, see `decode_numbers`."""
@@ -169,7 +174,7 @@ def thinned(series: PlottedSeries, window: PlotWindow) -> PlottedSeries:
     times, num_samples = series.times, len(series.times)
     if not num_samples:
         return series
-    interval = (times - window.begin) * window.num_intervals // (window.end - window.begin)
+    interval = (times - window.begin) // window.width
     firsts = np.flatnonzero(np.diff(interval, prepend=interval[0] - 1))
     lasts = np.append(firsts[1:], num_samples) - 1
     is_point = np.column_stack((np.ones(len(firsts), dtype=bool), lasts > firsts)).ravel()

@@ -137,8 +137,7 @@ class HubApi:
                       self._events, media=EVENT_STREAM),
             ApiOperation("GET", "/v1/series", "read", "A figure of a node over time.",
                       StoredSeries(store).act,
-                      ("of node", "figure", "device", "from", "to", "points"),
-                      None, FigureOverTime),
+                      ("node", "figure", "device", "from", "to", "points"), None, FigureOverTime),
             ApiOperation("POST", "/v1/ingest", "ingest", "Store samples of another program.",
                       ingest.act, (), IngestBatch, Ingested),
         )  # fmt: skip

@@ -18,12 +18,12 @@ from hetero_hvd.messages import NODE_NAME
 MAX_SAMPLES = 1000
 MAX_NODES = 10_000
 MAX_POINTS = 4000
+MAX_SECONDS = 1e11
+FIGURE, DEVICE = "^[A-Za-z][A-Za-z0-9_]{0,99}$", "^(node|[0-9]{1,9})$"
 SessionName = Annotated[str, msgspec.Meta(pattern=f"^{SESSION_NAME.pattern}$", max_length=64)]
 NodeName = Annotated[str, msgspec.Meta(pattern=f"^{NODE_NAME.pattern}$", max_length=64)]
-FigureName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z][A-Za-z0-9_]{0,99}$")]
-DeviceName = Annotated[str, msgspec.Meta(pattern="^(node|[0-9]{1,9})$")]
 Nodes = Annotated[list[NodeName], msgspec.Meta(max_length=MAX_NODES)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
 
 
 class StartSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from hetero_hvd.hub.http.bodies import MAX_POINTS, DeviceName, FigureName, Seconds
+from hetero_hvd.hub.http.bodies import DEVICE, FIGURE, MAX_POINTS, MAX_SECONDS
 from hetero_hvd.run.web.operations import Parameters
 
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
+_SECONDS = {"type": "number", "minimum": 0, "maximum": MAX_SECONDS}
 PARAMETERS: Parameters = {
     "id": {"in": "path", "required": True, "schema": {"type": "string", "maxLength": 200}},
     "name": {"in": "path", "required": True, "schema": {"type": "string", "maxLength": 64}},
@@ -22,16 +21,10 @@ PARAMETERS: Parameters = {
         },
     },
     "node": {"in": "query", "schema": {"type": "string", "maxLength": 64}},
-    "of node": {
-        "name": "node",
-        "in": "query",
-        "required": True,
-        "schema": {"type": "string", "maxLength": 64},
-    },
-    "figure": {"in": "query", "required": True, "schema": msgspec.json.schema(FigureName)},
-    "device": {"in": "query", "schema": msgspec.json.schema(DeviceName)},
-    "from": {"in": "query", "required": True, "schema": msgspec.json.schema(Seconds)},
-    "to": {"in": "query", "required": True, "schema": msgspec.json.schema(Seconds)},
+    "figure": {"in": "query", "required": True, "schema": {"type": "string", "pattern": FIGURE}},
+    "device": {"in": "query", "schema": {"type": "string", "pattern": DEVICE}},
+    "from": {"in": "query", "required": True, "schema": _SECONDS},
+    "to": {"in": "query", "required": True, "schema": _SECONDS},
     "points": {
         "in": "query",
         "schema": {"type": "integer", "minimum": 1, "maximum": MAX_POINTS, "default": 1000},

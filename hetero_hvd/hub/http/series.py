@@ -30,9 +30,9 @@ from hetero_hvd.core.recording.thinned_series import (
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.http.bodies import (
+    DEVICE,
+    FIGURE,
     MAX_POINTS,
-    DeviceName,
-    FigureName,
     FigureOverTime,
     PlottedDevice,
     Seconds,
@@ -47,11 +47,11 @@ DEFAULT_POINTS = 1000
 class _AskedFigure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the query of a request says; see `FigureOverTime`."""
 
-    node: Annotated[str, msgspec.Meta(max_length=64)]
-    figure: FigureName
+    figure: Annotated[str, msgspec.Meta(pattern=FIGURE)]
     begin: Seconds = msgspec.field(name="from")
     end: Seconds = msgspec.field(name="to")
-    device: DeviceName | None = None
+    node: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    device: Annotated[str, msgspec.Meta(pattern=DEVICE)] | None = None
     points: Annotated[int, msgspec.Meta(ge=1, le=MAX_POINTS)] = DEFAULT_POINTS
 
     @property
@@ -77,16 +77,15 @@ class StoredSeries:
         """Read a figure.
 
         Raises:
-            msgspec.ValidationError: What is asked for is none; says what and why, in one line.
-            UserError: No time is asked for.
-            JobError: A segment cannot be read now.
+            msgspec.ValidationError: A parameter cannot be; says which and why, in one line.
+            UserError: The end is not after the begin, or a segment cannot be read now.
         """
         wanted = msgspec.convert(asked.query, _AskedFigure, strict=False)
+        if all(state.node != wanted.node for state in self._store.streams().values()):
+            words = f"node {wanted.node!r}: nothing of it is stored; give one of /v1/clients"
+            return Answer({"error": words}, 404)
         if wanted.window.begin >= wanted.window.end:
             raise UserError("`from` must be before `to`")
-        if all(state.node != wanted.node for state in self._store.streams().values()):
-            words = f"node {wanted.node}: nothing of it is stored; /v1/clients lists all there are"
-            return Answer({"error": words}, 404)
         async with self._turn:
             return Answer(await asyncio.to_thread(self._read, wanted))
 

@@ -24,7 +24,7 @@ DOCUMENT = "/v1/openapi.json"
 JSON, TEXT, EVENT_STREAM = "application/json", "text/plain", "text/event-stream"
 Role = Literal["read", "ingest", "operate"]
 Parameters = Mapping[str, dict[str, Any]]
-"""How OpenAPI describes a parameter, by its name, or another key where `name` is in it."""
+"""Name of a parameter to how OpenAPI describes it."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 Guard = Callable[[Role | None, Handler], Handler]
@@ -208,10 +208,9 @@ class HttpApi:
             )
             body = _decoded(content or b"{}", operation.body)
         query = dict(request.query_params)
-        for key in operation.parameters:
-            described = self._parameters[key]
+        for name in operation.parameters:
+            described = self._parameters[name]
             if described["in"] == "query":
-                name = described.get("name", key)
                 _check(name, query.get(name), described)
         shown = shown_token(request.headers.get("authorization", ""))
         token = hashlib.sha256(shown).hexdigest()[:8]

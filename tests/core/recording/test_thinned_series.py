@@ -67,9 +67,7 @@ def test_how_it_was_read_does_not_matter(samples, num_intervals, cuts):
     assert found.is_after_gap.tolist() == again.is_after_gap.tolist()
     assert np.array_equal(found.values["0"], again.values["0"], equal_nan=True)
     for interval in range(num_intervals):
-        is_in, is_shown = (
-            each.times * num_intervals // 2000 == interval for each in (whole, found)
-        )
+        is_in, is_shown = (each.times // window.width == interval for each in (whole, found))
         known = whole.values["0"][is_in]
         known = known[np.isfinite(known)].tolist()
         points = found.values["0"][is_shown]
