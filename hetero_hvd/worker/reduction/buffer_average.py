@@ -187,7 +187,6 @@ class BufferAverage:
         all_kept, self._kept = self._kept, []
         return BufferSum(all_kept, flat, f"buffers.{tag_index}")
 
-    @torch.no_grad()
     def write_back(self, average: BufferSum | None, num_samples: float) -> None:
         """Change the buffers by what the workers have changed on average.
 
@@ -196,21 +195,25 @@ class BufferAverage:
             num_samples: Of all workers.
         """
         self._kept = []
-        if average is None:
-            return
-        weights = average.flat[-len(average.kept) :].tolist()
-        offset = 0
-        for kept, weight in zip(average.kept, weights, strict=True):
-            if kept.before is None:
-                continue
-            start = _numbers(kept.before)
-            summed = average.flat[offset : offset + len(start)]
-            offset += len(start)
-            now = kept.place.get()
-            if weight and now is not None and now.shape == kept.before.shape:
-                moved = _numbers(now) + summed / num_samples
-                # Where there was no number to change, those who have one now agree on their mean.
-                _write(now, torch.where(start.isfinite(), moved, summed / weight))
+        if average is not None:
+            _move(average, num_samples)
+
+
+@torch.no_grad()
+def _move(average: BufferSum, num_samples: float) -> None:
+    weights = average.flat[-len(average.kept) :].tolist()
+    offset = 0
+    for kept, weight in zip(average.kept, weights, strict=True):
+        if kept.before is None:
+            continue
+        start = _numbers(kept.before)
+        summed = average.flat[offset : offset + len(start)]
+        offset += len(start)
+        now = kept.place.get()
+        if weight and now is not None and now.shape == kept.before.shape:
+            moved = _numbers(now) + summed / num_samples
+            # Where there was no number to change, those who have one now agree on their mean.
+            _write(now, torch.where(start.isfinite(), moved, summed / weight))
 
 
 def _contribution(kept: Kept, weight: float) -> torch.Tensor:

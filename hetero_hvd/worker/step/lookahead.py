@@ -103,11 +103,13 @@ class Lookahead:
             entries[name] = value if is_kept else copy.deepcopy(value)
         return entries
 
-    @torch.no_grad()
     def restore(self) -> None:
         """Put everything back to the last bit."""
-        if not self.is_ahead:
-            return
+        if self.is_ahead:
+            self._put_back()
+
+    @torch.no_grad()
+    def _put_back(self) -> None:
         for tensor, kept in zip(self._live, self._kept, strict=True):
             tensor.copy_(kept)
         state = self._optimizer.state

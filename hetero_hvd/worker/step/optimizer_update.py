@@ -47,12 +47,15 @@ class OptimizerUpdate:
             parameters: Only those with a gradient count.
             lr_factor: Of the learning rates, for this update only.
         """
-        with self._scaled(lr_factor), own_update():
+        if lr_factor == 1.0:
+            self._apply(parameters)
+            return
+        with self._scaled(lr_factor):
             self._apply(parameters)
 
     @contextmanager
     def _scaled(self, lr_factor: float) -> Iterator[None]:
-        groups = self._optimizer.param_groups if lr_factor != 1.0 else []
+        groups = self._optimizer.param_groups
         rates = [group["lr"] for group in groups]
         for group in groups:
             group["lr"] = group["lr"] * lr_factor
@@ -70,16 +73,17 @@ class OptimizerUpdate:
             return
         if not used:
             return  # nobody used anything; a scaler cannot step without a gradient
-        scaler.scale(torch.zeros((), device=self._device))  # a worker without samples never did
-        scaler.unscale_(self._optimizer)
-        if self._clip is not None:
-            self._clip(used)
-        scaler.step(self._optimizer)
-        scaler.update()
+        with own_update():
+            scaler.scale(torch.zeros((), device=self._device))  # a worker without samples never did
+            scaler.unscale_(self._optimizer)
+            if self._clip is not None:
+                self._clip(used)
+            scaler.step(self._optimizer)
+            scaler.update()
 
     def trial_update(self, parameters: Sequence[Parameter]) -> None:
         """The same with gradients that are not scaled, and no change of the scale."""
-        if self._clip is not None:
-            self._clip([parameter for parameter in parameters if parameter.grad is not None])
         with own_update():
+            if self._clip is not None:
+                self._clip([parameter for parameter in parameters if parameter.grad is not None])
             self._optimizer.step()
