@@ -11,6 +11,7 @@ from typing import Protocol
 from hetero_hvd.messages import DEVICE_PHASES, OWN_PHASES, Phase
 
 NO_PHASE = ("", 0.0)
+_OWN = frozenset(OWN_PHASES)
 
 
 class Event(Protocol):
@@ -100,7 +101,7 @@ class PhaseClock:
         call, as this is one, for what it has used before.
         """
         used = time.process_time()
-        if name not in OWN_PHASES:
+        if name not in _OWN:
             self._used_waiting += used - self._used_at_end
         self._used_at_end = used
         if events is None:
@@ -172,7 +173,8 @@ class _Block:
         self._name = name
 
     def __enter__(self) -> None:
-        self._start = self._clock.begin(self._name)
+        self._start = start = time.perf_counter()
+        self._clock.current = (self._name, start)
 
     def __exit__(self, *_: object) -> None:
         self._clock.end(self._name, self._start)

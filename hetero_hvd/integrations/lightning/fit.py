@@ -303,7 +303,8 @@ class Fit:
         with self._strategy.together():
             self._strategy.find_role()  # a checkpoint that is missing would get other weights now
             has_part = self._has_begun_step
-            self._begin_step(self._batch if has_part else self._no_batch())
+            if not has_part:
+                self._begin_step(self._no_batch())
             self._has_begun_step = False
             self._flush_logs()
             self._count(self._num_batches)

@@ -200,7 +200,7 @@ def _is_beside(metric: _ResultMetric, value: Any) -> bool:  # noqa: ANN401 - see
 
 def _as_one(calls: Sequence[LoggedCall]) -> tuple[Any, float]:
     """The values of this worker's passes as one, and its weight."""
-    if not isinstance(calls[-1].value, torch.Tensor):
+    if len(calls) == 1 or not isinstance(calls[-1].value, torch.Tensor):
         return calls[-1].value, calls[-1].weight
     return _combined([(each.value, each.weight) for each in calls], calls[-1].named["reduce_fx"])
 
