@@ -83,7 +83,7 @@ class HubCommands:
             keep_bytes=_number(arguments.get("keep_bytes"), int),
         )
         self._fleet.put(session, is_new=True)
-        return self._shown(session)
+        return self._shown(session) | {"silent": self._silent(session)}
 
     async def _stop(self, arguments: Arguments) -> Any:  # noqa: ANN401
         """End a session, or the one that goes on, and write its folder."""
@@ -222,17 +222,17 @@ class HubCommands:
     async def _write(self, session: RecordingSession) -> Arguments:
         folder = self._folder(session.name)
         facts = await asyncio.to_thread(self._written, session, folder)
-        silent = sorted(
-            node["node"]
-            for node in self._nodes()
-            if not node["is_healthy"] and (not session.nodes or node["node"] in session.nodes)
-        )
         return self._shown(session) | {
             "folder": str(folder),
             "frames": facts.num_frames,
             "missing": facts.num_missing,
-            "silent": silent,
+            "silent": self._silent(session),
         }
+
+    def _silent(self, session: RecordingSession) -> list[str]:
+        """Its nodes of which nothing is heard now; one that it names was perhaps never heard of."""
+        healthy = {node["node"]: node["is_healthy"] for node in self._nodes()}
+        return sorted(n for n in session.nodes or healthy if not healthy.get(n, False))
 
     def _written(self, session: RecordingSession, folder: Path) -> RecordingFacts:
         now = self._store.now_microseconds()

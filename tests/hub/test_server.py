@@ -185,6 +185,23 @@ def test_a_name_is_given_once(tmp_path):
     assert "already" in second.words
 
 
+UNHEARD = {
+    "all nodes": ([], []),
+    "a node that is heard": (["a"], []),
+    "a node that nobody has heard of": (["a", "typo"], ["typo"]),
+}
+
+
+@pytest.mark.parametrize(("nodes", "silent"), UNHEARD.values(), ids=UNHEARD)
+def test_who_is_not_heard_is_named(tmp_path, nodes, silent):
+    """At the start, when a wrong name can still be mended, and at the end."""
+    asked = {"name": "x", "nodes": nodes}
+    orders = [link.HubCommand(name=name, arguments=asked) for name in ("start", "stop")]
+    asyncio.run(converse(tmp_path, hello(), batch()))
+    (_, *answers), _ = asyncio.run(converse(tmp_path, hello(node=""), *orders))
+    assert [answer.result["silent"] for answer in answers] == [silent, silent]
+
+
 STARTED = {"slow": {"every_seconds": 5.0}, "fast": {"every_seconds": 0.5, "nodes": ["a"]}}
 RATES = {
     "none goes on": ((), {"a": 1.0, "b": 1.0}),
