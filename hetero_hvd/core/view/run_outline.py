@@ -16,7 +16,7 @@ from hetero_hvd.core.recording.runs import (
 )
 from hetero_hvd.core.view.live_words import event_in_words
 from hetero_hvd.core.view.open_phases import OpenPhases
-from hetero_hvd.messages import BatchPlan, RunEnded, RunStarted, StepsTimed, WorkersJoined
+from hetero_hvd.messages import BatchPlan, Finished, RunEnded, RunStarted, StepsTimed, WorkersJoined
 
 
 class RunOutline:
@@ -58,6 +58,8 @@ class RunOutline:
                 self._started_at_seconds = at_seconds
             case StepsTimed(step=step) if step >= 0:
                 self._last_step = step
+            case Finished() if event.applied_steps:
+                self._last_step = max(self._last_step or 0, event.applied_steps - 1)
             case WorkersJoined():
                 self._nodes |= dict.fromkeys(worker.node for worker in event.workers)
                 self._mark(at_seconds, "reset", event_in_words(event) or "")

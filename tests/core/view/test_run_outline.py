@@ -8,6 +8,7 @@ from hetero_hvd.core.recording.runs import MAX_MARKS, MAX_TEXT, RunReport
 from hetero_hvd.core.view.run_outline import RunOutline
 from hetero_hvd.messages import (
     BatchPlan,
+    Finished,
     RunEnded,
     RunStarted,
     SessionsWanted,
@@ -76,6 +77,14 @@ def test_a_run_in_short():
     assert texts[0] == "step 0: 2 workers train: alpha:0, beta:0"
     assert texts[2] == "step 3: shares alpha:0 6, beta:0 2: is faster"
     assert texts[3:] == ["phase load begins", "phase load ends"]
+
+
+def test_the_last_step_is_that_of_the_training():
+    """Also where nobody has timed it; one that never trained has none."""
+    ends = Finished(worker=A, applied_steps=474, checksum="")
+    assert told([STARTED, timed(382), ends]).last_step == 473
+    never = Finished(worker=A, applied_steps=0, checksum="")
+    assert told([STARTED, never]).last_step is None
 
 
 def test_only_what_is_asked_for_is_told_again():
