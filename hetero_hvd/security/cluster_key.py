@@ -34,7 +34,12 @@ def read_key(path: Path) -> bytes:
     try:
         mode, content = read_secret(path, 4 * KEY_BYTES)
     except OSError as error:
-        raise UserError(f"{path}: the cluster key cannot be read: {error.strerror}") from error
+        advice = ""
+        if isinstance(error, FileNotFoundError):
+            advice = f"; copy it from another node, or make the first with: hetero-hvd key {path}"
+        raise UserError(
+            f"{path}: the cluster key cannot be read: {error.strerror}{advice}"
+        ) from error
     if mode & _OTHERS:
         raise UserError(
             f"{path}: found mode {mode:04o}, but a cluster key must be closed to "

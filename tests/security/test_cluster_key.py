@@ -20,6 +20,12 @@ def test_a_key_is_secret_and_never_overwritten(tmp_path):
     assert read_key(tmp_path / "a") == key
 
 
+def test_who_has_no_key_is_told_how_to_get_one(tmp_path):
+    """The first machine makes it, the others have a copy."""
+    with pytest.raises(UserError, match=f"copy it .* hetero-hvd key {tmp_path / 'none'}"):
+        read_key(tmp_path / "none")
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o610])
 def test_a_key_that_others_can_touch_is_refused(tmp_path, mode):
     """The message says what to do."""
