@@ -83,7 +83,7 @@ async def sending(
     try:
         sender = HubSender(key, node, find, target.spool, max_bytes=target.max_bytes)
     except OSError as error:
-        raise UserError(f"--spool: {error}") from error
+        raise UserError(f"--spool: {error}; give it another folder") from error
     task = asyncio.create_task(sender.send())
     try:
         yield sender

@@ -32,6 +32,7 @@ from hetero_hvd.probes import benchmark_cache
 from hetero_hvd.probes.machine.hardware import allowed_cores
 from hetero_hvd.probes.machine.processor import probe_processor
 from hetero_hvd.probes.sampling.shared_folder import SharedFolder
+from hetero_hvd.run.records.run_files import lock_folder
 from hetero_hvd.security.cluster_key import make_key
 from tests.discovery.test_advert import KEY, NOW, as_text, make
 from tests.discovery.test_unicast import free_port, heard, listening
@@ -219,6 +220,19 @@ def test_a_port_that_cannot_be_had_is_one_line(case, tmp_path, capsys):
     (line,) = capsys.readouterr().err.splitlines()[-1:]
     assert f"port {port} of {flags[1]}: cannot listen: " in line
     assert words in line
+
+
+def test_a_folder_of_another_agent_is_one_line(tmp_path, capsys):
+    """It says what to do: two agents on one machine have one each."""
+    make_key(tmp_path / "key")
+    (tmp_path / "spool").mkdir()
+    held = lock_folder(tmp_path / "spool")
+    flags = ["--hub", "127.0.0.1:1", "--spool", str(tmp_path / "spool"), "--port", "0"]
+    flags += ["--address", "127.0.0.1", "--key-file", str(tmp_path / "key")]
+    assert main(["agent", *flags]) == 2
+    os.close(held)
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert "another agent has it; give it another folder" in line
 
 
 STRANGE_GPUS = {
