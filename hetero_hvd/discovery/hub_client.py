@@ -11,7 +11,7 @@ from typing import Any
 
 from hetero_hvd.discovery import hub_link as link
 from hetero_hvd.discovery.hub_finder import announced_hub
-from hetero_hvd.discovery.unicast import AnnounceTarget
+from hetero_hvd.discovery.unicast import GIVEN_TO_HUB, AnnounceTarget
 from hetero_hvd.errors import ChannelError, JobError, TryAgainError, UserError
 from hetero_hvd.probes.kernel.boot_clock import boot_seconds
 from hetero_hvd.security.cluster_key import read_key
@@ -161,7 +161,7 @@ class HubOrders:
 
     async def _found(self, key: bytes) -> AnnounceTarget:
         if self._hub != AUTO:
-            return AnnounceTarget.read(self._hub, "hub")
+            return AnnounceTarget.read(self._hub, "hub", GIVEN_TO_HUB)
         found = await announced_hub(key)
         if found is None:
             raise TryAgainError("no hub announces itself here with this key")

@@ -45,6 +45,10 @@ def is_one_machine(host: str) -> bool:
     return not (address.is_unspecified or address.is_multicast or str(address) == BROADCAST)
 
 
+GIVEN_TO_HUB = "hetero-hvd hub --port PORT"
+"""Who was told the port of a hub."""
+
+
 class AnnounceTarget(NamedTuple):
     """Whom to tell.
 
@@ -57,8 +61,15 @@ class AnnounceTarget(NamedTuple):
     port: int
 
     @classmethod
-    def read(cls, text: str, flag: str) -> AnnounceTarget:
+    def read(
+        cls, text: str, flag: str, given_as: str = "hetero-hvd run --listen PORT"
+    ) -> AnnounceTarget:
         """From `HOST:PORT` or `[IPv6]:PORT`.
+
+        Args:
+            text: What was given.
+            flag: Where, for the error.
+            given_as: The command that was told the port on that machine, for the error.
 
         Raises:
             UserError: It is neither.
@@ -68,7 +79,7 @@ class AnnounceTarget(NamedTuple):
         if not (found and is_one_machine(host) and 1 <= int(found["port"]) <= MAX_PORT):
             raise UserError(
                 f"{flag}: found {text!r}, must be HOST:PORT or [IPv6 address]:PORT, as "
-                "`hetero-hvd run --listen PORT` was given it on that machine"
+                f"`{given_as}` was given it on that machine"
             )
         return cls(host, int(found["port"]))
 

@@ -14,7 +14,7 @@ from hetero_hvd.discovery import unicast
 from hetero_hvd.discovery.advert import Advert, Verifier, sign
 from hetero_hvd.discovery.listener import MAX_FROM_ONE, AdvertListener
 from hetero_hvd.discovery.multicast import packet_of
-from hetero_hvd.discovery.unicast import AnnounceTarget, UnicastSender
+from hetero_hvd.discovery.unicast import GIVEN_TO_HUB, AnnounceTarget, UnicastSender
 from hetero_hvd.errors import UserError
 from tests.discovery.test_advert import KEY, make
 
@@ -50,6 +50,13 @@ def test_what_names_nobody_is_refused_in_one_line(text):
     with pytest.raises(UserError, match="must be HOST:PORT") as found:
         AnnounceTarget.read(text, "--announce-to")
     assert "\n" not in str(found.value)
+
+
+def test_who_gives_the_port_is_named():
+    """Of a driver, or of a hub."""
+    for more, words in (((), "run --listen PORT"), ((GIVEN_TO_HUB,), "hub --port PORT")):
+        with pytest.raises(UserError, match=f"as `hetero-hvd {words}` was given"):
+            AnnounceTarget.read("host", "--hub", *more)
 
 
 def free_port():

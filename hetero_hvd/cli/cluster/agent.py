@@ -182,13 +182,13 @@ def _driver_file(path: Path | None) -> Path | None:
 
 def _hub(arguments: argparse.Namespace) -> HubTarget | None:
     from hetero_hvd.agent.hub_sender import HubTarget  # noqa: PLC0415 - not for all
-    from hetero_hvd.discovery.unicast import AnnounceTarget  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.unicast import GIVEN_TO_HUB, AnnounceTarget  # noqa: PLC0415
 
     if arguments.hub is None:
         return None
     room = _number("--spool-bytes", arguments.spool_bytes, MIN_SPOOL_BYTES, MAX_SPOOL_BYTES)
     is_found = arguments.hub == "auto"
-    address = None if is_found else AnnounceTarget.read(arguments.hub, "--hub")
+    address = None if is_found else AnnounceTarget.read(arguments.hub, "--hub", GIVEN_TO_HUB)
     return HubTarget(address, arguments.spool, room)
 
 

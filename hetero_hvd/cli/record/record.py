@@ -90,14 +90,14 @@ async def _done(arguments: argparse.Namespace) -> Any:  # noqa: ANN401 - of JSON
     if arguments.store is not None:
         return await _done_here(arguments.store, arguments.action, asked)
     from hetero_hvd.discovery.hub_client import order  # noqa: PLC0415
-    from hetero_hvd.discovery.unicast import AnnounceTarget  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.unicast import GIVEN_TO_HUB, AnnounceTarget  # noqa: PLC0415
     from hetero_hvd.security.cluster_key import read_key  # noqa: PLC0415
 
     key = read_key(arguments.key_file)
     if arguments.hub == "auto":
         hub = await _found(key)
     else:
-        hub = AnnounceTarget.read(arguments.hub, "--hub")
+        hub = AnnounceTarget.read(arguments.hub, "--hub", GIVEN_TO_HUB)
     return await order(key, hub, arguments.action, asked)
 
 
@@ -168,11 +168,9 @@ def _lines(action: str, result: Any) -> list[str]:  # noqa: ANN401
         line += f"  {result['frames']} samples, {result['missing']} missing"
     found = [line]
     if result.get("silent"):
+        later = f"; what waits there comes later: record cut {result['name']} then writes it anew"
         names = ", ".join(result["silent"])
-        found.append(
-            f"  not heard now: {names}; what waits there comes later: record cut {result['name']} "
-            "then writes it anew"
-        )
+        found.append(f"  not heard now: {names}{later if 'frames' in result else ''}")
     return found
 
 
