@@ -22,6 +22,9 @@ GAP_SECONDS = 45.0
 """Between two rows, of ten seconds each: of what lies between nothing is known."""
 
 MAX_LEGEND = 16
+RATIO_LIMITS = (-0.02, 1.02)
+"""Of the axis of a ratio: a difference of a thousandth is not to look like much."""
+
 WIDTH_INCHES, PLOT_INCHES = 10.0, 2.4
 
 
@@ -66,6 +69,29 @@ def draw_recording(facts: RecordingFacts, rows: Sequence[dict[str, Any]], path: 
     Raises:
         JobError: As in `draw`.
     """
+    lines = _lines(facts, rows)
+    names = [name for name in FIGURES if lines[name]] or FIGURES[:1]
+    figure, axes = _axes(len(names), path)
+    for axis, name in zip(axes, names, strict=True):
+        for device, points in sorted(lines[name].items()):
+            axis.plot(*zip(*points, strict=True), label=device, linewidth=0.8)
+        axis.set(ylabel=name.replace("_", " "))
+        if name.endswith("_ratio"):
+            axis.set(ylim=RATIO_LIMITS)
+        if axis.lines and len(axis.lines) <= MAX_LEGEND:
+            axis.legend(loc="upper left", fontsize="small", ncols=4)
+        for mark in facts.marks:
+            at = max(0.0, mark.at_unix_seconds - facts.from_unix_seconds)
+            axis.axvline(at, color=COLOURS["reset" if mark.kind == "unhealthy" else "plan"])
+    axes[0].set(title=f"{facts.name}: {facts.num_frames} samples, {facts.num_missing} missing")
+    axes[-1].set(xlabel="seconds")
+    _save(figure, path)
+
+
+def _lines(
+    facts: RecordingFacts, rows: Sequence[dict[str, Any]]
+) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Of each figure, the points of the devices that tell it: seconds since the begin, value."""
     lines: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in FIGURES}
     for row in rows:
         gpu = row["device"]
@@ -77,20 +103,14 @@ def draw_recording(facts: RecordingFacts, rows: Sequence[dict[str, Any]], path: 
                 line.append((at, math.nan))
             value = row[f"{name}_mean"]
             line.append((at, math.nan if value is None else value))
-    figure, axes = _axes(len(FIGURES), path)
-    for axis, name in zip(axes, FIGURES, strict=True):
-        for device, points in lines[name].items():
-            if any(math.isfinite(value) for _, value in points):
-                axis.plot(*zip(*points, strict=True), label=device, linewidth=0.8)
-        axis.set(ylabel=name.replace("_", " "))
-        if axis.lines and len(axis.lines) <= MAX_LEGEND:
-            axis.legend(loc="upper left", fontsize="small", ncols=4)
-        for mark in facts.marks:
-            at = max(0.0, mark.at_unix_seconds - facts.from_unix_seconds)
-            axis.axvline(at, color=COLOURS["reset" if mark.kind == "unhealthy" else "plan"])
-    axes[0].set(title=f"{facts.name}: {facts.num_frames} samples, {facts.num_missing} missing")
-    axes[-1].set(xlabel="seconds")
-    _save(figure, path)
+    return {
+        name: {
+            device: points
+            for device, points in of_devices.items()
+            if any(math.isfinite(value) for _, value in points)
+        }
+        for name, of_devices in lines.items()
+    }
 
 
 def _axes(number: int, path: Path) -> Any:  # noqa: ANN401 - matplotlib's Figure, and its Axes

@@ -19,6 +19,7 @@ from hetero_hvd.messages import DeviceSample, NodeSampled
 from hetero_hvd.run.recordings.device_report import summaries_of
 from hetero_hvd.run.recordings.folder import RecordingMark, write_recording
 from hetero_hvd.run.recordings.frames import FILE, RecordedFrame, read_frames
+from hetero_hvd.run.reports import plots
 
 SECOND = 10**6
 BEGIN = 1_800_000_000
@@ -156,6 +157,26 @@ def test_the_commands_for_runs_read_it(recording, capsys):
     assert [float(row["value"]) for row in sent] == [2e3] * 100
     assert main(["report", str(recording), "--plot", str(recording.parent / "plot.png")]) == 0
     assert (recording.parent / "plot.png").stat().st_size
+
+
+DRAWN = {"GPUs": (True, ["use ratio", "power watts"]), "nothing": (False, ["use ratio"])}
+
+
+@pytest.mark.parametrize(("is_told", "labels"), DRAWN.values(), ids=DRAWN)
+def test_only_what_is_told_is_drawn(tmp_path, monkeypatch, is_told, labels):
+    """A plot for each figure that any device tells, its devices in order; a ratio is of one."""
+    session = RecordingSession(name="night", from_microseconds=BEGIN * SECOND)
+    told = [*frames("b"), *frames()] if is_told else []
+    end = (BEGIN + 100) * SECOND
+    write_recording(tmp_path / "night", session, told, until_microseconds=end)
+    drawn = []
+    monkeypatch.setattr(plots, "_save", lambda figure, _: drawn.append(figure))
+    assert main(["report", str(tmp_path / "night"), "--plot", str(tmp_path / "plot.png")]) == 0
+    (figure,) = drawn
+    assert [axis.get_ylabel() for axis in figure.axes] == labels
+    assert figure.axes[0].get_ylim() == plots.RATIO_LIMITS
+    devices = ["a", "a GPU 0", "b", "b GPU 0"] if is_told else []
+    assert [line.get_label() for line in figure.axes[0].lines] == devices
 
 
 def test_another_recording_is_not_written_over(recording):
