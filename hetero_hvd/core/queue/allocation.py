@@ -1,0 +1,345 @@
+"""Devices to jobs, one after the other to whom it serves most.
+
+The measure is what a device adds to the sum over jobs of weight x rate / remaining work: with equal
+weights, who would be done first comes first, which is optimal for the mean completion on one
+machine (Schrage 1968), and a job that gains little from one more device leaves it to others, as
+heSRPT does for jobs of known size whose speed-up diminishes (Berg et al., arXiv 1903.09346). The
+greedy choice by marginal gains is that of Optimus (Peng et al., EuroSys 2018); a change counts for
+less by what it costs.
+
+A job's gain only falls while devices go away, so a heap with one entry per job is right to within a
+look at its top (Minoux 1978): the whole costs about (jobs + devices x classes) log jobs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from hetero_hvd.core.queue.device_classes import ClassSpeeds, ClassTable
+from hetero_hvd.core.queue.jobs import QueuedJob
+from hetero_hvd.core.queue.queue_settings import QueueSettings
+from hetero_hvd.core.queue.set_rate import BALANCED_RATIO, LOG2, rate_of
+
+NO_GAIN = 1e-12
+"""Less than this is what rounding leaves, and no reason to move anything."""
+
+
+class JobShare:
+    """What one job is given in a plan.
+
+    Attributes:
+        job: The job.
+        urgency: Its weight / remaining seconds on the fastest device.
+        speeds: What the classes are to it.
+        current: Devices that it has now, of each class.
+        given: Devices that this plan gives it, of each class.
+        count: Sum of these.
+        rate: What it does with them, relative to one device of the fastest kind.
+    """
+
+    __slots__ = (
+        "communication", "count", "current", "given", "job", "kinds", "rate", "remaining_seconds",
+        "speeds", "total", "urgency",
+    )  # fmt: skip
+
+    def __init__(
+        self, job: QueuedJob, table: ClassTable, urgency: float, remaining_seconds: float
+    ) -> None:
+        self.job = job
+        self.urgency = urgency
+        self.remaining_seconds = remaining_seconds
+        self.speeds: ClassSpeeds = table.speeds_for(job.request)
+        self.current = [0] * len(table.classes)
+        for device in job.devices:
+            index = table.class_of.get(device)
+            if index is not None:
+                self.current[index] += 1
+        self.given = [0] * len(table.classes)
+        self.count = 0
+        self.total = 0.0
+        self.communication = 0.0
+        self.kinds: set[str] = set()
+        self.rate = 0.0
+
+    def rate_with(self, index: int, kind: str) -> float:
+        """Its rate with a device of a class more."""
+        total = self.total + self.speeds.speeds[index]
+        slowest = max(self.communication, self.speeds.communication[index])
+        is_mixed = len(self.kinds) > 1 or (self.count > 0 and kind not in self.kinds)
+        return rate_of(total, slowest, self.count + 1, is_mixed=is_mixed)
+
+    def rate_of_counts(self, given: Sequence[int], kinds: Sequence[str]) -> float:
+        """Its rate with so many devices of each class alone."""
+        chosen = [index for index, number in enumerate(given) if number]
+        if not chosen:
+            return 0.0
+        speeds = self.speeds
+        slowest = max(speeds.communication[index] for index in chosen)
+        total = sum(speeds.speeds[index] * given[index] for index in chosen)
+        is_mixed = len({kinds[index] for index in chosen}) > 1
+        return rate_of(total, slowest, sum(given), is_mixed=is_mixed)
+
+    def swap(self, here: int, there: int) -> None:
+        """Take a device of one class instead of one of another; nothing is given to it later."""
+        self.given[here] -= 1
+        self.given[there] += 1
+
+    def rate_of_all(self, chosen: Sequence[int], kinds: Sequence[str]) -> float:
+        """Its rate with these classes' devices alone."""
+        speeds = self.speeds
+        slowest = max(speeds.communication[index] for index in chosen)
+        total = sum(speeds.speeds[index] for index in chosen)
+        is_mixed = len({kinds[index] for index in chosen}) > 1
+        return rate_of(total, slowest, len(chosen), is_mixed=is_mixed)
+
+    def give(self, index: int, kind: str) -> None:
+        """Give it a device of a class."""
+        self.rate = self.rate_with(index, kind)
+        self.total += self.speeds.speeds[index]
+        self.communication = max(self.communication, self.speeds.communication[index])
+        self.kinds.add(kind)
+        self.count += 1
+        self.given[index] += 1
+
+
+class DeviceAllocation:
+    """Devices that are given to jobs, until none is left that serves anyone.
+
+    Args:
+        table: The classes of devices.
+        settings: What a change costs.
+        limits: Pool to the most devices of one of its users; missing: no limit.
+
+    Attributes:
+        free: Devices of each class that nobody has been given.
+        claimed: So many of them are kept for jobs that wait for more: only what shrinks may have
+            them meanwhile.
+    """
+
+    def __init__(
+        self, table: ClassTable, settings: QueueSettings, limits: Mapping[str, int]
+    ) -> None:
+        self.table = table
+        self.free = [len(group.devices) for group in table.classes]
+        self.claimed = [0] * len(self.free)
+        self._settings = settings
+        self._limits = limits
+        self._of_user: dict[tuple[str, str], int] = {}
+        self._of_array: dict[str, int] = {}
+        self._kinds = table.kinds
+        self._shares: list[JobShare] = []
+
+    def keep(self, share: JobShare) -> None:
+        """Leave a job what it has, as it cannot be taken away."""
+        self._give(share, [i for i, n in enumerate(share.current) for _ in range(n)])
+
+    def grant_fewest(self, share: JobShare) -> bool:
+        """Give a job the fewest devices that it runs on, before all others, if they are there."""
+        chosen = self._fewest(share, is_lent=False, may_claim=False)
+        self._give(share, chosen)
+        return bool(chosen)
+
+    def claim(self, share: JobShare) -> int:
+        """Keep what is free for a job that cannot start yet, against those that never shrink.
+
+        Returns:
+            How many devices it lacks still.
+        """
+        missing = share.job.request.min_devices
+        for index, speed in enumerate(share.speeds.speeds):
+            if speed and share.speeds.is_own[index]:
+                number = min(missing, self.free[index] - self.claimed[index])
+                self.claimed[index] += number
+                missing -= number
+        return missing
+
+    def distribute(
+        self, shares: Iterable[JobShare], *, is_lent: bool, may_claim: Callable[[JobShare], bool]
+    ) -> None:
+        """Give what is free to whom it serves most.
+
+        Args:
+            shares: Jobs, the most urgent first; read no further than the devices reach.
+            is_lent: Whether devices of other pools, and those above a user's limit, are given.
+            may_claim: Whether a job that never shrinks ends before those want the devices for
+                whom they are claimed.
+        """
+        coming = iter(shares)
+        upcoming = next(coming, None)
+        heap: list[tuple[float, int, JobShare, list[int]]] = []
+
+        def push(share: JobShare) -> None:
+            gain, chosen = self._best(share, is_lent=is_lent, may_claim=may_claim(share))
+            if chosen:
+                heapq.heappush(heap, (-gain, share.job.number, share, chosen))
+
+        num_free = sum(self.free)
+        while num_free:
+            while upcoming is not None and (not heap or upcoming.urgency >= -heap[0][0]):
+                push(upcoming)
+                upcoming = next(coming, None)
+            if not heap:
+                return
+            _, _, share, chosen = heapq.heappop(heap)
+            if self._is_there(share, chosen, is_lent=is_lent, may_claim=may_claim):
+                self._give(share, chosen)
+                num_free -= len(chosen)
+            push(share)
+
+    def exchange(self) -> None:
+        """Let two jobs exchange a device each while that serves both together more.
+
+        The greedy choice gives the fastest device to whom it is worth most, and not to whom the
+        next best is worth least: a job that is as fast on a slow device should leave the fast one.
+        """
+        movable = [
+            share
+            for share in self._shares
+            if share.job.request.is_shrinkable or not share.job.devices
+        ]
+        groups = self.table.classes
+        pairs = [
+            (here, there)
+            for here, group in enumerate(groups)
+            for there in range(here)
+            if group.pool == groups[there].pool and group.kind != groups[there].kind
+        ]
+        exchanged = True
+        while exchanged:
+            exchanged = False
+            for here, there in pairs:
+                gives = self._two_best(movable, here, there)
+                takes = self._two_best(movable, there, here)
+                gain, first, second = max(
+                    (
+                        (gain + other, first, second)
+                        for gain, first in gives
+                        for other, second in takes
+                        if movable[first] is not movable[second]
+                    ),
+                    default=(0.0, 0, 0),
+                )
+                if gain > NO_GAIN:
+                    movable[first].swap(here, there)
+                    movable[second].swap(there, here)
+                    exchanged = True
+
+    def _two_best(
+        self, shares: Sequence[JobShare], here: int, there: int
+    ) -> list[tuple[float, int]]:
+        """What a device of another class instead of one serves jobs: gains and places in a list."""
+        found = []
+        for number, share in enumerate(shares):
+            if share.given[here] and share.speeds.speeds[there]:
+                after = list(share.given)
+                after[here] -= 1
+                after[there] += 1
+                gain = self._value(share, after) - self._value(share, share.given)
+                found.append((share.urgency * gain, number))
+        return heapq.nlargest(2, found)
+
+    def _value(self, share: JobShare, given: Sequence[int]) -> float:
+        """Mean rate over the time that a placement is taken to last."""
+        rate = share.rate_of_counts(given, self._kinds)
+        kept = [min(pair) for pair in zip(given, share.current, strict=True)]
+        if kept == given:
+            return rate
+        seconds = min(self._settings.horizon_seconds, share.remaining_seconds / rate)
+        part = min(1.0, self._settings.start_seconds / seconds)
+        meanwhile = share.rate_of_counts(kept, self._kinds) if share.job.devices else 0.0
+        return rate + part * (meanwhile - rate)
+
+    def _is_there(
+        self,
+        share: JobShare,
+        chosen: Sequence[int],
+        *,
+        is_lent: bool,
+        may_claim: Callable[[JobShare], bool],
+    ) -> bool:
+        """Whether what served a job most when it was looked at is still there for it.
+
+        Then it still serves it most: nothing becomes free while devices are given.
+        """
+        if may_claim(share):
+            are_free = all(self.free[i] >= chosen.count(i) for i in chosen)
+        else:
+            are_free = all(self.free[i] - self.claimed[i] >= chosen.count(i) for i in chosen)
+        return are_free and self._room(share, is_lent=is_lent) >= len(chosen)
+
+    def _give(self, share: JobShare, chosen: Sequence[int]) -> None:
+        request = share.job.request
+        if chosen and not share.count:
+            self._shares.append(share)
+            if request.array:
+                self._of_array[request.array] = self._of_array.get(request.array, 0) + 1
+        for index in chosen:
+            share.give(index, self._kinds[index])
+            self.free[index] -= 1
+            self.claimed[index] = min(self.claimed[index], self.free[index])
+            if share.speeds.is_own[index]:
+                key = (request.pool, request.user)
+                self._of_user[key] = self._of_user.get(key, 0) + 1
+
+    def _room(self, share: JobShare, *, is_lent: bool) -> int:
+        """How many devices more the job may be given."""
+        request = share.job.request
+        room = request.most_devices - share.count
+        limit = self._limits.get(request.pool, 0)
+        if limit and not (is_lent and request.is_shrinkable):
+            room = min(room, limit - self._of_user.get((request.pool, request.user), 0))
+        if not share.count and request.array_limit:
+            room *= self._of_array.get(request.array, 0) < request.array_limit
+        return room
+
+    def _best(self, share: JobShare, *, is_lent: bool, may_claim: bool) -> tuple[float, list[int]]:
+        """What serves the job most next: gain per device, and classes; none: nothing does."""
+        if not share.count:
+            chosen = self._fewest(share, is_lent=is_lent, may_claim=may_claim)
+            if not chosen:
+                return 0.0, []
+            rate = share.rate_of_all(chosen, self._kinds)
+            if share.job.devices:  # else it would have to be started anew
+                rate *= 1.0 + self._settings.restart_seconds / self._settings.horizon_seconds
+            return share.urgency * rate / len(chosen), chosen
+        if self._room(share, is_lent=is_lent) < 1:
+            return 0.0, []
+        settings, speeds, given, current = self._settings, share.speeds, share.given, share.current
+        doublings, kinds, before = LOG2[share.count + 1], share.kinds, share.rate
+        best, where = 0.0, -1
+        for index, free in enumerate(self.free):
+            speed = speeds.speeds[index]
+            if not (free and speed and (is_lent or speeds.is_own[index])):
+                continue
+            total = share.total + speed
+            if len(kinds) > 1 or self._kinds[index] not in kinds:
+                total *= BALANCED_RATIO
+            slowest = max(share.communication, speeds.communication[index])
+            rate = total / (1.0 + slowest * total * doublings)  # as rate_of, where most time goes
+            gain = rate - before
+            if gain > best and given[index] >= current[index]:  # it has to join first
+                seconds = min(settings.horizon_seconds, share.remaining_seconds / rate)
+                working = max(0.0, seconds - settings.start_seconds)
+                gain = (gain * working - rate * settings.pause_seconds) / seconds
+            if gain > best:
+                best, where = gain, index
+        return share.urgency * best, [where] if where >= 0 else []
+
+    def _fewest(self, share: JobShare, *, is_lent: bool, may_claim: bool) -> list[int]:
+        """Classes of the fastest of the fewest devices that the job runs on; empty: not there."""
+        number = share.job.request.min_devices
+        if self._room(share, is_lent=is_lent) < number:
+            return []
+        stays = 1.0 - min(1.0, self._settings.start_seconds / self._settings.horizon_seconds)
+        offers = []
+        for index, speed in enumerate(share.speeds.speeds):
+            if speed and (is_lent or share.speeds.is_own[index]):
+                free = self.free[index] - (0 if may_claim else self.claimed[index])
+                kept = min(free, share.current[index])
+                offers += [(speed, index)] * min(number, kept)
+                offers += [(speed * stays, index)] * min(number, free - kept)
+        if len(offers) < number:
+            return []
+        offers.sort(key=lambda offer: -offer[0])
+        return [index for _, index in offers[:number]]

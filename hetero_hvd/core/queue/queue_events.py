@@ -1,0 +1,146 @@
+"""What happens to the queue, and what it wants to be done."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from hetero_hvd.core.queue.devices import DeviceCondition, QueueDevice
+from hetero_hvd.core.queue.healing import FailureCause
+from hetero_hvd.core.queue.jobs import JobPriority, JobRequest
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """A user has submitted a job."""
+
+    request: JobRequest
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgressed:
+    """A running job has told how far it is.
+
+    Attributes:
+        done_work: Since its first start, in its own unit; it never falls.
+    """
+
+    job: str
+    done_work: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobIdled:
+    """The devices of a running job have done nothing for some time.
+
+    Attributes:
+        idle_seconds: For so long by now; 0: they work.
+    """
+
+    job: str
+    idle_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished:
+    """A job has ended well."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """A job has ended otherwise; it may be tried again."""
+
+    job: str
+    cause: FailureCause
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled:
+    """Its owner or an operator wants it to end."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobHeld:
+    """It is not to be started until it is released; one that shrinks gives back what it has."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased:
+    """It may be started again."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobMoved:
+    """It goes to another pool, or gets another priority.
+
+    Attributes:
+        pool: Empty: as before.
+        priority: None: as before.
+    """
+
+    job: str
+    pool: str = ""
+    priority: JobPriority | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChanged:
+    """A device may be leased, or not any more: its node, its owner or the guard says so."""
+
+    device: str
+    condition: DeviceCondition
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAdded:
+    """The cluster has a device more."""
+
+    device: QueueDevice
+
+
+QueueEvent = (
+    JobSubmitted
+    | JobProgressed
+    | JobIdled
+    | JobFinished
+    | JobFailed
+    | JobCancelled
+    | JobHeld
+    | JobReleased
+    | JobMoved
+    | DeviceChanged
+    | DeviceAdded
+)
+
+DecisionKind = Literal["start", "grow", "shrink", "move", "pause", "end"]
+"""`move`: as many devices, but others. `pause`: it is shrunk to nothing; it keeps its state and
+goes
+on where it was, with the next `start`. `end`: its time is up, or it can never start."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueDecision:
+    """A change for one job.
+
+    Attributes:
+        kind: What is done.
+        job: Its name.
+        devices: Names of all that it has from now on, sorted.
+        reason: One sentence, for people.
+        keeps_until_seconds: Its fewest devices are not taken away earlier; -inf: at any time.
+    """
+
+    kind: DecisionKind
+    job: str
+    devices: tuple[str, ...] = ()
+    reason: str = ""
+    keeps_until_seconds: float = -math.inf

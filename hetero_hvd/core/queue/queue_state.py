@@ -1,0 +1,291 @@
+"""All that the queue knows, and what each event changes in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hetero_hvd.core.queue.device_classes import ClassTable
+from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
+from hetero_hvd.core.queue.fair_share import FairShare
+from hetero_hvd.core.queue.healing import FailureCause, retry_after_seconds
+from hetero_hvd.core.queue.jobs import QueuedJob
+from hetero_hvd.core.queue.queue_events import (
+    DeviceAdded,
+    DeviceChanged,
+    JobCancelled,
+    JobFailed,
+    JobFinished,
+    JobHeld,
+    JobIdled,
+    JobMoved,
+    JobProgressed,
+    JobReleased,
+    JobSubmitted,
+    QueueDecision,
+    QueueEvent,
+)
+from hetero_hvd.core.queue.queue_settings import QueueSettings
+from hetero_hvd.errors import InvariantError, UserError
+
+
+class QueueState:
+    """Jobs, devices and what users have had. Events and decisions are the only ways to change it.
+
+    Args:
+        devices: Of the cluster.
+        pools: With settings of their own; a pool that only devices name lends and has no limit.
+        settings: Of the policy.
+
+    Attributes:
+        jobs: Name to job, of those that have not ended.
+        ended: Name to job, of those that have.
+        clock_seconds: The latest time that was passed in. It never goes back: an event that comes
+            with an earlier time happens now.
+    """
+
+    def __init__(
+        self,
+        devices: Iterable[QueueDevice],
+        pools: Sequence[DevicePool] = (),
+        settings: QueueSettings | None = None,
+    ) -> None:
+        self.settings = settings or QueueSettings()
+        self.pools = {pool.pool: pool for pool in pools}
+        self.devices = {each.device: each for each in devices}
+        self.jobs: dict[str, QueuedJob] = {}
+        self.ended: dict[str, QueuedJob] = {}
+        self.fair_share = FairShare(self.settings.half_life_seconds)
+        self.clock_seconds = -math.inf
+        self._num_submitted = 0
+        self._followers: dict[str, list[str]] = {}
+        self._table: ClassTable | None = None
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            JobSubmitted: self._submitted,
+            JobProgressed: self._progressed,
+            JobIdled: self._idled,
+            JobFinished: self._finished,
+            JobFailed: self._failed,
+            JobCancelled: self._cancelled,
+            JobHeld: self._held,
+            JobReleased: self._released,
+            JobMoved: self._moved,
+            DeviceChanged: self._device_changed,
+            DeviceAdded: self._device_added,
+        }
+
+    @property
+    def table(self) -> ClassTable:
+        """The devices that may be leased, by class."""
+        if self._table is None:
+            by_node = any(
+                need.what == "node" for job in self.jobs.values() for need in job.request.needs
+            )
+            self._table = ClassTable(tuple(self.devices.values()), self.pools, by_node=by_node)
+        return self._table
+
+    def handle(self, event: QueueEvent, now_seconds: float) -> None:
+        """Take note of what has happened.
+
+        Raises:
+            UserError: It names a job or a device that there is not, or a name twice.
+        """
+        self.advance(now_seconds)
+        self._handlers[type(event)](event)
+
+    def advance(self, now_seconds: float) -> float:
+        """Count what jobs and users have had until now.
+
+        Returns:
+            The time, which is never earlier than before.
+        """
+        if self.clock_seconds == -math.inf:
+            self.clock_seconds = now_seconds
+        now = max(now_seconds, self.clock_seconds)
+        seconds = now - self.clock_seconds
+        if seconds:
+            speeds: dict[str, float] = {}
+            for job in self.jobs.values():
+                if job.devices:
+                    speed = sum(self.devices[name].relative_speed for name in job.devices)
+                    job.lease_seconds += seconds
+                    job.attained_seconds += speed * seconds
+                    user = job.request.user
+                    speeds[user] = speeds.get(user, 0.0) + speed
+            self.fair_share.charge(speeds, seconds, now)
+            self.clock_seconds = now
+        return now
+
+    def apply(self, decisions: Iterable[QueueDecision]) -> None:
+        """Take note that decisions are carried out, at the state's time."""
+        now = self.clock_seconds
+        for decision in decisions:
+            job = self.jobs[decision.job]
+            if decision.kind == "end":
+                self._end(job, decision.reason, has_succeeded=False)
+            elif decision.kind == "pause":
+                self._stop(job)
+            else:
+                if not job.devices:
+                    job.served_since_seconds = now
+                    job.phase = "running"
+                    job.keeps_until_seconds = decision.keeps_until_seconds
+                    if math.isnan(job.first_started_at_seconds):
+                        job.first_started_at_seconds = now
+                job.devices = decision.devices
+        self._check_leases()
+
+    def note_who_wants(self) -> None:
+        """Take note of the users who want devices now; see `FairShare.enter`."""
+        users = {job.request.user for job in self.jobs.values() if self.is_ready(job)}
+        self.fair_share.enter(users, self.clock_seconds)
+
+    def is_ready(self, job: QueuedJob) -> bool:
+        """Whether a job may have devices now, if there are some."""
+        if job.is_held and (job.request.is_shrinkable or not job.devices):
+            return False
+        if job.not_before_seconds > self.clock_seconds:
+            return False
+        return not job.request.after or self.blocked_by(job) is None
+
+    def blocked_by(self, job: QueuedJob) -> str | None:
+        """The first job that must have succeeded before, and has not."""
+        return next((name for name in job.request.after if not self._has_succeeded(name)), None)
+
+    def _has_succeeded(self, name: str) -> bool:
+        return name in self.ended and self.ended[name].has_succeeded
+
+    def _check_leases(self) -> None:
+        """Raise InvariantError if a device has two jobs: better to stop than to run both."""
+        holders: dict[str, str] = {}
+        for name, job in self.jobs.items():
+            for device in job.devices:
+                if holders.setdefault(device, name) != name:
+                    raise InvariantError(
+                        f"device {device} is leased to {holders[device]} and {name}"
+                    )
+
+    def job(self, name: str) -> QueuedJob:
+        """A job that has not ended.
+
+        Raises:
+            UserError: There is none of that name.
+        """
+        if name not in self.jobs:
+            state = "has ended" if name in self.ended else "is not in the queue"
+            raise UserError(f"job {name!r} {state}; `hetero-hvd queue` lists those that are")
+        return self.jobs[name]
+
+    def _submitted(self, event: JobSubmitted) -> None:
+        request = event.request
+        if request.job in self.jobs or request.job in self.ended:
+            raise UserError(f"job {request.job!r} is in the queue already; choose another name")
+        pools = {each.pool for each in self.devices.values()} | self.pools.keys()
+        if request.pool not in pools:
+            known = ", ".join(sorted(pools))
+            raise UserError(f"job {request.job!r}: no pool {request.pool!r}; there are {known}")
+        for name in request.after:
+            if name not in self.jobs and name not in self.ended:
+                raise UserError(f"job {request.job!r}: it is to follow {name!r}, which is unknown")
+            self._followers.setdefault(name, []).append(request.job)
+        self.jobs[request.job] = QueuedJob(
+            request=request,
+            number=self._num_submitted,
+            submitted_at_seconds=self.clock_seconds,
+            waiting_since_seconds=self.clock_seconds,
+        )
+        self._num_submitted += 1
+        if any(need.what == "node" for need in request.needs):
+            self._table = None
+
+    def _progressed(self, event: JobProgressed) -> None:
+        job = self.job(event.job)
+        job.done_work = max(job.done_work, event.done_work)
+
+    def _idled(self, event: JobIdled) -> None:
+        self.job(event.job).idle_seconds = event.idle_seconds
+
+    def _finished(self, event: JobFinished) -> None:
+        self._end(self.job(event.job), "it is done", has_succeeded=True)
+
+    def _failed(self, event: JobFailed) -> None:
+        self._fail(self.job(event.job), event.cause)
+
+    def _fail(self, job: QueuedJob, cause: FailureCause) -> None:
+        wait = retry_after_seconds(cause, job.num_failures, job.request.retries)
+        if wait is None:
+            self._end(job, f"it failed: {cause.replace('_', ' ')}", has_succeeded=False)
+            return
+        self._stop(job)
+        job.num_failures += 1
+        job.lease_seconds = 0.0
+        job.not_before_seconds = self.clock_seconds + wait
+        job.waiting_since_seconds = job.not_before_seconds
+
+    def _cancelled(self, event: JobCancelled) -> None:
+        self._end(self.job(event.job), "it was cancelled", has_succeeded=False)
+
+    def _held(self, event: JobHeld) -> None:
+        self.job(event.job).is_held = True
+
+    def _released(self, event: JobReleased) -> None:
+        job = self.job(event.job)
+        if job.is_held:
+            job.is_held = False
+            job.waiting_since_seconds = max(self.clock_seconds, job.not_before_seconds)
+
+    def _moved(self, event: JobMoved) -> None:
+        job = self.job(event.job)
+        pool = event.pool or job.request.pool
+        if pool != job.request.pool and job.devices and not job.request.is_shrinkable:
+            raise UserError(f"job {event.job!r} cannot shrink, so it changes no pool while it runs")
+        if pool not in {each.pool for each in self.devices.values()} | self.pools.keys():
+            raise UserError(f"job {event.job!r}: no pool {pool!r}")
+        priority = event.priority or job.request.priority
+        job.request = replace(job.request, pool=pool, priority=priority)
+
+    def _device_added(self, event: DeviceAdded) -> None:
+        if event.device.device in self.devices:
+            raise UserError(f"device {event.device.device!r} is in the cluster already")
+        self.devices[event.device.device] = event.device
+        self._table = None
+
+    def _device_changed(self, event: DeviceChanged) -> None:
+        if event.device not in self.devices:
+            raise UserError(f"device {event.device!r} is not in the cluster")
+        self.devices[event.device] = replace(self.devices[event.device], condition=event.condition)
+        self._table = None
+        if event.condition == "ready":
+            return
+        for job in [job for job in self.jobs.values() if event.device in job.devices]:
+            if not job.request.is_shrinkable:
+                lost: Mapping[str, FailureCause] = {
+                    "lost": "node_lost", "failing": "device_failed", "guest_busy": "preempted",
+                }  # fmt: skip
+                self._fail(job, lost[event.condition])
+            elif len(job.devices) <= job.request.min_devices:
+                self._stop(job)
+            else:
+                job.devices = tuple(name for name in job.devices if name != event.device)
+
+    def _stop(self, job: QueuedJob) -> None:
+        """It has no devices any more, and waits for others."""
+        job.phase = "waiting"
+        job.devices = ()
+        job.idle_seconds = 0.0
+        job.keeps_until_seconds = -math.inf
+        job.waiting_since_seconds = self.clock_seconds
+
+    def _end(self, job: QueuedJob, outcome: str, *, has_succeeded: bool) -> None:
+        name = job.request.job
+        job.phase = "ended"
+        job.devices = ()
+        job.outcome = outcome
+        job.has_succeeded = has_succeeded
+        self.ended[name] = self.jobs.pop(name)
+        self.table.forget(name)
+        for follower in self._followers.pop(name, ()):
+            if follower in self.jobs:
+                self.jobs[follower].waiting_since_seconds = self.clock_seconds

@@ -1,0 +1,85 @@
+"""One sentence about a job: what `hetero-hvd queue why JOB` says."""
+
+from __future__ import annotations
+
+import math
+
+from hetero_hvd.core.queue.jobs import QueuedJob
+from hetero_hvd.core.queue.queue_plan import in_words, remaining_seconds
+from hetero_hvd.core.queue.queue_state import QueueState
+from hetero_hvd.core.queue.set_rate import balanced_rate
+
+
+def why(state: QueueState, name: str, now_seconds: float) -> str:
+    """What a job does, or what it waits for and about how long.
+
+    Args:
+        state: Of the queue, after the newest plan.
+        name: Of the job.
+        now_seconds: On the queue's clock.
+
+    Raises:
+        UserError: There is no such job.
+    """
+    if name in state.ended:
+        return f"{name} has ended: {state.ended[name].outcome}"
+    job = state.job(name)
+    if job.devices:
+        left = ending_in_seconds(state, job)
+        until = f"; about {in_words(left)} left" if math.isfinite(left) else ""
+        return f"{name} runs on {_counted(len(job.devices))}: {', '.join(job.devices)}{until}"
+    if job.is_held:
+        return f"{name} is held: `hetero-hvd queue release {name}` lets it start"
+    blocking = state.blocked_by(job)
+    if blocking is not None:
+        return f"{name} waits until {blocking} has succeeded"
+    if job.not_before_seconds > now_seconds:
+        wait = in_words(job.not_before_seconds - now_seconds)
+        return f"{name} failed {job.num_failures} times and is tried again in about {wait}"
+    return f"{name} waits: {_shortage(state, job, now_seconds)}"
+
+
+def ending_in_seconds(state: QueueState, job: QueuedJob) -> float:
+    """When a running job will have ended, at the predicted rate of its devices; inf: not known."""
+    limit = job.request.time_limit_seconds - job.lease_seconds
+    speeds = state.table.speeds_for(job.request)
+    indices = [i for i in map(state.table.class_of.get, job.devices) if i is not None]
+    rate = balanced_rate((speeds.speeds[i], speeds.communication[i]) for i in indices)
+    if math.isnan(job.remaining_work) or not rate:
+        return limit
+    return min(limit, remaining_seconds(job, speeds.best_rate, math.inf) / rate)
+
+
+def _shortage(state: QueueState, job: QueuedJob, now_seconds: float) -> str:
+    """Which devices it lacks, and about how long."""
+    request = job.request
+    speeds = state.table.speeds_for(request)
+    able = {
+        each.device
+        for index, group in enumerate(state.table.classes)
+        if speeds.speeds[index] and speeds.is_own[index]
+        for each in group.devices
+    }
+    if len(able) < request.min_devices:
+        asked = f" that fulfil {', '.join(map(str, request.needs))}" if request.needs else ""
+        return (
+            f"{request.pool} has {_counted(len(able))}{asked}, and it needs {request.min_devices}"
+        )
+    held = {device: each for each in state.jobs.values() for device in each.devices}
+    num_free = len(able - held.keys())
+    limit = state.pools[request.pool].max_devices_per_user if request.pool in state.pools else 0
+    own = sum(held[d].request.user == request.user for d in able & held.keys())
+    if limit and own + request.min_devices > limit:
+        return f"{request.user} has {own} of at most {_counted(limit)} of {request.pool}"
+    array = sum(each.request.array == request.array for each in state.jobs.values() if each.devices)
+    if request.array_limit and array >= request.array_limit:
+        return f"{array} elements of {request.array} run, as many as may at a time"
+    ends = (ending_in_seconds(state, held[device]) for device in able & held.keys())
+    due = job.waiting_since_seconds + state.settings.wait_limit_seconds - now_seconds
+    wait = min(min(ends, default=math.inf), max(0.0, due))
+    about = f"; about {in_words(wait)}" if math.isfinite(wait) else ""
+    return f"{request.pool} has {num_free} of {_counted(len(able))} free{about}"
+
+
+def _counted(number: int) -> str:
+    return f"{number} device" if number == 1 else f"{number} devices"
