@@ -19,6 +19,7 @@ from hetero_hvd.core.simulation.scenario import Blocks, Change, Scenario, Swing,
 from hetero_hvd.core.simulation.simulation import Simulation
 from hetero_hvd.errors import JobError
 from hetero_hvd.measure.recording import read_recording
+from hetero_hvd.measure.simulate_queue import add_queue_arguments, run_queue
 
 NUM_SPIKE_FIGURES = 2
 POLICIES = ("ours", "uniform", *(name for name in RULES if name != DEFAULT_RULE), "oracle")
@@ -136,6 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", type=int, default=5, metavar="N", help="runs per policy")
     add("--policies", default=",".join(POLICIES), metavar="A,B,…", help="default: all")
     add("--json", action="store_true", help="print JSON")
+    add_queue_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> str:
@@ -144,6 +146,8 @@ def run(arguments: argparse.Namespace) -> str:
     Raises:
         UserError: A flag or the recording is wrong.
     """
+    if arguments.queue is not None:
+        return run_queue(arguments)
     names = arguments.policies.split(",")
     if unknown := [name for name in names if name not in POLICIES]:
         raise JobError(f"--policies: {unknown[0]!r}: must be of {', '.join(POLICIES)}")

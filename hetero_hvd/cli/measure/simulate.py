@@ -1,4 +1,4 @@
-"""`hetero-hvd simulate`: balancing policies on a described or recorded cluster."""
+"""`hetero-hvd simulate`: balancing policies on a described or recorded cluster; queues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 from hetero_hvd.measure import simulate
 
-SUMMARY = "compare balancing policies on a cluster that is described"
+SUMMARY = "compare balancing policies, or a queue's, on a cluster that is described"
 add_arguments = simulate.add_arguments
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,25 @@ def _lines(
         }
         for name, of_devices in lines.items()
     }
+
+
+def draw_completions(hours: Mapping[str, Sequence[float]], path: Path) -> None:
+    """Draw which part of the jobs of a queue was done in how many hours, a line for each policy.
+
+    Args:
+        hours: Policy to the hours from submission to end of each job, > 0.
+        path: As in `draw`.
+
+    Raises:
+        JobError: As in `draw`.
+    """
+    figure, (axis,) = _axes(1, path)
+    for policy, found in hours.items():
+        parts = [(number + 1) / len(found) for number in range(len(found))]
+        axis.step(sorted(found), parts, label=policy, where="post")
+    axis.set(xscale="log", xlabel="hours from submission to end", ylabel="part of the jobs")
+    axis.legend(loc="lower right", fontsize="small")
+    _save(figure, path)
 
 
 def _axes(number: int, path: Path) -> Any:  # noqa: ANN401 - matplotlib's Figure, and its Axes

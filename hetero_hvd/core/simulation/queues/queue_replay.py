@@ -220,7 +220,8 @@ class QueueReplay:
     def _finish(self, job: ReplayedJob) -> None:
         request = job.trace.request
         del self._jobs[request.job], self._running[request.job]
-        fastest = sorted(self._devices.values(), key=job.trace.rate_on)[-job.trace.num_devices :]
+        able = [each for each in self._devices.values() if job.trace.may_use(each)]
+        fastest = sorted(able, key=job.trace.rate_on)[-job.trace.num_devices :]
         self.outcomes.append(
             JobOutcome(
                 job=request.job,

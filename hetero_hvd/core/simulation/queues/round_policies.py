@@ -143,7 +143,7 @@ class SiaPolicy(_RoundPolicy):
                 now = self._value(job, *held, now_seconds) if held else -self.penalty
                 for kind in [held[0]] if held else self._kinds:
                     number = held[1] + 1 if held else job.trace.request.min_devices
-                    limit = min(self._able(job, kind), job.trace.request.max_devices)
+                    limit = min(self._able(job, kind), job.trace.request.most_devices)
                     extra = number - (held[1] if held else 0)
                     if number <= limit and extra <= free[kind]:
                         gain = (self._value(job, kind, number, now_seconds) - now) / extra
