@@ -210,12 +210,6 @@ def _own_job(row: _Cells, header: Sequence[str], speeds: Mapping[str, float]) ->
     priority = row.text("priority", "normal")
     if priority not in PRIORITIES:
         raise row.refuse("priority", f"of {', '.join(PRIORITIES)}")
-    needs = []
-    for text in filter(None, row.text("needs").split(";")):
-        try:
-            needs.append(DeviceNeed.parse(text))
-        except UserError:
-            raise row.refuse("needs", "conditions such as memory>=16GiB, ; between them") from None
     try:
         request = JobRequest(
             job=name,
@@ -224,7 +218,7 @@ def _own_job(row: _Cells, header: Sequence[str], speeds: Mapping[str, float]) ->
             priority=priority,
             min_devices=fewest,
             max_devices=row.count("max_devices", max(asked, fewest), minimum=fewest),
-            needs=tuple(needs),
+            needs=_needs(row),
             is_shrinkable=row.flag("shrinkable"),
             work=row.number("work", "a number above 0", lambda v: v > 0),
             rates=rates,
@@ -241,6 +235,13 @@ def _own_job(row: _Cells, header: Sequence[str], speeds: Mapping[str, float]) ->
     return TraceJob(
         request=request, submit_seconds=at, num_devices=asked, is_work_told=row.flag("known")
     )
+
+
+def _needs(row: _Cells) -> tuple[DeviceNeed, ...]:
+    try:
+        return tuple(map(DeviceNeed.parse, filter(None, row.text("needs").split(";"))))
+    except UserError:
+        raise row.refuse("needs", "conditions such as memory>=16GiB, ; between them") from None
 
 
 def _alibaba_job(row: _Cells, speeds: Mapping[str, float], growth: float) -> TraceJob | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hetero_hvd.config.paths import path_text, some_path
 from hetero_hvd.core.queue.devices import QueueDevice
 from hetero_hvd.core.queue.needs import memory_bytes
 from hetero_hvd.core.queue.queue_settings import QueueSettings
@@ -59,6 +60,7 @@ def add_queue_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("a queue, instead of one job").add_argument
     add(
         "--queue",
+        type=path_text,
         metavar="TRACE",
         help="replay a trace of jobs: a CSV file, Philly's cluster_job_log, Alibaba's list of "
         "pods of 2023, or 'generated'; see docs/reference/queue-trace.md",
@@ -81,20 +83,7 @@ def add_queue_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="for so long a device that joins a job does nothing: imports, data; default 30",
     )
-    add("--jobs", type=int, default=150, metavar="N", help="of a generated trace; default 150")
-    add("--users", type=int, default=8, metavar="N", help="of a generated trace; default 8")
-    add(
-        "--gap-hours",
-        type=float,
-        default=1.2,
-        metavar="H",
-        help="mean time between two jobs of a generated trace; default 1.2",
-    )
-    add(
-        "--communication",
-        action="store_true",
-        help="a generated trace's jobs communicate as Gavel's authors measured them",
-    )
+    add("--plot", type=some_path, metavar="FILE", help="draw how many jobs took how long")
     add(
         "--growth",
         type=float,
@@ -102,7 +91,26 @@ def add_queue_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="jobs of Philly's and Alibaba's traces may grow to so many times what they asked for",
     )
-    add("--plot", metavar="FILE", help="draw how many jobs took how long, as PNG, PDF or SVG")
+    _add_generated_arguments(parser)
+
+
+def _add_generated_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a generated trace is like."""
+    add = parser.add_argument_group("a queue's generated trace").add_argument
+    add("--jobs", type=int, default=150, metavar="N", help="default 150")
+    add("--users", type=int, default=8, metavar="N", help="default 8")
+    add(
+        "--gap-hours",
+        type=float,
+        default=1.2,
+        metavar="H",
+        help="mean time between two jobs; default 1.2",
+    )
+    add(
+        "--communication",
+        action="store_true",
+        help="jobs communicate as Gavel's authors measured them",
+    )
 
 
 def run_queue(arguments: argparse.Namespace) -> str:
@@ -133,7 +141,7 @@ def run_queue(arguments: argparse.Namespace) -> str:
             job.completion_seconds / 3600.0 for replay in replays for job in replay.outcomes
         ]
     if arguments.plot:
-        draw_completions(completions, Path(arguments.plot))
+        draw_completions(completions, arguments.plot)
     if arguments.json:
         rows = [{"policy": name, **asdict(outcome)} for name, outcome in outcomes.items()]
         return json.dumps(rows, indent=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -76,3 +77,13 @@ def test_wrong_input_is_one_line(capsys, words, named):
     error = capsys.readouterr().err
     assert named in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.matrix
+def test_ten_thousand_jobs_of_a_hundred_users_take_less_than_a_minute(capsys):
+    """Of processor time, with eight devices; a plan's cost grows with n log n."""
+    words = ["--jobs", "10000", "--users", "100", "--seeds", "1", "--policy", "ours", "--json"]
+    begin = time.process_time()
+    assert main(["simulate", "--queue", "generated", *words]) == 0
+    assert time.process_time() - begin < 60
+    assert json.loads(capsys.readouterr().out)[0]["makespan_hours"] > 1e4
