@@ -143,10 +143,20 @@ class DeviceAllocation:
     def claim(self, share: JobShare) -> int:
         """Keep what is free for a job that cannot start yet, against those that never shrink.
 
+        Nothing is kept for one that more devices would not let start: a limit of its user or its
+        array holds it up, or too few devices are in the cluster.
+
         Returns:
-            How many devices it lacks still.
+            How many devices it lacks still; 0: nothing is kept.
         """
         missing = share.job.request.min_devices
+        able = sum(
+            len(group.devices)
+            for index, group in enumerate(self.table.classes)
+            if share.speeds.speeds[index] and share.speeds.is_own[index]
+        )
+        if able < missing or self._room(share, is_lent=False) < missing:
+            return 0
         for index, speed in enumerate(share.speeds.speeds):
             if speed and share.speeds.is_own[index]:
                 number = min(missing, self.free[index] - self.claimed[index])

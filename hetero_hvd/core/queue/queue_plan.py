@@ -29,6 +29,11 @@ from hetero_hvd.core.queue.queue_state import QueueState
 DEADLINE_MARGIN = 1.5
 """A deadline presses when this many times the remaining time on the fastest device is left."""
 
+DEADLINE_BOOST = 10.0
+"""So many times a job weighs more then: within its priority and what its user has had, so that
+nobody
+gets ahead by inventing deadlines. One that has passed counts no more."""
+
 LEAST_SECONDS = 1.0
 """Work that is nearly done counts as so much, on the fastest device."""
 
@@ -96,7 +101,8 @@ def plan(state: QueueState, now_seconds: float) -> list[QueueDecision]:
             )
         else:
             missing = allocation.claim(share)
-            shadow = min(shadow, _leases_end_at(state, share.speeds, missing))
+            if missing:
+                shadow = min(shadow, _leases_end_at(state, share.speeds, missing))
 
     def ends_in_time(share: JobShare) -> bool:
         request = share.job.request
@@ -139,12 +145,15 @@ class _Rights:
             best = self._table.speeds_for(request).best_rate
             remaining = remaining_seconds(job, best, settings.unknown_remaining_seconds)
             urgency = weights[request.user] / remaining**settings.remaining_exponent
+            if _is_pressed(job, remaining, now_seconds):
+                urgency *= DEADLINE_BOOST
+            waited = now_seconds - job.waiting_since_seconds
             entry = (-urgency, job.number, remaining, job)
             if job.devices and not request.is_shrinkable:
                 self.fixed.append(self._share(entry))
             elif job.devices and job.keeps_until_seconds > now_seconds:
                 kept.append((job.waiting_since_seconds, job.number, self._share(entry)))
-            elif _is_due(job, remaining, now_seconds, settings.wait_limit_seconds):
+            elif not job.devices and waited >= settings.wait_limit_seconds:
                 due.append((job.waiting_since_seconds, job.number, self._share(entry)))
             self._queues[request.priority].append(entry)
         self.first = [share for _, _, share in sorted(kept) + sorted(due)]
@@ -163,16 +172,10 @@ class _Rights:
         return self.shares[name]
 
 
-def _is_due(
-    job: QueuedJob, remaining_seconds: float, now_seconds: float, wait_limit_seconds: float
-) -> bool:
-    """Whether a job without devices is served before all others."""
-    if job.devices:
-        return False
-    if now_seconds - job.waiting_since_seconds >= wait_limit_seconds:
-        return True
+def _is_pressed(job: QueuedJob, remaining_seconds: float, now_seconds: float) -> bool:
+    """Whether a deadline can be met, but not for much longer."""
     left = job.request.deadline_seconds - now_seconds
-    return left <= DEADLINE_MARGIN * remaining_seconds
+    return 0 < left <= DEADLINE_MARGIN * remaining_seconds
 
 
 def _leases_end_at(state: QueueState, speeds: ClassSpeeds, num_missing: int) -> float:
@@ -181,7 +184,7 @@ def _leases_end_at(state: QueueState, speeds: ClassSpeeds, num_missing: int) -> 
     Args:
         state: For who holds what.
         speeds: Which classes the job may use.
-        num_missing: >= 0; 0: it lacks none, a user's limit or its array holds it up.
+        num_missing: >= 1.
 
     Returns:
         On the queue's clock; inf: there are not as many.
@@ -194,7 +197,7 @@ def _leases_end_at(state: QueueState, speeds: ClassSpeeds, num_missing: int) -> 
         if speeds.is_own[state.table.class_of[device]]
         and speeds.speeds[state.table.class_of[device]]
     )
-    return ends[num_missing - 1] if 1 <= num_missing <= len(ends) else math.inf
+    return ends[num_missing - 1] if num_missing <= len(ends) else math.inf
 
 
 def remaining_seconds(job: QueuedJob, best_rate: float, unknown_seconds: float) -> float:

@@ -277,6 +277,21 @@ class QueueMachine(RuleBasedStateMachine):
                 assert len(idle & self.able(job, pools)) < job.request.min_devices
 
     @invariant()
+    def what_cannot_shrink_starts_where_nothing_is_reserved(self):
+        """On idle devices of its pool, within its user's limit."""
+        limit = self.state.settings.wait_limit_seconds
+        waiting = list(self.wanting())
+        if any(self.state.clock_seconds - j.waiting_since_seconds >= limit for j in waiting):
+            return
+        idle = {name for name, d in self.state.devices.items() if d.condition == "ready"}
+        idle -= self.holders().keys()
+        for job in waiting:
+            request = job.request
+            room = self.limit(job) - self.num_held_by(request.user, request.pool)
+            if not request.is_shrinkable and room >= request.min_devices:
+                assert len(idle & self.able(job, {request.pool})) < request.min_devices
+
+    @invariant()
     def each_job_can_be_explained(self):
         """In one sentence without a line break."""
         for name in [*self.state.jobs, *self.state.ended]:
@@ -294,7 +309,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 TestQueueMachine = QueueMachine.TestCase
 TestQueueMachine.settings = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

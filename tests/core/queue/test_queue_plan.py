@@ -166,12 +166,24 @@ class TestReservations:
         assert planned(state, 899)["low"] == 2
         assert "low" not in planned(state, 901)
 
-    def test_a_deadline_that_presses_counts_as_much(self, queue, request_of):
-        """It is served before a job that is shorter."""
+    def test_a_deadline_that_presses_weighs_more(self, queue, request_of):
+        """While it can be met; before and afterwards the shorter jobs come first."""
         state = queue()
-        late = request_of("late", deadline_seconds=3000.0, max_devices=1)  # 5 h on a T4
-        submit(state, 0, *(request_of(f"s{n}", max_devices=1, work=9.0) for n in range(4)), late)
-        assert "late" in planned(state, 0)
+        late = request_of("late", deadline_seconds=80000.0, max_devices=1, work=9000.0)
+        others = (request_of(f"s{n}", max_devices=1, work=8000.0) for n in range(4))
+        assert "late" not in submit(state, 0, *others, late)
+        assert "late" in planned(state, 79000)
+        assert "late" not in planned(state, 80001)
+
+    def test_nothing_is_kept_for_whom_it_would_not_help(self, queue, request_of):
+        """A user's limit holds it up, or there are too few devices at all."""
+        state = queue(pools=[DevicePool(max_devices_per_user=2)], wait_limit_seconds=60.0)
+        notebook = {"is_shrinkable": False, "time_limit_seconds": 9e4}
+        submit(state, 0, request_of("a", min_devices=2, **notebook))
+        submit(state, 0, request_of("more", **notebook))
+        submit(state, 0, request_of("wide", "eve", min_devices=5, **notebook))
+        found = submit(state, 100, request_of("b", "bob", min_devices=2, **notebook))
+        assert found == {"a": 2, "b": 2}
 
     def test_what_never_shrinks_is_not_started_on_reserved_devices(self, queue, request_of):
         """But what would end before they are needed is: backfill."""
