@@ -224,9 +224,9 @@ def _table(
     left_out = f" ({num_left_out} that never ran or had no GPU left out)" if num_left_out else ""
     means = f", mean of {len(traces)} traces" if len(traces) > 1 else ""
     lines = [f"{number} jobs{left_out} on {len(devices)} devices{means}; hours, device-hours"]
-    lines.append(f"{'policy':18}" + "".join(f"{head:>{w}}" for head, _, w, _ in _COLUMNS))
+    lines.append(f"{'policy':18}" + "".join(f" {head:>{w - 1}}" for head, _, w, _ in _COLUMNS))
     lines += [
-        f"{name:18}" + "".join(f"{getattr(o, field):{w}.{p}f}" for _, field, w, p in _COLUMNS)
+        f"{name:18}" + "".join(f" {getattr(o, field):{w - 1}.{p}f}" for _, field, w, p in _COLUMNS)
         for name, o in outcomes.items()
     ]
     return "\n".join(lines)
