@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from hetero_hvd.core.view.open_phases import OpenPhases
+from hetero_hvd.core.view.open_phases import OpenPhases, PhaseLateness
 from hetero_hvd.errors import UserError
 
 MAX_RECORDINGS = 100
@@ -48,6 +48,7 @@ class PhaseRecordings:
         self._order_hub = order_hub
         self._say = say
         self._phases = OpenPhases()
+        self._lateness = PhaseLateness()
         self._open: dict[str, _RecordedPhase] = {}
         self._changed: asyncio.Queue[_RecordedPhase] = asyncio.Queue()
         self._work: asyncio.Task[None] | None = None
@@ -57,12 +58,13 @@ class PhaseRecordings:
 
     def observe(self, _at_unix_seconds: float, event: object) -> None:
         """An event of the bus."""
+        late_seconds = self._lateness.observe(event, time.time())
         if (wanted := self._phases.observe(event)) is not None:
-            self._follow(wanted)
+            self._follow(wanted, time.monotonic() - late_seconds)
 
     async def close(self) -> None:
         """End all that go on."""
-        self._follow(frozenset())
+        self._follow(frozenset(), time.monotonic())
         if self._work is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.join(), CLOSE_SECONDS)
@@ -70,19 +72,19 @@ class PhaseRecordings:
             with suppress(asyncio.CancelledError):
                 await self._work
 
-    def _follow(self, wanted: frozenset[str]) -> None:
+    def _follow(self, wanted: frozenset[str], at_seconds: float) -> None:
         for phase in sorted(wanted - self._open.keys()):
             self._num_begun += 1
             if self._num_begun > MAX_RECORDINGS:
                 self._tell(phase, f"there were {MAX_RECORDINGS} already, which is the most")
                 continue
-            self._open[phase] = _RecordedPhase(phase, time.monotonic())
+            self._open[phase] = _RecordedPhase(phase, at_seconds)
             self._changed.put_nowait(self._open[phase])
         while self._going_on:
             self._changed.put_nowait(self._going_on.pop())
         for phase in sorted(self._open.keys() - wanted):
             ended = self._open.pop(phase)
-            ended.end_seconds = time.monotonic()
+            ended.end_seconds = at_seconds
             self._changed.put_nowait(ended)
         if self._work is None and not self._changed.empty():
             self._work = asyncio.create_task(self._order_all())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ import msgspec
 
 from hetero_hvd.core.backoff import doubled, jittered
 from hetero_hvd.core.recording.runs import RunReported
+from hetero_hvd.core.view.open_phases import PhaseLateness
 from hetero_hvd.core.view.run_outline import RunOutline
 from hetero_hvd.discovery.hub_client import HubConversation, HubOrders
 from hetero_hvd.errors import TryAgainError, UserError
@@ -53,6 +55,7 @@ class RunReports:
         self._hub = hub
         self._say = say
         self._clock = clock
+        self._lateness = PhaseLateness()
         self._outline = RunOutline(node(), str(folder.absolute()))
         self._url: str | None = None
         self._next_mark = 0
@@ -64,7 +67,8 @@ class RunReports:
 
     def observe(self, _at_unix_seconds: float, event: object) -> None:
         """An event of the bus."""
-        self._outline.observe(self._clock(), event)
+        late_seconds = self._lateness.observe(event, time.time())
+        self._outline.observe(self._clock() - late_seconds, event)
 
     def begin(self, url: str) -> None:
         """Report from now on, if there may be a hub.

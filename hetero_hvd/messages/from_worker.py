@@ -384,10 +384,12 @@ class SessionsWanted(Message, frozen=True):
     Attributes:
         worker: Who.
         names: Of the phases for which it is, that this worker is in; empty: of none.
+        at_unix_seconds: When, by the worker's clock; 0: it does not say.
     """
 
     worker: WorkerId
     names: tuple[str, ...]
+    at_unix_seconds: float = 0.0
 
 
 class ClockTold(Message, frozen=True):

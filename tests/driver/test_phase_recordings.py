@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from hetero_hvd.core.view.open_phases import MAX_LATE_SECONDS
 from hetero_hvd.driver import phase_recordings as module
 from hetero_hvd.driver.phase_recordings import MAX_RECORDINGS, PhaseRecordings
 from hetero_hvd.errors import TryAgainError
-from hetero_hvd.messages import SessionsWanted, WorkerExited, WorkerId
+from hetero_hvd.messages import ClockMeasured, SessionsWanted, WorkerExited, WorkerId
 from hetero_hvd.run.recordings.frames import read_frames
 from tests.hub.rig import acknowledged, drained, streaming
 
@@ -33,6 +34,7 @@ class Hub:
         self.is_there = is_there
         self.late = late
         self.orders = []
+        self.asked = []
 
     async def __call__(self, action, arguments):
         """Have something done."""
@@ -41,6 +43,7 @@ class Hub:
             raise TryAgainError("no hub answers")
         name = arguments["name"]
         self.orders.append((action, name))
+        self.asked.append(arguments)
         return {"name": f"{name}-2" if action == "start" else name}
 
 
@@ -125,6 +128,39 @@ def test_a_hub_that_is_found_late_cuts_it_out():
     orders, told = ordered([wants(A, "load"), wants(A)], Hub(late=1))
     assert orders == [("cut", "load")]
     assert len(told) == 1
+
+
+NOW = 1_800_000_000.0
+
+
+def enters(at_seconds):
+    """A worker is in a phase since its clock showed so much more than `NOW`."""
+    return SessionsWanted(worker=A, names=("load",), at_unix_seconds=NOW + at_seconds)
+
+
+def clock(offset_seconds, worker=A):
+    """What a worker's clock shows more."""
+    return ClockMeasured(worker=worker, offset_seconds=offset_seconds, uncertainty_seconds=0.0)
+
+
+LATE = {
+    "its clock is right": ([clock(0.0), enters(-3.5)], -3.5),
+    "its clock is ahead": ([clock(100.0), enters(96.5)], -3.5),
+    "its clock is behind": ([clock(-100.0), enters(-103.5)], -3.5),
+    "its clock was set back": ([clock(0.0), enters(-1000.0)], -MAX_LATE_SECONDS),
+    "its clock was set forward": ([clock(0.0), enters(1000.0)], 0.0),
+    "its clock is not known": ([clock(0.0, B), enters(-3.5)], 0.0),
+    "it does not say when": ([clock(0.0), wants(A, "load")], 0.0),
+}
+
+
+@pytest.mark.parametrize(("events", "begin_seconds"), LATE.values(), ids=LATE)
+def test_what_is_heard_late_begins_when_it_began(events, begin_seconds, monkeypatch):
+    """A driver that has much to do hears late of what a worker tells; all samples are stored."""
+    monkeypatch.setattr(module.time, "time", lambda: NOW)
+    hub = Hub()
+    ordered(events, hub)
+    assert hub.asked[0]["from"] == pytest.approx(begin_seconds, abs=0.5)
 
 
 def test_who_has_no_hub_is_told_once():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hetero_hvd.messages import SessionsWanted, WorkerExited, WorkerId
+from hetero_hvd.messages import ClockMeasured, SessionsWanted, WorkerExited, WorkerId
+
+MAX_LATE_SECONDS = 60.0
+"""A clock that was set meanwhile moves no phase by more."""
 
 
 class OpenPhases:
@@ -21,3 +24,32 @@ class OpenPhases:
             case _:
                 return None
         return frozenset().union(*self._inside.values())
+
+
+class PhaseLateness:
+    """How late the driver hears of a phase, as it does where it has much to do.
+
+    A fold over the events of a run.
+    """
+
+    def __init__(self) -> None:
+        self._offset_seconds: dict[WorkerId, float] = {}
+
+    def observe(self, event: object, now_unix_seconds: float) -> float:
+        """Take in an event.
+
+        Args:
+            event: What is heard.
+            now_unix_seconds: When, by the driver's clock.
+
+        Returns:
+            How long ago it happened, in seconds, as far as the worker's clock is known; else 0.
+        """
+        match event:
+            case ClockMeasured(worker=worker, offset_seconds=seconds):
+                self._offset_seconds[worker] = seconds
+            case SessionsWanted(worker=worker, at_unix_seconds=at) if at:
+                offset = self._offset_seconds.get(worker)
+                if offset is not None:
+                    return min(max(0.0, now_unix_seconds + offset - at), MAX_LATE_SECONDS)
+        return 0.0

@@ -265,7 +265,8 @@ class WorkerContext:
         self.client.send(message)
 
     def _wants_sessions(self, names: tuple[str, ...]) -> None:
-        self.tell(SessionsWanted(worker=self.settings.worker, names=names))
+        worker = self.settings.worker
+        self.tell(SessionsWanted(worker=worker, names=names, at_unix_seconds=time.time()))
 
     def reset_done(self, members: tuple[WorkerId, ...]) -> None:
         """A new membership is entered: what was asked for has been done.
