@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from hetero_hvd.cli.record.times import duration, positive, time_of
+from hetero_hvd.cli.record.record import _lines
+from hetero_hvd.cli.record.times import duration, positive, shown_duration, time_of
 from hetero_hvd.core.recording.retention import Retention, SegmentPart, StoredSegment
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.errors import JobError, UserError
@@ -126,6 +127,35 @@ def test_a_folder_that_is_written_keeps_what_the_store_has_no_more(opened):
     assert "\n" not in str(told.value)
     assert len(list(read_frames(store.folder / "recordings" / "part"))) == 4
     assert [path.name for path in (store.folder / "recordings").iterdir()] == ["part"]
+
+
+SHOWN = {0.25: "250ms", 1.0: "1s", 59.5: "59.5s", 90.0: "1.5m", 7200.0: "2h", 604800.0: "7d"}
+
+
+@pytest.mark.parametrize("seconds", SHOWN)
+def test_a_duration_is_shown_as_it_is_given(seconds):
+    """So that it can be given again."""
+    assert shown_duration(seconds) == SHOWN[seconds]
+    assert duration("--x", SHOWN[seconds]) == seconds
+
+
+TERMS = {
+    "no limits": ({}, "every 1s"),
+    "limits": (
+        {"every_seconds": 0.5, "keep_seconds": 7.0 * DAY, "keep_bytes": 10},
+        "every 500ms, kept for 7d, at most 10 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), TERMS.values(), ids=TERMS)
+def test_the_status_tells_what_limits_a_session(opened, arguments, words):
+    """As long as it goes on."""
+    store = opened()
+    commands = HubCommands(store, Fleet(store, lambda: 0.0))
+    asyncio.run(commands.act("start", {"name": "x"} | arguments))
+    told = asyncio.run(commands.act("status", {}))
+    assert _lines("status", told)[0].endswith(f"goes on  all nodes  {words}")
 
 
 def test_times_are_written_as_people_do():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_hvd.cli.lines import show
-from hetero_hvd.cli.record.times import duration, positive, time_of
+from hetero_hvd.cli.record.times import duration, positive, shown_duration, time_of
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.errors import UserError, job_error
 
@@ -180,4 +180,15 @@ def _session_line(session: dict[str, Any]) -> str:
     length = "goes on" if until is None else f"{until - session['from_unix_seconds']:.0f} s"
     nodes = ",".join(session["nodes"]) or "all nodes"
     folder = f"  {session['folder']}" if session["folder"] else ""
-    return f"session {session['name']}  {begin:%Y-%m-%d %H:%M:%S}  {length}  {nodes}{folder}"
+    line = f"session {session['name']}  {begin:%Y-%m-%d %H:%M:%S}  {length}  {nodes}"
+    return f"{line}{_terms(session) if until is None else ''}{folder}"
+
+
+def _terms(session: dict[str, Any]) -> str:
+    """How often it samples, and what limits it."""
+    found = [f"every {shown_duration(session['every_seconds'])}"]
+    if session["keep_seconds"] is not None:
+        found.append(f"kept for {shown_duration(session['keep_seconds'])}")
+    if session["keep_bytes"] is not None:
+        found.append(f"at most {session['keep_bytes']} bytes")
+    return f"  {', '.join(found)}"

@@ -26,6 +26,12 @@ def duration(flag: str, text: str) -> float:
     return seconds
 
 
+def shown_duration(seconds: float) -> str:
+    """Such a text, of seconds above 0."""
+    size, unit = max((size, unit) for unit, size in _UNITS.items() if size <= max(seconds, 1e-3))
+    return f"{seconds / size:g}{unit}"
+
+
 def positive(flag: str, text: str) -> int:
     """An integer above 0.
 
