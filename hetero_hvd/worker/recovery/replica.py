@@ -31,6 +31,10 @@ OWN_PARTS = ("model", "trainable", "optimizer", "scheduler", "scaler", "scales",
 RESERVED = ("position", "randomness", "kinds")
 """Names that what is kept on disk has for itself."""
 
+OF_DEVICE = ("fused", "foreach", "capturable")
+"""Options of an optimizer that say by which kernels it computes, and not what. A script may choose
+them by the device, and a worker that took over another one's could not take a step."""
+
 STATEFUL_KINDS = ("optimizer", "scheduler")
 """Parts whose state says nothing to another class, even where it could be loaded."""
 
@@ -244,7 +248,8 @@ class Replica:
         for name, part in self._parts.items():
             if getattr(part, "may_differ", False):
                 continue
-            yield from leaves(self._plain(name, lambda tensor: tensor), _title(name).rstrip("."))
+            plain = _common(self._plain(name, lambda tensor: tensor))
+            yield from leaves(plain, _title(name).rstrip("."))
 
 
 def packed(state: Any) -> bytes:  # noqa: ANN401 - plain data
@@ -293,11 +298,32 @@ def _reason(error: Exception) -> str:
 
 def _load(name: str, part: Stateful, state: Mapping[str, Any], why: str) -> None:
     try:
-        part.load_state_dict(state[name])
+        part.load_state_dict(_for_own_device(part, state[name]))
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         facts = "; ".join(lines[:3]) or type(error).__name__
         raise UserError(f"{why}: {_title(name).rstrip(' .:')}: {facts}") from error
+
+
+def _common(plain: Any) -> Any:  # noqa: ANN401 - plain data
+    """The state of an optimizer without what its own device decides; anything else as it is."""
+    if not isinstance(plain, dict) or not isinstance(plain.get("param_groups"), list):
+        return plain
+    groups = [
+        {name: value for name, value in group.items() if name not in OF_DEVICE}
+        for group in plain["param_groups"]
+    ]
+    return plain | {"param_groups": groups}
+
+
+def _for_own_device(part: Stateful, state: Any) -> Any:  # noqa: ANN401 - any state
+    """Another worker's state of an optimizer, whose steps are computed as it was made to here."""
+    own, given = list(_groups(part)), _common(state)
+    if given is state or len(own) != len(given["param_groups"]):
+        return state
+    kept = [{name: group[name] for name in OF_DEVICE if name in group} for group in own]
+    pairs = zip(given["param_groups"], kept, strict=True)
+    return given | {"param_groups": [group | options for group, options in pairs]}
 
 
 def _title(name: str) -> str:

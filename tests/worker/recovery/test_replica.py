@@ -10,6 +10,7 @@ from torch import nn
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.data.position import Position
 from hetero_hvd.worker.recovery import transfer
+from hetero_hvd.worker.recovery.plain import put_together
 from hetero_hvd.worker.recovery.replica import (
     CHUNK_ELEMENTS,
     Replica,
@@ -174,3 +175,36 @@ def test_the_digest_depends_on_where_a_value_is():
     shifted = replica.checksum()
     linear.weight.data.add_(-1e-3).copy_(linear.weight.data.flip(0))
     assert len({before, shifted, replica.checksum()}) == 3
+
+
+KERNELS = [{"fused": True}, {"foreach": True}, {"foreach": False}, {}]
+
+
+@pytest.mark.parametrize("own", KERNELS)
+@pytest.mark.parametrize("theirs", KERNELS)
+def test_each_worker_computes_by_its_own_kernels(own, theirs):
+    """A script may choose them by the device; with a scaler the wrong ones take no step at all."""
+
+    def made(options):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)
+        return model, optimizer, torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def step(model, optimizer, scaler):
+        scaler.scale(model(torch.ones(1, 3)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    source, target = made(theirs), made(own)
+    step(*source)
+    replicas = [Replica({"model": m, "optimizer": o}) for m, o, _ in (source, target)]
+    replicas[1].load(put_together(loaded(packed(replicas[0].snapshot()))))
+    assert replicas[0].checksum() == replicas[1].checksum()
+    group = target[1].param_groups[0]
+    assert {name: group[name] for name in own} == own
+    for parts in (source, target):
+        step(*parts)
+    for one, other in zip(source[0].parameters(), target[0].parameters(), strict=True):
+        torch.testing.assert_close(one, other)
