@@ -26,6 +26,9 @@ from gpu_check.site import (
     fail,
 )
 
+OWN = ("--ignore-installed", "--no-deps")
+"""Installed here even where the Python around has some version: its programs come first on PATH."""
+
 SITES = """
 import os, sys
 kinds = ("site-packages", "dist-packages")
@@ -78,7 +81,7 @@ def environment(site: Site) -> Figure:
         )
     log = PLACE / "install.log"
     site.python = make_environment(site, VENV, log)
-    site.run([*pip(site), *BUILD_TOOLS], log=log, **offline())
+    site.run([*pip(site), *OWN, *BUILD_TOOLS], log=log, **offline())
     return Figure(len(list(PACKAGES.iterdir())), "packages", {"python": site.python})
 
 

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_check.installing import make_environment, offline, pip
+from gpu_check.installing import OWN, make_environment, offline, pip
 from gpu_check.packing import BUILD_TOOLS
 from gpu_check.site import PART_SECONDS, PLACE, Check, CheckError, Figure, Site, Skipped
 
@@ -37,7 +37,7 @@ def build(site: Site) -> Figure:
         raise Skipped(f"no nccl.h in {', '.join(HEADERS)}, and none with torch")
     place, log = PLACE / "venv-nccl", PLACE / "nccl.log"
     own = replace(site, python=make_environment(site, place, log))
-    site.run([*pip(own), *BUILD_TOOLS, "cloudpickle"], log=log, **offline())
+    site.run([*pip(own), *OWN, *BUILD_TOOLS, "cloudpickle"], log=log, **offline())
     make = [own.python, "scripts/horovod/build_wheel.py", "--gpu", "nccl"]
     wheel = own.run(make, log=log, seconds=PART_SECONDS, **offline()).split()[-1]
     own.run([*pip(own), wheel], log=log, **offline())
