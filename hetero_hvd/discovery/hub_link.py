@@ -18,6 +18,8 @@ PATH = "/hub"
 MAX_SHOWN = 40
 PORT = 9391
 MAX_FRAME_BYTES = 2**20
+MAX_STREAM = 100
+"""Characters of the name of a stream."""
 
 PROTOCOL, OLDEST_PROTOCOL = 1, 1
 """What is spoken here, and the oldest that is still understood: that of the version before."""

@@ -54,7 +54,7 @@ class _WaitingBatch(NamedTuple):
 
 
 def _check(batch: link.SampleBatch) -> None:
-    """Take nothing in that could not be read afterwards.
+    """Take nothing in that could not be stored, or read afterwards.
 
     Raises:
         ChannelError: There is such a thing in it.
@@ -65,6 +65,9 @@ def _check(batch: link.SampleBatch) -> None:
     ranges += [(each.first, each.last) for each in batch.dropped]
     if not all(1 <= first <= last <= MAX_NUMBER for first, last in ranges):
         raise ChannelError(f"a batch with numbers that are none: they are from 1 to {MAX_NUMBER}")
+    streams = [batch.stream, *(each.stream for each in batch.dropped)]
+    if not all(1 <= len(stream) <= link.MAX_STREAM for stream in streams):
+        raise ChannelError(f"a batch of a stream that is none: 1 to {link.MAX_STREAM} characters")
     times = [*batch.times_seconds, batch.offset_seconds]
     if not all(abs(each) <= MAX_TIME_SECONDS for each in times):
         raise ChannelError("a batch with a time that is none")
@@ -261,6 +264,10 @@ class HubServer:
                     if not each.stored.cancelled():
                         each.stored.set_exception(OSError(error.errno, error.strerror))
                 continue
+            except BaseException:  # nobody waits for what will not come: the hub ends
+                for each in waiting:
+                    each.stored.cancel()
+                raise
             if self._is_full:
                 self._is_full = False
                 logger.warning("samples are stored again")

@@ -134,6 +134,12 @@ NONSENSE = {
         )
         for first, last in ((0, 5), (9, 5), (1, 2**63), (-5, -1))
     },
+    "a stream without a name": (hello(), batch(stream="")),
+    "a stream with a long name": (hello(), batch(stream="s" * 101)),
+    "dropped ones of a stream without a name": (
+        hello(),
+        batch(dropped=[link.Dropped("", 1, 1)]),
+    ),
     "a sample that is none": (hello(), batch(samples=[b"\x80"])),
     "a sample with a device that is none": (
         hello(),
@@ -165,6 +171,7 @@ ORDERS = {
     "a time without end": ("cut", {"name": "x", "from": -float("inf")}, "not understood"),
     "more bytes than there are": ("start", {"name": "x", "keep_bytes": 2**63}, "at most"),
     "seconds that never end": ("start", {"name": "x", "keep_seconds": float("inf")}, "at most"),
+    "a time that no file holds": ("cut", {"name": "x", "to": 1e18}, "from 1970 to 9999"),
 }
 
 
@@ -234,3 +241,27 @@ def test_who_does_not_hold_the_key_gets_nothing(tmp_path, tls):
     """Not even a refusal."""
     answers, _ = asyncio.run(converse(tmp_path, hello(), tls=tls))
     assert answers == []
+
+
+def test_a_hub_that_cannot_store_ends(tmp_path, monkeypatch):
+    """It says why, and waits for nobody who waits for it."""
+
+    def defect(_store, _batches):
+        raise ArithmeticError("a defect")
+
+    monkeypatch.setattr(SampleStore, "commit", defect)
+
+    async def ends():
+        async with hub(tmp_path) as (server, port):
+            url = f"wss://127.0.0.1:{port}{link.PATH}"
+            async with connect(url, ssl=OURS.context, server_hostname=OURS.name, proxy=None) as its:
+                await its.send(link.encode(hello()))
+                await its.recv()
+                await its.send(link.encode(batch()))
+                with pytest.raises(ConnectionClosed):
+                    await its.recv()
+            with pytest.raises(ArithmeticError, match="a defect"):
+                server.look()
+
+    with pytest.raises(ArithmeticError, match="a defect"):
+        asyncio.run(asyncio.wait_for(ends(), 20))

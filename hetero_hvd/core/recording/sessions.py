@@ -19,6 +19,19 @@ MAX_KEPT = 2**62
 """Seconds or bytes."""
 
 
+def check_name(name: str) -> None:
+    """See that a session can be called so.
+
+    Raises:
+        UserError: It cannot.
+    """
+    if SESSION_NAME.fullmatch(name) is None:
+        raise UserError(
+            f"session {name!r}: must be letters, digits, '-', '_' and '.', at most 64, and begin "
+            "and end with a letter or digit"
+        )
+
+
 class RecordingSession(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the stream.
 
@@ -41,10 +54,7 @@ class RecordingSession(msgspec.Struct, frozen=True, kw_only=True):
     keep_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if SESSION_NAME.fullmatch(self.name) is None:
-            raise UserError(
-                f"session {self.name!r}: must be letters, digits, '-', '_' and '.', at most 64"
-            )
+        check_name(self.name)
         if not MIN_EVERY_SECONDS <= self.every_seconds <= MAX_EVERY_SECONDS:
             raise UserError(
                 f"session {self.name}: every {self.every_seconds:g} s, must be from "
