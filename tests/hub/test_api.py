@@ -315,6 +315,8 @@ MALFORMED = {
     "a field that is none": {"name": "x", "nodes": [], "rate": 1},
     "a path": {"name": "../x"},
     "too often": {"name": "x", "every_seconds": 0.001},
+    "a line break": {"name": "x\n"},
+    "a node with a line break": {"name": "x", "nodes": ["a\n"]},
 }
 
 

@@ -19,9 +19,12 @@ MAX_SAMPLES = 1000
 MAX_NODES = 10_000
 MAX_POINTS = 4000
 MAX_SECONDS = 1e11
-FIGURE, DEVICE = "^[A-Za-z][A-Za-z0-9_]{0,99}$", "^(node|[0-9]{1,9})$"
-SessionName = Annotated[str, msgspec.Meta(pattern=f"^{SESSION_NAME.pattern}$", max_length=64)]
-NodeName = Annotated[str, msgspec.Meta(pattern=f"^{NODE_NAME.pattern}$", max_length=64)]
+END = r"$(?!\n)"
+"""In Python `$` alone is also before a line break at the end."""
+
+FIGURE, DEVICE = f"^[A-Za-z][A-Za-z0-9_]{{0,99}}{END}", f"^(node|[0-9]{{1,9}}){END}"
+SessionName = Annotated[str, msgspec.Meta(pattern=f"^{SESSION_NAME.pattern}{END}", max_length=64)]
+NodeName = Annotated[str, msgspec.Meta(pattern=f"^{NODE_NAME.pattern}{END}", max_length=64)]
 Nodes = Annotated[list[NodeName], msgspec.Meta(max_length=MAX_NODES)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -112,6 +112,7 @@ class RequestProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _REFUSED = (
+    ClientDisconnect,  # nobody reads the answer
     UserError,
     OverflowError,
     OSError,  # TimeoutError is one

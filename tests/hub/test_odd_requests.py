@@ -1,0 +1,40 @@
+"""Requests to the hub that no program of ours sends: each is told what is odd."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hub.test_api import run
+from tests.hub.test_store import batch
+
+ODD_REQUESTS = {
+    "a limit of leading digits": ("/v1/sessions?limit=000000001" + "9" * 5000, {}, 400),
+    "a limit behind zeros": ("/v1/sessions?limit=0000000019999", {}, 400),
+    "another sign for a digit": ("/v1/sessions?limit=%C2%B2", {}, 400),
+    "half an address of a page": ("/v1/cuts", {"Origin": "http://["}, 403),
+    "a page of nowhere": ("/v1/cuts", {"Origin": "null"}, 403),
+}
+
+
+@pytest.mark.parametrize(("path", "headers", "code"), ODD_REQUESTS.values(), ids=ODD_REQUESTS)
+def test_an_odd_request_is_told(tmp_path, path, headers, code):
+    """In words, whatever is odd."""
+
+    async def act(client):
+        body = {"name": "x"} if "Origin" in headers else None
+        return await client.ask(path, body, **headers)
+
+    status, told, _ = run(tmp_path, act)
+    assert status == code
+    assert told["error"]
+
+
+def test_a_cut_from_the_first_second_has_all(tmp_path):
+    """0 is 1970, and not now."""
+
+    async def act(client):
+        client.store.commit([batch(1, 1)])
+        return await client.ask("/v1/cuts", {"name": "all", "from_unix_seconds": 0})
+
+    status, told, _ = run(tmp_path, act)
+    assert (status, told["frames"]) == (200, 1)
