@@ -17,6 +17,10 @@ from hetero_hvd.hub.store import SampleStore
 MAX_MARKS = 10_000
 """That wait for room on the disk."""
 
+MAX_SHOWN = 100
+MAX_NAMES = 20
+"""Of sessions in a line for people: the newest."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -79,8 +83,12 @@ class Fleet:
             UserError: There is none.
         """
         if name not in self._sessions:
-            there = ", ".join(self._sessions) or "none"
-            raise UserError(f"session {name!r}: there is none of that name; there are: {there}")
+            there = ", ".join(list(self._sessions)[-MAX_NAMES:]) or "none"
+            if len(self._sessions) > MAX_NAMES:
+                there += f" and {len(self._sessions) - MAX_NAMES} before them"
+            raise UserError(
+                f"session {name[:MAX_SHOWN]!r}: there is none of that name; there are: {there}"
+            )
         return self._sessions[name]
 
     def put(self, session: RecordingSession, *, is_new: bool) -> None:

@@ -1,4 +1,4 @@
-"""Amounts and ports of the commands of a hub: text that is no number is one line."""
+"""Flags of the commands of a hub: what is none, or is said in vain, is one line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,31 @@ LONG = "9" * 5000
 """More digits than Python reads."""
 
 NO_AMOUNTS = ("", "0", "-1", "1.5", "x", "²", LONG)
+NO_SPANS = (
+    "", "0", "0s", "0.0d", "-1s", "1", "1w", "x", "nan", "1e3s", "\u0661s", "9999999d", f"{LONG}d",
+    "\udcff",
+)  # fmt: skip
+NO_TIMES = (
+    "", "now", "x", "2026-02-30", "2016-12-31T23:59:60", "10000-01-01", "-1h", "1h ",
+    f"{LONG}s", "\udcff",
+)  # fmt: skip
+NO_NAMES = (
+    "", "..", "a/b", "a b", "a\nb", "-x", "x-", "x" * 65, "\u00e9", "\u0430", "\udcff", "\x1b[31m",
+)  # fmt: skip
+NO_NODES = ("", ",", "a,,b", "a,", " a", "../x", "a\nb", "\udcff", "x" * 65)
 NO_PORTS = ("", "-1", "65536", "x", "²", LONG)
 CASES = [
     *((["hub"], "--keep-bytes", text) for text in NO_AMOUNTS),
     *((["record", "start", "one"], "--keep-bytes", text) for text in NO_AMOUNTS),
-    *((["hub"], "--keep", text) for text in ("", "0", "0s", "0.0d", "-1d", "x", LONG + "d")),
     *((["hub"], flag, text) for flag in ("--port", "--http-port") for text in NO_PORTS),
+    *((["hub"], "--keep", text) for text in NO_SPANS),
+    *(
+        (["record", "start", "one"], flag, text)
+        for flag in ("--keep", "--every")
+        for text in NO_SPANS
+    ),
+    *((["record", "cut", "one"], flag, text) for flag in ("--from", "--to") for text in NO_TIMES),
+    *((["record", "start", "one"], "--nodes", text) for text in NO_NODES),
 ]
 
 
@@ -29,3 +48,27 @@ def test_what_is_no_number_is_one_line(tmp_path, monkeypatch, capsys, case):
     assert main([*command, f"{flag}={text}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"hetero-hvd: {flag}: found")
+
+
+NAMED = ("start", "stop", "cut", "recover")
+IN_VAIN = {
+    "start": (("x", "--from=1h"), ("x", "--to=1h"), ("x", "--resume")),
+    "stop": (("x", "--keep=1d"), ("--from=1h",), ("x", "--nodes=a")),
+    "status": (("x",), ("--every=1s",), ("--resume",)),
+    "cut": (("x", "--every=1s"), ("x", "--keep=1d"), ("x", "--keep-bytes=9"), ("x", "--resume")),
+    "recover": (("--every=1s",), ("--resume",), ("x", "--from=1h"), ("--nodes=a",)),
+}
+WORDS = [
+    *((action, (name,)) for action in NAMED for name in NO_NAMES if not name.startswith("-")),
+    *((action, words) for action, found in IN_VAIN.items() for words in found),
+]
+
+
+@pytest.mark.parametrize("case", WORDS, ids=lambda case: f"{case[0]} {case[1]!a:.30}")
+def test_what_is_said_in_vain_is_one_line(tmp_path, monkeypatch, capsys, case):
+    """A name that is none, or a flag of another action: nothing is passed over in silence."""
+    action, words = case
+    monkeypatch.chdir(tmp_path)
+    assert main(["record", action, *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith((f"hetero-hvd: record {action}", "hetero-hvd: session"))

@@ -103,8 +103,6 @@ def _retention(arguments: argparse.Namespace) -> Retention:
     from hetero_hvd.core.recording.retention import Retention  # noqa: PLC0415 - not for all
 
     age = None if arguments.keep is None else duration("--keep", arguments.keep)
-    if age == 0:
-        raise UserError(f"--keep: found {arguments.keep!r}, must be above 0, such as 30d")
     size = arguments.keep_bytes
     return Retention(age, None if size is None else positive("--keep-bytes", size))
 

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetero_hvd.cli.lines import show
-from hetero_hvd.cli.record.times import duration, positive, shown_duration, time_of
+from hetero_hvd.cli.record.times import (
+    duration,
+    names_of,
+    positive,
+    shown_duration,
+    time_of,
+)
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.errors import UserError, job_error
 
@@ -31,7 +37,14 @@ Recordings of machines, kept by the hub of the cluster (hetero-hvd hub).
 TIME is a date and time such as 2026-11-25T14:00, or so long before now: 90s, 10m, 2h, 1d.
 A recording is a folder as a run has: hetero-hvd report, export and runs read it."""
 USAGE = "hetero-hvd record ACTION [NAME] [options]"
-ACTIONS = ("start", "stop", "status", "cut", "recover")
+ACTIONS = {
+    "start": ("--every", "--nodes", "--keep", "--keep-bytes"),
+    "stop": (),
+    "status": (),
+    "cut": ("--from", "--to", "--nodes"),
+    "recover": ("--resume",),
+}
+"""Each action to those flags that not all of them take."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -39,7 +52,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("action", metavar="ACTION", help=", ".join(ACTIONS))
     command.add_argument("name", nargs="?", metavar="NAME", help="of the recording")
     command.add_argument("--every", metavar="TIME", help="between two samples (default: 1s)")
-    command.add_argument("--nodes", default="", metavar="NAMES", help="default: all")
+    command.add_argument("--nodes", metavar="NAMES", help="default: all")
     command.add_argument(
         "--keep", metavar="TIME", help="of start: so long its samples stay (default: as the hub's)"
     )
@@ -74,8 +87,7 @@ def act(arguments: argparse.Namespace) -> int:
     if arguments.action not in ACTIONS:
         there = ", ".join(ACTIONS)
         raise UserError(f"record: found {arguments.action!r}, must be one of {there}")
-    if arguments.action in ("start", "cut") and arguments.name is None:
-        raise UserError(f"record {arguments.action}: needs a NAME")
+    _check(arguments)
     result = asyncio.run(_done(arguments))
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(result)).decode())
@@ -83,6 +95,34 @@ def act(arguments: argparse.Namespace) -> int:
     for line in _lines(arguments.action, result):
         show(line)
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """See that nothing is said in vain: what an action does not take, or a name that is none.
+
+    Raises:
+        UserError: Something is.
+    """
+    from hetero_hvd.core.recording.sessions import check_name  # noqa: PLC0415 - not for all
+
+    action, name = arguments.action, arguments.name
+    if action in ("start", "cut") and name is None:
+        raise UserError(f"record {action}: needs a NAME")
+    if action == "status" and name is not None:
+        raise UserError(f"record status: takes no NAME, found {name!r}; it tells of all")
+    if name is not None:
+        check_name(name)
+    given = {
+        "--every": arguments.every, "--nodes": arguments.nodes, "--keep": arguments.keep,
+        "--keep-bytes": arguments.keep_bytes, "--from": arguments.begin, "--to": arguments.end,
+        "--resume": arguments.resume or None,
+    }  # fmt: skip
+    for flag, value in given.items():
+        if value is not None and flag not in ACTIONS[action]:
+            of = " and ".join(each for each, flags in ACTIONS.items() if flag in flags)
+            raise UserError(f"record {action}: does not take {flag}, which is of {of}")
+    if arguments.resume and name is None:
+        raise UserError("record recover --resume: needs the NAME of what is to go on")
 
 
 async def _done(arguments: argparse.Namespace) -> Any:  # noqa: ANN401 - of JSON's kinds
@@ -139,7 +179,8 @@ async def _done_here(store: Path, action: str, asked: dict[str, Any]) -> Any:  #
 
 def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
     asked: dict[str, Any] = {"name": arguments.name, "resume": arguments.resume}
-    asked["nodes"] = [name for name in arguments.nodes.split(",") if name]
+    if arguments.nodes is not None:
+        asked["nodes"] = names_of("--nodes", arguments.nodes)
     if arguments.every is not None:
         asked["every_seconds"] = duration("--every", arguments.every)
     if arguments.keep is not None:

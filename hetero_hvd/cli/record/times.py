@@ -1,4 +1,4 @@
-"""Durations, times of day and amounts as people write them."""
+"""Durations, times of day, amounts and names of nodes as people write them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ import re
 from datetime import datetime
 
 from hetero_hvd.core.digits import whole_number
+from hetero_hvd.core.recording.sessions import MAX_TIME_MICROSECONDS
+from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import UserError
+from hetero_hvd.messages import NODE_NAME
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h|d)")
 
 
 def duration(flag: str, text: str) -> float:
-    """Seconds of a text such as `500ms`.
+    """Seconds of a text such as `500ms`; above 0.
 
     Raises:
         UserError: It is none.
     """
-    found = _DURATION.fullmatch(text)
-    seconds = math.inf if found is None else float(found["number"]) * _UNITS[found["unit"]]
-    if math.isinf(seconds):
-        raise UserError(f"{flag}: found {text!r}, must be a time such as 500ms, 2s or 10m")
+    seconds = _seconds(text)
+    if not seconds:
+        raise UserError(
+            f"{flag}: found {text!r}, must be a time above 0 such as 500ms, 2s, 10m, 3h or 7d, and "
+            "at most 8000 years"
+        )
     return seconds
 
 
@@ -30,6 +35,26 @@ def shown_duration(seconds: float) -> str:
     """Such a text, of seconds above 0."""
     size, unit = max((size, unit) for unit, size in _UNITS.items() if size <= max(seconds, 1e-3))
     return f"{seconds / size:g}{unit}"
+
+
+def _seconds(text: str) -> float | None:
+    """Seconds of a text such as `500ms`; None: it is no such text, or out of all proportion."""
+    found = _DURATION.fullmatch(text)
+    seconds = float(found["number"]) * _UNITS[found["unit"]] if found else math.inf
+    return seconds if seconds <= MAX_TIME_MICROSECONDS / MICROSECONDS else None
+
+
+def names_of(flag: str, text: str) -> list[str]:
+    """Names of nodes with commas between them.
+
+    Raises:
+        UserError: One is none.
+    """
+    names = text.split(",")
+    for name in names:
+        if NODE_NAME.fullmatch(name) is None:
+            raise UserError(f"{flag}: found {name!r}, must be names of nodes, such as a,b")
+    return names
 
 
 def positive(flag: str, text: str) -> int:
@@ -50,8 +75,8 @@ def time_of(flag: str, text: str) -> float:
     Raises:
         UserError: It is neither a time nor a duration.
     """
-    if _DURATION.fullmatch(text):
-        return -duration(flag, text)
+    if (before := _seconds(text)) is not None:
+        return -before
     try:
         # What is not above 0 is relative to now; nothing is as old as a date before 1970.
         return max(datetime.fromisoformat(text).timestamp(), 1e-6)
