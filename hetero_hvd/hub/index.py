@@ -164,7 +164,8 @@ class FleetMark(NamedTuple):
 class HubIndex:
     """The catalogue. Each call has a connection of its own, so that any thread may call it.
 
-    Any of them raises OSError where the disk does not take or give it; then nothing has changed.
+    Any of them raises OSError where the disk does not take or give it, and JobError where the
+    catalogue is damaged; then nothing has changed.
 
     Args:
         folder: Of the hub's store.
@@ -176,22 +177,19 @@ class HubIndex:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         os.close(private(str(self._path), os.O_RDWR | os.O_CREAT))
-        try:
-            with self._connected() as connection:
-                # WAL, as earlier ones had it, cannot even be read on a full disk.
-                connection.execute("PRAGMA journal_mode=DELETE")
-                (version,) = connection.execute("PRAGMA user_version").fetchone()
-                if version > len(MIGRATIONS):
-                    raise JobError(
-                        f"{self._path}: is of a later hetero_hvd (schema {version}, known is "
-                        f"{len(MIGRATIONS)}): start that version's hub"
-                    )
-                for number, script in enumerate(MIGRATIONS[version:], version + 1):
-                    connection.executescript(
-                        f"BEGIN IMMEDIATE;{script}PRAGMA user_version={number};COMMIT;"
-                    )
-        except sqlite3.DatabaseError as error:
-            raise JobError(f"{self._path}: cannot be used: {error}") from error
+        with self._connected() as connection:
+            # WAL, as earlier ones had it, cannot even be read on a full disk.
+            connection.execute("PRAGMA journal_mode=DELETE")
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version > len(MIGRATIONS):
+                raise JobError(
+                    f"{self._path}: is of a later hetero_hvd (schema {version}, known is "
+                    f"{len(MIGRATIONS)}): start that version's hub"
+                )
+            for number, script in enumerate(MIGRATIONS[version:], version + 1):
+                connection.executescript(
+                    f"BEGIN IMMEDIATE;{script}PRAGMA user_version={number};COMMIT;"
+                )
         self.identity = self._own_identity()
 
     @contextmanager
@@ -206,8 +204,17 @@ class HubIndex:
         except sqlite3.OperationalError as error:
             number = OF_THE_DISK.get(error.sqlite_errorcode & 0xFF)
             if number is None:
-                raise
+                raise self._damaged(error) from error
             raise OSError(number, os.strerror(number), str(self._path)) from error
+        except (OverflowError, sqlite3.ProgrammingError):  # of who calls
+            raise
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> JobError:
+        return JobError(
+            f"{self._path}: cannot be used: {error}; put back a copy of it, or give another --store"
+        )
 
     def _own_identity(self) -> str:
         found = self.value("identity")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import time
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,20 +97,28 @@ async def serve_cluster(options: HubOptions) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
-    store = open_store(options.store, options.seal_bytes)
-    fleet = Fleet(store, time.monotonic)
-    commands = HubCommands(store, fleet, late_seconds=LATE_SECONDS)
-    server = HubServer(options.key, store, fleet, commands.act)
-    try:
-        port = await server.listen(options.address, options.port)
-    except OSError as error:
-        raise UserError(f"port {options.port}: cannot listen: {error.strerror}") from error
-    logger.info("hub %s listens on port %d", store.index.identity, port)
-    http = await _http(options.http, store, commands, server)
-    keeping = StoreKeeping(store, options.retention, commands.unwritten, fleet.note)
-    sealing = asyncio.create_task(_seal(store, keeping))
-    announcer = HubAnnouncer(options.key, store.index.identity, options.address, port)
-    try:
+    async with AsyncExitStack() as opened:  # closed the other way round, whatever fails
+        store = open_store(options.store, options.seal_bytes)
+        opened.callback(store.close)
+        # Whoever writes in the store ends before it goes.
+        opened.push_async_callback(loop.shutdown_default_executor)
+        fleet = Fleet(store, time.monotonic)
+        commands = HubCommands(store, fleet, late_seconds=LATE_SECONDS)
+        keeping = StoreKeeping(store, options.retention, commands.unwritten, fleet.note)
+        sealing = asyncio.create_task(_seal(store, keeping))
+        opened.push_async_callback(_ended, sealing)
+        server = HubServer(options.key, store, fleet, commands.act)
+        opened.push_async_callback(server.close)
+        try:
+            port = await server.listen(options.address, options.port)
+        except OSError as error:
+            words = f"port {options.port}: cannot listen: {error.strerror}"
+            raise UserError(words) from error
+        logger.info("hub %s listens on port %d", store.index.identity, port)
+        if http := await _http(options.http, store, commands, server):
+            opened.push_async_callback(http.close)
+        announcer = HubAnnouncer(options.key, store.index.identity, options.address, port)
+        opened.push_async_callback(announcer.close)
         while not ending.is_set():
             fleet.look()
             server.look()
@@ -119,16 +127,12 @@ async def serve_cluster(options: HubOptions) -> None:
             await announcer.look()
             with suppress(TimeoutError):
                 await asyncio.wait_for(ending.wait(), LOOK_SECONDS)
-    finally:
-        await announcer.close()
-        if http is not None:
-            await http.close()
-        await server.close()
-        sealing.cancel()
-        with suppress(asyncio.CancelledError):
-            await sealing
-        await loop.shutdown_default_executor()  # whoever writes in the store ends before it goes
-        store.close()
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 async def _http(

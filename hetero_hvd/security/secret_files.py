@@ -24,7 +24,7 @@ def read_secret(path: Path, max_bytes: int) -> tuple[int, bytes]:
     with open(path, "rb", opener=_without_waiting) as file:
         mode = os.fstat(file.fileno()).st_mode
         if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
         return stat.S_IMODE(mode), file.read(max_bytes)
 
 

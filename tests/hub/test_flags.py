@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from hetero_hvd.cli import main
@@ -72,3 +75,49 @@ def test_what_is_said_in_vain_is_one_line(tmp_path, monkeypatch, capsys, case):
     assert main(["record", action, *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith((f"hetero-hvd: record {action}", "hetero-hvd: session"))
+
+
+API = ("--http-port=1",)
+BAD_API = {
+    "no port": (("--http-cors=https://a.lab",), "--http-cors: needs --http-port"),
+    "no port for a token": (("--http-read-token-file=token",), "needs --http-port"),
+    "a key alone": ((*API, "--http-key=x"), "--http-certificate: must be given together"),
+    "a certificate alone": ((*API, "--http-certificate=x"), "must be given together with"),
+    "no address": ((*API, "--http-address="), "--http-address: found"),
+    "bytes for an address": ((*API, "--http-address=\udcff"), "--http-address: found"),
+    **{
+        f"an origin {text!a}": ((*API, f"--http-cors={text}"), "--http-cors: found")
+        for text in (
+            "",
+            "*",
+            "null",
+            "a.lab",
+            "https://a.lab/",
+            "https://A.lab",
+            "http://[",
+            "a\nb",
+        )
+    },
+    **{
+        f"a certificate that is {what}": (
+            (*API, f"--http-certificate={what}", "--http-key=cluster.key"),
+            "--http-certificate: cannot be used",
+        )
+        for what in ("pipe", "folder", "missing", "cluster.key", "loop", "/dev/zero", "x" * 5000)
+    },
+}
+
+
+@pytest.mark.parametrize(("flags", "words"), BAD_API.values(), ids=lambda _: "")
+def test_an_api_that_cannot_be_is_one_line(tmp_path, monkeypatch, capsys, flags, words):
+    """Which names the flag; nobody waits at a pipe."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["key"]) == 0
+    os.mkfifo("pipe")
+    Path("folder").mkdir()
+    Path("loop").symlink_to("loop")
+    capsys.readouterr()
+    assert main(["hub", "--address=127.0.0.1", "--port=0", *flags]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("hetero-hvd: --http-")
+    assert words in line

@@ -7,6 +7,7 @@ import asyncio
 import ipaddress
 import logging
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 SUMMARY = "store what all agents of the cluster tell of their nodes, for recordings"
 STORE = Path("hub")
 MAX_PORT = 65535
+HTTP_ADDRESS = "127.0.0.1"
+_ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+"""As browsers tell it: without a slash at the end."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -52,7 +56,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def _add_http(command: argparse.ArgumentParser) -> None:
     command.add_argument("--http-port", default="0", help="of the API; 0 = none (default: 0)")
-    command.add_argument("--http-address", default="127.0.0.1", help="default: 127.0.0.1")
+    command.add_argument("--http-address", help=f"default: {HTTP_ADDRESS}")
     for role, what in (
         ("read", "look (default: all who reach it)"),
         ("ingest", "send samples of other programs (default: who may operate)"),
@@ -75,7 +79,7 @@ def _add_http(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="pages of https://ORIGIN may ask, too; may be given again",
+        help="pages of it, such as https://grafana.lab, may ask, too; may be given again",
     )
 
 
@@ -115,9 +119,11 @@ def _http(arguments: argparse.Namespace) -> HubHttp | None:
     from hetero_hvd.run.web.server import HttpEnd  # noqa: PLC0415
     from hetero_hvd.security.token import read_token  # noqa: PLC0415
 
-    port, address = _port("--http-port", arguments.http_port), arguments.http_address
+    port = _port("--http-port", arguments.http_port)
+    _check_http(arguments, port)
     if not port:
         return None
+    address = HTTP_ADDRESS if arguments.http_address is None else arguments.http_address
     read, ingest, operate = (
         read_token(getattr(arguments, f"http_{role}_token_file"), f"--http-{role}-token-file")
         for role in ("read", "ingest", "operate")
@@ -130,9 +136,40 @@ def _http(arguments: argparse.Namespace) -> HubHttp | None:
         )
     access = Access(address=address, read=read, operate=operate)
     return HubHttp(
-        end=HttpEnd(address=address, port=port, certificate=certificate, key=arguments.http_key),
+        end=HttpEnd(
+            address=address,
+            port=port,
+            certificate=certificate,
+            key=arguments.http_key,
+            settings="--http-",
+        ),
         access=HubAccess(access=access, ingest=ingest, origins=tuple(arguments.http_cors)),
     )
+
+
+def _check_http(arguments: argparse.Namespace, port: int) -> None:
+    """See that nothing is said in vain of the API.
+
+    Raises:
+        UserError: Something is.
+    """
+    from hetero_hvd.config.value_types import HOST  # noqa: PLC0415 - not for all
+
+    given = [name for name, value in vars(arguments).items() if name.startswith("http_") and value]
+    given.remove("http_port")
+    if given and not port:
+        raise UserError(f"--{given[0].replace('_', '-')}: needs --http-port, which is 0: no API")
+    if (arguments.http_certificate is None) != (arguments.http_key is None):
+        raise UserError("--http-certificate: must be given together with --http-key")
+    address = arguments.http_address
+    if address is not None and not HOST.admits(address):
+        raise UserError(f"--http-address: found {address!r}, must be {HOST.allowed}")
+    for origin in arguments.http_cors:
+        if _ORIGIN.fullmatch(origin) is None:
+            raise UserError(
+                f"--http-cors: found {origin!r}, must be as a browser tells it, in small letters "
+                "and without a slash at the end: https://grafana.lab or http://10.0.0.7:3000"
+            )
 
 
 def _port(flag: str, text: str) -> int:

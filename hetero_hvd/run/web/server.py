@@ -22,6 +22,7 @@ from hetero_hvd.errors import ConfigError, job_error
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import Answers, Sources
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
+from hetero_hvd.security.secret_files import read_secret
 from hetero_hvd.security.token import read_token
 
 NAME = "live.json"
@@ -72,6 +73,7 @@ class HttpEnd:
         certificate: PEM file; None: in plain text.
         key: PEM file.
         client_ca: PEM file, whose clients alone may come; None: all.
+        settings: What the names of their settings begin with, for messages.
     """
 
     address: str
@@ -79,6 +81,7 @@ class HttpEnd:
     certificate: str | None = None
     key: str | None = None
     client_ca: str | None = None
+    settings: str = "job.http_"
 
 
 class HttpServer:
@@ -123,10 +126,13 @@ class HttpServer:
             ssl_cert_reqs=ssl.CERT_REQUIRED if end.client_ca else ssl.CERT_NONE,
         )
         try:
+            for path in filter(None, (end.certificate, end.key, end.client_ca)):
+                read_secret(Path(path), max_bytes=0)  # nobody waits at a pipe
             config.load()
         except OSError as error:  # ssl.SSLError is one
-            raise ConfigError([f"job.http_certificate: cannot be used: {error}"]) from error
-        listening = _bound(self._door, end.address, end.port)
+            where = f"{end.settings}certificate"
+            raise ConfigError([f"{where}: cannot be used: {_reason(error)}"]) from error
+        listening = _bound(self._door, end)
         scheme = "https" if end.certificate else "http"
         host = f"[{end.address}]" if ":" in end.address else end.address
         self.url = f"{scheme}://{host}:{listening.getsockname()[1]}"
@@ -220,16 +226,24 @@ class Web:
             raise job_error(words, error) from error
 
 
-def _bound(door: ConnectionLimiter, address: str, port: int) -> socket.socket:
+def _reason(error: OSError) -> str:
+    """What the system says, and of which file if that is known; OpenSSL does not tell."""
+    if isinstance(error, ssl.SSLError):
+        return f"it, its key or the authority is no PEM file, or they do not fit ({error.reason})"
+    return f"{error.filename or 'a file'}: {error.strerror}"
+
+
+def _bound(door: ConnectionLimiter, end: HttpEnd) -> socket.socket:
     """A listening socket.
 
     Raises:
         JobError: The address is not ours, or the port is taken.
     """
     try:
-        return door.listen(address, port)
+        return door.listen(end.address, end.port)
     except OSError as error:
         raise job_error(
-            f"job.http_address: cannot listen on {address} port {port}: {error.strerror or error}",
+            f"{end.settings}address: cannot listen on {end.address} port {end.port}: "
+            f"{error.strerror or error}",
             error,
         ) from error
