@@ -17,11 +17,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from hetero_hvd.core.recording.retention import SegmentPart, StoredSegment
 from hetero_hvd.core.recording.segments import Recorded
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import ClockAnchor
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.run.records.run_files import private
 
 FILE = "hub.sqlite"
@@ -204,14 +206,15 @@ class HubIndex:
         except sqlite3.OperationalError as error:
             number = OF_THE_DISK.get(error.sqlite_errorcode & 0xFF)
             if number is None:
-                raise self._damaged(error) from error
+                raise self.damaged(error) from error
             raise OSError(number, os.strerror(number), str(self._path)) from error
         except (OverflowError, sqlite3.ProgrammingError):  # of who calls
             raise
         except sqlite3.DatabaseError as error:
-            raise self._damaged(error) from error
+            raise self.damaged(error) from error
 
-    def _damaged(self, error: Exception) -> JobError:
+    def damaged(self, error: Exception) -> JobError:
+        """What to raise where something in it is none of ours."""
         return JobError(
             f"{self._path}: cannot be used: {error}; put back a copy of it, or give another --store"
         )
@@ -320,7 +323,10 @@ class HubIndex:
         asked = f"SELECT {', '.join(SESSION_COLUMNS)} FROM sessions ORDER BY begin, name"  # noqa: S608 - no data
         with self._connected() as connection:
             rows = connection.execute(asked).fetchall()
-        return [_session(**dict(zip(SESSION_COLUMNS, row, strict=True))) for row in rows]
+        try:
+            return [_session(**dict(zip(SESSION_COLUMNS, row, strict=True))) for row in rows]
+        except (TypeError, ValueError, UserError, msgspec.ValidationError) as error:
+            raise self.damaged(error) from error
 
     def put_session(self, session: RecordingSession) -> None:
         """Keep it, in the place of one of the same name."""
@@ -401,9 +407,5 @@ class HubIndex:
 
 
 def _session(begin: int, end: int | None, nodes: str, **more: Any) -> RecordingSession:  # noqa: ANN401 - of SQLite
-    return RecordingSession(
-        from_microseconds=begin,
-        until_microseconds=end,
-        nodes=tuple(json.loads(nodes)),
-        **more,
-    )
+    found = {"from_microseconds": begin, "until_microseconds": end, "nodes": json.loads(nodes)}
+    return msgspec.convert(found | more, RecordingSession)

@@ -16,7 +16,7 @@ import msgspec
 from hetero_hvd.core.recording.framing import framed, records_in, whole_bytes
 from hetero_hvd.core.recording.segments import Recorded
 from hetero_hvd.core.recording.sequences import NumberRange
-from hetero_hvd.run.records.run_files import private, sync_folder
+from hetero_hvd.run.records.run_files import regular, sync_folder
 
 SUFFIX = ".journal"
 
@@ -111,19 +111,15 @@ def journal_numbers(folder: Path) -> list[int]:
 
 def entries_in(content: bytes) -> Iterator[JournalEntry]:
     """What is in a journal, as far as it is whole."""
-    for found in records_in(content):
+    for found in records_in(content, past_damage=True):
         yield msgspec.msgpack.decode(found.record, type=JournalEntry)
 
 
 def read_journal(path: Path) -> bytes:
     """All of a journal; nothing: it is not there, as it was sealed."""
-    with suppress(FileNotFoundError), open(path, "rb", opener=_reading) as file:
+    with suppress(FileNotFoundError), open(path, "rb", opener=regular) as file:
         return file.read()
     return b""
-
-
-def _reading(path: str, flags: int) -> int:
-    return private(path, flags)
 
 
 def frames_of(entry: JournalEntry) -> Iterator[Recorded]:

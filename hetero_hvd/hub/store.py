@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from hetero_hvd.core.recording.framing import damaged_bytes
 from hetero_hvd.core.recording.segments import Recorded, decode_piece
 from hetero_hvd.core.recording.sequences import FIRST, NumberRange, accept
 from hetero_hvd.core.recording.sessions import RecordingSession
@@ -33,7 +34,7 @@ from hetero_hvd.hub.journal import (
     read_journal,
 )
 from hetero_hvd.hub.sealing import NEW, Sealer, seal_here
-from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder
+from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder, regular
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +137,13 @@ class SampleStore:
 
     def _open(self, boot: str, wall_clock: Callable[[], float]) -> None:
         self.index = HubIndex(self.folder)
+        try:
+            self._go_on(boot, wall_clock)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise self.index.damaged(error) from error
+
+    def _go_on(self, boot: str, wall_clock: Callable[[], float]) -> None:
+        """Where the hub before this one has ended."""
         self._streams = self.index.streams()
         self._remove_torn()
         self._replay()
@@ -171,7 +179,14 @@ class SampleStore:
             if number <= sealed:
                 journal_path(self.folder, number).unlink()
                 continue
-            for entry in entries_in(read_journal(journal_path(self.folder, number))):
+            content = read_journal(journal_path(self.folder, number))
+            if lost := damaged_bytes(content):
+                logger.warning(
+                    "%s: %d bytes are left out: the end was torn, or the file is damaged",
+                    journal_path(self.folder, number),
+                    lost,
+                )
+            for entry in entries_in(content):
                 self._note(entry)
         # A segment that nobody knows, as the index was lost, is not written over.
         others = [number + 1 for number in self._segment_numbers() if number not in numbers]
@@ -371,7 +386,7 @@ class SampleStore:
         """
         path = self._segment_path(piece.segment)
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=regular) as file:
                 file.seek(piece.place)
                 return decode(file.read(piece.length))
         except (FileNotFoundError, MalformedDataError) as error:

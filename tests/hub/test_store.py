@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import math
 import os
-from contextlib import nullcontext
+import sqlite3
+from contextlib import closing, nullcontext
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -326,3 +328,90 @@ def test_a_hub_is_upgraded_in_the_middle_of_a_recording(opened, monkeypatch):
         assert connection.execute("PRAGMA user_version").fetchone() == (len(further),)
     assert store.commit([batch(4, 2)]) == [6]
     assert numbers(store) == [1, 2, 3, 4, 5]
+
+
+def flipped(path, at):
+    """Another byte than there was."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0xFF
+    path.write_bytes(content)
+
+
+def changed(order):
+    """What an order of SQL makes of the catalogue."""
+
+    def change(folder):
+        with closing(sqlite3.connect(folder / FILE)) as connection, connection:
+            connection.executescript(order)
+
+    return change
+
+
+BAD_INDEX = {
+    "half of it": lambda folder: os.truncate(folder / FILE, 8192),
+    "another first page": lambda folder: flipped(folder / FILE, 20),
+    "noise": lambda folder: (folder / FILE).write_bytes(b"noise" * 1000),
+    **{
+        f"no table {name}": changed(f"DROP TABLE {name}")
+        for name in ("meta", "streams", "pieces", "sessions")
+    },
+    **{
+        f"{key} is {value}": changed(
+            f"UPDATE meta SET value = '{value}' WHERE key = '{key}'"  # noqa: S608 - ours
+        )
+        for key, value in (("anchor", "x"), ("anchor", "[1]"), ("sealed", "x"))
+    },
+    **{
+        f"a session's {column} is {value}": changed(
+            f"UPDATE sessions SET {column} = {value}"  # noqa: S608 - ours
+        )
+        for column, value in (
+            ("nodes", "'x'"), ("nodes", "'5'"), ("name", "'../x'"), ("every_seconds", "'x'"),
+            ("begin", "'x'"),
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", BAD_INDEX.values(), ids=BAD_INDEX)
+def test_a_damaged_catalogue_is_one_line(opened, tmp_path, damage):
+    """That names the file and says what to do; no sample is touched."""
+    store = opened(seal_bytes=1)
+    store.commit([batch(1, 3)])
+    store.seal()
+    store.index.put_session(ALL)
+    damage(tmp_path / "hub")
+    before = sorted((tmp_path / "hub" / "segments").iterdir())
+    with pytest.raises(JobError, match=rf"{FILE}: cannot be used: .*put back a copy"):
+        opened().index.sessions()
+    assert sorted((tmp_path / "hub" / "segments").iterdir()) == before
+    assert before
+
+
+def test_damage_in_a_journal_is_a_gap(opened, tmp_path, caplog):
+    """And told: what follows in the file was acknowledged, too."""
+    store = opened()
+    for first in (1, 2, 3):
+        store.commit([batch(first, 1)])
+    (journal,) = (tmp_path / "hub").glob("*.journal")
+    flipped(journal, journal.stat().st_size // 2)
+    store = opened()
+    assert "bytes are left out" in caplog.text
+    assert [frame.recorded.sequence for frame in store.frames(ALL)] == [1, 3]
+    assert store.next_sequence("s") == 4
+    store.commit([batch(4, 1)])
+    store.seal()
+    assert [frame.recorded.sequence for frame in store.frames(ALL)] == [1, 3, 4]
+
+
+@pytest.mark.parametrize("what", [os.mkfifo, Path.mkdir])
+def test_a_segment_that_is_no_file_holds_up_nobody(opened, tmp_path, what):
+    """It is a gap, or told."""
+    store = opened()
+    store.commit([batch(1, 1)])
+    store.seal()
+    (segment,) = (tmp_path / "hub" / "segments").iterdir()
+    segment.unlink()
+    what(segment)
+    with pytest.raises(JobError, match="no regular file"):
+        list(store.frames(ALL))

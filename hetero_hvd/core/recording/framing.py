@@ -32,8 +32,13 @@ class FramedRecord(NamedTuple):
     end: int
 
 
-def records_in(content: bytes) -> Iterator[FramedRecord]:
-    """The records of a file, up to the first that is not whole."""
+def records_in(content: bytes, *, past_damage: bool = False) -> Iterator[FramedRecord]:
+    """The records of a file, up to the first that is not whole.
+
+    Args:
+        content: Of the file.
+        past_damage: Pass over one that is damaged, as far as its length tells where the next is.
+    """
     at = 0
     while at + _HEAD.size <= len(content):
         length, checksum = _HEAD.unpack_from(content, at)
@@ -41,15 +46,22 @@ def records_in(content: bytes) -> Iterator[FramedRecord]:
         if not 0 < length <= MAX_RECORD_BYTES or end > len(content):
             return
         record = content[begin:end]
-        if zlib.crc32(record) != checksum:
+        if zlib.crc32(record) == checksum:
+            yield FramedRecord(record, end)
+        elif not past_damage:
             return
-        yield FramedRecord(record, end)
         at = end
 
 
 def whole_bytes(content: bytes) -> int:
-    """How much of a file its whole records take; what follows was torn."""
+    """Where the last whole record of a file ends; what follows was torn."""
     end = 0
-    for found in records_in(content):
+    for found in records_in(content, past_damage=True):
         end = found.end
     return end
+
+
+def damaged_bytes(content: bytes) -> int:
+    """How much of a file is in no whole record."""
+    whole = records_in(content, past_damage=True)
+    return len(content) - sum(_HEAD.size + len(found.record) for found in whole)
