@@ -99,6 +99,8 @@ class HubServer:
         self._server: Server | None = None
         self._committer: asyncio.Task[None] | None = None
         self._is_full = False
+        self._senders: dict[str, ServerConnection] = {}
+        self._doubles: set[str] = set()
         self.num_connected = 0
 
     @property
@@ -169,6 +171,8 @@ class HubServer:
                 await socket.send(link.encode(link.HubRefusal(words=str(error))))
             finally:
                 self.num_connected -= 1
+                if self._senders.get(hello.node) is socket:
+                    del self._senders[hello.node]
 
     async def _greeted(self, socket: ServerConnection) -> link.Hello:
         """The first frame of a connection, answered.
@@ -199,12 +203,17 @@ class HubServer:
 
     async def _take(self, socket: ServerConnection, node: str) -> None:
         """Store what an agent sends, batch by batch."""
+        has_sent = False
         async for content in socket:
             received_at = self._store.now_seconds()
             batch = link.decode(content)
             if not isinstance(batch, link.SampleBatch):
                 raise ChannelError("an agent sends batches only")
             _check(batch)
+            if has_sent and self._senders.get(node) is not socket:
+                self._complain_of_doubles(node)
+            self._senders[node] = socket
+            has_sent = True
             try:
                 next_sequence = await self.put(NodeBatch(node, batch))
             except OSError as error:
@@ -220,6 +229,16 @@ class HubServer:
                 every_seconds=self._wanted(node),
             )
             await socket.send(link.encode(stored))
+
+    def _complain_of_doubles(self, node: str) -> None:
+        """Two connections take turns: one that was cut off would not send again."""
+        if node not in self._doubles:
+            self._doubles.add(node)
+            logger.warning(
+                "node %s: two agents of that name send samples, which are mixed in recordings; "
+                "give one of them another --name",
+                node,
+            )
 
     async def put(self, batch: NodeBatch) -> int:
         """Store a batch together with others; gives the next number of its stream.

@@ -389,7 +389,7 @@ class SampleStore:
             with open(path, "rb", opener=regular) as file:
                 file.seek(piece.place)
                 return decode(file.read(piece.length))
-        except (FileNotFoundError, MalformedDataError) as error:
+        except (FileNotFoundError, MalformedDataError, MemoryError, OverflowError) as error:
             logger.warning(
                 "%s: %d samples of %s are left out: %s", path, piece.num_samples, piece.node, error
             )

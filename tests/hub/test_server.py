@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -265,3 +265,33 @@ def test_a_hub_that_cannot_store_ends(tmp_path, monkeypatch):
 
     with pytest.raises(ArithmeticError, match="a defect"):
         asyncio.run(asyncio.wait_for(ends(), 20))
+
+
+TURNS = {
+    "two agents take turns": ("aba", True),
+    "one comes again, as its link was cut": ("aabb", False),
+    "nodes of two names": ("aca", False),
+}
+
+
+@pytest.mark.parametrize(("turns", "is_told"), TURNS.values(), ids=TURNS)
+def test_two_agents_of_one_name_are_told(tmp_path, caplog, turns, is_told):
+    """Once: their samples are mixed."""
+    nodes = {"a": "a", "b": "a", "c": "c"}
+
+    async def converses():
+        async with hub(tmp_path) as (_, port), AsyncExitStack() as open_ones:
+            url = f"wss://127.0.0.1:{port}{link.PATH}"
+            links = {}
+            for number, who in enumerate(turns, 1):
+                if who not in links:
+                    links[who] = await open_ones.enter_async_context(
+                        connect(url, ssl=OURS.context, server_hostname=OURS.name, proxy=None)
+                    )
+                    await links[who].send(link.encode(hello(node=nodes[who])))
+                    await links[who].recv()
+                await links[who].send(link.encode(batch(stream=who, first=number)))
+                assert isinstance(link.decode(await links[who].recv()), link.Stored)
+
+    asyncio.run(converses())
+    assert ("two agents of that name" in caplog.text) == is_told
