@@ -25,7 +25,7 @@ from hetero_hvd.core.clock import ClockOffset, best_of_newest, offset_of
 from hetero_hvd.discovery import hub_link as link
 from hetero_hvd.discovery.hub_finder import HubFinder
 from hetero_hvd.discovery.unicast import AnnounceTarget
-from hetero_hvd.errors import ChannelError, UserError
+from hetero_hvd.errors import ChannelError, UserError, job_error
 from hetero_hvd.messages import NodeEquipped, NodeSampled
 from hetero_hvd.probes.kernel.boot_clock import boot_id, boot_seconds
 from hetero_hvd.security.cluster_tls import ClientTls, for_hubs_client
@@ -83,7 +83,10 @@ async def sending(
     try:
         sender = HubSender(key, node, find, target.spool, max_bytes=target.max_bytes)
     except OSError as error:
-        raise UserError(f"--spool: {error}; give it another folder") from error
+        if error.errno is None:
+            raise UserError(f"--spool: {error}; give it another folder") from error
+        words = f"--spool: {target.spool}: cannot be used: {error.strerror}"
+        raise job_error(words, error) from error
     task = asyncio.create_task(sender.send())
     try:
         yield sender

@@ -121,3 +121,27 @@ def test_an_api_that_cannot_be_is_one_line(tmp_path, monkeypatch, capsys, flags,
     *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("hetero-hvd: --http-")
     assert words in line
+
+
+BAD_SPOOLS = {
+    "no hub": (("--spool=x",), "--spool needs --hub"),
+    "no hub for its room": (("--spool-bytes=100000",), "--spool-bytes needs --hub"),
+    **{
+        what: (("--hub=127.0.0.1:9", f"--spool={what}"), f"--spool: {what}: cannot be used: ")
+        for what in ("cluster.key", "pipe", "loop", "/dev/null", "/proc/x", "x" * 300)
+    },
+}
+
+
+@pytest.mark.parametrize(("flags", "words"), BAD_SPOOLS.values(), ids=lambda _: "")
+def test_a_spool_that_cannot_be_is_one_line(tmp_path, monkeypatch, capsys, flags, words):
+    """Which says where and what the system says."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["key"]) == 0
+    os.mkfifo("pipe")
+    Path("loop").symlink_to("loop")
+    capsys.readouterr()
+    assert main(["agent", "--address=127.0.0.1", "--port=0", *flags]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"hetero-hvd: {words}")
+    assert "Errno" not in line

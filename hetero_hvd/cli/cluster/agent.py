@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hetero_hvd.agent.interruptions import MetadataService
     from hetero_hvd.discovery.unicast import AnnounceTarget
 
+SPOOL = Path("spool")
 MIN_SPOOL_BYTES, MAX_SPOOL_BYTES = 2**16, 2**40
 MAX_IDLE_SECONDS = 30 * 24 * 3600
 CLOUDS = ("aws", "azure", "gcp")
@@ -99,13 +100,11 @@ def _add_drivers(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--spool",
         type=some_path,
-        default=Path("spool"),
         metavar="DIR",
         help="where samples wait that the hub does not have yet (default: spool)",
     )
     command.add_argument(
         "--spool-bytes",
-        default=str(256 * 2**20),
         metavar="BYTES",
         help="room for them; the oldest are dropped and counted beyond it (default: 256 MiB)",
     )
@@ -182,14 +181,20 @@ def _driver_file(path: Path | None) -> Path | None:
 
 def _hub(arguments: argparse.Namespace) -> HubTarget | None:
     from hetero_hvd.agent.hub_sender import HubTarget  # noqa: PLC0415 - not for all
+    from hetero_hvd.agent.spool import DEFAULT_MAX_BYTES  # noqa: PLC0415 - not for all
     from hetero_hvd.discovery.unicast import GIVEN_TO_HUB, AnnounceTarget  # noqa: PLC0415
 
     if arguments.hub is None:
+        for flag, value in (("--spool", arguments.spool), ("--spool-bytes", arguments.spool_bytes)):
+            if value is not None:
+                raise UserError(f"{flag} needs --hub: samples wait there for a hub")
         return None
-    room = _number("--spool-bytes", arguments.spool_bytes, MIN_SPOOL_BYTES, MAX_SPOOL_BYTES)
+    room = DEFAULT_MAX_BYTES
+    if arguments.spool_bytes is not None:
+        room = _number("--spool-bytes", arguments.spool_bytes, MIN_SPOOL_BYTES, MAX_SPOOL_BYTES)
     is_found = arguments.hub == "auto"
     address = None if is_found else AnnounceTarget.read(arguments.hub, "--hub", GIVEN_TO_HUB)
-    return HubTarget(address, arguments.spool, room)
+    return HubTarget(address, arguments.spool or SPOOL, room)
 
 
 def _job(arguments: argparse.Namespace) -> agent_job.AgentJob | None:
