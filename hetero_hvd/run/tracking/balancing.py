@@ -110,7 +110,7 @@ class Balancing:
             case Calibrated() | StepsTimed() if event.rendezvous_id == self._rendezvous_id:
                 self._balance(event)
             case SetAsideReported():
-                self._keep(
+                self.keep(
                     Decided(
                         rendezvous_id=self._rendezvous_id,
                         step=event.step,
@@ -158,9 +158,9 @@ class Balancing:
         facts = asdict(replace(decision, changed={})) | {"changed": changed}
         event = Decided(rendezvous_id=self._rendezvous_id, **facts)
         self._bus.publish(event)
-        self._keep(event)
+        self.keep(event)
 
-    def _keep(self, event: Decided) -> None:
+    def keep(self, event: Decided) -> None:
         """Write a decision into its file."""
         if self._decisions is None:
             return
