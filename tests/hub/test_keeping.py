@@ -158,6 +158,30 @@ def test_the_status_tells_what_limits_a_session(opened, arguments, words):
     assert _lines("status", told)[0].endswith(f"goes on  all nodes  {words}")
 
 
+@pytest.mark.parametrize(
+    ("node", "line"),
+    [
+        ({"is_healthy": True}, "node a  is heard  3 samples, 1 missing"),
+        ({"is_healthy": False}, "node a  is not heard  3 samples, 1 missing"),
+        ({}, "node a  3 samples, 1 missing"),
+    ],
+)
+def test_who_is_heard_is_told_by_a_hub_that_runs(node, line):
+    """In a folder without its hub nobody listens."""
+    told = {"sessions": [], "nodes": [{"node": "a", "samples": 3, "missing": 1} | node]}
+    assert _lines("status", told) == [line]
+
+
+def test_a_cut_of_what_is_not_stored_says_so(opened):
+    """It is written all the same: that nothing is known is something."""
+    store = opened()
+    commands = HubCommands(store, Fleet(store, lambda: 0.0))
+    told = asyncio.run(commands.act("cut", {"name": "x", "from": 1.6e9, "to": 1.6e9 + 60}))
+    first, second = _lines("cut", told)
+    assert first.endswith("0 samples, 0 missing")
+    assert "nothing is stored of that time" in second
+
+
 def test_times_are_written_as_people_do():
     """Or refused in one line."""
     assert [duration("--x", text) for text in ("500ms", "2s", "1.5m", "2h", "7d")] == [

@@ -170,11 +170,15 @@ async def _done_here(store: Path, action: str, asked: dict[str, Any]) -> Any:  #
         raise UserError(f"--store: {store} is no hub's folder ({FILE} is missing)")
     opened = open_store(store)
     try:
-        return await HubCommands(opened, Fleet(opened, time.monotonic)).act(action, asked)
+        done = await HubCommands(opened, Fleet(opened, time.monotonic)).act(action, asked)
     except OSError as error:
         raise job_error(f"{store}: {action}: {error.strerror}", error) from error
     finally:
         opened.close()
+    if action == "status":
+        for node in done["nodes"]:
+            del node["is_healthy"]  # nobody listens
+    return done
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -197,22 +201,25 @@ def _lines(action: str, result: Any) -> list[str]:  # noqa: ANN401
     if action == "status" or "sessions" in result:
         found = [_session_line(session) for session in result["sessions"]]
         found += filter(None, (session.get("notice") for session in result["sessions"]))
-        for node in result.get("nodes", ()):
-            state = "is heard" if node["is_healthy"] else "is not heard"
-            found.append(
-                f"node {node['node']}  {state}  {node['samples']} samples, "
-                f"{node['missing']} missing"
-            )
+        found += [_node_line(node) for node in result.get("nodes", ())]
         return found or ["no session, no node"]
     line = _session_line(result)
     if "frames" in result:
         line += f"  {result['frames']} samples, {result['missing']} missing"
     found = [line]
+    if result.get("frames") == 0:
+        found.append("  nothing is stored of that time and these nodes; see record status")
     if result.get("silent"):
         later = f"; what waits there comes later: record cut {result['name']} then writes it anew"
         names = ", ".join(result["silent"])
         found.append(f"  not heard now: {names}{later if 'frames' in result else ''}")
     return found
+
+
+def _node_line(node: dict[str, Any]) -> str:
+    """Whether a node is heard is known to a hub that runs."""
+    state = {True: "  is heard", False: "  is not heard", None: ""}[node.get("is_healthy")]
+    return f"node {node['node']}{state}  {node['samples']} samples, {node['missing']} missing"
 
 
 def _session_line(session: dict[str, Any]) -> str:
