@@ -66,6 +66,11 @@ class JobConfig:
         "in one place; `always`: one may be alone; needs balance; see docs/guide/trainer.md",
         default="auto",
     )
+    set_aside_seconds: float = setting(
+        number(minimum=0),
+        "so long members must have had no samples before the others try without them",
+        default=30.0,
+    )
     rule: str = setting(
         choice(*RULES),
         "how shares follow from timings: "

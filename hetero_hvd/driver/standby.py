@@ -61,10 +61,11 @@ class Standby:
             case StepTable():
                 self._do(self._policy.timed(event, may_try=not self._is_anyone_starting))
 
-    def _settings(self, cluster: ClusterConfig) -> tuple[SetAsideMode, int]:
+    def _settings(self, cluster: ClusterConfig) -> tuple[SetAsideMode, int, float]:
         # Horovod's driver keeps to what was so at the start, the pool to what is so now.
-        min_np = max(self._first_min_np, cluster.job.min_np)
-        return cluster.job.set_aside if cluster.job.balance else "never", min_np
+        job = cluster.job
+        mode: SetAsideMode = job.set_aside if job.balance else "never"
+        return mode, max(self._first_min_np, job.min_np), job.set_aside_seconds
 
     @property
     def _is_anyone_starting(self) -> bool:

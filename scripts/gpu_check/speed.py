@@ -71,7 +71,7 @@ def ideal(site: Site) -> Figure:
     names = {"card": ("card",), "cpus": CPUS, "all": ALL}
     found = {}
     for name, nodes in names.items():
-        flags = ("--set-aside", "always")
+        flags = ("--set-aside", "always", "--set-aside-seconds", "0")
         more = longer if name == "all" else job
         run = train(site, f"ideal-{name}", nodes=nodes, flags=flags, **more)
         if name != "all":

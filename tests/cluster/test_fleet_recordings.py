@@ -187,12 +187,9 @@ def check_stream(fleet, name, whole):
 def check_drops(fleet, missing):
     """The hub knows each number, and counts them; none was dropped while there was room for it."""
     assert missing
-    store = stored(fleet.folder)
-    try:
+    with stored(fleet.folder) as store:
         ((stream, state),) = ((n, s) for n, s in store.streams().items() if s.node == "gamma")
         known = [n for each in store.missing()[stream] for n in range(each.first, each.last + 1)]
-    finally:
-        store.close()
     assert sorted(known) == missing
     assert state.num_missing == len(missing)
     left = [each.bytes_left for each in fleet.sampled("gamma") if each.bytes_left]

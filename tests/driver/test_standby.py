@@ -82,7 +82,7 @@ class Scene:
 
     def cluster(self, **job):
         """The settings."""
-        return ClusterConfig(job=JobConfig(**job), nodes=self.nodes)
+        return ClusterConfig(job=JobConfig(**{"set_aside_seconds": 0.0} | job), nodes=self.nodes)
 
     def _note(self, _, event):
         if isinstance(event, SetAsideReported):

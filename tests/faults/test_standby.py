@@ -41,7 +41,7 @@ def begin(start):
         return start(
             nodes=nodes,
             epochs=epochs,
-            settings=settings,
+            settings={"set_aside_seconds": 0} | settings,
             step_seconds=0.0,
             update_seconds={"gamma:0": LATE_SECONDS},
             patient_from=PATIENT_FROM,

@@ -67,10 +67,13 @@ class SetAsidePolicy:
     Args:
         mode: See `follow`.
         min_np: See `follow`.
+        min_idle_seconds: See `follow`.
     """
 
-    def __init__(self, mode: SetAsideMode, min_np: int) -> None:
+    def __init__(self, mode: SetAsideMode, min_np: int, min_idle_seconds: float = 0.0) -> None:
         self._min_members = _min_members(mode, min_np)
+        self._min_idle_seconds = min_idle_seconds
+        self._idle_seconds = 0.0
         self._members: Workers = frozenset()
         self._aside: Workers = frozenset()
         self._trial: _Trial | None = None
@@ -84,14 +87,19 @@ class SetAsidePolicy:
         """All who are left out, for good or on trial."""
         return self._aside | (self._trial.workers if self._trial is not None else frozenset())
 
-    def follow(self, mode: SetAsideMode, min_np: int) -> SetAsideReported | None:
+    def follow(
+        self, mode: SetAsideMode, min_np: int, min_idle_seconds: float = 0.0
+    ) -> SetAsideReported | None:
         """The settings are these from now on.
 
         Args:
             mode: `auto`: at least two members are left, as the state of the training would else be
                 in one place only; `always`: one may be; `never`: nobody is left out.
             min_np: Fewest members that the user wants, >= 1.
+            min_idle_seconds: So long the same members must have had no samples, >= 0: a start of
+                those who come back is worth no shorter time.
         """
+        self._min_idle_seconds = min_idle_seconds
         before, self._min_members = self._min_members, _min_members(mode, min_np)
         if self._min_members != before:
             self._rejected.clear()
@@ -148,8 +156,12 @@ class SetAsidePolicy:
             return self._judge(self._trial, table)
         if self._tables and _idle(self._tables[-1]) != _idle(table):
             self._tables.clear()
+        if not self._tables:
+            self._idle_seconds = 0.0
         self._tables.append(table)
-        return self._try() if may_try and len(self._tables) == NUM_EXCHANGES else None
+        self._idle_seconds += table.num_steps * table.step_seconds
+        is_due = len(self._tables) == NUM_EXCHANGES and self._idle_seconds >= self._min_idle_seconds
+        return self._try() if may_try and is_due else None
 
     def _count_loaded(self, table: StepTable) -> None:
         for worker, row in table.measured.items():

@@ -337,3 +337,18 @@ def test_who_is_away_for_another_reason_is_forgotten():
     cluster.policy.forget(frozenset({CPU1}))
     cluster.lose(GPU)
     assert cluster.done[-1] == ("returned", (CPU2,))
+
+
+@pytest.mark.parametrize("num_seconds", [0, 5, 50])
+def test_nobody_leaves_for_a_moment_without_samples(num_seconds):
+    """A machine that is busy for a while is worth waiting for, as its start takes longer."""
+    cluster = Cluster([CARD, GPU], {CPU1: 0.9})
+    num_exchanges = int(num_seconds / (BUSY_SECONDS + 0.9))
+    cluster.policy.follow("auto", 1, min_idle_seconds=num_seconds)
+    cluster.train(max(num_exchanges, NUM_EXCHANGES) - 1)
+    assert not cluster.reports
+    cluster.train(2, measured=[CPU1])  # it has had some, and all begins anew
+    cluster.train(max(num_exchanges, NUM_EXCHANGES) - 1)
+    assert not cluster.reports
+    cluster.train(3)
+    assert [report.what for report in cluster.reports] == ["tried"]
