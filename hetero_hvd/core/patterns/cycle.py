@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -68,12 +69,12 @@ def _windows(times: Values, values: Values, spacing: float) -> Iterator[Values]:
     length = max(WINDOW_SAMPLES * spacing, WINDOW_SECONDS)
     size = round(min(length, times[-1] - times[0]) / spacing)
     numbers = ((times - times[0]) // length).astype(np.int64)
-    for number in np.unique(numbers):
-        is_in = numbers == number
-        own = times[is_in]
+    begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+    for begin, end in pairwise([*begins.tolist(), len(times)]):
+        own = times[begin:end]
         places = np.rint((own - own[0]) / spacing).astype(np.int64)  # clocks drift: see each alone
         window = np.full(size, np.nan)
         is_inside = places < len(window)
-        window[places[is_inside]] = values[is_in][is_inside]
+        window[places[is_inside]] = values[begin:end][is_inside]
         if np.isfinite(window).mean() >= MIN_KNOWN_RATIO:
             yield window

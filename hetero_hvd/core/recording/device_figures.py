@@ -160,9 +160,15 @@ class DeviceFigures:
 
 
 def _cycle(times: Values, figures: Iterable[Values]) -> Cycle | None:
-    """By that figure which shows it in most windows."""
-    found = [cycle for values in figures if (cycle := find_cycle(times, values)) is not None]
-    return max(found, key=lambda cycle: cycle.window_ratio, default=None)
+    """By that figure which shows it in most windows; no further one is read if that is in all."""
+    best: Cycle | None = None
+    for values in figures:
+        found = find_cycle(times, values)
+        if found is not None and (best is None or found.window_ratio > best.window_ratio):
+            best = found
+        if best is not None and best.window_ratio == 1.0:
+            break
+    return best
 
 
 def _time(use: Values, lasting: Values, chosen: NDArray[np.bool_]) -> float | None:
