@@ -74,24 +74,25 @@ class JobShare:
         chosen = [index for index, number in enumerate(given) if number]
         if not chosen:
             return 0.0
-        speeds = self.speeds
-        slowest = max(speeds.communication[index] for index in chosen)
-        total = sum(speeds.speeds[index] * given[index] for index in chosen)
-        is_mixed = len({kinds[index] for index in chosen}) > 1
-        return rate_of(total, slowest, sum(given), is_mixed=is_mixed)
+        total = sum(self.speeds.speeds[index] * given[index] for index in chosen)
+        return self._rate_of(chosen, total, sum(given), kinds)
+
+    def rate_of_all(self, chosen: Sequence[int], kinds: Sequence[str]) -> float:
+        """Its rate with these classes' devices alone."""
+        total = sum(self.speeds.speeds[index] for index in chosen)
+        return self._rate_of(chosen, total, len(chosen), kinds)
+
+    def _rate_of(
+        self, classes: Sequence[int], total: float, number: int, kinds: Sequence[str]
+    ) -> float:
+        slowest = max(self.speeds.communication[index] for index in classes)
+        is_mixed = len({kinds[index] for index in classes}) > 1
+        return rate_of(total, slowest, number, is_mixed=is_mixed)
 
     def swap(self, here: int, there: int) -> None:
         """Take a device of one class instead of one of another; nothing is given to it later."""
         self.given[here] -= 1
         self.given[there] += 1
-
-    def rate_of_all(self, chosen: Sequence[int], kinds: Sequence[str]) -> float:
-        """Its rate with these classes' devices alone."""
-        speeds = self.speeds
-        slowest = max(speeds.communication[index] for index in chosen)
-        total = sum(speeds.speeds[index] for index in chosen)
-        is_mixed = len({kinds[index] for index in chosen}) > 1
-        return rate_of(total, slowest, len(chosen), is_mixed=is_mixed)
 
     def give(self, index: int, kind: str) -> None:
         """Give it a device of a class."""

@@ -31,8 +31,7 @@ DEADLINE_MARGIN = 1.5
 
 DEADLINE_BOOST = 10.0
 """So many times a job weighs more then: within its priority and what its user has had, so that
-nobody
-gets ahead by inventing deadlines. One that has passed counts no more."""
+nobody gets ahead by inventing deadlines. One that has passed counts no more."""
 
 LEAST_SECONDS = 1.0
 """Work that is nearly done counts as so much, on the fastest device."""
