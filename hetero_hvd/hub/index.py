@@ -359,7 +359,7 @@ class HubIndex:
             rows = [FleetMark(*row) for row in connection.execute(asked, (limit,))]
         found = [mark for mark in rows if mark.is_of(session)]
         newest = {mark.node: mark for mark in found if mark.at < session.from_microseconds}
-        silent = [mark for mark in newest.values() if mark.kind == "unhealthy"]
+        silent = [mark for mark in newest.values() if mark.kind == UNHEALTHY]
         return silent + [mark for mark in found if mark.at >= session.from_microseconds]
 
     def runs(self) -> list[str]:
