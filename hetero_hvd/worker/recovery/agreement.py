@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 
 from hetero_hvd.errors import JobError, TryAgainError
-from hetero_hvd.messages import WorkerId
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Position
@@ -14,7 +13,7 @@ from hetero_hvd.worker.recovery.checkpoints.keeping import Keeping
 from hetero_hvd.worker.recovery.last_state import LastState
 from hetero_hvd.worker.recovery.membership import FRESH
 from hetero_hvd.worker.recovery.replica import Replica
-from hetero_hvd.worker.recovery.replica_check import Undecided, heal
+from hetero_hvd.worker.recovery.replica_check import Member, Undecided, heal
 
 logger = logging.getLogger(__name__)
 
@@ -50,25 +49,25 @@ class Agreement:
         self._checksum = checksum
 
     def compare(
-        self, collective: Collective, workers: Sequence[WorkerId], when: str, name: str
+        self, collective: Collective, members: Sequence[Member], when: str, name: str
     ) -> bool:
         """See that the replicas are equal, or make them so.
 
         Args:
             collective: The way to the others.
-            workers: All, in rank order.
+            members: All, in rank order.
             when: In words.
             name: Of the operation; that of the training's end is `finish`.
 
         Returns:
-            Whether some replica had to be made equal.
+            Whether some replica had to be made equal for something else than rounding.
 
         Raises:
             Interrupted: A worker is lost.
             JobError: They differ, and no state is held by most.
         """
         try:
-            checksum, is_healed = heal(collective, self._replica, workers, when, name)
+            checksum, is_healed = heal(collective, self._replica, members, when, name)
         except Undecided as why:
             self._last_state.is_trusted = False
             if name == "finish":

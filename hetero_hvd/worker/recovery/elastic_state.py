@@ -356,8 +356,8 @@ class ElasticState:
             logger.info("not all last words are recorded: %s", fault)
 
     def _compare(self, when: str, name: str) -> bool:
-        workers = self.membership.workers
-        return self._agreement.compare(self.context.collective, workers, when, name)
+        members = self.membership.members
+        return self._agreement.compare(self.context.collective, members, when, name)
 
     def _tell_timings(self, table: TimingTable | None) -> None:
         if table is None:

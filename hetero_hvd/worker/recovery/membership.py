@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Order
 from hetero_hvd.worker.recovery.replica import Replica
-from hetero_hvd.worker.recovery.replica_check import Undecided, differences, majority
+from hetero_hvd.worker.recovery.replica_check import Member, Undecided, compare
 from hetero_hvd.worker.recovery.transfer import copy_state
 from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.plan_source import Planner
@@ -110,6 +110,7 @@ class WorkerMembership:
     Attributes:
         rendezvous_id: Version of the membership; the same on all members.
         workers: Members in rank order.
+        members: The same, with their arithmetic.
         consistency: How the replicas were made equal.
         prefetch_steps: The most that any of them may load ahead.
         exchange: The exchange of timings and plans.
@@ -124,6 +125,7 @@ class WorkerMembership:
     ) -> None:
         self.rendezvous_id = plan.rendezvous_id
         self.workers = tuple(report.worker for report in reports)
+        self.members = _members(reports)
         self.consistency = consistency
         self.prefetch_steps = max(report.prefetch_steps for report in reports)
         self._staleness_bound = reports[0].staleness_bound
@@ -311,29 +313,32 @@ def _rightful(collective: Collective, replica: Replica, reports: list[Report]) -
     """Whose state all are to have.
 
     It is that of the most advanced; of those with as many steps, one that has not left the epoch
-    yet, as another's evaluations may be missing. Where theirs differ, one was changed by something
-    else than training: what most of them hold is right; else what is still as it was when all were
-    last compared.
+    yet, as another's evaluations may be missing. Where theirs differ by more than rounding, one was
+    changed by something else than training: what most of them hold is right; else what is still as
+    it was when all were last compared.
     """
     best = max(map(_progress, reports))
     ahead = [rank for rank, report in enumerate(reports) if _progress(report) == best]
-    found = Counter(reports[rank].checksum for rank in ahead)
-    if len(found) == 1 or all(reports[rank].is_new for rank in ahead):
+    digests = [report.checksum for report in reports]
+    if len({digests[rank] for rank in ahead}) == 1 or all(reports[rank].is_new for rank in ahead):
         return ahead[0]
-    right, how = majority(found.elements()), "most hold another one"
+    comparison = compare(collective, replica, _members(reports), digests, ahead)
+    right, how = comparison.right, "most hold another one"
     if right is None:
         how = "another one is as it was when all were last compared"
-        known = {reports[rank].checksum for rank in ahead if _is_unchanged(reports[rank])}
+        known = {digests[rank] for rank in ahead if _is_unchanged(reports[rank])}
         right = known.pop() if len(known) == 1 else None
-    digests = [report.checksum for report in reports]
-    workers = [report.worker for report in reports]
-    words = differences(collective, replica, workers, digests, right, among=ahead)
+    words = comparison.in_words(right)
     if right is None:
         raise Undecided(words)
-    source = next(rank for rank in ahead if reports[rank].checksum == right)
-    if collective.rank == source:
+    source = next(rank for rank in ahead if digests[rank] == right)
+    if collective.rank == source and comparison.wrong(right):
         logger.error("after step %d %s: replaced, as %s", best[0], words, how)
     return source
+
+
+def _members(reports: list[Report]) -> tuple[Member, ...]:
+    return tuple(Member(report.worker, report.work.arithmetic) for report in reports)
 
 
 def _is_unchanged(report: Report) -> bool:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -25,6 +26,13 @@ PIECE_ELEMENTS = 2**15
 calling thread: with torch's several threads each of many small operations would wait for all of
 them, which takes seconds in all where other processes use the cores."""
 
+NUM_SIGNS = 4
+"""Patterns of signs in a sketch: by one alone, one difference in twelve would look ten times as
+small as it is."""
+
+SINGLE_EPS = torch.finfo(torch.float32).eps
+"""Numbers of scripts come from tensors of this precision."""
+
 OWN_PARTS = ("model", "trainable", "optimizer", "scheduler", "scaler", "scales", "staleness")
 """Parts that the trainer knows; all others are the script's."""
 
@@ -37,6 +45,25 @@ them by the device, and a worker that took over another one's could not take a s
 
 STATEFUL_KINDS = ("optimizer", "scheduler")
 """Parts whose state says nothing to another class, even where it could be loaded."""
+
+
+class Sketch(msgspec.Struct, frozen=True):
+    """What tells how far two tensors are apart that are on two workers.
+
+    The square of the difference of two tensors' sums with random signs is, on average, that of the
+    norm of their difference (Johnson and Lindenstrauss, 1984).
+
+    Attributes:
+        form: Shape and number format; what differs in it is not comparable.
+        eps: Of the format.
+        norm: Euclidean.
+        sums: With `NUM_SIGNS` fixed random patterns of signs.
+    """
+
+    form: str
+    eps: float
+    norm: float
+    sums: tuple[float, ...]
 
 
 class Unreadable(UserError):  # noqa: N818 - a fact about what was read
@@ -137,6 +164,17 @@ class Replica:
                 facts = f"{tuple(leaf.shape)}{leaf.dtype}".encode()
                 facts += _weighted_bits(leaf).cpu().numpy().tobytes()
             found[place] = hashlib.sha256(facts).hexdigest()[:16]
+        return found
+
+    def sketches(self) -> dict[str, list[Sketch]]:
+        """What tells rounding from other differences, of each entry with numbers, by its place."""
+        found: dict[str, list[Sketch]] = {}
+        for place, leaf in self._leaves():
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.numel():
+                found.setdefault(place, []).append(_sketch(leaf))
+            elif isinstance(leaf, float):
+                sums = (leaf,) * NUM_SIGNS
+                found.setdefault(place, []).append(Sketch("a number", SINGLE_EPS, abs(leaf), sums))
         return found
 
     def prove(self) -> int:
@@ -359,6 +397,20 @@ def _weighted_bits(tensor: torch.Tensor) -> torch.Tensor:
         bits = (bits ^ (bits >> 15)).mul_(_weights(flat.device)[: len(bits)])
         sums.append(bits.sum(dtype=torch.int64))
     return torch.stack(sums)
+
+
+def _sketch(tensor: torch.Tensor) -> Sketch:
+    flat = tensor.detach().contiguous().flatten()
+    weights = _weights(flat.device)
+    squares, *sums = [0.0] * (1 + NUM_SIGNS)
+    for piece in flat.split(CHUNK_ELEMENTS):
+        exact = piece if piece.dtype is torch.float64 else piece.float()
+        squares += float(exact.square().sum())
+        for number in range(NUM_SIGNS):
+            signs = ((weights[: len(piece)] >> (8 + number)) & 1).mul(2).sub(1)
+            sums[number] += float((exact * signs).sum())
+    form = f"{tuple(tensor.shape)}{tensor.dtype}"
+    return Sketch(form, torch.finfo(tensor.dtype).eps, squares**0.5, tuple(sums))
 
 
 def _weighted_on_host(flat: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Replicas that have silently become different are found, and healed from the majority.
+"""Replicas that have silently become different are found, and made equal.
 
 A bit that flips in memory, or a script that changes one worker's model, is not seen by any
 reduction: from then on this replica's gradients are those of another model.
@@ -7,8 +7,8 @@ reduction: from then on this replica's gradients are those of another model.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,13 +17,23 @@ from hetero_hvd.messages import WorkerId
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Position
+from hetero_hvd.worker.recovery.comparison import Comparison, Described
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.recovery.transfer import copy_state
 
 logger = logging.getLogger(__name__)
 
-MAX_NAMED = 3
-"""Entries that are named; the others are counted."""
+
+class Member(NamedTuple):
+    """Whose replica is compared.
+
+    Attributes:
+        worker: Who it is.
+        arithmetic: See `Described`.
+    """
+
+    worker: WorkerId
+    arithmetic: str
 
 
 class Undecided(TransientError):  # noqa: N818 - control flow
@@ -46,85 +56,69 @@ def is_check_due(position: Position, every_steps: int) -> bool:
     return every_steps > 0 and steps > 0 and (is_early or steps % every_steps == 0)
 
 
-def majority(digests: Iterable[str]) -> str | None:
-    """What more members hold than anything else; None: two states are held by as many."""
-    ranked = Counter(digests).most_common(2)
-    if len(ranked) > 1 and ranked[0][1] == ranked[1][1]:
-        return None
-    return ranked[0][0]
-
-
 def heal(
     collective: Collective,
     replica: Replica,
-    workers: Sequence[WorkerId],
+    members: Sequence[Member],
     when: str,
     name: str = "checksums",
 ) -> tuple[str, bool]:
-    """Compare the replicas; copy the majority's over the others. Called by all members.
+    """Compare the replicas; copy the right one over the others. Called by all members.
 
     Args:
         collective: The rendezvous.
         replica: This worker's.
-        workers: In rank order.
+        members: In rank order.
         when: For the log.
         name: Of the operation.
 
     Returns:
-        The checksum of all, and whether anything was copied.
+        The checksum of all, and whether something else than rounding was found.
 
     Raises:
         Interrupted: The rendezvous broke.
-        Undecided: No state is held by more members than any other.
+        Undecided: Nobody can tell which state is right.
     """
     own = replica.checksum()
     found = [digest.decode() for digest in gather_bytes(collective, own.encode(), name)]
-    right = majority(found)
-    if len(set(found)) == 1 and right is not None:
-        return right, False
-    everybody = range(len(workers))
-    words = differences(collective, replica, workers, found, right, among=everybody)
+    if len(set(found)) == 1:
+        return own, False
+    comparison = compare(collective, replica, members, found, range(len(members)))
+    right = comparison.right
     if right is None:
-        raise Undecided(f"{when} {words}")
-    source = found.index(right)
-    if collective.rank == source:
-        logger.error("%s %s: healed from the majority", when, words)
+        raise Undecided(f"{when} {comparison.in_words(None)}")
+    source, wrong = found.index(right), comparison.wrong(right)
+    if collective.rank == source and wrong:
+        logger.error("%s %s: healed from the majority", when, comparison.in_words(right))
     takers = [rank for rank, digest in enumerate(found) if digest != right]
     copy_state(collective, replica, source, "healing", takers=takers)
-    return right, True
+    return right, bool(wrong)
 
 
-def differences(
+def compare(
     collective: Collective,
     replica: Replica,
-    workers: Sequence[WorkerId],
+    members: Sequence[Member],
     digests: Sequence[str],
-    right: str | None,
-    *,
-    among: Sequence[int],
-) -> str:
-    """Whose replicas differ, and in what, in words. Called by all members.
+    among: Iterable[int],
+) -> Comparison:
+    """See in what some replicas differ. Called by all members.
 
     Args:
         collective: The rendezvous.
         replica: This worker's.
-        workers: In rank order.
+        members: In rank order.
         digests: Of their replicas, in rank order.
-        right: The digest of the state that is right; None if that cannot be told.
         among: Ranks of those whose replicas should be equal.
 
     Raises:
         Interrupted: The rendezvous broke.
     """
-    payloads = gather_bytes(collective, msgspec.msgpack.encode(replica.entries()), "entries")
-    entries = [msgspec.msgpack.decode(payload, type=dict[str, str]) for payload in payloads]
-    places = {place: None for rank in among for place in entries[rank]}
-    unequal = [p for p in places if len({entries[rank].get(p) for rank in among}) > 1]
-    told = ", ".join(unequal[:MAX_NAMED])
-    if len(unequal) > MAX_NAMED:
-        told += f" and {len(unequal) - MAX_NAMED} more"
-    wrong = [str(workers[rank]) for rank in among if right is not None and digests[rank] != right]
-    if wrong:
-        verb, noun = ("differ", "replicas") if len(wrong) > 1 else ("differs", "replica")
-        return f"the {noun} of {', '.join(wrong)} {verb} in {told}"
-    return f"the replicas of {', '.join(str(workers[rank]) for rank in among)} differ in {told}"
+    own = Described(
+        *members[collective.rank],
+        digest=digests[collective.rank],
+        entries=replica.entries(),
+        sketches=replica.sketches(),
+    )
+    payloads = gather_bytes(collective, msgspec.msgpack.encode(own), "entries")
+    return Comparison([msgspec.msgpack.decode(payloads[rank], type=Described) for rank in among])

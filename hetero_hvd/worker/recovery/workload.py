@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from hashlib import sha256
 
 import msgspec
@@ -9,6 +10,7 @@ import torch
 
 from hetero_hvd.data.listing import opened_files
 from hetero_hvd.messages import FileSet
+from hetero_hvd.worker.accelerator import is_accelerator, name_of
 from hetero_hvd.worker.micro_batch.memory_meter import device_memory_bytes
 from hetero_hvd.worker.options import StepOptions
 from hetero_hvd.worker.session.self_description import describe_device
@@ -20,6 +22,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: Class, and a digest of all parameters' names, shapes and types and of the precision.
         device: Its model.
+        arithmetic: What its rounding depends on: GPUs of one model, or CPUs of one instruction set,
+            apply an update bit for bit alike.
         memory_bytes: Of a GPU; 0 on a CPU, where it says nothing about the speed.
         undivided: Samples that are never split between workers, >= 1.
         shares_vary: Whether a worker takes in a step what it gets done, whatever the plan says.
@@ -30,6 +34,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str = ""
     device: str = ""
+    arithmetic: str = ""
     memory_bytes: float = 0.0
     undivided: int = 1
     shares_vary: bool = msgspec.field(default=False, name="wait_free")
@@ -54,6 +59,7 @@ def describe_workload(
     return Workload(
         model=f"{type(model).__name__} {digest[:16]}",
         device=describe_device(device),
+        arithmetic=name_of(device) if is_accelerator(device) else platform.machine(),
         memory_bytes=device_memory_bytes(device),
         undivided=grain or options.undivided,
         shares_vary=shares_vary,

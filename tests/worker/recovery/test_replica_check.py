@@ -7,13 +7,17 @@ import threading
 
 import pytest
 import torch
+from msgspec.structs import replace
 from rendezvous import Hub, run_together
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hetero_hvd import Trainer
 from hetero_hvd.errors import InvariantError, JobError, UserError
+from hetero_hvd.messages import WorkerId
 from hetero_hvd.worker.recovery import membership
+from hetero_hvd.worker.recovery.comparison import Comparison, Described
+from hetero_hvd.worker.recovery.replica import Replica
 
 EPOCHS, STEPS, BATCH = 2, 6, 4
 X = torch.linspace(-1, 1, STEPS * BATCH)[:, None].expand(-1, 3)
@@ -34,7 +38,7 @@ class Ema:
         self.copy.load_state_dict(state)
 
 
-def script(*, spoil=lambda _rank, _step, _model, _ema: None, **options):
+def script(*, spoil=lambda _rank, _step, _model, _ema: None, arithmetics="xxxx", **options):
     """A worker's script, which calls `spoil` after each step; gives the parameters at its end."""
 
     def train(context):
@@ -48,6 +52,8 @@ def script(*, spoil=lambda _rank, _step, _model, _ema: None, **options):
         loader = DataLoader(TensorDataset(X), BATCH)
         trainer = Trainer(model, optimizer, loader, extra_state={"ema": ema}, **options)
         trainer._state._context = context
+        arithmetic = arithmetics[context.settings.worker.slot]
+        trainer._state.work = replace(trainer._state.work, arithmetic=arithmetic)
         for _ in trainer.epochs(EPOCHS):
             for (mine,) in trainer.batches():
                 trainer.step(lambda x: model(x).square().mean(), mine)
@@ -66,6 +72,18 @@ def corrupted(*ranks, step=3):
             due.remove(rank)
             with torch.no_grad():
                 model.bias += 1000 + rank
+
+    return spoil
+
+
+def rounded(*ranks, by=1e-6):
+    """These workers' processors round each update in another way than the others'."""
+
+    def spoil(rank, _step, model, ema):
+        if rank in ranks:
+            with torch.no_grad():
+                model.weight *= 1 + by
+                ema.copy[0].weight *= 1 + by
 
     return spoil
 
@@ -240,6 +258,108 @@ def test_the_last_step_heals_too(caplog, undisturbed):
     results = run_together(Hub(3), script(spoil=last))
     assert [results[0], results[2]] == [pytest.approx(undisturbed, abs=1e-5)] * 2
     assert "after 12 steps the replica of node:1 differs in model.bias: healed" in caplog.text
+
+
+@pytest.mark.parametrize("arithmetics", ["gc", "cg", "gcc", "ggc", "gccc", "gghc"])
+@pytest.mark.parametrize("faults", [(), (4,), (4, 5)])
+def test_unlike_processors_may_round_differently(
+    caplog, monkeypatch, undisturbed, arithmetics, faults
+):
+    """Nobody is wrong: at each comparison all get one state, whoever is lost between."""
+    monkeypatch.setenv("HETERO_HVD_CHECK_STEPS", "5")
+    size = len(arithmetics)
+    times = {step: 1 + sum(other <= step for other in faults[:n]) for n, step in enumerate(faults)}
+    due = [(rank, "totals.0", step, "before") for rank in range(size) for step in times]
+    hub = Hub(size, due)
+    other = [rank for rank in range(size) if arithmetics[rank] == "g"]
+    results = run_together(hub, script(spoil=rounded(*other), arithmetics=arithmetics))
+    assert len(hub.fired) == len(due)
+    assert results == [pytest.approx(undisturbed, abs=1e-4)] * size
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("arithmetics", "guilty", "by"),
+    [("gc", 0, 0.1), ("gg", 0, 1e-6)],
+)
+def test_what_is_no_rounding_of_another_processor_is_an_error(arithmetics, guilty, by):
+    """A difference is too large for it, or it is one between processors that round alike."""
+    spoil = rounded(guilty, by=by)
+    with pytest.raises(JobError, match=r"replicas? of .* differs? in"):
+        run_together(Hub(len(arithmetics)), script(spoil=spoil, arithmetics=arithmetics))
+
+
+def described(name, arithmetic, values):
+    """A replica of one tensor, or of something else."""
+
+    class Part:
+        def state_dict(self):
+            return {"weight": values}
+
+        load_state_dict = None
+
+    replica = Replica({"model": Part()})
+    digest, entries, sketches = replica.checksum(), replica.entries(), replica.sketches()
+    return Described(WorkerId(name, 0), arithmetic, digest, entries, sketches)
+
+
+W = torch.linspace(0.5, 2, 1000)
+VALUES = {
+    "float32": (W, W * (1 + 1e-5), W * 1.01),
+    "float64": (W.double(), W.double() * (1 + 1e-12), W.double() * (1 + 1e-5)),
+    "bfloat16": (W.bfloat16(), (W * 1.02).bfloat16(), W.bfloat16() * 2),
+    "float16": (W.half(), (W * 1.002).half(), W.half() * 1.5),
+    "one of many": (W, torch.where(W > 1.999, W * 1.0002, W), torch.where(W > 1.9, 0.0, W)),
+    "signs": (W, W * (1 + 1e-6), -W),
+    "zeros": (W * 0.0, W * -0.0, W),
+    "a number": (0.25, 0.25 * (1 + 1e-6), 0.26),
+}
+"""What most hold, what differs from it by rounding, and what differs by more."""
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_rounding_is_told_from_other_differences(values):
+    """By the format's digits, whoever is in the majority."""
+    first, near, far = VALUES[values]
+    for members, right, wrong in (
+        ([("g", first), ("c", near)], 0, []),
+        ([("g", first), ("c", near), ("c", near)], 1, []),
+        ([("g", first), ("g", first), ("c", far)], 0, [2]),
+        ([("g", first), ("c", far), ("c", far)], 1, [0]),
+        ([("g", first), ("g", first), ("h", near), ("c", far)], 0, [3]),
+        ([("g", first), ("c", far)], None, None),
+        ([("g", first), ("g", far), ("c", near)], None, None),
+    ):
+        all_of_them = [described(f"n{n}", *member) for n, member in enumerate(members)]
+        comparison = Comparison(all_of_them)
+        if right is None:
+            assert comparison.right is None
+            continue
+        assert comparison.right == all_of_them[right].digest
+        found = comparison.wrong(comparison.right)
+        assert [int(member.worker.node[1:]) for member in found] == wrong
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.arange(4), torch.arange(4) + 1),
+        (torch.tensor([True]), torch.tensor([False])),
+        (3, 4),
+        ("a", "b"),
+        (W, W[:-1]),
+        (W, W.double()),
+        (W, None),
+        (W, W * torch.nan),
+        (torch.zeros(0), torch.ones(1)),
+        ([W, W], [W]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_no_number_does_not_round(one, other):
+    """Counts, flags, words, shapes and what is no number at all are the same or wrong."""
+    pair = [described("n0", "g", one), described("n1", "c", other)]
+    assert Comparison(pair).right is None
 
 
 DIFFERENT = {
