@@ -38,7 +38,7 @@ RULES: dict[str, ArgumentRule] = {
     "strategy": taken_over("`HeteroStrategy()`; its `seed` is that of the data order"),
     "devices": refused(
         "a worker has one device: leave it out, and name the devices of a node in nodes.yaml",
-        lambda devices: devices in ("auto", 1, "1"),
+        lambda devices: devices in ("auto", 1, "1", [0]),  # [0]: `auto` where there is a GPU
     ),
     "num_nodes": refused("hetero_hvd knows the nodes, from nodes.yaml: leave it out"),
     "precision": refused(

@@ -6,6 +6,8 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.fabric.utilities import device_parser
+from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     GradientAccumulationScheduler,
@@ -42,6 +44,17 @@ OTHER_VALUES = {
     "reload_dataloaders_every_n_epochs": 1,
 }
 """A value of each refused argument that is not harmless; `accelerator` has a test of its own."""
+
+
+@pytest.mark.parametrize("given", ["auto", 1, "1"])
+def test_one_device_is_what_each_worker_has(monkeypatch, given):
+    """However a script says it, and as Lightning keeps it where there is a GPU."""
+    monkeypatch.setattr(device_parser, "_get_all_available_gpus", lambda **_kinds: [0])
+    is_harmless = RULES["devices"].is_harmless
+    assert is_harmless(given)
+    assert is_harmless(CUDAAccelerator.parse_devices(1 if given == "auto" else given))
+    assert not is_harmless(2)
+    assert not is_harmless([0, 1])
 
 
 class Module(pl.LightningModule):
