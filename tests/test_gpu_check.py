@@ -40,7 +40,7 @@ def run(*words, timeout=400):
     )
 
 
-PARTS = "install, device, training, faults, bits, speed, nccl"
+PARTS = "install, device, training, trainers, faults, bits, speed, nccl"
 
 
 @pytest.mark.parametrize(

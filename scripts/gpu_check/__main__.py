@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
 
-from gpu_check import bits, device, faults, installing, nccl, speed, training
+from gpu_check import bits, device, faults, installing, nccl, speed, trainers, training
 from gpu_check.packing import pack
 from gpu_check.site import (
     PART_SECONDS,
@@ -35,6 +35,7 @@ PARTS: Mapping[str, ModuleType] = {
     "install": installing,
     "device": device,
     "training": training,
+    "trainers": trainers,
     "faults": faults,
     "bits": bits,
     "speed": speed,
@@ -107,7 +108,7 @@ def save(records: dict[str, Any]) -> None:
 def line(name: str, record: Mapping[str, Any]) -> str:
     """A row of the table."""
     figure = f"{record['value']:.4g} {record['unit']}" if "value" in record else ""
-    return f"{name:<26}{record['result']:<9}{record['seconds']:>6.1f} s  " + (
+    return f"{name:<30}{record['result']:<9}{record['seconds']:>6.1f} s  " + (
         figure or record["reason"]
     )
 

@@ -106,11 +106,11 @@ def train(
     return run
 
 
-def alone(site: Site, name: str, **job: Any) -> dict[str, Any]:  # noqa: ANN401 - see `job.py`
+def alone(site: Site, name: str, *, script: Path = JOB, **job: Any) -> dict[str, Any]:  # noqa: ANN401
     """The same in one process on the CPU: what it left."""
     folder = site.folder(name)
     (folder / "job.json").write_text(json.dumps(job | {"device": "cpu"}))
-    command = [site.python, str(JOB), str(folder)]
+    command = [site.python, str(script), str(folder)]
     site.run(command, log=folder / "printed", seconds=RUN_SECONDS, **NO_CARD)
     left: dict[str, Any] = json.loads((folder / "left-alone.json").read_text())
     return left

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_check.clusters import CPUS, alone, far, node, train
+from gpu_check.clusters import CPUS, alone, far, node, spread, train
 from gpu_check.site import Check, CheckError, Figure, Site, at_most
 from gpu_check.training import TOLERANCE
 
@@ -30,7 +30,27 @@ def kill(site: Site) -> Figure:
     found = far(run, alone(site, "kill-alone", epochs=KILL_EPOCHS)["parameters"])
     at_most(found, TOLERANCE, "difference of a parameter")
     steps = {name: len(left["parts"]) for name, left in run.left.items()}
-    at_most(steps["card"], min(steps[name] for name in CPUS) - 1, "steps of who was killed")
+    at_most(steps["card"], max(steps[name] for name in CPUS) - 1, "steps of who was killed")
+    return Figure(found, "largest difference", {"steps": steps})
+
+
+def rounding(site: Site) -> Figure:
+    """The CPU's worker is killed beside two whose last digits differ: nothing is taken back.
+
+    Of AdamW's update a GPU rounds some roots and quotients in another way than a CPU does.
+    """
+    job = {"fault": "kill", "step": FAULT_STEP, "epochs": KILL_EPOCHS, "guilty": "cpu2:0"}
+    job |= {"optimizer": "adamw", "precision": "float32", "width": 256}
+    nodes = ("card", "cpu1", "cpu2")
+    run = train(site, "rounding", nodes=nodes, **job)
+    if not (run.folder / "met").exists():
+        raise CheckError("the worker was never killed")
+    found = spread(run, nodes)
+    at_most(found, 0.0, "difference between replicas at the end")
+    steps = {name: len(left["parts"]) for name, left in run.left.items()}
+    at_most(steps["card"], job["epochs"] * 4 + 1, "steps, one of them taken twice")
+    if "differ" in run.printed:
+        raise CheckError(f"a replica was found to differ: see {run.folder}/printed")
     return Figure(found, "largest difference", {"steps": steps})
 
 
@@ -51,5 +71,6 @@ def two(site: Site) -> Figure:
 CHECKS = {
     "oom": Check(oom, "out of memory: the step is finished in smaller micro-batches"),
     "kill": Check(kill, "the card's worker is killed: the others go on exactly, and it comes back"),
+    "rounding": Check(rounding, "AdamW on card and CPUs: their rounding costs nothing"),
     "two-on-one-card": Check(two, "two workers on one card", needs_card=True),
 }

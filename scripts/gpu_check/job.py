@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,12 @@ JOB = {
     "steps_per_epoch": 4,
     "epochs": 3,
     "precision": "float64",  # float32, bf16, fp16
+    "optimizer": "sgd",  # adamw
     "compile": "",  # a mode of torch.compile
     "queue": 0,  # matrix products before each forward pass, so that the device lags behind
     "fault": "",  # oom, kill
     "step": 4,  # of the fault
+    "guilty": "card:0",  # who meets it
     "loss_scale": 65536.0,  # at first, with fp16
     "options": {},  # of the trainer
     "keeps": True,  # whether parameters are left
@@ -93,7 +96,7 @@ class Training:
     def __init__(self, job: dict[str, Any], folder: Path, name: str) -> None:
         self.job = job
         self.folder = folder
-        self.is_guilty = name == "card:0"
+        self.is_guilty = name == job["guilty"]
         self.device = hetero_hvd.device()
         torch.manual_seed(0)
         width, precision = job["width"], job["precision"]
@@ -103,7 +106,11 @@ class Training:
         dtype = torch.float64 if precision == "float64" else torch.float32
         self.model = nn.Sequential(*layers, nn.Linear(width, 4, bias=False)).to(dtype)
         self.forward = self.model
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
+        optimizers: dict[str, Callable[[], torch.optim.Optimizer]] = {
+            "sgd": lambda: torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9),
+            "adamw": lambda: torch.optim.AdamW(self.model.parameters(), lr=1e-3),
+        }
+        optimizer = optimizers[job["optimizer"]]()
         size = job["batch"] * job["steps_per_epoch"]
         x = torch.randn(size, 8).to(dtype)
         data = TensorDataset(x, torch.tanh(x[:, :4]) + 1.0)

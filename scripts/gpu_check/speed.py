@@ -9,7 +9,7 @@ import statistics
 from contextlib import closing
 from functools import partial
 
-from gpu_check.clusters import ALL, CPUS, Run, check_there, node, train
+from gpu_check.clusters import ALL, CPUS, JOB, Run, check_there, node, train
 from gpu_check.site import Check, CheckError, Figure, Site, at_least, at_most
 
 MODEL = {"precision": "float32", "width": 1024, "depth": 4, "batch": 1024, "keeps": False}
@@ -113,7 +113,39 @@ def waited_share(run: Run) -> float:
     return float(waited / steps)
 
 
+def benchmark(site: Site) -> Figure:
+    """What `hetero-hvd benchmark` finds of the card and a CPU, with a model's own steps."""
+    folder = site.folder("benchmark")
+    nodes = [node(site, name) for name in ("card", "cpu1")]
+    (folder / "nodes.yaml").write_text(json.dumps({"nodes": nodes}))
+    (folder / "job.json").write_text(json.dumps(MODEL | {"device": site.device, "epochs": 4}))
+    command = [site.python, "-m", "hetero_hvd", "benchmark", "-f", str(folder / "nodes.yaml")]
+    command += ["--fresh", "--json", "--", str(JOB), str(folder)]
+    printed = site.run(command, log=folder / "printed")
+    found, _ = json.JSONDecoder().raw_decode(printed, f"\n{printed}".index("\n{"))
+    facts = {}
+    for slot in found["slots"]:
+        speeds = {
+            speed["dtype"]: speed["per_second"]
+            for speed in slot["device"]["speeds"]
+            if speed["what"] == "matrix product"
+        }
+        facts[slot["worker"]] = {
+            "device": slot["device"]["device"],
+            "products_per_second": speeds,
+            "seconds_per_sample": slot["model"]["seconds_per_sample"],
+            "overhead_seconds": slot["model"]["overhead_seconds"],
+            "spreads": [size["spread_ratio"] for size in slot["model"]["sizes"]],
+        }
+    card, cpu = facts["card:0"], facts["cpu1:0"]
+    ratio = cpu["seconds_per_sample"] / card["seconds_per_sample"]
+    if site.has_card:
+        at_least(ratio, 1.0, "time per sample of the CPU / of the card")
+    return Figure(card["products_per_second"]["bfloat16"] / 1e12, "T/s in bfloat16", facts)
+
+
 CHECKS = {
+    "benchmark": Check(benchmark, "what a node's benchmark finds of the card"),
     "traces": Check(kernels, "traces hold the card's kernels", needs_card=True),
     "profile": Check(profile, "what the profile takes of a step"),
     "ideal": Check(ideal, "speed of all beside the sum of their speeds", needs_card=True),
