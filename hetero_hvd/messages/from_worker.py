@@ -323,10 +323,12 @@ class ScriptEnded(Message, frozen=True):
     Attributes:
         applied_steps: Optimizer steps applied.
         checksum: Digest of parameters and optimizer state when the loop was left; empty: unknown.
+        arithmetic: What its rounding depends on; workers of one have equal digests.
     """
 
     applied_steps: int
     checksum: str = ""
+    arithmetic: str = ""
 
 
 class Leaving(Message, frozen=True):

@@ -180,7 +180,7 @@ class PlainSession:
         """The script enters a function of `hvd.elastic.run`."""
         self._state = state
         if self.context.farewell is not None:
-            self.context.farewell.begin(str)
+            self.context.farewell.begin(lambda: ("", ""))
 
     def end(self, error: BaseException | None) -> None:
         """It has left it.

@@ -97,6 +97,11 @@ class WorkerRecord:
         return self.finished or self.script_ended
 
 
+def of_arithmetic(end: Finished | ScriptEnded) -> str:
+    """Whose states are equal at their ends; all that have finished have been made equal."""
+    return end.arithmetic if isinstance(end, ScriptEnded) else ""
+
+
 class Summary:
     """Takes in the job's events; memory does not grow with the number of steps.
 
@@ -225,8 +230,8 @@ class Summary:
         """Whether all workers ended with the same state; None if none said so."""
         ends = [end for record in self.workers.values() if (end := record.end) and end.checksum]
         last = max((end.applied_steps for end in ends), default=0)
-        checksums = {end.checksum for end in ends if end.applied_steps == last}
-        return len(checksums) == 1 if checksums else None
+        found = {(of_arithmetic(end), end.checksum) for end in ends if end.applied_steps == last}
+        return len(found) == len({arithmetic for arithmetic, _ in found}) if found else None
 
     @property
     def num_steps(self) -> int:

@@ -13,7 +13,7 @@ from hetero_hvd.worker.recovery.checkpoints.keeping import Keeping
 from hetero_hvd.worker.recovery.last_state import LastState
 from hetero_hvd.worker.recovery.membership import FRESH
 from hetero_hvd.worker.recovery.replica import Replica
-from hetero_hvd.worker.recovery.replica_check import Member, Undecided, heal
+from hetero_hvd.worker.recovery.replica_check import Holder, Undecided, heal
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Agreement:
         self._checksum = checksum
 
     def compare(
-        self, collective: Collective, members: Sequence[Member], when: str, name: str
+        self, collective: Collective, members: Sequence[Holder], when: str, name: str
     ) -> bool:
         """See that the replicas are equal, or make them so.
 

@@ -40,7 +40,7 @@ class Described(msgspec.Struct, frozen=True):
     sketches: dict[str, list[Sketch]]
 
 
-class Comparison:
+class ReplicaComparison:
     """Replicas that should be equal, and are not.
 
     Args:

@@ -294,13 +294,13 @@ class ElasticState:
         except Interrupted as fault:
             self.recover("fault", str(fault))
 
-    def loop_left(self) -> str:
-        """The script takes no more steps; gives the digest of the state, empty if none is kept."""
+    def loop_left(self) -> tuple[str, str]:
+        """The script takes no more steps; gives digest, if the state is kept, and arithmetic."""
         farewell = self.context.farewell
         is_kept = farewell is not None and (farewell.is_said or farewell.has_finished)
         if self._membership is not None and not is_kept:
             self.last_state.keep(self._drain, self._kept.begin)
-        return self.last_state.checksum
+        return self.last_state.checksum, self.work.arithmetic
 
     def _drain(self) -> None:
         try:

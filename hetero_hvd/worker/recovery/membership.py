@@ -19,7 +19,7 @@ from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Order
 from hetero_hvd.worker.recovery.replica import Replica
-from hetero_hvd.worker.recovery.replica_check import Member, Undecided, compare
+from hetero_hvd.worker.recovery.replica_check import Holder, Undecided, compare
 from hetero_hvd.worker.recovery.transfer import copy_state
 from hetero_hvd.worker.recovery.workload import Workload
 from hetero_hvd.worker.session.plan_source import Planner
@@ -93,7 +93,7 @@ class Consistency:
 
     Attributes:
         broadcast: Whether state was copied.
-        checksum: Of all replicas now.
+        checksum: Of all replicas now, but for rounding.
         num_fresh: Members that came without state.
         num_new: Members whose scripts have not begun their loops yet.
     """
@@ -276,8 +276,9 @@ def meet(
 ) -> WorkerMembership:
     """Make all replicas of a new rendezvous equal, and get its first plan.
 
-    If all have applied the same number of steps and hold the same bits, nothing is copied. Else one
-    member's state goes to all the others, and all prove that they hold it; see `_rightful`.
+    If all have applied the same number of steps and hold the same bits, or what the rounding of
+    unlike processors makes of them, nothing is copied. Else one member's state goes to all the
+    others, and all prove that they hold it; see `_rightful`.
 
     Raises:
         Interrupted: The rendezvous broke; enter the next one and call again.
@@ -285,15 +286,17 @@ def meet(
         InvariantError: The replicas differ after copying.
     """
     own = reports[collective.rank]
-    source = _rightful(collective, replica, reports)
+    source, rounded = _rightful(collective, replica, reports)
     best = reports[source]
-    stale = [
-        r for r in reports if (r.applied_steps, r.checksum) != (best.applied_steps, best.checksum)
+    takers = [
+        rank
+        for rank, report in enumerate(reports)
+        if (report.applied_steps, report.checksum) != (best.applied_steps, best.checksum)
     ]
-    if stale:
-        takers = [rank for rank, report in enumerate(reports) if report in stale]
+    is_copied = not rounded.issuperset(takers)
+    if is_copied:
         copy_state(collective, replica, source, "replica", takers=takers)
-        proof = replica.checksum() if own in stale else own.checksum
+        proof = replica.checksum() if collective.rank in takers else own.checksum
         proofs = gather_bytes(collective, proof.encode(), "proofs")
         if len(set(proofs)) != 1:
             raise InvariantError(
@@ -301,7 +304,7 @@ def meet(
             )
     plan = first_plan(collective, reports, planner)
     consistency = Consistency(
-        broadcast=bool(stale),
+        broadcast=is_copied,
         checksum=best.checksum,
         num_fresh=sum(r.applied_steps == FRESH for r in reports),
         num_new=sum(r.is_new for r in reports),
@@ -309,8 +312,10 @@ def meet(
     return WorkerMembership(collective, reports, consistency, plan)
 
 
-def _rightful(collective: Collective, replica: Replica, reports: list[Report]) -> int:
-    """Whose state all are to have.
+def _rightful(
+    collective: Collective, replica: Replica, reports: list[Report]
+) -> tuple[int, set[int]]:
+    """Whose state all are to have, and who has it but for rounding; ranks.
 
     It is that of the most advanced; of those with as many steps, one that has not left the epoch
     yet, as another's evaluations may be missing. Where theirs differ by more than rounding, one was
@@ -321,7 +326,7 @@ def _rightful(collective: Collective, replica: Replica, reports: list[Report]) -
     ahead = [rank for rank, report in enumerate(reports) if _progress(report) == best]
     digests = [report.checksum for report in reports]
     if len({digests[rank] for rank in ahead}) == 1 or all(reports[rank].is_new for rank in ahead):
-        return ahead[0]
+        return ahead[0], set()
     comparison = compare(collective, replica, _members(reports), digests, ahead)
     right, how = comparison.right, "most hold another one"
     if right is None:
@@ -332,13 +337,14 @@ def _rightful(collective: Collective, replica: Replica, reports: list[Report]) -
     if right is None:
         raise Undecided(words)
     source = next(rank for rank in ahead if digests[rank] == right)
-    if collective.rank == source and comparison.wrong(right):
+    wrong = {member.worker for member in comparison.wrong(right)}
+    if collective.rank == source and wrong:
         logger.error("after step %d %s: replaced, as %s", best[0], words, how)
-    return source
+    return source, {rank for rank in ahead if reports[rank].worker not in wrong}
 
 
-def _members(reports: list[Report]) -> tuple[Member, ...]:
-    return tuple(Member(report.worker, report.work.arithmetic) for report in reports)
+def _members(reports: list[Report]) -> tuple[Holder, ...]:
+    return tuple(Holder(report.worker, report.work.arithmetic) for report in reports)
 
 
 def _is_unchanged(report: Report) -> bool:

@@ -17,14 +17,14 @@ from hetero_hvd.messages import WorkerId
 from hetero_hvd.worker.comm.horovod import Collective
 from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.data.position import Position
-from hetero_hvd.worker.recovery.comparison import Comparison, Described
+from hetero_hvd.worker.recovery.comparison import Described, ReplicaComparison
 from hetero_hvd.worker.recovery.replica import Replica
 from hetero_hvd.worker.recovery.transfer import copy_state
 
 logger = logging.getLogger(__name__)
 
 
-class Member(NamedTuple):
+class Holder(NamedTuple):
     """Whose replica is compared.
 
     Attributes:
@@ -59,7 +59,7 @@ def is_check_due(position: Position, every_steps: int) -> bool:
 def heal(
     collective: Collective,
     replica: Replica,
-    members: Sequence[Member],
+    members: Sequence[Holder],
     when: str,
     name: str = "checksums",
 ) -> tuple[str, bool]:
@@ -98,10 +98,10 @@ def heal(
 def compare(
     collective: Collective,
     replica: Replica,
-    members: Sequence[Member],
+    members: Sequence[Holder],
     digests: Sequence[str],
     among: Iterable[int],
-) -> Comparison:
+) -> ReplicaComparison:
     """See in what some replicas differ. Called by all members.
 
     Args:
@@ -121,4 +121,6 @@ def compare(
         sketches=replica.sketches(),
     )
     payloads = gather_bytes(collective, msgspec.msgpack.encode(own), "entries")
-    return Comparison([msgspec.msgpack.decode(payloads[rank], type=Described) for rank in among])
+    return ReplicaComparison(
+        [msgspec.msgpack.decode(payloads[rank], type=Described) for rank in among]
+    )

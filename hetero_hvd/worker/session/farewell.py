@@ -38,7 +38,7 @@ class Farewell:
         is_said: Whether the driver knows how it ends.
         has_finished: Whether all epochs of the last loop are done.
         on_end: Called in a thread if the script has ended without an error; gives the digest of the
-            state that it has kept, empty if it has kept none.
+            state that it has kept, empty if it has kept none, and its arithmetic.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Farewell:
         hook = sys.excepthook
         self._previous_hook: Hook = hook.previous if isinstance(hook, RefusalHook) else hook
         self.is_said = self.has_finished = False
-        self.on_end: Callable[[], str] = lambda: ""
+        self.on_end: Callable[[], tuple[str, str]] = lambda: ("", "")
 
     def prepare(self) -> None:
         """From now on the driver hears of an exception that ends the script."""
         sys.excepthook = self._raised
 
-    def begin(self, on_end: Callable[[], str]) -> None:
+    def begin(self, on_end: Callable[[], tuple[str, str]]) -> None:
         """The script begins a loop over epochs."""
         self.has_finished = False
         self.on_end = on_end
@@ -104,9 +104,10 @@ class Farewell:
     def _say_at_end(self) -> None:
         threading.main_thread().join()
         if not self.is_said:
-            checksum = self.on_end()
+            checksum, arithmetic = self.on_end()
             self.is_said = True
-            self._send(ScriptEnded(applied_steps=self._progress(), checksum=checksum))
+            steps = self._progress()
+            self._send(ScriptEnded(applied_steps=steps, checksum=checksum, arithmetic=arithmetic))
         self._part()
 
     def _send(self, message: FromWorker) -> None:

@@ -18,6 +18,7 @@ from hetero_hvd.messages import (
     Finished,
     Heartbeat,
     Recovered,
+    ScriptEnded,
     StepsTimed,
     StepTiming,
     WorkerId,
@@ -222,6 +223,27 @@ def test_different_replicas_are_shouted_about():
     facts = as_dict(summary, exit_code=0, reason="done")
     assert facts["replicas_equal"] is False
     assert any("REPLICAS DIFFER" in line for line in as_text(facts))
+
+
+@pytest.mark.parametrize(
+    ("ends", "are_equal"),
+    [
+        ((("abc", "card"), ("abd", "x86_64")), True),  # they round differently
+        ((("abc", "card"), ("abd", "card")), False),
+        ((("abc", ""), ("abd", "")), False),
+        ((("", "card"), ("", "x86_64")), None),
+    ],
+)
+def test_scripts_that_end_early_differ_only_where_they_round_alike(ends, are_equal):
+    """What they hold was not made equal by a comparison at the end of training."""
+    summary = full_summary()
+    for worker, (checksum, arithmetic) in zip((ALPHA, BETA), ends, strict=True):
+        record = summary.workers[worker]
+        record.finished = None
+        record.script_ended = ScriptEnded(
+            applied_steps=20, checksum=checksum, arithmetic=arithmetic
+        )
+    assert summary.is_consistent is are_equal
 
 
 class Books:

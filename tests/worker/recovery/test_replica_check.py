@@ -16,7 +16,7 @@ from hetero_hvd import Trainer
 from hetero_hvd.errors import InvariantError, JobError, UserError
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.worker.recovery import membership
-from hetero_hvd.worker.recovery.comparison import Comparison, Described
+from hetero_hvd.worker.recovery.comparison import Described, ReplicaComparison
 from hetero_hvd.worker.recovery.replica import Replica
 
 EPOCHS, STEPS, BATCH = 2, 6, 4
@@ -331,7 +331,7 @@ def test_rounding_is_told_from_other_differences(values):
         ([("g", first), ("g", far), ("c", near)], None, None),
     ):
         all_of_them = [described(f"n{n}", *member) for n, member in enumerate(members)]
-        comparison = Comparison(all_of_them)
+        comparison = ReplicaComparison(all_of_them)
         if right is None:
             assert comparison.right is None
             continue
@@ -359,7 +359,7 @@ def test_rounding_is_told_from_other_differences(values):
 def test_what_is_no_number_does_not_round(one, other):
     """Counts, flags, words, shapes and what is no number at all are the same or wrong."""
     pair = [described("n0", "g", one), described("n1", "c", other)]
-    assert Comparison(pair).right is None
+    assert ReplicaComparison(pair).right is None
 
 
 DIFFERENT = {
