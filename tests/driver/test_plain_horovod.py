@@ -209,7 +209,10 @@ OF_TORCHRUN = {
 }
 
 
-@pytest.mark.parametrize("name", OF_TORCHRUN)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.matrix] * (n != "accelerate")) for n in OF_TORCHRUN],
+)
 def test_a_script_for_torchrun_says_in_one_line_what_to_change(start_job, tmp_path, name):
     """No copies that train alone, no traceback of torch's, nothing is tried again."""
     if name == "accelerate":
@@ -252,7 +255,9 @@ def test_a_script_that_only_reads_torchruns_variables_finds_them_on_request(star
     assert (tmp_path / "beta:0").read_text() == "1 2 0 1 127.0.0.1"
 
 
-@pytest.mark.parametrize("name", STARTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.matrix] * (n != "accelerate")) for n in STARTS]
+)
 def test_who_starts_torch_distributed_by_these_variables_is_refused(start_job, tmp_path, name):
     """Nobody would ever come to MASTER_ADDR."""
     pytest.importorskip("accelerate")

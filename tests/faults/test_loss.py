@@ -34,7 +34,10 @@ def test_a_death_costs_one_worker_and_no_step(start, deaths):
     assert job.console.count("(interrupted, nothing copied)") >= said
 
 
-@pytest.mark.parametrize("delay_seconds", [0.02, 0.1, 0.2])
+@pytest.mark.parametrize(
+    "delay_seconds",
+    [0.1, *(pytest.param(delay, marks=pytest.mark.matrix) for delay in (0.02, 0.2))],
+)
 def test_a_second_death_during_the_recovery(start, delay_seconds):
     """The rendezvous under way is refused and tried again without the second one."""
     first = {"worker": "beta:0", "step": 10, "kind": "kill"}
