@@ -110,7 +110,8 @@ class AgentServer:
         Raises:
             OSError: The address or port cannot be had.
         """
-        listening = self._door.listen(address, port)
+        is_plain = None if self._has_plain_pages else False
+        listening = self._door.listen(address, port, is_plain=is_plain)
         found: int = listening.getsockname()[1]
         if self._has_plain_pages:
             self._sorter = FirstByte(listening)

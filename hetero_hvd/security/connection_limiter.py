@@ -18,6 +18,9 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
+HANDSHAKE_RECORD = b"\x16"
+"""With which TLS begins, and no request in plain text."""
+
 MAX_STRANGERS = 1024
 """As many workers of a large cluster as come back at once, after a failure of the network. Those
 that are cut off try again, but their lease runs meanwhile."""
@@ -60,19 +63,24 @@ class ConnectionLimiter:
         self._name = name
         self._strangers: dict[tuple[Any, ...], _Connection] = {}
         self._complained_at_seconds = -1e9
+        self._is_plain: bool | None = False
 
-    def listen(self, address: str | None, port: int) -> socket.socket:
+    def listen(
+        self, address: str | None, port: int, *, is_plain: bool | None = False
+    ) -> socket.socket:
         """A listening socket for asyncio.
 
         Args:
             address: Own address; None for all, IPv6 too where there is any.
             port: 0 for any.
+            is_plain: Whether it speaks plain text and no TLS; None: both.
 
         Raises:
             OSError: The address or port cannot be had.
         """
         is_dual = address is None and socket.has_dualstack_ipv6()
         is_v6 = is_dual or (address is not None and ":" in address)
+        self._is_plain = is_plain
         end = _Listening(self, socket.AF_INET6 if is_v6 else socket.AF_INET)
         try:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -129,7 +137,19 @@ class ConnectionLimiter:
     def went(self, connection: _Connection) -> None:
         """A connection was closed."""
         if self._strangers.get(connection.peer) is connection:
-            self.refuse(connection.peer, "it has gone, or TLS failed: who it is was not shown")
+            self.refuse(connection.peer, self._why_gone(connection.first_byte))
+
+    def _why_gone(self, first_byte: bytes) -> str:
+        """Why a connection has ended before it was known who it is, by what it began with."""
+        if not first_byte:
+            return "it has gone without a word"
+        has_tls = first_byte == HANDSHAKE_RECORD
+        if has_tls is self._is_plain:
+            spoken, served = ("TLS", "plain text") if has_tls else ("plain text", "TLS")
+            return f"it has spoken {spoken}, and this port speaks {served}"
+        if has_tls:
+            return "TLS failed or was broken off: it may have another key, or none"
+        return "it has gone before it has shown who it is"
 
     def _oldest_of_most(self) -> tuple[Any, ...]:
         """The oldest stranger of the address that has most of them; in a tie the oldest of all."""
@@ -172,7 +192,25 @@ class _Connection(socket.socket):
         super().__init__(fileno=descriptor)
         self.peer = peer[:2]  # what is behind it, for IPv6, follows from the address
         self.is_tolerated = False
+        self.first_byte = b""
         self._door = door
+        # Only until something has come: what follows costs nothing more.
+        self.recv = self._first_recv  # type: ignore[method-assign]
+        self.recv_into = self._first_recv_into  # type: ignore[method-assign, assignment]
+
+    def _first_recv(self, size: int, flags: int = 0) -> bytes:
+        found = super().recv(size, flags)
+        self._began(found[:1])
+        return found
+
+    def _first_recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:  # noqa: ANN401 - of bytes
+        number = super().recv_into(buffer, size, flags)
+        self._began(bytes(buffer[: min(1, number)]))
+        return number
+
+    def _began(self, first_byte: bytes) -> None:
+        self.first_byte = first_byte
+        del self.recv, self.recv_into
 
     def close(self) -> None:
         super().close()

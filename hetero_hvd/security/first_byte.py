@@ -8,8 +8,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-HANDSHAKE_RECORD = b"\x16"
-"""With which TLS begins, and no request in plain text."""
+from hetero_hvd.security.connection_limiter import HANDSHAKE_RECORD
 
 FIRST_BYTE_SECONDS = 5.0
 RETRY_SECONDS = 1.0

@@ -150,3 +150,43 @@ def test_strangers_take_a_quarter_of_the_file_descriptors_at_most(case, monkeypa
     soft, expected = LIMITS[case]
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     assert doors.ConnectionLimiter("x")._max_strangers == expected
+
+
+GONE = {
+    "plain text to TLS": (
+        False,
+        b"GET / HTTP/1.1\r\n\r\n",
+        "spoken plain text, and this port speaks TLS",
+    ),
+    "TLS to plain text": (True, first_words(), "spoken TLS, and this port speaks plain text"),
+    "nothing to TLS": (False, b"", "gone without a word"),
+    "nothing to plain text": (True, b"", "gone without a word"),
+    "a broken handshake": (False, first_words()[:50], "TLS failed or was broken off"),
+    "half a request": (True, b"GET / HT", "gone before it has shown who it is"),
+    "half a request where both are spoken": (None, b"GET / HT", "gone before it has shown"),
+}
+
+
+@pytest.mark.parametrize(("is_plain", "words", "told"), GONE.values(), ids=GONE)
+def test_who_goes_is_told_by_what_it_has_spoken(is_plain, words, told, caplog):
+    """Not that it may have been one thing or another."""
+
+    async def answer(reader, writer):
+        await reader.read()
+        writer.close()
+
+    async def scenario():
+        limiter = doors.ConnectionLimiter("x")
+        listening = limiter.listen("127.0.0.1", 0, is_plain=is_plain)
+        tls = JOB.tls if is_plain is False else None
+        server = await asyncio.start_server(answer, sock=listening, ssl=tls)
+        (end,) = await hold(listening.getsockname()[1], 1, words)
+        end.shutdown(socket.SHUT_WR)
+        while not limiter.refused:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        end.close()
+        server.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+    (line,) = [record.getMessage() for record in caplog.records if record.name == doors.__name__]
+    assert told in line

@@ -240,7 +240,7 @@ def _bound(door: ConnectionLimiter, end: HttpEnd) -> socket.socket:
         JobError: The address is not ours, or the port is taken.
     """
     try:
-        return door.listen(end.address, end.port)
+        return door.listen(end.address, end.port, is_plain=end.certificate is None)
     except OSError as error:
         raise job_error(
             f"{end.settings}address: cannot listen on {end.address} port {end.port}: "
