@@ -8,6 +8,7 @@ stores all samples anyhow. Without a hub the training goes on as it would.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -15,9 +16,13 @@ from typing import Any
 
 from hetero_hvd.core.view.open_phases import OpenPhases, PhaseLateness
 from hetero_hvd.errors import UserError
+from hetero_hvd.messages import SessionsWanted
 
 MAX_RECORDINGS = 100
 """Of one job: a phase of each step is no recording."""
+
+OLD_SECONDS = 1.0
+"""What a worker tells of so long ago was before it took part, as its script loaded data."""
 
 CLOSE_SECONDS = 10.0
 """For the last recordings to be ended at the end of the job."""
@@ -50,6 +55,7 @@ class PhaseRecordings:
         self._phases = OpenPhases()
         self._lateness = PhaseLateness()
         self._open: dict[str, _RecordedPhase] = {}
+        self._ended_at_seconds: dict[str, float] = {}
         self._changed: asyncio.Queue[_RecordedPhase] = asyncio.Queue()
         self._work: asyncio.Task[None] | None = None
         self._going_on: list[_RecordedPhase] = []  # the hub could not be told of their end
@@ -60,11 +66,13 @@ class PhaseRecordings:
         """An event of the bus."""
         late_seconds = self._lateness.observe(event, time.time())
         if (wanted := self._phases.observe(event)) is not None:
-            self._follow(wanted, time.monotonic() - late_seconds)
+            at_seconds = time.monotonic() - late_seconds
+            is_old = isinstance(event, SessionsWanted) and event.ago_seconds > OLD_SECONDS
+            self._follow(wanted, at_seconds, is_old=is_old)
 
     async def close(self) -> None:
         """End all that go on."""
-        self._follow(frozenset(), time.monotonic())
+        self._follow(frozenset(), time.monotonic(), is_old=False)
         if self._work is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.join(), CLOSE_SECONDS)
@@ -72,21 +80,27 @@ class PhaseRecordings:
             with suppress(asyncio.CancelledError):
                 await self._work
 
-    def _follow(self, wanted: frozenset[str], at_seconds: float) -> None:
+    def _follow(self, wanted: frozenset[str], at_seconds: float, *, is_old: bool) -> None:
         for phase in sorted(wanted - self._open.keys()):
+            if is_old and at_seconds < self._ended_at_seconds.get(phase, -math.inf):
+                continue  # another worker has told of the same time
             self._num_begun += 1
             if self._num_begun > MAX_RECORDINGS:
                 self._tell(phase, f"there were {MAX_RECORDINGS} already, which is the most")
                 continue
-            self._open[phase] = _RecordedPhase(phase, at_seconds)
-            self._changed.put_nowait(self._open[phase])
+            begun = self._open[phase] = _RecordedPhase(phase, at_seconds)
+            if is_old:  # its end is told next, if it has ended: it is cut out of what is stored
+                loop = asyncio.get_running_loop()
+                loop.call_later(OLD_SECONDS, self._changed.put_nowait, begun)
+            else:
+                self._changed.put_nowait(begun)
         while self._going_on:
             self._changed.put_nowait(self._going_on.pop())
         for phase in sorted(self._open.keys() - wanted):
             ended = self._open.pop(phase)
-            ended.end_seconds = at_seconds
+            ended.end_seconds = self._ended_at_seconds[phase] = at_seconds
             self._changed.put_nowait(ended)
-        if self._work is None and not self._changed.empty():
+        if self._work is None and (self._open or not self._changed.empty()):
             self._work = asyncio.create_task(self._order_all())
 
     async def _order_all(self) -> None:

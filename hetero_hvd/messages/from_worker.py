@@ -47,8 +47,7 @@ class Ready(Message, frozen=True):
     Attributes:
         worker: Who it is.
         host: Its name as a Horovod host; new at each restart (`alpha-0`, then `alpha-0.r1`).
-        interface: Network interface that Gloo will use: that of nodes.yaml, or the one through
-            which it reached the driver.
+        interface: That Gloo will use: the one of nodes.yaml, or by which it reached the driver.
         pid: Process id on its node.
         versions: What must fit together (`core.versions.COLUMNS`) to its version.
         device: What it computes on, in words; empty: not told.
@@ -85,8 +84,7 @@ class WorkersJoined(Message, frozen=True):
         capacities: Largest local batch per member in rank order, samples; -1 = not limited.
         prefetch_steps: Steps ahead of the current one whose samples may already be loaded.
         undivided: Samples that are never split between workers, >= 1, as the script wants it.
-        micro_batch_sizes: Samples in one forward pass at most per member in rank order; 0 = not
-            limited; empty: nobody's is.
+        micro_batch_sizes: Samples in one forward pass at most, by rank; 0, or empty: no limit.
         devices: What each member computes on, in rank order; empty: not told.
         memory_bytes: Of each member's GPU, in rank order; 0 = on a CPU; empty: not told.
         model: Class of the model and a digest of what its speed depends on; empty: not told.
@@ -386,12 +384,14 @@ class SessionsWanted(Message, frozen=True):
     Attributes:
         worker: Who.
         names: Of the phases for which it is, that this worker is in; empty: of none.
-        at_unix_seconds: When, by the worker's clock; 0: it does not say.
+        at_unix_seconds: When this is told, by the worker's clock; 0: it does not say.
+        ago_seconds: How long that had been so by then, as nobody was there to be told.
     """
 
     worker: WorkerId
     names: tuple[str, ...]
     at_unix_seconds: float = 0.0
+    ago_seconds: float = 0.0
 
 
 class ClockTold(Message, frozen=True):

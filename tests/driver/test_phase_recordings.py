@@ -17,9 +17,9 @@ from tests.hub.rig import acknowledged, drained, streaming
 A, B = WorkerId("alpha", 0), WorkerId("beta", 0)
 
 
-def wants(worker, *names):
-    """A worker is in these phases."""
-    return SessionsWanted(worker=worker, names=names)
+def wants(worker, *names, ago=0.0):
+    """A worker is in these phases, since so many seconds."""
+    return SessionsWanted(worker=worker, names=names, ago_seconds=ago)
 
 
 def exits(worker):
@@ -67,6 +67,23 @@ EVENTS = {
     "a worker is lost in it": (
         [wants(A, "load"), exits(B), exits(A)],
         [("start", "load"), ("stop", "load-2")],
+    ),
+    "before the job began": (
+        [wants(A, "load", ago=30.0), wants(A, ago=9.0)],
+        [("cut", "load")],
+    ),
+    "before the job began, in all workers": (
+        [
+            wants(A, "load", ago=30.0),
+            wants(A, ago=9.0),
+            wants(B, "load", ago=31.0),
+            wants(B, ago=8.0),
+        ],
+        [("cut", "load")],
+    ),
+    "before the job began and now": (
+        [wants(A, "load", ago=30.0), wants(A, ago=9.0), wants(B, "load"), wants(B)],
+        [("cut", "load"), ("start", "load"), ("stop", "load-2")],
     ),
     "the job ends in it": ([wants(A, "load")], [("start", "load"), ("stop", "load-2")]),
     "none": ([exits(A)], []),
@@ -133,9 +150,10 @@ def test_a_hub_that_is_found_late_cuts_it_out():
 NOW = 1_800_000_000.0
 
 
-def enters(at_seconds):
-    """A worker is in a phase since its clock showed so much more than `NOW`."""
-    return SessionsWanted(worker=A, names=("load",), at_unix_seconds=NOW + at_seconds)
+def enters(at_seconds, ago_seconds=0.0):
+    """A worker tells that it is in a phase, as its clock shows so much more than `NOW`."""
+    at = NOW + at_seconds
+    return SessionsWanted(worker=A, names=("load",), at_unix_seconds=at, ago_seconds=ago_seconds)
 
 
 def clock(offset_seconds, worker=A):
@@ -150,6 +168,8 @@ LATE = {
     "its clock was set back": ([clock(0.0), enters(-1000.0)], -MAX_LATE_SECONDS),
     "its clock was set forward": ([clock(0.0), enters(1000.0)], 0.0),
     "its clock is not known": ([clock(0.0, B), enters(-3.5)], 0.0),
+    "nobody was there to be told": ([enters(0.0, 300.0)], -300.0),
+    "nor in time when somebody was": ([clock(0.0), enters(-3.5, 300.0)], -303.5),
     "it does not say when": ([clock(0.0), wants(A, "load")], 0.0),
 }
 

@@ -48,8 +48,9 @@ class PhaseLateness:
         match event:
             case ClockMeasured(worker=worker, offset_seconds=seconds):
                 self._offset_seconds[worker] = seconds
-            case SessionsWanted(worker=worker, at_unix_seconds=at) if at:
+            case SessionsWanted(worker=worker, at_unix_seconds=at, ago_seconds=ago):
                 offset = self._offset_seconds.get(worker)
-                if offset is not None:
-                    return min(max(0.0, now_unix_seconds + offset - at), MAX_LATE_SECONDS)
+                if not at or offset is None:
+                    return ago
+                return ago + min(max(0.0, now_unix_seconds + offset - at), MAX_LATE_SECONDS)
         return 0.0

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
@@ -18,13 +19,26 @@ NO_DRIVER = (
 )
 
 
+MAX_UNTOLD = 200
+"""Changes that wait for somebody to be told: as many as a job may have recordings begin and end."""
+
+Tell = Callable[[tuple[str, ...], float], bool]
+"""Told in which phases this process is, and since how many seconds; whether somebody has heard it.
+Must not block or raise."""
+
+
 class PhaseSessions:
-    """The phases of one process that are to be recorded; may be used from any thread."""
+    """The phases of one process that are to be recorded; may be used from any thread.
+
+    What nobody has heard is told again when somebody does, with how long ago it was: a script loads
+    its data before it takes part in the job.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside: Counter[str] = Counter()
-        self._tell: Callable[[tuple[str, ...]], object] = lambda _: None
+        self._tell: Tell = lambda _names, _ago_seconds: False
+        self._untold: deque[tuple[tuple[str, ...], float]] = deque(maxlen=MAX_UNTOLD)
         self._is_used = False
 
     def enter(self, name: str) -> None:
@@ -33,7 +47,7 @@ class PhaseSessions:
             self._is_used = True
             self._inside[name] += 1
             if self._inside[name] == 1:
-                self._tell(self._names())
+                self._changed()
 
     def leave(self, name: str) -> None:
         """One has ended."""
@@ -41,10 +55,10 @@ class PhaseSessions:
             self._inside[name] -= 1
             if not self._inside[name]:
                 del self._inside[name]
-                self._tell(self._names())
+                self._changed()
 
-    def tell_through(self, tell: Callable[[tuple[str, ...]], object]) -> None:
-        """Have this called with the names at each change from now on; must not block or raise."""
+    def tell_through(self, tell: Tell) -> None:
+        """Have this called with what nobody has heard, and at each change from now on."""
         with self._lock:
             self._tell = tell
         self.tell_again()
@@ -52,11 +66,21 @@ class PhaseSessions:
     def tell_again(self) -> None:
         """To somebody who may have missed a change."""
         with self._lock:
-            if self._is_used:
-                self._tell(self._names())
+            if self._untold:
+                self._tell_all()
+            elif self._is_used:
+                self._changed()
 
-    def _names(self) -> tuple[str, ...]:
-        return tuple(sorted(self._inside))
+    def _changed(self) -> None:
+        self._untold.append((tuple(sorted(self._inside)), time.monotonic()))
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        while self._untold:
+            names, at_seconds = self._untold[0]
+            if not self._tell(names, time.monotonic() - at_seconds):
+                return
+            self._untold.popleft()
 
 
 class NobodyRecords:
@@ -65,11 +89,12 @@ class NobodyRecords:
     def __init__(self) -> None:
         self._is_said = False
 
-    def __call__(self, _names: tuple[str, ...]) -> None:
+    def __call__(self, _names: tuple[str, ...], _ago_seconds: float) -> bool:
         """A phase has begun or ended."""
         if not self._is_said:
             self._is_said = True
             logger.warning("%s", NO_DRIVER)
+        return True
 
 
 phase_sessions = PhaseSessions()

@@ -264,9 +264,9 @@ class WorkerContext:
             self.farewell.is_said = True
         self.client.send(message)
 
-    def _wants_sessions(self, names: tuple[str, ...]) -> None:
-        worker = self.settings.worker
-        self.tell(SessionsWanted(worker=worker, names=names, at_unix_seconds=time.time()))
+    def _wants_sessions(self, names: tuple[str, ...], ago_seconds: float) -> bool:
+        wanted = SessionsWanted(self.settings.worker, names, time.time(), ago_seconds)
+        return self.client is not None and self.client.send(wanted)
 
     def reset_done(self, members: tuple[WorkerId, ...]) -> None:
         """A new membership is entered: what was asked for has been done.
