@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 KEEP_ALIVE_SECONDS = 15.0
 MAX_STREAMS = 32
@@ -28,28 +29,39 @@ class EventStreams:
     def __init__(self, look: Look, every_seconds: float) -> None:
         self._look = look
         self._every_seconds = every_seconds
-        self._number = 0
+        self._open: set[object] = set()
 
     def answer(self) -> Response | str:
         """One more stream; why not, if there are as many as there may be."""
-        if self._number >= MAX_STREAMS:
-            return f"{MAX_STREAMS} viewers are connected already"
-        return StreamingResponse(self._events(), media_type="text/event-stream")
+        if len(self._open) >= MAX_STREAMS:
+            return f"{MAX_STREAMS} viewers are connected already; close another one, or ask later"
+        return _EventStream(self._events(), self._open)
 
     async def _events(self) -> AsyncIterator[bytes]:
-        self._number += 1
         seen: object = None
         idle_seconds = 0.0
+        while True:
+            seen, news = await self._look(seen)
+            if news:
+                idle_seconds = 0.0
+                yield b"data: " + news + b"\n\n"
+            elif idle_seconds >= KEEP_ALIVE_SECONDS:
+                idle_seconds = 0.0
+                yield b": still here\n\n"
+            await asyncio.sleep(self._every_seconds)
+            idle_seconds += self._every_seconds
+
+
+class _EventStream(StreamingResponse):
+    """Counts as open from when it is granted, as many may ask at once, to its end."""
+
+    def __init__(self, events: AsyncIterator[bytes], opened: set[object]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._opened = opened
+        opened.add(self)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            while True:
-                seen, news = await self._look(seen)
-                if news:
-                    idle_seconds = 0.0
-                    yield b"data: " + news + b"\n\n"
-                elif idle_seconds >= KEEP_ALIVE_SECONDS:
-                    idle_seconds = 0.0
-                    yield b": still here\n\n"
-                await asyncio.sleep(self._every_seconds)
-                idle_seconds += self._every_seconds
+            await super().__call__(scope, receive, send)
         finally:
-            self._number -= 1
+            self._opened.discard(self)

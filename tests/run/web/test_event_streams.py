@@ -36,26 +36,45 @@ def test_only_what_is_new_is_sent(case, monkeypatch):
     assert asyncio.run(act()) == expected
 
 
+class Viewer:
+    """Has been granted a stream; looks at it, and fails at the first news if it is to."""
+
+    def __init__(self, streams, error=None):
+        self.leaving = asyncio.Event()
+        self._error = error
+        scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+        self.looking = asyncio.create_task(streams.answer()(scope, self._receive, self._send))
+
+    async def _receive(self):
+        await self.leaving.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message):
+        if self._error is not None and message.get("body"):
+            raise self._error
+
+
 def test_a_viewer_too_many_is_told_until_another_one_goes():
-    """In whatever way that one goes."""
+    """In whatever way that one goes; also those count who have only just asked."""
 
     async def look(seen):
         return 1, b"" if seen else b"1"
 
     async def act():
         streams = EventStreams(look, 0.0)
-        events = [streams.answer().body_iterator for _ in range(MAX_STREAMS)]
-        for one in events:
-            await anext(one)
-        assert streams.answer() == f"{MAX_STREAMS} viewers are connected already"
-        await events.pop().aclose()
-        with pytest.raises(ZeroDivisionError):
-            await events.pop().athrow(ZeroDivisionError())
-        for one in (streams.answer().body_iterator, streams.answer().body_iterator):
-            await anext(one)
-            events.append(one)
+        defect = ZeroDivisionError()
+        viewers = [Viewer(streams, defect), *(Viewer(streams) for _ in range(MAX_STREAMS - 1))]
+        assert streams.answer().startswith(f"{MAX_STREAMS} viewers are connected already")
+        await asyncio.sleep(0)
+        viewers[1].leaving.set()
+        viewers[2].looking.cancel()
+        await asyncio.wait([viewer.looking for viewer in viewers[:3]])
+        assert viewers[0].looking.exception() is not None
+        for _ in range(3):
+            assert not isinstance(streams.answer(), str)
         assert isinstance(streams.answer(), str)
-        for one in events:
-            await one.aclose()
+        for viewer in viewers[3:]:
+            viewer.leaving.set()
+        await asyncio.wait([viewer.looking for viewer in viewers])
 
     asyncio.run(act())
