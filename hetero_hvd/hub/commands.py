@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hetero_hvd.core.names import NODE
 from hetero_hvd.core.recording.sessions import DEFAULT_EVERY_SECONDS, RecordingSession
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.runs import HubRuns, recorded_items
 from hetero_hvd.hub.store import SampleStore
-from hetero_hvd.messages import NODE_NAME
 from hetero_hvd.run.recordings.folder import (
     RecordingFacts,
     RecordingMark,
@@ -262,8 +262,7 @@ class HubCommands:
 def _nodes(arguments: Arguments) -> tuple[str, ...]:
     nodes = tuple(map(str, arguments.get("nodes") or ()))
     for node in nodes:
-        if NODE_NAME.fullmatch(node) is None:
-            raise UserError(f"--nodes: found {node!r}, must be names of nodes")
+        NODE.check("node", node)
     return nodes
 
 

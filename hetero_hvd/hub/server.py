@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from hetero_hvd.core.recording.sessions import wanted_seconds
+from hetero_hvd.core.recording.timeline import MAX_TIME_SECONDS
 from hetero_hvd.discovery import hub_link as link
 from hetero_hvd.errors import ChannelError, MalformedDataError, UserError
 from hetero_hvd.hub.fleet import Fleet
@@ -36,9 +37,6 @@ FIRST_WORD_SECONDS = 10.0
 PING_SECONDS = 15.0
 MAX_NUMBER = 2**53
 """Of a sample of a stream: a billion samples a second for a hundred days."""
-
-MAX_TIME_SECONDS = 1e11
-"""Of any clock, either way: some 3,000 years."""
 
 COMMIT_SECONDS = 0.05
 """Between two writes to the disk: what came meanwhile goes together."""

@@ -164,7 +164,7 @@ ORDERS = {
     "a session that is not there": ("stop", {"name": "x"}, "none of that name"),
     "which session": ("stop", {}, "say which"),
     "a path": ("start", {"name": "../x"}, "must be letters"),
-    "a node that is none": ("start", {"name": "x", "nodes": ["../x"]}, "names of nodes"),
+    "a node that is none": ("start", {"name": "x", "nodes": ["../x"]}, "name must be"),
     "a time that is none": ("cut", {"name": "x", "from": "soon"}, "not understood"),
     "backwards": ("cut", {"name": "x", "from": -1, "to": -9}, "before it begins"),
     "after 9999": ("start", {"name": "x", "from": 1e12}, "from 1970 to 9999"),

@@ -103,7 +103,7 @@ def _check(arguments: argparse.Namespace) -> None:
     Raises:
         UserError: Something is.
     """
-    from hetero_hvd.core.recording.sessions import check_name  # noqa: PLC0415 - not for all
+    from hetero_hvd.core.names import RECORDED_NAME  # noqa: PLC0415 - not for all
 
     action, name = arguments.action, arguments.name
     if action in ("start", "cut") and name is None:
@@ -111,7 +111,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if action == "status" and name is not None:
         raise UserError(f"record status: takes no NAME, found {name!r}; it tells of all")
     if name is not None:
-        check_name(name)
+        RECORDED_NAME.check("session", name)
     given = {
         "--every": arguments.every, "--nodes": arguments.nodes, "--keep": arguments.keep,
         "--keep-bytes": arguments.keep_bytes, "--from": arguments.begin, "--to": arguments.end,

@@ -7,10 +7,9 @@ import re
 from datetime import datetime
 
 from hetero_hvd.core.digits import whole_number
-from hetero_hvd.core.recording.sessions import MAX_TIME_MICROSECONDS
-from hetero_hvd.core.recording.timeline import MICROSECONDS
+from hetero_hvd.core.names import NODE
+from hetero_hvd.core.recording.timeline import MAX_TIME_SECONDS
 from hetero_hvd.errors import UserError
-from hetero_hvd.messages import NODE_NAME
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h|d)")
@@ -41,7 +40,7 @@ def _seconds(text: str) -> float | None:
     """Seconds of a text such as `500ms`; None: it is no such text, or out of all proportion."""
     found = _DURATION.fullmatch(text)
     seconds = float(found["number"]) * _UNITS[found["unit"]] if found else math.inf
-    return seconds if seconds <= MAX_TIME_MICROSECONDS / MICROSECONDS else None
+    return seconds if seconds <= MAX_TIME_SECONDS else None
 
 
 def names_of(flag: str, text: str) -> list[str]:
@@ -52,8 +51,7 @@ def names_of(flag: str, text: str) -> list[str]:
     """
     names = text.split(",")
     for name in names:
-        if NODE_NAME.fullmatch(name) is None:
-            raise UserError(f"{flag}: found {name!r}, must be names of nodes, such as a,b")
+        NODE.check(f"{flag}: found", name)
     return names
 
 

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import msgspec
 
+from hetero_hvd.core.names import RECORDED_NAME
+from hetero_hvd.core.recording.timeline import MAX_TIME_SECONDS, MICROSECONDS
 from hetero_hvd.errors import UserError
 
-SESSION_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 DEFAULT_EVERY_SECONDS = 1.0
 MIN_EVERY_SECONDS, MAX_EVERY_SECONDS = 0.25, 60.0
-MAX_TIME_MICROSECONDS = 253_402_300_800 * 10**6
-"""The end of the year 9999, the last one that dates are written of."""
-
 MAX_KEPT = 2**62
 """Seconds or bytes."""
-
-
-def check_name(name: str) -> None:
-    """See that a session can be called so.
-
-    Raises:
-        UserError: It cannot.
-    """
-    if SESSION_NAME.fullmatch(name) is None:
-        raise UserError(
-            f"session {name!r}: must be letters, digits, '-', '_' and '.', at most 64, and begin "
-            "and end with a letter or digit"
-        )
 
 
 class RecordingSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +38,7 @@ class RecordingSession(msgspec.Struct, frozen=True, kw_only=True):
     keep_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        RECORDED_NAME.check("session", self.name)
         if not MIN_EVERY_SECONDS <= self.every_seconds <= MAX_EVERY_SECONDS:
             raise UserError(
                 f"session {self.name}: every {self.every_seconds:g} s, must be from "
@@ -62,13 +46,17 @@ class RecordingSession(msgspec.Struct, frozen=True, kw_only=True):
             )
         end = self.until_microseconds
         if end is not None and end < self.from_microseconds:
-            raise UserError(f"session {self.name}: ends before it begins; give --from before --to")
-        if not all(0 <= at <= MAX_TIME_MICROSECONDS for at in (self.from_microseconds, end or 0)):
-            raise UserError(f"session {self.name}: --from and --to must be from 1970 to 9999")
-        for flag, limit in (("--keep", self.keep_seconds), ("--keep-bytes", self.keep_bytes)):
+            raise UserError(
+                f"session {self.name}: ends before it begins; give a begin that is before the end"
+            )
+        latest = MAX_TIME_SECONDS * MICROSECONDS
+        if not all(0 <= at <= latest for at in (self.from_microseconds, end or 0)):
+            raise UserError(f"session {self.name}: its begin and end must be from 1970 to 9999")
+        for unit, limit in (("seconds", self.keep_seconds), ("bytes", self.keep_bytes)):
             if limit is not None and not 0 < limit <= MAX_KEPT:
                 raise UserError(
-                    f"session {self.name}: {flag} {limit}, must be above 0 and at most {MAX_KEPT}"
+                    f"session {self.name}: keep {limit} {unit}, must be above 0 and at most "
+                    f"{MAX_KEPT}"
                 )
 
     @property

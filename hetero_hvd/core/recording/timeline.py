@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 MICROSECONDS = 1_000_000
+MAX_TIME_SECONDS = 253_402_300_800
+"""The end of the year 9999, the last one that dates are written of; of any clock, either way."""
+
 MAX_AHEAD_MICROSECONDS = MICROSECONDS
 """A sample may be so far in the hub's future, as offsets are not exact."""
 

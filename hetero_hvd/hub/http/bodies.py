@@ -6,48 +6,73 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from hetero_hvd.core.names import MAX_NAME_CHARACTERS, NODE, RECORDED_NAME, NameRule
 from hetero_hvd.core.recording.runs import MarkKind
 from hetero_hvd.core.recording.sessions import (
     DEFAULT_EVERY_SECONDS,
     MAX_EVERY_SECONDS,
     MIN_EVERY_SECONDS,
-    SESSION_NAME,
 )
-from hetero_hvd.messages import NODE_NAME
+from hetero_hvd.core.recording.timeline import MAX_TIME_SECONDS
+from hetero_hvd.errors import UserError
 
 MAX_SAMPLES = 1000
 MAX_NODES = 10_000
 MAX_POINTS = 4000
-MAX_SECONDS = 1e11
 END = r"$(?!\n)"
 """In Python `$` alone is also before a line break at the end."""
 
 FIGURE, DEVICE = f"^[A-Za-z][A-Za-z0-9_]{{0,99}}{END}", f"^(node|[0-9]{{1,9}}){END}"
-SessionName = Annotated[str, msgspec.Meta(pattern=f"^{SESSION_NAME.pattern}{END}", max_length=64)]
-NodeName = Annotated[str, msgspec.Meta(pattern=f"^{NODE_NAME.pattern}{END}", max_length=64)]
+
+
+def _described(rule: NameRule) -> msgspec.Meta:
+    """A name in the document; who checks it has better words than a pattern."""
+    pattern = f"^{rule.pattern.pattern}{END}"
+    return msgspec.Meta(
+        extra_json_schema={"pattern": pattern, "maxLength": MAX_NAME_CHARACTERS, "minLength": 1}
+    )
+
+
+SessionName = Annotated[str, _described(RECORDED_NAME)]
+NodeName = Annotated[str, _described(NODE)]
 Nodes = Annotated[list[NodeName], msgspec.Meta(max_length=MAX_NODES)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_TIME_SECONDS)]
 
 
-class StartSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A session that begins now."""
+class _NamedSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is about a session and nodes."""
 
     name: SessionName
+    nodes: Nodes = []
+
+    def __post_init__(self) -> None:
+        _check("session", self.name, RECORDED_NAME)
+        for node in self.nodes:
+            _check("node", node, NODE)
+
+
+class StartSession(_NamedSession, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A session that begins now."""
+
     every_seconds: Annotated[float, msgspec.Meta(ge=MIN_EVERY_SECONDS, le=MAX_EVERY_SECONDS)] = (
         DEFAULT_EVERY_SECONDS
     )
-    nodes: Nodes = []
-    keep_seconds: Annotated[float, msgspec.Meta(gt=0, le=1e11)] | None = None
+    keep_seconds: Annotated[float, msgspec.Meta(gt=0, le=MAX_TIME_SECONDS)] | None = None
     keep_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
 
 
-class CutSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CutSession(_NamedSession, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of what is stored; without times that of the session of this name."""
 
-    name: SessionName
     from_unix_seconds: Seconds | None = None
     to_unix_seconds: Seconds | None = None
-    nodes: Nodes = []
+
+
+def _check(what: str, name: str, rule: NameRule) -> None:
+    try:
+        rule.check(what, name)
+    except UserError as error:
+        raise ValueError(str(error)) from error  # of which msgspec makes its own
 
 
 class ForeignSample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,6 +90,9 @@ class IngestBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sent_at_unix_seconds: Seconds
     units: dict[str, str]
     samples: Annotated[list[ForeignSample], msgspec.Meta(min_length=1, max_length=MAX_SAMPLES)]
+
+    def __post_init__(self) -> None:
+        _check("source", self.source, NODE)
 
 
 class Ingested(msgspec.Struct, frozen=True, kw_only=True):

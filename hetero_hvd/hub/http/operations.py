@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from hetero_hvd.hub.http.bodies import DEVICE, FIGURE, MAX_POINTS, MAX_SECONDS
+from hetero_hvd.core.names import MAX_NAME_CHARACTERS
+from hetero_hvd.core.recording.timeline import MAX_TIME_SECONDS
+from hetero_hvd.hub.http.bodies import DEVICE, FIGURE, MAX_POINTS
 from hetero_hvd.run.web.operations import Parameters
 
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
-_SECONDS = {"type": "number", "minimum": 0, "maximum": MAX_SECONDS}
+_SECONDS = {"type": "number", "minimum": 0, "maximum": MAX_TIME_SECONDS}
 PARAMETERS: Parameters = {
     "id": {"in": "path", "required": True, "schema": {"type": "string", "maxLength": 200}},
-    "name": {"in": "path", "required": True, "schema": {"type": "string", "maxLength": 64}},
+    "name": {
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "maxLength": MAX_NAME_CHARACTERS},
+    },
     "after": {"in": "query", "schema": {"type": "string", "maxLength": 100}},
     "limit": {
         "in": "query",
@@ -20,9 +26,19 @@ PARAMETERS: Parameters = {
             "default": DEFAULT_LIMIT,
         },
     },
-    "node": {"in": "query", "schema": {"type": "string", "maxLength": 64}},
-    "figure": {"in": "query", "required": True, "schema": {"type": "string", "pattern": FIGURE}},
-    "device": {"in": "query", "schema": {"type": "string", "pattern": DEVICE}},
+    "kind": {"in": "query", "schema": {"type": "string", "enum": ["node", "program"]}},
+    "node": {"in": "query", "schema": {"type": "string", "maxLength": MAX_NAME_CHARACTERS}},
+    "figure": {
+        "in": "query",
+        "required": True,
+        "description": "must be a letter and then letters, digits and '_', at most 100",
+        "schema": {"type": "string", "pattern": FIGURE},
+    },
+    "device": {
+        "in": "query",
+        "description": "must be `node`, or the index of a GPU",
+        "schema": {"type": "string", "pattern": DEVICE},
+    },
     "from": {"in": "query", "required": True, "schema": _SECONDS},
     "to": {"in": "query", "required": True, "schema": _SECONDS},
     "points": {

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from types import TracebackType
 
+from hetero_hvd.core.names import RECORDED_NAME
 from hetero_hvd.errors import UserError
 from hetero_hvd.messages import PHASES
 from hetero_hvd.worker.session.phase_sessions import phase_sessions
 
 MAX_NAMES = 32
 """Each is carried in every message and record of the run."""
-
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
 
 
 class NamedTimes:
@@ -32,14 +30,9 @@ class NamedTimes:
         Raises:
             UserError: It is malformed, one of ours, or one too many.
         """
+        RECORDED_NAME.check("phase", name)
         if name in self._names:
             return
-        name = str(name)
-        if NAME.fullmatch(name) is None:
-            raise UserError(
-                f"phase {name!r}: a name has 1 to 40 of letters, digits, '_', '.' and '-' and "
-                "begins with a letter"
-            )
         if name in PHASES:
             raise UserError(
                 f"phase {name!r}: the trainer times that itself; choose another name than "
@@ -83,7 +76,8 @@ class phase:  # noqa: N801 - read as a word: `with hetero_hvd.phase("augment")`
     inside or outside of steps; time outside of the trainer's own phases is also in `other`.
 
     Args:
-        name: Up to 40 letters, digits, `_`, `.`, `-`; at most 32 names in a process.
+        name: Up to 64 letters, digits, `_`, `.`, `-`, with a letter or digit at both ends; at most
+            32 names in a process.
         session: Whether the cluster's hub records all machines meanwhile, as a session of this
             name; from the first worker that enters the block until the last one leaves it.
 
