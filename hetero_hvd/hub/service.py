@@ -15,13 +15,14 @@ from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.hub.announcer import HubAnnouncer
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
-from hetero_hvd.hub.http.api import HubAccess, HubApi
+from hetero_hvd.hub.http.api import HubApi
 from hetero_hvd.hub.http.ingest import ForeignIngest
 from hetero_hvd.hub.keeping import StoreKeeping
 from hetero_hvd.hub.sealing import seal_apart
 from hetero_hvd.hub.server import HubServer
 from hetero_hvd.hub.store import SEAL_BYTES, SampleStore
 from hetero_hvd.probes.kernel.boot_clock import boot_id, boot_seconds
+from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.operations import DOCUMENT
 from hetero_hvd.run.web.server import HttpEnd, HttpServer
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
@@ -72,7 +73,7 @@ class HubHttp:
     """
 
     end: HttpEnd
-    access: HubAccess
+    access: Access
 
 
 def open_store(folder: Path, seal_bytes: int = SEAL_BYTES) -> SampleStore:

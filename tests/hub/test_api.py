@@ -17,7 +17,7 @@ from hetero_hvd.core.recording.foreign import UNITS, IngestAllowance, IngestLimi
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.http import ingest
-from hetero_hvd.hub.http.api import EVENTS, HubAccess, HubApi
+from hetero_hvd.hub.http.api import EVENTS, HubApi
 from hetero_hvd.hub.http.ingest import ForeignIngest
 from hetero_hvd.hub.store import NodeBatch, SampleStore
 from hetero_hvd.messages import ForeignSampled
@@ -71,11 +71,7 @@ async def api(folder, limits=None):
         return store.commit([found])[0]
 
     door = ConnectionLimiter("http", 8)
-    access = HubAccess(
-        access=Access(address="127.0.0.1", read=TOKENS["read"], operate=TOKENS["operate"]),
-        ingest=TOKENS["ingest"],
-        origins=(ELSEWHERE,),
-    )
+    access = Access(address="127.0.0.1", origins=(ELSEWHERE,), **TOKENS)
     samples = ForeignIngest(store, put, now, limits)
     server = HttpServer(HttpEnd(address="127.0.0.1", port=0), door)
     await server.listen(HubApi(access, store, commands, samples, door).app())
@@ -330,7 +326,7 @@ def test_what_is_not_understood_is_told(tmp_path, body):
 
     status, told, _ = run(tmp_path, act)
     assert status == 400
-    assert "not understood" in told["error"]
+    assert told["error"].endswith("; see GET /v1/openapi.json")
 
 
 def test_lists_come_in_parts(tmp_path):

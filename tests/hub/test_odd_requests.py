@@ -10,6 +10,12 @@ from tests.hub.test_store import batch
 ODD_REQUESTS = {
     "a limit of leading digits": ("/v1/sessions?limit=000000001" + "9" * 5000, {}, 400),
     "a limit behind zeros": ("/v1/sessions?limit=0000000019999", {}, 400),
+    "a limit with a point": ("/v1/sessions?limit=1.0", {}, 400),
+    "a limit with an exponent": ("/v1/sessions?limit=1e2", {}, 400),
+    "a limit twice": ("/v1/sessions?limit=1&limit=2", {}, 400),
+    "a parameter that is none": ("/v1/sessions?limt=2", {}, 400),
+    "a kind that is none": ("/v1/latest?kind=gpu", {}, 400),
+    "a figure that is none": ("/v1/series?node=a&figure=x%27&from=0&to=1", {}, 400),
     "another sign for a digit": ("/v1/sessions?limit=%C2%B2", {}, 400),
     "half an address of a page": ("/v1/cuts", {"Origin": "http://["}, 403),
     "a page of nowhere": ("/v1/cuts", {"Origin": "null"}, 403),

@@ -113,7 +113,6 @@ def _retention(arguments: argparse.Namespace) -> Retention:
 
 def _http(arguments: argparse.Namespace) -> HubHttp | None:
     from hetero_hvd.config.value_types import is_loopback  # noqa: PLC0415 - not for all
-    from hetero_hvd.hub.http.api import HubAccess  # noqa: PLC0415
     from hetero_hvd.hub.service import HubHttp  # noqa: PLC0415
     from hetero_hvd.run.web.access import Access  # noqa: PLC0415
     from hetero_hvd.run.web.server import HttpEnd  # noqa: PLC0415
@@ -134,7 +133,6 @@ def _http(arguments: argparse.Namespace) -> HubHttp | None:
             f"--http-address: {address} is reached by others: needs --http-read-token-file, and "
             "--http-certificate, as tokens cross no network in plain text"
         )
-    access = Access(address=address, read=read, operate=operate)
     return HubHttp(
         end=HttpEnd(
             address=address,
@@ -143,7 +141,13 @@ def _http(arguments: argparse.Namespace) -> HubHttp | None:
             key=arguments.http_key,
             settings="--http-",
         ),
-        access=HubAccess(access=access, ingest=ingest, origins=tuple(arguments.http_cors)),
+        access=Access(
+            address=address,
+            read=read,
+            operate=operate,
+            ingest=ingest,
+            origins=tuple(arguments.http_cors),
+        ),
     )
 
 

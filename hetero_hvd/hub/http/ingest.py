@@ -20,6 +20,7 @@ from hetero_hvd.hub.http.bodies import IngestBatch, Ingested
 from hetero_hvd.hub.store import NodeBatch, SampleStore
 from hetero_hvd.messages import ForeignSampled
 from hetero_hvd.run.web.operations import Answer, Asked
+from hetero_hvd.run.web.problems import RequestProblem
 
 MAX_SOURCES = 1000
 """Of all tokens: each has a stream of its own, also one that sends no series."""
@@ -75,7 +76,7 @@ class ForeignIngest:
         if wait:
             allowance.num_refused += 1
             words = f"more than this token may send: wait {math.ceil(wait)} s, and send less"
-            return Answer({"error": words}, 429, {"Retry-After": str(math.ceil(wait))})
+            return Answer(RequestProblem(error=words), 429, {"Retry-After": str(math.ceil(wait))})
         allowance.series |= _series(batch)
         self._sources.add(batch.source)
         stream = _stream(batch.source)

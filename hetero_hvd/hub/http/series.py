@@ -41,6 +41,7 @@ from hetero_hvd.hub.index import HEALTHY, UNHEALTHY, FleetMark
 from hetero_hvd.hub.store import SampleStore
 from hetero_hvd.run.web.operations import Answer, Asked
 
+from hetero_hvd.run.web.problems import RequestProblem
 DEFAULT_POINTS = 1000
 
 
@@ -82,8 +83,8 @@ class StoredSeries:
         """
         wanted = msgspec.convert(asked.query, _AskedFigure, strict=False)
         if all(state.node != wanted.node for state in self._store.streams().values()):
-            words = f"node {wanted.node!r}: nothing of it is stored; give one of /v1/clients"
-            return Answer({"error": words}, 404)
+            words = f"node {wanted.node!r}: nothing of it is stored; GET /v1/clients lists all"
+            return Answer(RequestProblem(error=words), 404)
         if wanted.window.begin >= wanted.window.end:
             raise UserError("`from` must be before `to`")
         async with self._turn:

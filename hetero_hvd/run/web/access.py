@@ -1,11 +1,14 @@
-"""Who may do what over HTTP: the roles `read` and `operate`, each with a token of its own."""
+"""Who may do what over HTTP: roles with a token each, and where a request comes from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from hetero_hvd.config.value_types import is_loopback
 from hetero_hvd.security.token import holds
+
+Role = Literal["read", "ingest", "operate"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,12 +18,16 @@ class Access:
     Attributes:
         address: Where the server listens; on the loopback, requests must be addressed to it.
         read: Token of those who may look; None: everybody who reaches the server.
-        operate: Token of those who may also drain and stop; None: nobody.
+        operate: Token of those who may do all; None: nobody.
+        ingest: Token of those who may send samples; None: nobody but who may operate.
+        origins: Of pages elsewhere that may ask.
     """
 
     address: str
     read: bytes | None = None
     operate: bytes | None = None
+    ingest: bytes | None = None
+    origins: tuple[str, ...] = ()
 
     def is_addressed_here(self, host: str) -> bool:
         """Whether the Host header is one of ours: a page elsewhere cannot name us its own way."""
@@ -29,12 +36,23 @@ class Access:
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         return is_loopback(name.strip("[]"))
 
-    def may_read(self, authorization: str) -> bool:
-        """Whether a request with this header may look."""
-        return (
-            self.read is None or holds(authorization, self.read) or self.may_operate(authorization)
-        )
+    def is_from_here(self, origin: str, host: str) -> bool:
+        """Whether a page that asks is of this server, or listed."""
+        return not origin or origin in self.origins or origin.partition("://")[2] == host
 
-    def may_operate(self, authorization: str) -> bool:
-        """Whether a request with this header may drain and stop."""
-        return self.operate is not None and holds(authorization, self.operate)
+    def may(self, role: Role, authorization: str) -> bool:
+        """Whether a request with this header may act in a role."""
+        if role == "read" and self.read is None:
+            return True
+        return any(holds(authorization, token) for token in self._tokens(role))
+
+    def why_not(self, role: Role) -> str:
+        """What to do for who may not act in a role, in words."""
+        if not self._tokens(role):
+            return f"this server was started without a token of the role {role!r}, so nobody may"
+        return f"needs the token of the role {role!r}: send Authorization: Bearer TOKEN"
+
+    def _tokens(self, role: Role) -> list[bytes]:
+        """Each of which is enough."""
+        own = {"read": self.read, "ingest": self.ingest, "operate": None}[role]
+        return [token for token in (own, self.operate) if token is not None]

@@ -9,15 +9,11 @@ from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import (
-    JSONResponse,
-    PlainTextResponse,
-    Response,
-)
+from starlette.responses import PlainTextResponse, Response
 
 from hetero_hvd.core.view.live import LiveState
 from hetero_hvd.run.web.access import Access
+from hetero_hvd.run.web.application import HttpApplication
 from hetero_hvd.run.web.event_streams import EventStreams
 from hetero_hvd.run.web.operations import (
     EVENT_STREAM,
@@ -26,9 +22,6 @@ from hetero_hvd.run.web.operations import (
     ApiOperation,
     Asked,
     BodyLimits,
-    Handler,
-    HttpApi,
-    Role,
 )
 from hetero_hvd.run.web.orders import (
     DrainOrder,
@@ -37,7 +30,7 @@ from hetero_hvd.run.web.orders import (
     StopOrder,
     TraceOrder,
 )
-from hetero_hvd.run.web.pages import HEADERS, page_routes
+from hetero_hvd.run.web.problems import RequestProblem
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
 
 PAGE = Path(__file__).parent / "page" / "index.html"
@@ -74,82 +67,56 @@ class Sources:
 
 
 class Answers:
-    """The routes.
+    """The operations.
 
     Args:
         access: Who may do what.
         sources: Where the answers come from.
         door: Is told whose requests are answered; None in an application without a server.
-
-    Attributes:
-        refused: Requests turned away.
     """
 
     def __init__(
         self, access: Access, sources: Sources, door: ConnectionLimiter | None = None
     ) -> None:
-        self._door = door or ConnectionLimiter("http")
-        self.refused = 0
-        self._access = access
         self._sources = sources
         self._streams = EventStreams(self._news, EVENT_SECONDS)
+        self._application = HttpApplication(
+            self._operations(),
+            page=PAGE,
+            access=access,
+            door=door or ConnectionLimiter("http"),
+            parameters={},
+            limits=BodyLimits(MAX_BODY_BYTES, BODY_SECONDS),
+            title="hetero_hvd run",
+        )
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        api = HttpApi(
-            (
-                ApiOperation("GET", "/state", "read", "All that the page shows.", self._state,
-                          result=LiveState),
-                ApiOperation("GET", "/events", "read", "The same, whenever it changes.",
-                          self._events, media=EVENT_STREAM),
-                ApiOperation("GET", "/status", "read", "The job in short.", self._status),
-                ApiOperation("GET", "/metrics", "read", "For Prometheus.", self._metrics,
-                          media=TEXT),
-                ApiOperation("GET", "/sd", "read", "What Prometheus should scrape.",
-                          self._targets, result=list[ScrapeTargets]),
-                ApiOperation("POST", "/drain", "operate", "Let a node or slot go.", self._drain,
-                          body=DrainOrder, result=OrderTaken),
-                ApiOperation("POST", "/stop", "operate", "End the job.", self._stop,
-                          body=StopOrder, result=OrderTaken),
-                ApiOperation("POST", "/trace", "operate", "Record the next steps.", self._trace,
-                          body=TraceOrder, result=OrderTaken),
-            ),
-            parameters={},
-            limits=BodyLimits(MAX_BODY_BYTES, BODY_SECONDS),
-            refuse=self._refuse,
-            title="hetero_hvd run",
+        return self._application.app()
+
+    @property
+    def refused(self) -> int:
+        """Requests turned away."""
+        return self._application.refused
+
+    def _operations(self) -> tuple[ApiOperation, ...]:
+        return (
+            ApiOperation("GET", "/state", "read", "All that the page shows.", self._state,
+                      result=LiveState),
+            ApiOperation("GET", "/events", "read", "The same, whenever it changes.",
+                      self._events, media=EVENT_STREAM),
+            ApiOperation("GET", "/status", "read", "The job in short.", self._status),
+            ApiOperation("GET", "/metrics", "read", "For Prometheus.", self._metrics,
+                      media=TEXT),
+            ApiOperation("GET", "/sd", "read", "What Prometheus should scrape.",
+                      self._targets, result=list[ScrapeTargets]),
+            ApiOperation("POST", "/drain", "operate", "Let a node or slot go.", self._drain,
+                      body=DrainOrder, result=OrderTaken),
+            ApiOperation("POST", "/stop", "operate", "End the job.", self._stop,
+                      body=StopOrder, result=OrderTaken),
+            ApiOperation("POST", "/trace", "operate", "Record the next steps.", self._trace,
+                      body=TraceOrder, result=OrderTaken),
         )  # fmt: skip
-        return Starlette(routes=[*page_routes(PAGE, self._public), *api.routes(self._guarded)])
-
-    def _public(self, handler: Handler) -> Handler:
-        """The page itself holds nothing of the run; what it shows it must ask for."""
-
-        async def guarded(request: Request) -> Response:
-            if not self._access.is_addressed_here(request.headers.get("host", "")):
-                return self._refuse(421, "this server goes by another name")
-            self._door.tolerate(tuple(request.client or ()))
-            response = await handler(request)
-            response.headers.update(HEADERS)
-            return response
-
-        return guarded
-
-    def _guarded(self, role: Role | None, handler: Handler) -> Handler:
-        async def guarded(request: Request) -> Response:
-            authorization = request.headers.get("authorization", "")
-            access = self._access
-            may = access.may_read if role == "read" else access.may_operate
-            if not may(authorization):
-                return self._refuse(401, f"needs the token of the role {role!r}")
-            self._door.authenticated(tuple(request.client or ()))
-            return await handler(request)
-
-        return self._public(handler if role is None else guarded)
-
-    def _refuse(self, code: int, words: str) -> Response:
-        self.refused += 1
-        headers = {"WWW-Authenticate": "Bearer"} if code == 401 else {}  # noqa: PLR2004 - HTTP
-        return JSONResponse({"error": words}, code, headers=headers)
 
     async def _state(self, _asked: Asked) -> Answer:
         return Answer(self._sources.state())
@@ -162,12 +129,12 @@ class Answers:
 
     async def _metrics(self, _asked: Asked) -> Answer | Response:
         if self._sources.metrics is None:
-            return Answer({"error": "this driver has no exporter"}, 404)
+            return Answer(RequestProblem(error="this run has no exporter"), 404)
         return PlainTextResponse(self._sources.metrics())
 
     async def _events(self, _asked: Asked) -> Response:
         answer = self._streams.answer()
-        return self._refuse(503, answer) if isinstance(answer, str) else answer
+        return self._application.refuse(503, answer) if isinstance(answer, str) else answer
 
     async def _news(self, seen: object) -> tuple[object, bytes]:
         number = self._sources.num_events()
@@ -181,5 +148,5 @@ class Answers:
 
     async def _trace(self, asked: Asked) -> Answer:
         if self._sources.trace is None:
-            return Answer({"error": "this driver takes no traces"}, 404)
+            return Answer(RequestProblem(error="this run takes no traces"), 404)
         return Answer({"done": self._sources.trace(msgspec.to_builtins(asked.body))})

@@ -8,21 +8,26 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from hetero_hvd.core.digits import whole_number
 from hetero_hvd.errors import UserError
+from hetero_hvd.run.web.access import Role
+from hetero_hvd.run.web.problems import RequestProblem, shown
 from hetero_hvd.security.token import shown_token
 from hetero_hvd.version import __version__
 
 DOCUMENT = "/v1/openapi.json"
 JSON, TEXT, EVENT_STREAM = "application/json", "text/plain", "text/event-stream"
-Role = Literal["read", "ingest", "operate"]
+FORM = "application/x-www-form-urlencoded"
 Parameters = Mapping[str, dict[str, Any]]
 """Name of a parameter to how OpenAPI describes it."""
 
@@ -33,6 +38,9 @@ Guard = Callable[[Role | None, Handler], Handler]
 Refuse = Callable[[int, str], Response]
 """Makes an answer of a status and a reason, and counts it."""
 
+MAX_UNREAD_BYTES = 16 * 2**20
+"""Of a body that is too long: more is not waited for before it is refused."""
+
 _REFUSALS = {
     "400": "It is not understood.",
     "401": "The token of the role is not shown.",
@@ -41,8 +49,10 @@ _REFUSALS = {
     "408": "It was not complete in time.",
     "409": "It cannot be done now, or is in conflict with what is there.",
     "413": "It is too large.",
+    "415": "It is no JSON by its headers.",
     "421": "This server goes by another name.",
     "429": "It is more than this source may send; see Retry-After.",
+    "500": "This server has a defect.",
     "503": "Its disk does not take it, or too many listen.",
 }
 
@@ -105,14 +115,13 @@ class ApiOperation(NamedTuple):
     media: str = JSON
 
 
-class RequestProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was not acted on."""
-
-    error: str
+class _MediaError(Exception):
+    """A body is no JSON by its headers; says which and what is allowed."""
 
 
 _REFUSED = (
     ClientDisconnect,  # nobody reads the answer
+    _MediaError,
     UserError,
     OverflowError,
     OSError,  # TimeoutError is one
@@ -186,36 +195,61 @@ class HttpApi:
         match error:
             case UserError():
                 return 409, str(error)
+            case _MediaError():
+                return 415, str(error)
             case OverflowError():
-                return 413, f"longer than {self._limits.max_bytes} bytes"
+                return 413, f"the body must have at most {self._limits.max_bytes} bytes; send less"
             case TimeoutError():
-                return 408, f"not complete after {self._limits.seconds:g} s"
+                return 408, f"the body must be complete within {self._limits.seconds:g} s"
             case OSError():
-                return 503, f"the disk does not take it: {error.strerror}"
-        return 400, f"is not understood, see {DOCUMENT}: {error}"
+                return 503, f"the disk does not take it: {error.strerror}; ask again later"
+        return 400, f"{error}; see GET {DOCUMENT}"
 
     async def _asked(self, request: Request, operation: ApiOperation) -> Asked:
         """What a request wants.
 
         Raises:
             msgspec.DecodeError: It is not understood.
+            _MediaError: It is no JSON by its headers.
             OverflowError: It is too long.
             TimeoutError: It is not complete in time.
         """
         content, body = b"", None
         if operation.body is not None:  # who has closed his half is still told what he has asked
+            _check_media(request.headers)
             content = await asyncio.wait_for(
                 _content(request, self._limits.max_bytes), self._limits.seconds
             )
             body = _decoded(content or b"{}", operation.body)
-        query = dict(request.query_params)
-        for name in operation.parameters:
-            described = self._parameters[name]
-            if described["in"] == "query":
-                _check(name, query.get(name), described)
-        shown = shown_token(request.headers.get("authorization", ""))
-        token = hashlib.sha256(shown).hexdigest()[:8]
+        query = self._query(request, operation)
+        token_shown = shown_token(request.headers.get("authorization", ""))
+        token = hashlib.sha256(token_shown).hexdigest()[:8]
         return Asked(dict(request.path_params), query, body, len(content), token)
+
+    def _query(self, request: Request, operation: ApiOperation) -> dict[str, str]:
+        """Its query, checked; a text such as metrics is told whatever a scraper adds.
+
+        Raises:
+            msgspec.ValidationError: Something in it is missing, wrong, twice there or in vain.
+        """
+        described = {
+            name: self._parameters[name]
+            for name in operation.parameters
+            if self._parameters[name]["in"] == "query"
+        }
+        query: dict[str, str] = {}
+        for name, value in request.query_params.multi_items():
+            if operation.media == TEXT:
+                continue
+            if name not in described:
+                known = ", ".join(described) or "none"
+                raise msgspec.ValidationError(f"{shown(name)} is no parameter; there are: {known}")
+            if name in query:
+                raise msgspec.ValidationError(f"`{name}` must be given once")
+            query[name] = value
+        for name, each in described.items():
+            _check(name, query.get(name), each)
+        return query
 
     async def _document(self, _request: Request) -> Response:
         return JSONResponse(openapi(self._operations, self._parameters, self._title))
@@ -253,12 +287,35 @@ def _with_integers(found: Any) -> Any:  # noqa: ANN401 - of JSON's kinds
     return found
 
 
+def _check_media(headers: Headers) -> None:
+    """See that a body is JSON; `curl -d` calls everything a form.
+
+    Raises:
+        _MediaError: It is something else.
+    """
+    kind = headers.get("content-type", JSON).partition(";")[0].strip().lower()
+    if kind not in (JSON, FORM):
+        raise _MediaError(f"Content-Type {shown(kind)}: must be {JSON}")
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise _MediaError(f"Content-Encoding {shown(encoding)}: must be none: send it as it is")
+
+
 async def _content(request: Request, max_bytes: int) -> bytes:
-    content = b""
+    """A body.
+
+    Raises:
+        OverflowError: It is too long; the rest is read first, as who still writes reads no answer.
+    """
+    content, size = b"", 0
     async for piece in request.stream():
-        content += piece
-        if len(content) > max_bytes:
-            raise OverflowError
+        size += len(piece)
+        if size <= max_bytes:
+            content += piece
+        elif size > max_bytes + MAX_UNREAD_BYTES:
+            break
+    if size > max_bytes:
+        raise OverflowError
     return content
 
 
@@ -273,17 +330,22 @@ def _check(name: str, value: str | None, described: Mapping[str, Any]) -> None:
         if described.get("required"):
             raise msgspec.ValidationError(f"`{name}` is missing")
         return
+    if value not in schema.get("enum", (value,)):
+        raise msgspec.ValidationError(f"`{name}` must be one of {', '.join(schema['enum'])}")
     if schema["type"] == "string":
         size = schema.get("maxLength", math.inf)
         if len(value) > size:
             raise msgspec.ValidationError(f"`{name}` must have at most {size} characters")
+        if re.search(schema.get("pattern", ""), value) is None:
+            raise msgspec.ValidationError(f"`{name}` {shown(value)}: {described['description']}")
         return
-    kind = int if schema["type"] == "integer" else float
     least, most = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     try:
-        number = msgspec.convert(value, kind, strict=False)
+        number = msgspec.convert(value, float, strict=False)
     except msgspec.ValidationError:
         number = math.nan
+    if schema["type"] == "integer" and whole_number(value) is None:
+        number = math.nan  # digits alone: nobody has to know what 1e2 is
     if not (math.isfinite(number) and least <= number <= most):
         raise msgspec.ValidationError(
             f"`{name}` must be of type {schema['type']}, from {least} to {most}"

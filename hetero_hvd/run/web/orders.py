@@ -9,13 +9,13 @@ import msgspec
 from hetero_hvd.config.job import MAX_TRACE_STEPS
 
 
-class DrainOrder(msgspec.Struct, frozen=True, kw_only=True):
+class DrainOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which node or slot is to leave: `NODE` or `NODE:SLOT`."""
 
     target: str
 
 
-class StopOrder(msgspec.Struct, frozen=True, kw_only=True):
+class StopOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The job is to end."""
 
 

@@ -15,13 +15,6 @@ SHARED = Path(__file__).parents[1] / "page"
 """Style, what scripts share, and the plots."""
 
 KINDS = {".js": "text/javascript", ".css": "text/css"}
-HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-"""Of all answers: a page runs no script but ours, and asks nobody else."""
 
 
 def page_routes(page: Path, guarded: Callable[[Handler], Handler]) -> list[Route]:

@@ -21,6 +21,7 @@ from hetero_hvd.config import JobConfig
 from hetero_hvd.errors import ConfigError, job_error
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.app import Answers, Sources
+from hetero_hvd.run.web.problems import problem
 from hetero_hvd.security.connection_limiter import ConnectionLimiter
 from hetero_hvd.security.secret_files import read_secret
 from hetero_hvd.security.token import read_token
@@ -35,8 +36,29 @@ SILENT_SECONDS = 10.0
 CLOSE_SECONDS = 3.0
 
 
+FULL = "more connections than this server has room for: ask again in a few seconds"
+MALFORMED = "is no HTTP request that this server reads: its head must be HTTP/1.1, at most 16 KiB"
+
+
 class _Protocol(H11Protocol):
-    """Cuts off who has sent no complete request after a while; uvicorn waits for ever."""
+    """Cuts off who has sent no complete request after a while; uvicorn waits for ever.
+
+    What uvicorn would refuse in plain text is refused as by the application.
+    """
+
+    def handle_events(self) -> None:
+        is_full = max(len(self.connections), len(self.tasks)) >= MAX_CONNECTIONS
+        self.app = problem(503, FULL) if is_full else self.config.loaded_app
+        super().handle_events()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - it says nothing
+        cycle = getattr(self, "cycle", None)
+        if cycle is None or not cycle.response_started or cycle.response_complete:
+            found = problem(400, MALFORMED)
+            lines = [b"HTTP/1.1 400 Bad Request", b"connection: close"]
+            lines += [b": ".join(header) for header in found.raw_headers]
+            self.transport.write(b"\r\n".join([*lines, b"", bytes(found.body)]))
+        self.transport.close()
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -117,7 +139,7 @@ class HttpServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=MAX_CONNECTIONS,
+            log_level="error",  # whoever sends nonsense is told, and fills no log
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             timeout_graceful_shutdown=1,
             ssl_certfile=end.certificate,
