@@ -101,26 +101,31 @@ async def conversation(
         ) from error
 
 
-async def order(key: bytes, hub: AnnounceTarget, name: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - of JSON's kinds
-    """Have one thing done; see `conversation` and `HubConversation.order`."""
-    async with conversation(key, hub) as talk:
-        return await talk.order(name, arguments)
-
-
 class HubOrders:
     """Orders something of the hub, wherever that is.
 
     Args:
         key_file: With the cluster key; None: there is none.
         hub: `HOST:PORT`, or `auto`: the one that announces itself.
+        setting: Where people have said that, for messages.
+        max_frame_bytes: Of an answer; None: any.
 
     Attributes:
         is_named: Whether people have said that there is a hub.
     """
 
-    def __init__(self, key_file: str | None, hub: str) -> None:
+    def __init__(
+        self,
+        key_file: str | Path | None,
+        hub: str,
+        *,
+        setting: str = "hub",
+        max_frame_bytes: int | None = link.MAX_FRAME_BYTES,
+    ) -> None:
         self._key_file = key_file
         self._hub = hub
+        self._setting = setting
+        self._max_frame_bytes = max_frame_bytes
         self._target: AnnounceTarget | None = None
         self.is_named = key_file is not None and hub != AUTO
 
@@ -152,7 +157,7 @@ class HubOrders:
             self._target = await self._found(key)
         try:
             async with conversation(
-                key, self._target, max_frame_bytes=link.MAX_FRAME_BYTES
+                key, self._target, max_frame_bytes=self._max_frame_bytes
             ) as talk:
                 yield talk
         except TryAgainError:
@@ -161,10 +166,13 @@ class HubOrders:
 
     async def _found(self, key: bytes) -> AnnounceTarget:
         if self._hub != AUTO:
-            return AnnounceTarget.read(self._hub, "hub", GIVEN_TO_HUB)
+            return AnnounceTarget.read(self._hub, self._setting, GIVEN_TO_HUB)
         found = await announced_hub(key)
         if found is None:
-            raise TryAgainError("no hub announces itself here with this key")
+            raise TryAgainError(
+                "no hub announces itself here with this key; start hetero-hvd hub, or name it: "
+                f"{self._setting} HOST:PORT"
+            )
         return found
 
 

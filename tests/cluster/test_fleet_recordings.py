@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 import pytest
 
-from hetero_hvd.discovery.hub_client import order
 from hetero_hvd.hub.index import HubIndex
 from hetero_hvd.run.recordings.frames import read_frames
 from tests.cluster.logged_agent import read_log
 from tests.fake_nvml import library as fake_nvml
-from tests.hub.rig import KEY, HubProcess, slice_of, stored
+from tests.hub.rig import KEY, HubProcess, order, slice_of, stored
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(180)]
 HOSTS = {"alpha": 200, "beta": 200, "gamma": 200}

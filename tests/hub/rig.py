@@ -16,7 +16,7 @@ import pytest
 from hetero_hvd.agent import hub_sender
 from hetero_hvd.agent.hub_sender import HubSender
 from hetero_hvd.core.recording.sessions import RecordingSession
-from hetero_hvd.discovery.hub_client import order
+from hetero_hvd.discovery.hub_client import conversation
 from hetero_hvd.discovery.unicast import AnnounceTarget
 from hetero_hvd.errors import TryAgainError
 from hetero_hvd.hub.service import open_store
@@ -33,6 +33,12 @@ def free_port():
     with socket.socket() as end:
         end.bind(("127.0.0.1", 0))
         return end.getsockname()[1]
+
+
+async def order(key, target, action, arguments):
+    """Have one thing done by the hub at a place."""
+    async with conversation(key, target) as talk:
+        return await talk.order(action, arguments)
 
 
 class HubProcess:

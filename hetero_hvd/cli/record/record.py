@@ -7,7 +7,7 @@ import asyncio
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.record.times import (
@@ -19,9 +19,6 @@ from hetero_hvd.cli.record.times import (
 )
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.errors import UserError, job_error
-
-if TYPE_CHECKING:
-    from hetero_hvd.discovery.unicast import AnnounceTarget
 
 SUMMARY = "start, stop and cut recordings of what all machines of the cluster do"
 HELP = """\
@@ -129,34 +126,10 @@ async def _done(arguments: argparse.Namespace) -> Any:  # noqa: ANN401 - of JSON
     asked = _asked(arguments)
     if arguments.store is not None:
         return await _done_here(arguments.store, arguments.action, asked)
-    from hetero_hvd.discovery.hub_client import order  # noqa: PLC0415
-    from hetero_hvd.discovery.unicast import GIVEN_TO_HUB, AnnounceTarget  # noqa: PLC0415
-    from hetero_hvd.security.cluster_key import read_key  # noqa: PLC0415
+    from hetero_hvd.discovery.hub_client import HubOrders  # noqa: PLC0415
 
-    key = read_key(arguments.key_file)
-    if arguments.hub == "auto":
-        hub = await _found(key)
-    else:
-        hub = AnnounceTarget.read(arguments.hub, "--hub", GIVEN_TO_HUB)
-    return await order(key, hub, arguments.action, asked)
-
-
-async def _found(key: bytes) -> AnnounceTarget:
-    """The hub that announces itself.
-
-    Raises:
-        TryAgainError: None does.
-    """
-    from hetero_hvd.discovery.hub_finder import announced_hub  # noqa: PLC0415 - not for all
-    from hetero_hvd.errors import TryAgainError  # noqa: PLC0415
-
-    found = await announced_hub(key)
-    if found is None:
-        raise TryAgainError(
-            "no hub announces itself here with this key; start hetero-hvd hub, or name it with "
-            "--hub HOST:PORT"
-        )
-    return found
+    hub = HubOrders(arguments.key_file, arguments.hub, setting="--hub", max_frame_bytes=None)
+    return await hub(arguments.action, asked)
 
 
 async def _done_here(store: Path, action: str, asked: dict[str, Any]) -> Any:  # noqa: ANN401
