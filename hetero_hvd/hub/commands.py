@@ -204,7 +204,7 @@ class HubCommands:
             "every_seconds": session.every_seconds,
             "keep_seconds": session.keep_seconds,
             "keep_bytes": session.keep_bytes,
-            "folder": str(folder) if folder.exists() else None,
+            "folder": str(folder.absolute()) if folder.exists() else None,
             "notice": None if folder.exists() else self._fleet.notices.get(session.name),
         }
 
@@ -223,7 +223,7 @@ class HubCommands:
         folder = self._folder(session.name)
         facts = await asyncio.to_thread(self._written, session, folder)
         return self._shown(session) | {
-            "folder": str(folder),
+            "folder": str(folder.absolute()),
             "frames": facts.num_frames,
             "missing": facts.num_missing,
             "silent": self._silent(session),
