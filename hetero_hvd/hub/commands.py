@@ -184,6 +184,7 @@ class HubCommands:
             newest = max(node.get("newest_unix_seconds", 0.0), state.newest / MICROSECONDS)
             node["newest_unix_seconds"] = newest
             is_program = state.node not in agents  # which sends when it likes
+            node["kind"] = "program" if is_program else "node"
             node["is_healthy"] = is_program or self._fleet.health.is_healthy(state.node)
         return [found[name] for name in sorted(found)]
 

@@ -144,17 +144,20 @@ def test_it_tells_what_there_is(tmp_path):
     async def act(tab, _client, _lab):
         await tab.wait_for("#runs", "digits")
         await tab.wait_for("#fleet", "H100")
-        names = ("#fleet", "#sessions", "#runs", "#health", ".silent")
+        await tab.wait_for("#programs", "chiller")
+        names = ("#fleet", "#programs", "#sessions", "#runs", "#health", ".silent")
         texts = {name: await tab.text(name) for name in names}
         links = await tab.value("[...document.querySelectorAll('a')].map((one) => one.href)")
         other = "linked({id: 'a run', url: 'javascript:alert(1)'})"
         return texts, links, await tab.value(f"[document.images.length, {other}]")
 
     texts, links, others = browse(tmp_path, act)
-    assert texts["#health"] == "1 of 3 not heard: beta"
+    assert texts["#health"] == "1 of 2 not heard: beta"
     assert re.match("beta\\s.*not heard, last sample", texts[".silent"], re.DOTALL)
     for words in ("CPU", "GPU 1 NVIDIA H100", MARKUP, "87 %", "60.0 of 80.0", "500", "0.5 s"):
         assert words in texts["#fleet"]
+    assert re.match("chiller\\s+water\\s+23\\s+°C\\s", texts["#programs"])
+    assert "chiller" not in texts["#fleet"]
     for words in ("kept for 7 d, at most 20 GB", "goes on", "ended, not written", "loses its"):
         assert words in texts["#sessions"]
     assert f"digits {MARKUP}" in texts["#runs"]
@@ -209,8 +212,9 @@ def test_orders_are_given_by_keys_and_need_the_token(tmp_path):
             told.append(await tab.wait_for("#order-status", words))
 
         await tab.wait_for("#runs", "digits")
-        await focus(tab, "#start [name=name]")
-        await tab.write("mine")
+        for name, value in (("name", "mine"), ("days", "7"), ("gigabytes", "1.5")):
+            await focus(tab, f"#start [name={name}]")
+            await tab.write(value)
         await push("#start button", "token of the role 'operate'")
         await focus(tab, "#token")
         await tab.write("o" * 20)
@@ -237,9 +241,19 @@ def test_orders_are_given_by_keys_and_need_the_token(tmp_path):
     assert len(told) == 6
     assert "oooo" not in kept
     assert {name for name, each in sessions.items() if each["folder"]} == {"mine", "over", "part"}
+    assert (sessions["mine"]["keep_seconds"], sessions["mine"]["keep_bytes"]) == (604800, 1.5e9)
+    assert sessions["part"]["keep_seconds"] is None
     assert sessions["part"]["nodes"] == ["alpha"]
     span = sessions["part"]["until_unix_seconds"] - sessions["part"]["from_unix_seconds"]
-    assert round(span) in range(60 * MINUTES, 60 * MINUTES + 5)
+    assert round(span) in range(60 * MINUTES, 61 * MINUTES)
+
+
+async def choose(tab, what, value):
+    """Plot another figure or node; gives the title."""
+    found = f"document.getElementById('plot-{what}')"
+    await tab.value(f"{found}.value = {value!r}; {found}.onchange()")
+    await tab.until(f"{DRAWN}.includes({value!r})")
+    return await tab.text("#plot figcaption")
 
 
 @needs_browser
@@ -274,20 +288,19 @@ def test_a_closer_look_shows_single_samples(tmp_path):
             )  # fmt: skip
         await tab.until(f"{DRAWN} !== {before!r}")
         steps = await tab.value("plot.told.times.map((at, i, all) => at - (all[i - 1] ?? at))")
-        await tab.value("document.getElementById('plot-figure').value = 'power_watts'")
-        await tab.value("document.getElementById('plot-figure').onchange()")
-        await tab.until(f"{DRAWN}.includes('power_watts')")
-        title = await tab.text("#plot figcaption")
-        await tab.value("document.getElementById('plot-node').value = 'chiller'")
-        await tab.value("document.getElementById('plot-node').onchange()")
-        await tab.until(f"{DRAWN}.includes('chiller water_celsius')")
-        return spans, steps, title, await tab.text("#plot figcaption")
+        titles = [
+            await choose(tab, *each) for each in (("figure", "power_watts"), ("node", "chiller"))
+        ]
+        groups = "[...document.querySelectorAll('#plot-node optgroup')]"
+        named = f"{groups}.map((one) => one.label + ': ' + one.innerText.trim())"
+        return spans, steps, titles, await tab.value(named)
 
-    spans, steps, power, water = browse(tmp_path, act, "#token={read}&session=night")
-    assert spans[0] in range(60 * MINUTES, 60 * MINUTES + 5)
+    spans, steps, titles, groups = browse(tmp_path, act, "#token={read}&session=night")
+    assert spans[0] in range(60 * MINUTES, 61 * MINUTES)
     assert [round(span / spans[0], 2) for span in spans] == [1, 0.5, 0.25, 0.25, 0.25, 0.5, 1]
     assert {round(step, 3) for step in steps[1:]} == {1}
-    assert (power, water) == ("power, W", "water, °C")
+    assert titles == ["power, W", "water, told by the program chiller, °C"]
+    assert groups == ["Nodes: alphabeta", "Other programs: chiller"]
 
 
 @needs_browser

@@ -104,15 +104,28 @@ def test_each_pixel_has_its_extremes(tmp_path):
 
 
 def test_what_a_program_tells_is_a_line_too(tmp_path):
-    """However seldom it tells it."""
+    """However seldom it tells it, and among all that it has told, sealed or not."""
+
+    def told(number, **values):
+        at = 1_000_000.0 - 20 + number
+        units = {name: name.rpartition("_")[2] for name in values}
+        return sent(number, units=units, samples=[{"at_unix_seconds": at, "values": values}])
+
+    bodies = [told(number, water_celsius=20.0 + number) for number in range(1, 8)]
+    bodies[3] = told(4, a_watts=7.0)
+    del bodies[5]
 
     async def act(client):
-        await client.ask("/v1/ingest", sent(1, 3), role="ingest")
-        return await asked(client, "water_celsius", node="chiller")
+        for body in bodies:
+            await client.ask("/v1/ingest", body, role="ingest")
+        waiting = await asked(client, "water_celsius", node="chiller")
+        client.store.seal()
+        return waiting, await asked(client, "water_celsius", node="chiller")
 
-    _, told = run(tmp_path, act)
-    assert told["series"] == [{"device": "node", "values": [21.0, 22.0, 23.0]}]
-    assert told["figures"] == ["water_celsius"]
+    for _, found in run(tmp_path, act):
+        (line,) = found["series"]
+        assert line["values"] == [21, 22, 23, 25, None, 27], "only the sixth is lost"
+        assert found["figures"] == ["a_watts", "water_celsius"]
 
 
 MARKS = {
@@ -193,7 +206,7 @@ def test_a_node_that_nobody_knows_is_not_found(tmp_path, node):
 
     status, told = run(tmp_path, act)
     assert status == 404
-    assert "nothing of it is stored; give one of /v1/clients" in told["error"]
+    assert "nothing of it is stored; GET /v1/clients lists all" in told["error"]
 
 
 def test_a_piece_that_is_damaged_is_a_gap(tmp_path):

@@ -192,7 +192,9 @@ def _lines(action: str, result: Any) -> list[str]:  # noqa: ANN401
 def _node_line(node: dict[str, Any]) -> str:
     """Whether a node is heard is known to a hub that runs."""
     state = {True: "  is heard", False: "  is not heard", None: ""}[node.get("is_healthy")]
-    return f"node {node['node']}{state}  {node['samples']} samples, {node['missing']} missing"
+    state = state if node["kind"] == "node" else ""  # a program sends when it likes
+    name = f"{node['kind']} {node['node']}"
+    return f"{name}{state}  {node['samples']} samples, {node['missing']} missing"
 
 
 def _session_line(session: dict[str, Any]) -> str:

@@ -73,11 +73,21 @@ def figure_places(sample: Record, figure: str) -> dict[str, str]:
     return {device: place for device, place, value in _told(sample, figure) if value is None}
 
 
-def waiting_numbers(frames: Sequence[Recorded], figure: str) -> NumbersOverTime:
-    """A figure of samples that are in no piece yet, by device; at least one."""
+def waiting_numbers(frames: Sequence[Recorded], figure: str, figures: set[str]) -> NumbersOverTime:
+    """A figure of samples that are in no piece yet, by device.
+
+    Args:
+        frames: At least one.
+        figure: As for `figure_places`.
+        figures: Gets the names of all that there are: an agent tells them in each sample, a program
+            as it likes.
+    """
     values: dict[str, Doubles] = {}
     for number, frame in enumerate(frames):  # one by one: all of an hour would fill the memory
-        for device, _, value in _told(msgspec.msgpack.decode(frame.sample), figure):
+        sample = msgspec.msgpack.decode(frame.sample)
+        if "values" in sample or number == len(frames) - 1:
+            figures.update(figures_in(sample))
+        for device, _, value in _told(sample, figure):
             if isinstance(value, float):
                 values.setdefault(device, np.full(len(frames), np.nan))[number] = value
     return NumbersOverTime(
@@ -85,6 +95,29 @@ def waiting_numbers(frames: Sequence[Recorded], figure: str) -> NumbersOverTime:
         np.array([frame.at_microseconds for frame in frames]),
         values,
     )
+
+
+def told_only(found: NumbersOverTime, num_before: int) -> tuple[NumbersOverTime, int]:
+    """Without the samples in which the figure is not told, as a program tells what it likes.
+
+    Those that are left have numbers as if there were no others, so that only what was lost is a
+    gap.
+
+    Args:
+        found: Of a stream.
+        num_before: So many were left out of what came before.
+
+    Returns:
+        The rest, and how many were left out so far.
+    """
+    is_told = np.zeros(len(found.times), dtype=bool)
+    for column in found.values.values():
+        is_told |= np.isfinite(column)
+    num_left_out = num_before + np.cumsum(~is_told)
+    values = {device: column[is_told] for device, column in found.values.items()}
+    numbers = (found.sequences - num_left_out)[is_told]
+    last = int(num_left_out[-1]) if len(is_told) else num_before
+    return NumbersOverTime(numbers, found.times[is_told], values), last
 
 
 def _told(sample: Record, figure: str) -> Iterator[tuple[str, str, Any]]:

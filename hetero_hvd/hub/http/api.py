@@ -91,9 +91,9 @@ class HubApi:
         return (
             ApiOperation("GET", "/v1/status", "read", "The hub in short.", self._status),
             ApiOperation("GET", "/v1/clients", "read", "Nodes and other sources.", self._clients,
-                      ("after", "limit"), None, PartOfList),
+                      ("after", "limit", "kind"), None, PartOfList),
             ApiOperation("GET", "/v1/latest", "read", "The newest sample of each.", self._latest,
-                      ("after", "limit", "node"), None, PartOfList),
+                      ("after", "limit", "kind", "node"), None, PartOfList),
             ApiOperation("GET", "/v1/sessions", "read", "Sessions.", self._sessions,
                       ("after", "limit"), None, PartOfList),
             ApiOperation("POST", "/v1/sessions", "operate", "Start a session.", self._start,
@@ -124,14 +124,17 @@ class HubApi:
 
     async def _clients(self, asked: Asked) -> Answer:
         status = await self._commands.act("status", {})
-        return _listed(status["nodes"], "node", asked)
+        kind = asked.query.get("kind")
+        items = [item for item in status["nodes"] if kind in (None, item["kind"])]
+        return _listed(items, "node", asked)
 
     async def _sessions(self, asked: Asked) -> Answer:
         status = await self._commands.act("status", {})
         return _listed(status["sessions"], "name", asked)
 
     async def _latest(self, asked: Asked) -> Answer:
-        wanted = asked.query.get("node")
+        wanted, kind = asked.query.get("node"), asked.query.get("kind")
+        agents = self._store.nodes()
         items = [
             {
                 "node": frame.node,
@@ -140,7 +143,8 @@ class HubApi:
                 "sample": msgspec.msgpack.decode(frame.recorded.sample),
             }
             for frame in dict(self._store.latest).values()
-            if wanted is None or frame.node == wanted
+            if wanted in (None, frame.node)
+            and (kind is None or (frame.node in agents) is (kind == "node"))
         ]
         return _listed(items, "node", asked)
 

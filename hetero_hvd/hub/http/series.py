@@ -25,6 +25,7 @@ from hetero_hvd.core.recording.thinned_series import (
     figure_places,
     figures_in,
     plot_columns,
+    told_only,
     waiting_numbers,
 )
 from hetero_hvd.core.recording.timeline import MICROSECONDS
@@ -40,8 +41,8 @@ from hetero_hvd.hub.http.bodies import (
 from hetero_hvd.hub.index import HEALTHY, UNHEALTHY, FleetMark
 from hetero_hvd.hub.store import SampleStore
 from hetero_hvd.run.web.operations import Answer, Asked
-
 from hetero_hvd.run.web.problems import RequestProblem
+
 DEFAULT_POINTS = 1000
 
 
@@ -100,7 +101,11 @@ class StoredSeries:
         is_node = self._store.is_of_an_agent(wanted.node)
         thinner = SeriesThinner(wanted.window, LONGEST_STEP if is_node else math.inf)
         figures: set[str] = set()
-        for stream, found in self._numbers(session, wanted.figure, figures):
+        num_left_out = 0  # a program has one stream
+        for stream, numbers in self._numbers(session, wanted.figure, figures):
+            found = numbers
+            if not is_node:
+                found, num_left_out = told_only(numbers, num_left_out)
             thinner.add(stream, found)
         columns = plot_columns(thinner.result())
         return FigureOverTime(
@@ -133,8 +138,7 @@ class StoredSeries:
                 if found is not None:
                     yield each.stream, found
             if each.waiting:
-                figures.update(figures_in(msgspec.msgpack.decode(each.waiting[-1].sample)))
-                yield each.stream, waiting_numbers(each.waiting, figure)
+                yield each.stream, waiting_numbers(each.waiting, figure, figures)
 
     def _unhealthy(self, session: RecordingSession) -> Iterator[tuple[float, float]]:
         """From when to when the node was not heard, seconds since 1970."""

@@ -5,8 +5,9 @@ const HEIGHT = 240, COLOURS = 8;
 const DASHES = { reset: [], plan: [6, 4], phase: [2, 3] };
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const moment = (seconds) => new Date(seconds * 1000).toLocaleString();
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const short = (value) =>
-  value == null ? "–" : Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
+  value == null ? "–" : Math.abs(value) >= 1e5 ? compact.format(value) : Math.abs(value) >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
 
 class TimePlot {
   /* In the element; `look(from, to)` is called when another time is wanted, with nothing for all. */

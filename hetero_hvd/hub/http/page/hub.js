@@ -2,13 +2,17 @@
 // The page of a hub: its fleet, sessions, their plots and all runs. It asks the hub's API for all of it.
 const NODES_SHOWN = 25, LATEST_MS = 2000, RUNS_MS = 30000, RUNS_A_PART = 200, PLOT_MS = 5000;
 const FIRST_FIGURES = ["use_ratio", "cpu_use_ratio"];
+const SERIES_SHOWN = 50;
 const UNITS = [ // how names end, what is shown, and how much of the name's unit that is
   ["_bytes_per_second", "MB/s", 1e6], ["_bytes", "GiB", 2 ** 30], ["_ratio", "%", 0.01], ["_celsius", "°C", 1],
   ["_watts", "W", 1], ["_hertz", "MHz", 1e6], ["_joules", "kJ", 1e3], ["_seconds", "s", 1],
 ];
+const UNITS_OF_PROGRAMS = [ // of whose values nobody knows how large they are
+  ["_bytes_per_second", "B/s", 1], ["_bytes", "B", 1], ["_ratio", "%", 0.01], ["_celsius", "°C", 1],
+  ["_watts", "W", 1], ["_hertz", "Hz", 1], ["_joules", "J", 1], ["_seconds", "s", 1], ["_total", "count", 1],
+];
 let news = { nodes: [], sessions: [] };
 let latest = new Map();
-let firstShown = 0;
 let runs = [];
 let partsOfRuns = 1;
 let plotted = null; // {name, node, figure, from, to}: from and to are null for all of the session
@@ -73,10 +77,19 @@ function button(words, key, act) {
   return found;
 }
 
-// The fleet
+/* What a figure is called, the unit in which it is shown, and how much of its own that is. */
+function described(figure, kind) {
+  const units = kind === "program" ? UNITS_OF_PROGRAMS : UNITS;
+  const [ending, unit, factor] = units.find(([end]) => figure.endsWith(end)) ?? ["", "", 1];
+  return { title: figure.slice(0, figure.length - ending.length).replaceAll("_", " "), unit, factor };
+}
+
+const kindOf = (name) => news.nodes.find(({ node }) => node === name)?.kind;
+
+// The fleet, and other programs
 
 function machines({ node, is_healthy: isHealthy, newest_unix_seconds: newest }) {
-  const sample = latest.get(node);
+  const sample = latest.get(node)?.sample;
   const kind = isHealthy ? "" : "silent";
   const state = isHealthy ? "heard" : `not heard, last sample ${when(newest)}`;
   const line = (device, use, one) => {
@@ -89,39 +102,64 @@ function machines({ node, is_healthy: isHealthy, newest_unix_seconds: newest }) 
     return tr;
   };
   if (!sample) return [line("not told yet", null, {})];
-  if (sample.type === "ForeignSampled") return [line(Object.keys(sample.values).join(", "), null, {})];
   return [
     line("CPU", sample.cpu_use_ratio, sample),
     ...sample.devices.map((gpu) => line(`GPU ${gpu.index} ${gpu.name}`, gpu.use_ratio, gpu)),
   ];
 }
 
+/* The series of a program's newest sample. */
+function seriesOf({ node }) {
+  const found = latest.get(node);
+  if (!found) return [row("programs", [node, "not told yet", "–", "–", "–"])];
+  const series = Object.entries(found.sample.values).sort();
+  const rows = series.slice(0, SERIES_SHOWN).map(([name, value]) => {
+    const { title, unit, factor } = described(name, "program");
+    return row("programs", [node, title, String(Number((value / factor).toPrecision(6))), unit, when(found.at_unix_seconds)]);
+  });
+  const more = series.length - rows.length;
+  return more > 0 ? [...rows, row("programs", [node, `and ${more} more: a plot has all`, "–", "–", "–"])] : rows;
+}
+
+const parts = {
+  fleet: { kind: "node", first: 0, rows: machines, known: [] },
+  programs: { kind: "program", first: 0, rows: seriesOf, known: [] },
+};
+
+/* Of many nodes or programs, those that are looked at. */
+function showPart(id) {
+  const part = parts[id];
+  part.known = news.nodes.filter(({ kind }) => kind === part.kind);
+  part.first = Math.min(part.first, Math.max(0, part.known.length - 1));
+  const shown = part.known.slice(part.first, part.first + NODES_SHOWN);
+  put(id, [shown.map(({ node, is_healthy: well }) => [node, well]), shown.map(({ node }) => latest.get(node))],
+    () => shown.flatMap(part.rows));
+  at(`${id}-pager`).hidden = part.known.length <= NODES_SHOWN;
+  at(`${id}-part`).textContent = `${part.first + 1} to ${part.first + shown.length} of ${part.known.length}`;
+  at(`${id}-before`).disabled = !part.first;
+  at(`${id}-after`).disabled = part.first + NODES_SHOWN >= part.known.length;
+}
+
 function showFleet() {
-  const { nodes } = news;
-  firstShown = Math.min(firstShown, Math.max(0, nodes.length - 1));
-  const shown = nodes.slice(firstShown, firstShown + NODES_SHOWN);
+  showPart("fleet");
+  showPart("programs");
+  at("programs-section").hidden = !parts.programs.known.length;
+  const nodes = parts.fleet.known;
   const silent = nodes.filter((node) => !node.is_healthy).map((node) => node.node);
   const named = silent.length > 20 ? `${silent.slice(0, 20).join(", ")} and ${silent.length - 20} more` : silent.join(", ");
   tell("health", !nodes.length ? "No node has told anything yet."
     : silent.length ? `${silent.length} of ${nodes.length} not heard: ${named}` : `All ${nodes.length} are heard.`, silent.length > 0);
-  put("fleet", [shown.map(({ node, is_healthy: well }) => [node, well]), shown.map(({ node }) => latest.get(node))],
-    () => shown.flatMap(machines));
-  at("fleet-pager").hidden = nodes.length <= NODES_SHOWN;
-  at("fleet-part").textContent = `${firstShown + 1} to ${firstShown + shown.length} of ${nodes.length}`;
-  at("fleet-before").disabled = !firstShown;
-  at("fleet-after").disabled = firstShown + NODES_SHOWN >= nodes.length;
 }
 
 async function askLatest() {
-  const query = { limit: NODES_SHOWN };
-  if (firstShown) query.after = news.nodes[firstShown - 1].node;
-  const { items } = await ask("latest", query);
-  latest = new Map(items.map(({ node, sample }) => [node, sample]));
+  const answers = await Promise.all(Object.values(parts).map(({ kind, first, known }) =>
+    ask("latest", { kind, limit: NODES_SHOWN, ...(first ? { after: known[first - 1].node } : {}) })));
+  latest = new Map(answers.flatMap(({ items }) => items).map((item) => [item.node, item]));
   showFleet();
 }
 
-function turnFleet(by) {
-  firstShown = Math.max(0, firstShown + by);
+function turn(id, by) {
+  parts[id].first = Math.max(0, parts[id].first + by);
   showFleet();
   askLatest().catch((error) => tell("health", problem(error), true));
 }
@@ -179,7 +217,11 @@ at("start").onsubmit = (event) => {
   event.preventDefault();
   const { elements } = event.target;
   const name = elements.name.value;
-  order("sessions", { name, nodes: nodesIn(elements), every_seconds: elements.every.valueAsNumber }, `started ${name}`);
+  const [days, gigabytes] = [elements.days, elements.gigabytes].map((field) => field.valueAsNumber);
+  const wanted = { name, nodes: nodesIn(elements), every_seconds: elements.every.valueAsNumber };
+  if (days) wanted.keep_seconds = days * 86400;
+  if (gigabytes) wanted.keep_bytes = Math.round(gigabytes * 1e9);
+  order("sessions", wanted, `started ${name}`);
 };
 
 at("cut").onsubmit = (event) => {
@@ -206,18 +248,26 @@ const plot = new TimePlot(at("plot"), (from, to) => {
   drawPlot();
 });
 
-function options(id, values, chosen) {
-  put(id, values, () => values.map((value) => new Option(value, value)));
+/* Groups of choices: {label, choices: [[words, value]]}. */
+function options(id, groups, chosen) {
+  put(id, groups, () => groups.filter(({ choices }) => choices.length).map(({ label, choices }) => {
+    const group = make("optgroup", "");
+    group.label = label;
+    group.append(...choices.map(([words, value]) => new Option(words, value)));
+    return group;
+  }));
   at(id).value = chosen;
 }
 
 function choose(name) {
   const { nodes } = news.sessions.find((one) => one.name === name);
-  const known = news.nodes.map(({ node }) => node).filter((node) => !nodes.length || nodes.includes(node));
-  plotted = { name, node: known[0], figure: null, from: null, to: null };
+  const known = news.nodes.filter(({ node }) => !nodes.length || nodes.includes(node));
+  const of = (wanted) => known.filter(({ kind }) => kind === wanted).map(({ node }) => [node, node]);
+  const groups = [{ label: "Nodes", choices: of("node") }, { label: "Other programs", choices: of("program") }];
+  plotted = { name, node: groups.flatMap(({ choices }) => choices)[0]?.[1], figure: null, from: null, to: null };
   at("plot-section").hidden = false;
   at("plot-title").textContent = `Session ${name}`;
-  options("plot-node", known, plotted.node);
+  options("plot-node", groups, plotted.node);
   at("plot-title").focus();
   drawPlot();
 }
@@ -272,13 +322,18 @@ async function drawPlot(isAgain = false) {
 async function showSeries(told) {
   const marks = await marksBetween(told.node, told.from_unix_seconds, told.to_unix_seconds);
   if (told !== inPlot) return;
-  const [ending, unit, factor] = UNITS.find(([end]) => told.figure.endsWith(end)) ?? ["", "", 1];
-  const title = told.figure.slice(0, told.figure.length - ending.length).replaceAll("_", " ");
-  options("plot-figure", told.figures.includes(told.figure) ? told.figures : [told.figure, ...told.figures], told.figure);
+  const kind = kindOf(told.node);
+  const { title: name, unit, factor } = described(told.figure, kind);
+  const title = kind === "program" ? `${name}, told by the program ${told.node}` : name;
+  const choices = [...new Set([told.figure, ...told.figures])].sort().map((figure) => {
+    const one = described(figure, kind);
+    return [`${one.title}, ${one.unit}`, figure];
+  });
+  options("plot-figure", [{ label: kind === "program" ? "Series" : "Figures", choices }], told.figure);
   plot.show({
     title, unit, from: told.from_unix_seconds, to: told.to_unix_seconds, times: told.at_unix_seconds,
     lines: told.series.map(({ device, values }) => ({
-      label: device === "node" ? told.node : `GPU ${device}`,
+      label: kind === "program" ? name : device === "node" ? told.node : `GPU ${device}`,
       values: values.map((value) => (value == null ? null : value / factor)),
     })),
     shaded: told.unhealthy, shadedWords: `${told.node} was not heard`, marks,
@@ -289,9 +344,11 @@ async function showSeries(told) {
 
 const goesOn = (run, from, to) => (run.started_at_unix_seconds ?? 0) <= to && (run.ended_at_unix_seconds ?? to) >= from;
 
-/* What happened in the runs of a node, for the axis of its figures. */
+/* What happened in the runs of a node, for the axis of its figures; a program is of no node, and has all. */
 async function marksBetween(node, from, to) {
-  const there = runs.filter((run) => run.kind === "run" && (run.nodes ?? []).includes(node) && goesOn(run, from, to));
+  const isAnyone = kindOf(node) === "program";
+  const isThere = (run) => isAnyone || (run.nodes ?? []).includes(node);
+  const there = runs.filter((run) => run.kind === "run" && isThere(run) && goesOn(run, from, to));
   const found = await Promise.all(there.map(async (run) => {
     const known = marksOfRuns.get(run.id);
     if (known && run.state !== "running") return known;
@@ -344,8 +401,10 @@ async function repeat(act, milliseconds, status) {
   }
 }
 
-at("fleet-before").onclick = () => turnFleet(-NODES_SHOWN);
-at("fleet-after").onclick = () => turnFleet(NODES_SHOWN);
+for (const id of Object.keys(parts)) {
+  at(`${id}-before`).onclick = () => turn(id, -NODES_SHOWN);
+  at(`${id}-after`).onclick = () => turn(id, NODES_SHOWN);
+}
 at("runs-more").onclick = () => { partsOfRuns += 1; askRuns().catch((error) => tell("runs-status", problem(error), true)); };
 for (const part of document.querySelectorAll("table")) part.setAttribute("role", "table");
 follow("v1/events", "the hub", showNews);
