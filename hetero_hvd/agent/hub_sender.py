@@ -129,9 +129,8 @@ class HubSender:
         self._tls: ClientTls = for_hubs_client(key)
         self._node = node
         self._find_hub = find_hub
-        wall_offset = time.time() - boot_seconds()
         self.spool = SampleSpool(
-            folder, boot=boot_id(), wall_offset_seconds=wall_offset, max_bytes=max_bytes
+            folder, boot=boot_id(), wall_offset=_wall_offset, max_bytes=max_bytes
         )
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
@@ -240,12 +239,12 @@ class HubSender:
     ) -> link.SampleBatch:
         offset = best_of_newest(self._offsets)
         seconds, uncertainty = offset.seconds, offset.uncertainty_seconds
-        if spooled is not None and spooled.header.boot != boot_id():
+        if spooled is not None and spooled.wall_offset_seconds is not None:
             # Its clock ended with that boot: the wall clock of its own time is all there is.
-            seconds, uncertainty = spooled.header.wall_offset_seconds, math.nan
+            seconds, uncertainty = spooled.wall_offset_seconds, math.nan
         samples = [] if spooled is None else spooled.samples
         return link.SampleBatch(
-            stream=self.spool.stream if spooled is None else spooled.header.stream,
+            stream=self.spool.stream if spooled is None else spooled.stream,
             first=samples[0].sequence if samples else 1,
             times_seconds=[each.at_seconds for each in samples],
             samples=[each.sample for each in samples],
@@ -279,3 +278,8 @@ class HubSender:
             )
         )
         self.every_seconds = answer.every_seconds
+
+
+def _wall_offset() -> float:
+    """What the wall clock shows more than the clock since boot, now."""
+    return time.time() - boot_seconds()

@@ -3,6 +3,7 @@
 Each life of an agent is a stream of its own, so that no number is given twice whatever a crash has
 torn. Files hold samples of one stream and are deleted as a whole, once all of them are
 acknowledged, or the oldest one where there is no room: what was dropped is known by its numbers.
+Each sample says itself all that is to be known of it, so that damage costs what it touches.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ import os
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from hetero_hvd.core.recording.framing import framed, records_in
+from hetero_hvd.agent.spool_file import SUFFIX, SpooledSample, SpoolFile, earlier_files, small_file
+from hetero_hvd.core.recording.framing import framed
 from hetero_hvd.core.recording.sequences import FIRST, NumberRange
 from hetero_hvd.discovery.hub_link import Dropped
+from hetero_hvd.run.recordings.damaged_files import PASSING, set_aside
 from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder, private
 
 logger = logging.getLogger(__name__)
 
-SUFFIX = ".spool"
-DROPPED_FILE = "dropped.json"
+DROPPED_FILE = "dropped"
 HUB_FILE = "hub"
 DEFAULT_MAX_BYTES = 256 * 2**20
 FILE_RATIO = 1 / 64
@@ -36,65 +38,23 @@ FILE_RATIO = 1 / 64
 
 MAX_FILE_BYTES, MIN_FILE_BYTES = 2**20, 2**12
 
-PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""What says nothing about a file that cannot be read."""
-
-
-class SpoolHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """First record of a file.
-
-    Attributes:
-        stream: Identity of one life of an agent.
-        boot: Which start of the machine.
-        wall_offset_seconds: What the wall clock showed more than that since boot.
-    """
-
-    stream: str
-    boot: str
-    wall_offset_seconds: float
-
-
-class SpooledSample(msgspec.Struct, frozen=True, array_like=True):
-    """One sample.
-
-    Attributes:
-        sequence: Its number in the stream.
-        at_seconds: By the clock since boot.
-        sample: As it is sent.
-    """
-
-    sequence: int
-    at_seconds: float
-    sample: bytes
+BOOT_CHARACTERS = 8
+"""Of a stream's name, which say in which start of the machine it was."""
 
 
 class Spooled(NamedTuple):
     """What is to be sent next.
 
     Attributes:
-        header: Of the stream.
-        samples: In their order; at least one.
+        stream: Of all.
+        samples: At least one; their numbers follow each other.
+        wall_offset_seconds: What the wall clock showed more than the clock of their boot, as far as
+            the stream tells that last; None: that boot goes on.
     """
 
-    header: SpoolHeader
+    stream: str
     samples: list[SpooledSample]
-
-
-class _SpoolFile:
-    """A file, and where its samples are known, too: of the newest one always."""
-
-    def __init__(self, path: Path, header: SpoolHeader, size_bytes: int, last: NumberRange) -> None:
-        self.path = path
-        self.header = header
-        self.size_bytes = size_bytes
-        self.numbers = last
-        self.samples: list[SpooledSample] | None = None
-
-    def read(self) -> list[SpooledSample]:
-        """Its samples."""
-        if self.samples is None:
-            self.samples = list(_samples(self.path.read_bytes()))
-        return self.samples
+    wall_offset_seconds: float | None
 
 
 class SampleSpool:
@@ -103,11 +63,12 @@ class SampleSpool:
     Args:
         folder: Its own; made if it is not there.
         boot: Which start of the machine this is.
-        wall_offset_seconds: What the wall clock shows more than that since boot.
+        wall_offset: Tells what the wall clock shows more than that since boot, now: it may be set.
         max_bytes: Of all files.
 
     Attributes:
-        num_dropped: Samples of this life that were dropped.
+        stream: Identity of this life's stream.
+        num_dropped: Samples that were dropped in this life.
 
     Raises:
         OSError: The folder cannot be made, or another agent has it.
@@ -118,7 +79,7 @@ class SampleSpool:
         folder: Path,
         *,
         boot: str,
-        wall_offset_seconds: float,
+        wall_offset: Callable[[], float],
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -130,38 +91,30 @@ class SampleSpool:
         self._max_bytes = max_bytes
         self._file_bytes = min(MAX_FILE_BYTES, max(MIN_FILE_BYTES, int(max_bytes * FILE_RATIO)))
         self._lock = threading.Lock()
-        self._header = SpoolHeader(
-            stream=secrets.token_hex(8), boot=boot, wall_offset_seconds=wall_offset_seconds
-        )
-        self._files: deque[_SpoolFile] = deque(_earlier(folder))
-        self._open: _SpoolFile | None = None
+        self._boot = boot.replace("-", "")[:BOOT_CHARACTERS]
+        self._wall_offset = wall_offset
+        self.stream = f"{self._boot}-{secrets.token_hex(8)}"
+        self._files: deque[SpoolFile] = deque(earlier_files(folder))
+        self._open: SpoolFile | None = None
         self._descriptor = -1
         self._next_sequence = FIRST
-        self._next_file = 1 + max(map(_number, folder.glob(f"*{SUFFIX}")), default=0)
-        self._dropped: list[Dropped] = _read_dropped(folder / DROPPED_FILE)
+        self._next_file = 1 + max(map(_number, folder.glob(f"*{SUFFIX}*")), default=0)
+        self._dropped: list[Dropped] = list(_read_dropped(folder / DROPPED_FILE))
         self._is_failing = False
         self._room_is_told = False
         self.num_dropped = 0
 
     @property
-    def stream(self) -> str:
-        """Identity of this life's stream."""
-        return self._header.stream
-
-    @property
     def hub(self) -> str:
         """Identity of the hub that has taken samples last; empty: none has."""
-        with suppress(OSError):
-            return (self._folder / HUB_FILE).read_text()[:64]
+        for record in small_file(self._folder / HUB_FILE):
+            return record.decode()
         return ""
 
     @hub.setter
     def hub(self, identity: str) -> None:
         if identity != self.hub:
-            new = self._folder / f"{HUB_FILE}.new"
-            with suppress(OSError):  # a full disk: what is known stays
-                new.write_text(identity)
-                new.replace(self._folder / HUB_FILE)
+            self._keep(HUB_FILE, framed(identity.encode()))
 
     @property
     def size_bytes(self) -> int:
@@ -172,12 +125,12 @@ class SampleSpool:
         """Take a sample in; what there is no room for is dropped and counted. Never raises."""
         with self._lock:
             sequence, self._next_sequence = self._next_sequence, self._next_sequence + 1
-            record = SpooledSample(sequence, at_seconds, sample)
+            record = SpooledSample(self.stream, sequence, at_seconds, self._wall_offset(), sample)
             try:
                 self._write(record)
             except OSError as error:
                 self._close_file()
-                self._drop(self._header.stream, NumberRange(sequence, sequence))
+                self._drop(self.stream, NumberRange(sequence, sequence))
                 self._complain(error)
                 return
             self._is_failing = False
@@ -194,26 +147,40 @@ class SampleSpool:
         with self._lock:
             while self._files:
                 file = self._files[0]
-                try:
-                    waiting = [s for s in file.read() if s.sequence >= file.numbers.first]
-                except OSError as error:
-                    if error.errno in PASSING:
-                        raise
-                    logger.warning("%s: cannot be read: %s", file.path, error.strerror)
-                    waiting = []
+                waiting = self._waiting_in(file)
                 if waiting:
-                    return Spooled(file.header, list(_first(waiting, max_samples, max_bytes)))
+                    samples = list(_first(waiting, max_samples, max_bytes))
+                    return Spooled(file.stream, samples, self._ended_offset(file.stream))
                 if file is self._open:
                     return None
-                self._delete(self._files.popleft())
-                if file.numbers.size > 0:
-                    self._drop(file.header.stream, file.numbers)
+                self._forget(self._files.popleft())
             return None
+
+    def _waiting_in(self, file: SpoolFile) -> list[SpooledSample]:
+        """What is to be sent of a file; what is lost before that is dropped."""
+        try:
+            waiting = [each for each in file.read() if each.sequence >= file.numbers.first]
+        except OSError as error:
+            if error.errno in PASSING:
+                raise
+            file.tell_damage(f"cannot be read: {error.strerror}")
+            return []
+        if waiting and waiting[0].sequence > file.numbers.first:
+            self._drop(file.stream, NumberRange(file.numbers.first, waiting[0].sequence - 1))
+            file.numbers = NumberRange(waiting[0].sequence, file.numbers.last)
+        return waiting
+
+    def _ended_offset(self, stream: str) -> float | None:
+        """As of `Spooled`. What was set wrong is set right later, so the last one is believed."""
+        if stream.partition("-")[0] == self._boot:
+            return None
+        last = next(each for each in reversed(self._files) if each.stream == stream)
+        return last.wall_offset_seconds
 
     def dropped(self) -> list[Dropped]:
         """What will never be sent, as far as it is not acknowledged and nothing before it waits."""
         with self._lock:
-            waiting = [(f.header.stream, f.numbers) for f in self._files if f.numbers.size > 0]
+            waiting = [(f.stream, f.numbers) for f in self._files if f.numbers.size > 0]
             return [
                 each
                 for each in self._dropped
@@ -234,7 +201,7 @@ class SampleSpool:
                 self._dropped = [each for each in self._dropped if each not in told]
                 self._keep_dropped()
             for file in list(self._files):
-                if file.header.stream != stream:
+                if file.stream != stream:
                     continue
                 first, last = file.numbers
                 if next_sequence <= last or file is self._open:
@@ -262,24 +229,14 @@ class SampleSpool:
         if file is None:
             file = self._new_file(record.sequence)
         _write_whole(self._descriptor, content)
-        file.size_bytes += len(content)
-        file.read().append(record)
-        file.numbers = NumberRange(file.numbers.first, record.sequence)
+        file.add(record, len(content))
 
-    def _new_file(self, sequence: int) -> _SpoolFile:
+    def _new_file(self, sequence: int) -> SpoolFile:
         path = self._folder / f"{self._next_file:010}{SUFFIX}"
-        descriptor = private(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        head = framed(msgspec.msgpack.encode(self._header))
-        try:
-            _write_whole(descriptor, head)
-        except OSError:
-            os.close(descriptor)
-            path.unlink()
-            raise
+        self._descriptor = private(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         self._next_file += 1
-        self._descriptor = descriptor
-        file = _SpoolFile(path, self._header, len(head), NumberRange(sequence, sequence - 1))
-        file.samples = []
+        file = SpoolFile(path, self.stream, NumberRange(sequence, sequence - 1))
+        file.begin()
         self._open = file
         self._files.append(file)
         return file
@@ -287,15 +244,12 @@ class SampleSpool:
     def _close_file(self) -> None:
         if self._open is not None:
             os.close(self._descriptor)
-            self._open.samples = None
+            self._open.forget()
             self._open = None
 
     def _make_room(self) -> None:
         while self.size_bytes > self._max_bytes and len(self._files) > 1:
-            file = self._files.popleft()
-            self._delete(file)
-            if file.numbers.size > 0:
-                self._drop(file.header.stream, file.numbers)
+            self._forget(self._files.popleft())
             if not self._room_is_told:
                 self._room_is_told = True
                 logger.warning(
@@ -315,17 +269,29 @@ class SampleSpool:
         self._keep_dropped()
 
     def _keep_dropped(self) -> None:
+        content = b"".join(framed(msgspec.msgpack.encode(each)) for each in self._dropped)
+        self._keep(DROPPED_FILE, content)
+
+    def _keep(self, name: str, content: bytes) -> None:
         """For the next agent; where the disk is full it is known as long as this one lives."""
-        path = self._folder / DROPPED_FILE
-        new = path.with_suffix(".new")
+        new = self._folder / f"{name}.new"
         with suppress(OSError):
             with open(new, "wb", opener=private) as file:
-                file.write(msgspec.json.encode(self._dropped))
-            new.replace(path)
+                file.write(content)
+            new.replace(self._folder / name)
 
-    def _delete(self, file: _SpoolFile) -> None:
-        with suppress(FileNotFoundError):
-            file.path.unlink()
+    def _forget(self, file: SpoolFile) -> None:
+        """Delete a file, and drop what waits in it."""
+        self._delete(file)
+        if file.numbers.size > 0:
+            self._drop(file.stream, file.numbers)
+
+    def _delete(self, file: SpoolFile) -> None:
+        with suppress(OSError):  # the hub drops what is sent again
+            if file.is_damaged:
+                set_aside(file.path)
+            else:
+                file.path.unlink()
 
     def _complain(self, error: OSError) -> None:
         if not self._is_failing:
@@ -352,38 +318,15 @@ def _first(
     waiting: list[SpooledSample], max_samples: int, max_bytes: int
 ) -> Iterator[SpooledSample]:
     size_bytes = 0
-    for number, sample in enumerate(waiting[:max_samples]):
+    for number, sample in enumerate(waiting[:max_samples], waiting[0].sequence):
         size_bytes += len(sample.sample)
-        if number and size_bytes > max_bytes:
+        is_full = sample is not waiting[0] and size_bytes > max_bytes
+        if is_full or sample.sequence != number:
             return
         yield sample
 
 
-def _samples(content: bytes) -> Iterator[SpooledSample]:
-    records = records_in(content)
-    next(records, None)
-    for found in records:
-        yield msgspec.msgpack.decode(found.record, type=SpooledSample)
-
-
-def _earlier(folder: Path) -> Iterator[_SpoolFile]:
-    """Files of earlier agents, oldest first; what a crash has torn is no sample."""
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
-        try:
-            content = path.read_bytes()
-            head = next(records_in(content), None)
-            samples = list(_samples(content))
-            if head is not None and samples:
-                header = msgspec.msgpack.decode(head.record, type=SpoolHeader)
-                numbers = NumberRange(samples[0].sequence, samples[-1].sequence)
-                yield _SpoolFile(path, header, len(content), numbers)
-                continue
-            path.unlink()
-        except (OSError, msgspec.DecodeError) as error:
-            logger.warning("%s: left out: %s", path, error)
-
-
-def _read_dropped(path: Path) -> list[Dropped]:
-    with suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(path.read_bytes(), type=list[Dropped])
-    return []
+def _read_dropped(path: Path) -> Iterator[Dropped]:
+    for record in small_file(path):
+        with suppress(msgspec.DecodeError):
+            yield msgspec.msgpack.decode(record, type=Dropped)

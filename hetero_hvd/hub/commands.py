@@ -18,6 +18,7 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.runs import HubRuns, recorded_items
 from hetero_hvd.hub.store import SampleStore
+from hetero_hvd.run.recordings.damaged_files import damaged_files
 from hetero_hvd.run.recordings.folder import (
     RecordingFacts,
     RecordingMark,
@@ -141,6 +142,7 @@ class HubCommands:
             return {
                 "sessions": [self._shown(session) for session in self.unwritten()],
                 "streams": self._streams(),
+                "damaged": [str(path) for path in damaged_files(self._store.folder)],
             }
         session = self._fleet.session(str(name))
         if arguments.get("resume"):
@@ -158,6 +160,7 @@ class HubCommands:
             "streams": self._streams(),
             "duplicates": self._store.num_duplicates,
             "from_the_future": self._store.num_ahead,
+            "damaged_files": self._store.num_damaged,
         }
 
     async def _list_runs(self, arguments: Arguments) -> Any:  # noqa: ANN401

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from hetero_hvd.core.recording.framing import framed, records_in, whole_bytes
+from hetero_hvd.core.recording.framing import framed, records_in
 from hetero_hvd.core.recording.segments import Recorded
-from hetero_hvd.core.recording.sequences import NumberRange
+from hetero_hvd.core.recording.sequences import FIRST, NumberRange
 from hetero_hvd.run.records.run_files import regular, sync_folder
 
 SUFFIX = ".journal"
@@ -41,6 +42,11 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
     missing: list[tuple[int, int]]
 
     @property
+    def begin(self) -> int:
+        """Number of the first sample that it says something about."""
+        return min([self.first, *(first for first, _ in self.missing)])
+
+    @property
     def next_sequence(self) -> int:
         """Number of the first sample that is not stored after it."""
         ends = [last + 1 for _, last in self.missing]
@@ -57,7 +63,7 @@ class Journal:
 
     Args:
         folder: Where it is.
-        number: Its own; later ones are larger.
+        number: Its own; later ones are larger. A file of that number is whole, or is not there.
 
     Raises:
         OSError: It cannot be opened.
@@ -67,8 +73,8 @@ class Journal:
         self.number = number
         self.path = journal_path(folder, number)
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.size_bytes = whole_bytes(self.path.read_bytes())
-        os.ftruncate(self._descriptor, self.size_bytes)  # a crash has torn what follows
+        self.size_bytes = os.fstat(self._descriptor).st_size
+        self._is_torn = False
         sync_folder(folder)
 
     def append(self, entries: Sequence[JournalEntry]) -> None:
@@ -79,14 +85,21 @@ class Journal:
         """
         content = b"".join(framed(msgspec.msgpack.encode(entry)) for entry in entries)
         try:
-            # At this place, whatever the last failure has left there.
+            if self._is_torn:
+                self._mend()
             _write_whole(self._descriptor, content, self.size_bytes)
             os.fdatasync(self._descriptor)
         except OSError:
+            self._is_torn = True
             with suppress(OSError):
-                os.ftruncate(self._descriptor, self.size_bytes)
+                self._mend()
             raise
         self.size_bytes += len(content)
+
+    def _mend(self) -> None:
+        """Take away what a failure has left: it would else be read as what was acknowledged."""
+        os.ftruncate(self._descriptor, self.size_bytes)
+        self._is_torn = False
 
     def close(self) -> None:
         """Write no more."""
@@ -109,10 +122,59 @@ def journal_numbers(folder: Path) -> list[int]:
     return sorted(int(path.stem) for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal())
 
 
-def entries_in(content: bytes) -> Iterator[JournalEntry]:
-    """What is in a journal, as far as it is whole."""
+class StoredEntry(NamedTuple):
+    """An entry of a file.
+
+    Attributes:
+        entry: What is in it.
+        size_bytes: It takes in the file.
+    """
+
+    entry: JournalEntry
+    size_bytes: int
+
+
+def stored_entries(content: bytes) -> Iterator[StoredEntry]:
+    """What is in a journal; what is damaged is passed over."""
     for found in records_in(content, past_damage=True):
-        yield msgspec.msgpack.decode(found.record, type=JournalEntry)
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            entry = msgspec.msgpack.decode(found.record, type=JournalEntry)
+            yield StoredEntry(entry, found.size_bytes)
+
+
+def entries_in(content: bytes) -> Iterator[JournalEntry]:
+    """The same without their sizes."""
+    return (found.entry for found in stored_entries(content))
+
+
+def hole_before(entry: JournalEntry, next_sequence: int) -> JournalEntry | None:
+    """What damage has taken out of a journal before an entry; None: nothing.
+
+    Args:
+        entry: Entries of a stream are written without a gap.
+        next_sequence: Number of the first sample of its stream that those before it do not have.
+    """
+    if entry.begin <= next_sequence:
+        return None
+    hole = (next_sequence, entry.begin - 1)
+    return JournalEntry(entry.stream, entry.node, next_sequence, [], [], [hole])
+
+
+def holes_in(
+    entries: Iterable[JournalEntry], next_sequences: Mapping[str, int]
+) -> Iterator[JournalEntry]:
+    """All that damage has taken out between entries.
+
+    Args:
+        entries: Of a journal.
+        next_sequences: As of `hole_before`, before the first of them.
+    """
+    known = dict(next_sequences)
+    for entry in entries:
+        before = known.get(entry.stream, FIRST)
+        if hole := hole_before(entry, before):
+            yield hole
+        known[entry.stream] = max(before, entry.next_sequence)
 
 
 def read_journal(path: Path) -> bytes:

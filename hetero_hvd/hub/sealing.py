@@ -17,7 +17,7 @@ import msgspec
 from hetero_hvd.core.recording.segments import encode_piece
 from hetero_hvd.errors import JobError
 from hetero_hvd.hub.index import StoredPiece, StreamState
-from hetero_hvd.hub.journal import JournalEntry, entries_in, frames_of, read_journal
+from hetero_hvd.hub.journal import JournalEntry, frames_of, read_journal, stored_entries
 from hetero_hvd.probes.kernel.parent_process import dies_with
 from hetero_hvd.run.records.run_files import private, sync_folder
 
@@ -35,11 +35,13 @@ class SealedJournal(msgspec.Struct, frozen=True, kw_only=True):
         pieces: Where.
         streams: What the journal has of each: numbers of samples are those in it alone.
         gaps: Stream, first and last number of what will never come.
+        damaged_bytes: Of the journal, which are in no entry.
     """
 
     pieces: list[StoredPiece]
     streams: dict[str, StreamState]
     gaps: list[tuple[str, int, int]]
+    damaged_bytes: int
 
 
 Sealer = Callable[[Path, Path, int], SealedJournal]
@@ -57,8 +59,11 @@ def seal_here(journal: Path, segment: Path, number: int) -> SealedJournal:
         OSError: The disk does not take it.
     """
     streams: dict[str, list[JournalEntry]] = {}
-    for entry in entries_in(read_journal(journal)):
+    content = read_journal(journal)
+    damaged_bytes = len(content)
+    for entry, size_bytes in stored_entries(content):
         streams.setdefault(entry.stream, []).append(entry)
+        damaged_bytes -= size_bytes
     pieces: list[StoredPiece] = []
     new = segment.with_suffix(NEW)
     with open(new, "wb", opener=private) as file:
@@ -84,6 +89,7 @@ def seal_here(journal: Path, segment: Path, number: int) -> SealedJournal:
         pieces=pieces,
         streams={stream: _state(entries) for stream, entries in streams.items()},
         gaps=[(entry.stream, *each) for entry in all_entries for each in entry.missing],
+        damaged_bytes=damaged_bytes,
     )
 
 

@@ -14,61 +14,42 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from hetero_hvd.core.recording.framing import damaged_bytes
 from hetero_hvd.core.recording.segments import Recorded, decode_piece
-from hetero_hvd.core.recording.sequences import FIRST, NumberRange, accept
+from hetero_hvd.core.recording.sequences import NumberRange
 from hetero_hvd.core.recording.sessions import RecordingSession
-from hetero_hvd.core.recording.timeline import MICROSECONDS, aligned, new_anchor
-from hetero_hvd.discovery.hub_link import SampleBatch
+from hetero_hvd.core.recording.timeline import MICROSECONDS, new_anchor
 from hetero_hvd.errors import JobError, MalformedDataError, job_error
 from hetero_hvd.hub.index import HubIndex, StoredPiece, StoredStream, StreamState
 from hetero_hvd.hub.journal import (
     Journal,
-    JournalEntry,
     entries_in,
     frames_of,
+    holes_in,
     journal_numbers,
     journal_path,
     read_journal,
+    stored_entries,
 )
-from hetero_hvd.hub.sealing import NEW, Sealer, seal_here
+from hetero_hvd.hub.sealing import NEW, SealedJournal, Sealer, seal_here
+from hetero_hvd.hub.stream_ledger import (
+    NO_STREAM,
+    LedgerChanges,
+    NodeBatch,
+    NodeFrame,
+    StreamLedger,
+)
+from hetero_hvd.run.recordings.damaged_files import PASSING, kept_name, set_aside
 from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder, regular
 
+__all__ = ["SEAL_BYTES", "NodeBatch", "NodeFrame", "SampleStore"]
 logger = logging.getLogger(__name__)
 
 SEAL_BYTES = 64 * 2**20
 SEAL_SECONDS = 3600.0
 SEGMENTS, SEGMENT = "segments", ".segment"
 Content = TypeVar("Content")
-NO_STREAM = StreamState("", FIRST, 0, 0, 0)
-
-
-class NodeBatch(NamedTuple):
-    """A batch, and who has sent it.
-
-    Attributes:
-        node: Its node.
-        batch: What it has sent.
-    """
-
-    node: str
-    batch: SampleBatch
-
-
-class NodeFrame(NamedTuple):
-    """A sample as it is stored.
-
-    Attributes:
-        node: Whose.
-        stream: Of which life of its agent.
-        recorded: The sample.
-    """
-
-    node: str
-    stream: str
-    recorded: Recorded
 
 
 class SampleStore:
@@ -83,9 +64,7 @@ class SampleStore:
         sealer: Makes a segment of one.
 
     Attributes:
-        latest: The newest sample of each node.
-        num_duplicates: Samples that were sent again.
-        num_ahead: Samples from the future, that bear the time of their arrival.
+        num_damaged: Files that were found damaged since this store was opened.
 
     Raises:
         JobError: Another hub has the folder, or it cannot be used.
@@ -107,9 +86,9 @@ class SampleStore:
         self._seal_bytes = seal_bytes
         self._sealer = sealer
         self._lock = threading.Lock()
-        self.latest: dict[str, NodeFrame] = {}
-        self.num_duplicates = 0
-        self.num_ahead = 0
+        self.num_damaged = 0
+        self._damaged_journals: set[int] = set()
+        self._damaged_pieces: set[StoredPiece] = set()
         try:
             self._held = self._locked()
             try:
@@ -144,10 +123,10 @@ class SampleStore:
 
     def _go_on(self, boot: str, wall_clock: Callable[[], float]) -> None:
         """Where the hub before this one has ended."""
-        self._streams = self.index.streams()
+        self._ledger = StreamLedger(self.index.streams())
         self._remove_torn()
         self._replay()
-        newest = max((state.newest for state in self._streams.values()), default=0)
+        newest = max((state.newest for state in self._ledger.streams.values()), default=0)
         self._anchor = new_anchor(
             self.index.anchor,
             boot=boot,
@@ -175,23 +154,50 @@ class SampleStore:
         """Go on with what the journals hold; those that were sealed are of no more use."""
         sealed = self.index.last_sealed
         numbers = journal_numbers(self.folder)
+        changes = LedgerChanges(self._ledger)
         for number in numbers:
             if number <= sealed:
                 journal_path(self.folder, number).unlink()
                 continue
-            content = read_journal(journal_path(self.folder, number))
-            if lost := damaged_bytes(content):
-                logger.warning(
-                    "%s: %d bytes are left out: the end was torn, or the file is damaged",
-                    journal_path(self.folder, number),
-                    lost,
-                )
-            for entry in entries_in(content):
-                self._note(entry)
+            content = self._content(number)
+            damaged_bytes = len(content)
+            for entry, size_bytes in stored_entries(content):
+                changes.replay(entry)
+                damaged_bytes -= size_bytes
+            if damaged_bytes:
+                self._tell_damage(number, _left_out(damaged_bytes))
+        self._ledger.publish(changes)
         # A segment that nobody knows, as the index was lost, is not written over.
         others = [number + 1 for number in self._segment_numbers() if number not in numbers]
+        # Nothing is written behind what is damaged.
+        others += [number + 1 for number in self._damaged_journals]
         self._journal = Journal(self.folder, max([sealed + 1, *numbers, *others]))
         self._began_seconds = self._clock()
+
+    def _content(self, number: int) -> bytes:
+        """All of a journal; nothing: it cannot be read, and is set aside.
+
+        Raises:
+            OSError: It cannot be read now.
+        """
+        path = journal_path(self.folder, number)
+        try:
+            return read_journal(path)
+        except OSError as error:
+            if error.errno in PASSING:
+                raise
+            self._tell_damage(number, f"cannot be read: {error.strerror}")
+            with suppress(FileNotFoundError):
+                set_aside(path)
+            return b""
+
+    def _tell_damage(self, number: int, why: str) -> None:
+        """Say what is wrong with a journal, once."""
+        if number not in self._damaged_journals:
+            self._damaged_journals.add(number)
+            self.num_damaged += 1
+            path = journal_path(self.folder, number)
+            logger.warning("%s: %s; it is kept as %s", path, why, kept_name(path))
 
     def now_seconds(self) -> float:
         """The hub's clock, seconds since 1970."""
@@ -201,19 +207,32 @@ class SampleStore:
         """The same as times are stored."""
         return round(self.now_seconds() * MICROSECONDS)
 
+    @property
+    def latest(self) -> dict[str, NodeFrame]:
+        """The newest sample of each node."""
+        return self._ledger.latest
+
+    @property
+    def num_duplicates(self) -> int:
+        """Samples that were sent again."""
+        return self._ledger.num_duplicates
+
+    @property
+    def num_ahead(self) -> int:
+        """Samples from the future, that bear the time of their arrival."""
+        return self._ledger.num_ahead
+
     def streams(self) -> dict[str, StreamState]:
-        """How far each is stored."""
-        with self._lock:
-            return dict(self._streams)
+        """How far each is stored; waits for nobody."""
+        return dict(self._ledger.streams)
 
     def next_sequence(self, stream: str) -> int:
         """Number of the first sample of a stream that is not stored."""
-        return self._streams.get(stream, NO_STREAM).next_sequence
+        return self._ledger.next_sequence(stream)
 
     def nodes(self) -> set[str]:
         """Names of those of which an agent has told."""
-        streams = dict(self._streams)
-        return {s.node for name, s in streams.items() if name != f"http-{s.node}"}
+        return {s.node for name, s in self.streams().items() if name != f"http-{s.node}"}
 
     def is_of_an_agent(self, node: str) -> bool:
         """Whether an agent has told of a node of this name."""
@@ -228,76 +247,14 @@ class SampleStore:
         Raises:
             OSError: The disk does not take them; nothing is stored.
         """
-        before: dict[str, StreamState] = {}
-        entries: list[JournalEntry] = []
         with self._lock:
-            latest = dict(self.latest)
-            counts = self.num_duplicates, self.num_ahead
+            changes = LedgerChanges(self._ledger)
             for node, batch in batches:
-                for entry in self._entries(node, batch):
-                    before.setdefault(entry.stream, self._streams.get(entry.stream, NO_STREAM))
-                    self._note(entry)
-                    entries.append(entry)
-            try:
-                if entries:
-                    self._journal.append(entries)
-            except OSError:
-                self._streams |= before
-                for stream in [name for name, state in before.items() if state is NO_STREAM]:
-                    del self._streams[stream]
-                self.latest = latest
-                self.num_duplicates, self.num_ahead = counts
-                raise
-            return [
-                self._streams.get(batch.stream, NO_STREAM).next_sequence for _, batch in batches
-            ]
-
-    def _entries(self, node: str, batch: SampleBatch) -> Iterator[JournalEntry]:
-        """What is new in a batch."""
-        state = self._streams.get(batch.stream, NO_STREAM)
-        accepted = accept(state.next_sequence, batch.first, len(batch.samples))
-        skip = accepted.num_duplicates
-        self.num_duplicates += skip
-        if skip < len(batch.samples):
-            times = aligned(
-                batch.times_seconds[skip:],
-                batch.offset_seconds,
-                after_microseconds=state.newest,
-                now_microseconds=self.now_microseconds(),
-            )
-            self.num_ahead += times.num_ahead
-            missing = (
-                []
-                if accepted.missing is None
-                else [(accepted.missing.first, accepted.missing.last)]
-            )
-            samples = batch.samples[skip:]
-            first = batch.first + skip
-            yield JournalEntry(batch.stream, node, first, times.microseconds, samples, missing)
-        for each in batch.dropped:
-            known = self._streams.get(each.stream, NO_STREAM).next_sequence
-            if each.stream == batch.stream:
-                known = max(known, accepted.next_sequence)
-            if each.last >= known:  # it is told when nothing before it waits any more
-                gap = (known, each.last)
-                yield JournalEntry(each.stream, node, known, [], [], [gap])
-
-    def _note(self, entry: JournalEntry) -> None:
-        state = self._streams.get(entry.stream, NO_STREAM)
-        self._streams[entry.stream] = StreamState(
-            entry.node,
-            max(state.next_sequence, entry.next_sequence),
-            entry.times[-1] if entry.times else state.newest,
-            state.num_samples + len(entry.samples),
-            state.num_missing + sum(each.size for each in entry.ranges),
-        )
-        if entry.samples:
-            last = Recorded(
-                entry.first + len(entry.samples) - 1, entry.times[-1], entry.samples[-1]
-            )
-            known = self.latest.get(entry.node)
-            if known is None or known.recorded.at_microseconds <= last.at_microseconds:
-                self.latest[entry.node] = NodeFrame(entry.node, entry.stream, last)
+                changes.take(node, batch, self.now_microseconds())
+            if changes.entries:
+                self._journal.append(changes.entries)
+            self._ledger.publish(changes)
+            return [self._ledger.next_sequence(batch.stream) for _, batch in batches]
 
     @property
     def is_seal_due(self) -> bool:
@@ -327,15 +284,37 @@ class SampleStore:
     def _seal(self, number: int) -> None:
         path = journal_path(self.folder, number)
         if number > self.index.last_sealed:
-            sealed = self._sealer(path, self._segment_path(number), number)
-            known = self.index.streams()
-            streams = {
-                name: _joined(known.get(name, NO_STREAM), added)
-                for name, added in sealed.streams.items()
-            }
-            with self._lock:  # a reader finds each sample in one place
-                self.index.seal(number, sealed.pieces, streams, sealed.gaps)
-        path.unlink()
+            try:
+                sealed = self._sealer(path, self._segment_path(number), number)
+            except OSError:
+                self._content(number)
+                if not path.exists():  # it was set aside, and others can be sealed
+                    return
+                raise
+            if sealed.damaged_bytes:
+                self._tell_damage(number, _left_out(sealed.damaged_bytes))
+            self._note_sealed(number, sealed)
+        if number in self._damaged_journals:
+            set_aside(path)
+        else:
+            path.unlink()
+
+    def _note_sealed(self, number: int, sealed: SealedJournal) -> None:
+        known = self.index.streams()
+        streams = {
+            name: _joined(known.get(name, NO_STREAM), added)
+            for name, added in sealed.streams.items()
+        }
+        gaps = list(sealed.gaps)
+        if sealed.damaged_bytes:
+            next_sequences = {name: state.next_sequence for name, state in known.items()}
+            for hole in holes_in(entries_in(self._content(number)), next_sequences):
+                (gap,) = hole.ranges
+                gaps.append((hole.stream, *gap))
+                state = streams[hole.stream]
+                streams[hole.stream] = state._replace(num_missing=state.num_missing + gap.size)
+        with self._lock:  # a reader finds each sample in one place
+            self.index.seal(number, sealed.pieces, streams, gaps)
 
     def _segment_path(self, number: int) -> Path:
         return self._segments / f"{number:010}{SEGMENT}"
@@ -362,7 +341,7 @@ class SampleStore:
         with self._lock:
             sealed = self.index.last_sealed
             numbers = [n for n in journal_numbers(self.folder) if n > sealed]
-            journals = [read_journal(journal_path(self.folder, number)) for number in numbers]
+            journals = [self._content(number) for number in numbers]
             pieces = self.index.pieces(session)
         found: dict[tuple[str, str], StoredStream] = {}
         for piece in pieces:
@@ -389,13 +368,19 @@ class SampleStore:
             with open(path, "rb", opener=regular) as file:
                 file.seek(piece.place)
                 return decode(file.read(piece.length))
-        except (FileNotFoundError, MalformedDataError, MemoryError, OverflowError) as error:
-            logger.warning(
-                "%s: %d samples of %s are left out: %s", path, piece.num_samples, piece.node, error
-            )
-            return None
+        except (MalformedDataError, MemoryError, OverflowError) as error:
+            why = str(error)
         except OSError as error:
-            raise JobError(f"{path}: cannot be read: {error.strerror}") from error
+            if error.errno in PASSING:
+                raise JobError(f"{path}: cannot be read: {error.strerror}") from error
+            why = str(error.strerror)
+        if piece not in self._damaged_pieces:
+            self.num_damaged += all(each.segment != piece.segment for each in self._damaged_pieces)
+            self._damaged_pieces.add(piece)
+            logger.warning(
+                "%s: %d samples of %s are left out: %s", path, piece.num_samples, piece.node, why
+            )
+        return None
 
     def delete_segment(self, number: int) -> None:
         """Delete the samples of a segment for good.
@@ -416,12 +401,15 @@ class SampleStore:
         found: dict[str, list[NumberRange]] = {}
         for stream, first, last in self.index.gaps():
             found.setdefault(stream, []).append(NumberRange(first, last))
+        next_sequences = {n: state.next_sequence for n, state in self.index.streams().items()}
         sealed = self.index.last_sealed
         for number in journal_numbers(self.folder):
             if number > sealed:
-                for entry in entries_in(read_journal(journal_path(self.folder, number))):
+                entries = list(entries_in(self._content(number)))
+                for entry in [*holes_in(entries, next_sequences), *entries]:
                     if entry.missing:
                         found.setdefault(entry.stream, []).extend(entry.ranges)
+                next_sequences |= {entry.stream: entry.next_sequence for entry in entries}
         return found
 
     def close(self) -> None:
@@ -429,6 +417,10 @@ class SampleStore:
         self._journal.close()
         with suppress(OSError):
             os.close(self._held)
+
+
+def _left_out(damaged_bytes: int) -> str:
+    return f"{damaged_bytes} bytes are left out: the end was torn, or the file is damaged"
 
 
 def _all_of(content: bytes) -> list[Recorded]:

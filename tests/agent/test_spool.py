@@ -9,14 +9,13 @@ import resource
 import pytest
 
 from hetero_hvd.agent.spool import SampleSpool
-from hetero_hvd.core.recording.sequences import NumberRange
 from hetero_hvd.discovery.hub_link import Dropped
 
 
 def spool(folder, **more):
     """One."""
     more.setdefault("max_bytes", 2**20)
-    return SampleSpool(folder, boot="b", wall_offset_seconds=5.0, **more)
+    return SampleSpool(folder, boot="b", wall_offset=lambda: 5.0, **more)
 
 
 def numbers_of(found):
@@ -29,8 +28,8 @@ def drained(one):
     found = []
     while (spooled := one.oldest(7, 2**20)) is not None:
         numbers = [each.sequence for each in spooled.samples]
-        found.append((spooled.header.stream, numbers))
-        one.acknowledge(spooled.header.stream, numbers[-1] + 1, [])
+        found.append((spooled.stream, numbers))
+        one.acknowledge(spooled.stream, numbers[-1] + 1, [])
     return found
 
 
@@ -114,33 +113,6 @@ def test_a_full_disk_costs_what_came_meanwhile_and_no_more(tmp_path, monkeypatch
     one.close()
 
 
-POWER_CUTS = {
-    "the last sample is torn": (lambda content: content[:-1], [1, 2]),
-    "zeros follow": (lambda content: content + bytes(100), [1, 2, 3]),
-    "all is zero": (lambda content: bytes(len(content)), []),
-    "nothing is there": (lambda _: b"", []),
-    "the header is another byte": (lambda content: content[:9] + b"x" + content[10:], []),
-}
-"""What was written, as it is found; and the numbers of the samples that are left of three."""
-
-
-@pytest.mark.parametrize(("found", "left"), POWER_CUTS.values(), ids=POWER_CUTS)
-def test_after_a_power_cut_what_is_whole_is_sent_and_the_next_samples_too(tmp_path, found, left):
-    """No new file takes the name of one that cannot be read."""
-    one = spool(tmp_path)
-    for number in range(3):
-        one.append(float(number), b"x" * 50)
-    one.close()
-    (path,) = tmp_path.glob("*.spool")
-    path.write_bytes(found(path.read_bytes()))
-    other = spool(tmp_path)
-    other.append(9.0, b"y")
-    expected = [(one.stream, left)] if left else []
-    assert drained(other) == [*expected, (other.stream, [1])]
-    assert other.num_dropped == 0
-    other.close()
-
-
 @pytest.fixture
 def waiting(tmp_path):
     """A spool, three samples of an earlier life in it, and the file that they are in."""
@@ -187,16 +159,6 @@ def test_what_the_disk_does_not_give_back_is_counted(waiting, damage, left, drop
     )  # fmt: skip
 
 
-def test_a_file_that_cannot_be_read_keeps_its_name(tmp_path, caplog):
-    """The samples of the next agent are in another one."""
-    (tmp_path / "0000000007.spool").mkdir()
-    one = spool(tmp_path)
-    one.append(0.0, b"x")
-    assert (drained(one), one.num_dropped) == ([(one.stream, [1])], 0)
-    assert "left out" in caplog.text
-    one.close()
-
-
 def test_two_agents_do_not_share_a_spool(tmp_path):
     """The second one is refused."""
     one = spool(tmp_path)
@@ -204,13 +166,3 @@ def test_two_agents_do_not_share_a_spool(tmp_path):
         spool(tmp_path)
     one.close()
     spool(tmp_path).close()
-
-
-def test_what_is_no_file_of_ours_is_left_alone(tmp_path):
-    """And does not keep the others from being sent."""
-    (tmp_path / "0000000001.spool").write_bytes(b"noise")
-    one = spool(tmp_path)
-    one.append(0.0, b"x")
-    assert [numbers for _, numbers in drained(one)] == [[1]]
-    assert NumberRange(1, 3).size == 3
-    one.close()

@@ -7,7 +7,6 @@ import math
 import os
 import sqlite3
 from contextlib import closing, nullcontext
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -145,27 +144,6 @@ def test_a_crash_while_sealing_costs_nothing(opened, monkeypatch, when):
     store.seal()
     assert numbers(store) == [1, 2, 3, 4, 5, 1, 2, 3]
     assert len(journal_numbers(store.folder)) == 1
-
-
-TEARS = {
-    "torn": lambda content: content[:-3],
-    "zeros in its place": lambda content: content[:-3] + bytes(3),
-    "zeros follow the whole ones": lambda content: content[: len(content) // 2] + bytes(99),
-}
-
-
-@pytest.mark.parametrize("tear", TEARS.values(), ids=TEARS)
-def test_a_torn_journal_is_read_up_to_the_tear(opened, tear):
-    """What was not whole was not acknowledged."""
-    store = opened()
-    store.commit([batch(1, 5)])
-    store.commit([batch(6, 5)])
-    (path,) = store.folder.glob("*.journal")
-    path.write_bytes(tear(path.read_bytes()))
-    store = opened()
-    assert numbers(store) == [1, 2, 3, 4, 5]
-    assert store.commit([batch(6, 5)]) == [11]
-    assert numbers(opened()) == list(range(1, 11))
 
 
 def test_a_process_seals_as_this_one_does(opened, monkeypatch):
@@ -386,32 +364,3 @@ def test_a_damaged_catalogue_is_one_line(opened, tmp_path, damage):
         opened().index.sessions()
     assert sorted((tmp_path / "hub" / "segments").iterdir()) == before
     assert before
-
-
-def test_damage_in_a_journal_is_a_gap(opened, tmp_path, caplog):
-    """And told: what follows in the file was acknowledged, too."""
-    store = opened()
-    for first in (1, 2, 3):
-        store.commit([batch(first, 1)])
-    (journal,) = (tmp_path / "hub").glob("*.journal")
-    flipped(journal, journal.stat().st_size // 2)
-    store = opened()
-    assert "bytes are left out" in caplog.text
-    assert [frame.recorded.sequence for frame in store.frames(ALL)] == [1, 3]
-    assert store.next_sequence("s") == 4
-    store.commit([batch(4, 1)])
-    store.seal()
-    assert [frame.recorded.sequence for frame in store.frames(ALL)] == [1, 3, 4]
-
-
-@pytest.mark.parametrize("what", [os.mkfifo, Path.mkdir])
-def test_a_segment_that_is_no_file_holds_up_nobody(opened, tmp_path, what):
-    """It is a gap, or told."""
-    store = opened()
-    store.commit([batch(1, 1)])
-    store.seal()
-    (segment,) = (tmp_path / "hub" / "segments").iterdir()
-    segment.unlink()
-    what(segment)
-    with pytest.raises(JobError, match="no regular file"):
-        list(store.frames(ALL))

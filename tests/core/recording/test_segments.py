@@ -18,7 +18,6 @@ from hetero_hvd.core.recording.columns import (
     doubles_of,
     integers_of,
 )
-from hetero_hvd.core.recording.framing import damaged_bytes, framed, records_in, whole_bytes
 from hetero_hvd.core.recording.segments import (
     Recorded,
     decode_numbers,
@@ -190,45 +189,3 @@ def test_what_is_no_piece_is_told(content):
     """By an error of ours, not by whatever breaks first."""
     with pytest.raises(MalformedDataError, match="damaged"):
         list(decode_piece(content))
-
-
-@given(st.lists(st.binary(min_size=1, max_size=20)), st.integers(0, 200))
-def test_a_file_is_read_up_to_where_it_was_torn(records, end):
-    """Every whole record, and nothing of one that is not."""
-    content = b"".join(map(framed, records))
-    torn = content[: min(end, len(content))]
-    found = [each.record for each in records_in(torn)]
-    assert found == records[: len(found)]
-    assert whole_bytes(torn) == len(b"".join(map(framed, found)))
-    assert (
-        len(torn) < whole_bytes(torn) + len(framed(records[len(found)])) if torn != content else 1
-    )
-
-
-@pytest.mark.parametrize("num_zeros", [1, 8, 9, 4096])
-def test_zeros_are_no_records(num_zeros):
-    """A power cut leaves them where a file had grown, and nothing was written yet."""
-    content = framed(b"one") + bytes(num_zeros)
-    assert [each.record for each in records_in(content)] == [b"one"]
-    assert whole_bytes(content) == len(framed(b"one"))
-
-
-DAMAGED_FILES = {
-    "the last record": (lambda c: c[:-1] + b"x", [b"one", b"two"], [b"one", b"two"]),
-    "a record in the middle": (
-        lambda c: c.replace(b"two", b"twx"), [b"one"], [b"one", b"three"],
-    ),
-    "a length": (lambda c: c[:11] + b"\xff\xff\xff\xff" + c[15:], [b"one"], [b"one"]),
-    "its first byte": (lambda c: b"\xff" + c[1:], [], []),
-    "zeros at the end": (lambda c: c + bytes(64), [b"one", b"two", b"three"], None),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("damage", "up_to", "past"), DAMAGED_FILES.values(), ids=DAMAGED_FILES)
-def test_damage_ends_a_file_or_is_passed_over(damage, up_to, past):
-    """As its reader can do with gaps; what is in no whole record is counted."""
-    past = up_to if past is None else past
-    content = damage(b"".join(map(framed, (b"one", b"two", b"three"))))
-    assert [each.record for each in records_in(content)] == up_to
-    assert [each.record for each in records_in(content, past_damage=True)] == past
-    assert damaged_bytes(content) == len(content) - len(b"".join(map(framed, past)))
