@@ -83,7 +83,7 @@ class HubCommands:
             keep_seconds=_number(arguments.get("keep_seconds"), float),
             keep_bytes=_number(arguments.get("keep_bytes"), int),
         )
-        self._fleet.put(session, is_new=True)
+        await self._fleet.put(session, is_new=True)
         return self._shown(session) | {"silent": self._silent(session)}
 
     async def _stop(self, arguments: Arguments) -> Any:  # noqa: ANN401
@@ -100,7 +100,7 @@ class HubCommands:
             raise UserError(f"session {name!r}: has ended already; record cut {name} writes it")
         now = self._store.now_microseconds()
         ended = msgspec.structs.replace(session, until_microseconds=now)
-        self._fleet.put(ended, is_new=False)
+        await self._fleet.put(ended, is_new=False)
         await self._await_late(ended)
         return await self._write(ended)
 
@@ -133,7 +133,7 @@ class HubCommands:
             until_microseconds=_time(end, now) if end is not None else now,
             nodes=_nodes(arguments),
         )
-        self._fleet.put(session, is_new=True)
+        await self._fleet.put(session, is_new=True)
         return await self._write(session)
 
     async def _recover(self, arguments: Arguments) -> Any:  # noqa: ANN401
@@ -147,7 +147,7 @@ class HubCommands:
         session = self._fleet.session(str(name))
         if arguments.get("resume"):
             again = msgspec.structs.replace(session, until_microseconds=None)
-            self._fleet.put(again, is_new=False)
+            await self._fleet.put(again, is_new=False)
             return self._shown(again)
         return await self._write(session)
 

@@ -1,11 +1,14 @@
-"""The nodes that the hub knows and the sessions that go on; what changes is kept as marks."""
+"""The nodes that the hub knows and the sessions that go on; what changes is kept as marks.
+
+The disk may be slow: whatever is written is written in another thread than the loop's.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from hetero_hvd.core.recording.health import FleetHealth, HealthChange
 from hetero_hvd.core.recording.sessions import RecordingSession
@@ -72,9 +75,17 @@ class Fleet:
         if change := self.health.heard(node, self._clock()):
             self._keep([change])
 
-    def look(self) -> None:
-        """Find those that are silent; call it every second or so."""
+    async def look(self) -> None:
+        """Find those that are silent, and keep what happened; call it every second or so."""
         self._keep(self.health.silent(self._clock()))
+        marks = list(self._marks)
+        if not marks:
+            return
+        self._marks.clear()
+        try:
+            await asyncio.to_thread(self._store.index.mark, *marks)
+        except OSError:  # a full disk: they are kept when there is room
+            self._marks.extendleft(reversed(marks))
 
     def session(self, name: str) -> RecordingSession:
         """One by its name.
@@ -91,7 +102,7 @@ class Fleet:
             )
         return self._sessions[name]
 
-    def put(self, session: RecordingSession, *, is_new: bool) -> None:
+    async def put(self, session: RecordingSession, *, is_new: bool) -> None:
         """Keep a session.
 
         Raises:
@@ -102,8 +113,16 @@ class Fleet:
             raise UserError(
                 f"session {session.name!r}: there is one of that name already; choose another"
             )
-        self._store.index.put_session(session)
-        self._sessions[session.name] = session
+        before = self._sessions.get(session.name)
+        self._sessions[session.name] = session  # nobody else takes the name meanwhile
+        try:
+            await asyncio.to_thread(self._store.index.put_session, session)
+        except BaseException:
+            if before is None:
+                del self._sessions[session.name]
+            else:
+                self._sessions[session.name] = before
+            raise
 
     def _last_sample(self, node: str) -> int:
         """Time of the last sample of a node, which an earlier hub may have had of it."""
@@ -122,7 +141,3 @@ class Fleet:
                 words = "is not heard any more"
                 self._marks.append(FleetMark(at, change.node, UNHEALTHY, words))
             logger.warning("node %s %s", change.node, words)
-        if self._marks:
-            with suppress(OSError):  # a full disk: they are kept when there is room
-                self._store.index.mark(*self._marks)
-                self._marks.clear()

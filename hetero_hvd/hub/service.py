@@ -121,7 +121,7 @@ async def serve_cluster(options: HubOptions) -> None:
         announcer = HubAnnouncer(options.key, store.index.identity, options.address, port)
         opened.push_async_callback(announcer.close)
         while not ending.is_set():
-            fleet.look()
+            await fleet.look()
             server.look()
             if sealing.done():
                 sealing.result()

@@ -53,7 +53,7 @@ class Lab:
         )
         await client.commands.act("report", msgspec.to_builtins(report))
 
-    def fill(self, client):
+    async def fill(self, client):
         """Half an hour until now, with ten minutes of which nothing is known."""
         now = client.store.now_seconds()
         self.began = now - 60 * MINUTES
@@ -77,7 +77,7 @@ class Lab:
                 until_microseconds=end_microseconds,
                 **more,
             )
-            client.fleet.put(session, is_new=True)
+            await client.fleet.put(session, is_new=True)
         client.fleet.note("over", "loses its first samples in a day")
         client.fleet.health = FleetHealth(client.store.nodes(), 1e9, {"beta": 1300.0})
 
@@ -114,7 +114,7 @@ def browse(folder, act, address="#token={read}"):
 
     async def visit():
         async with api(folder) as client:
-            lab.fill(client)
+            await lab.fill(client)
             await lab.report(client)
             await client.ask("/v1/ingest", sent(1, 3), role="ingest")
             shown = address.format(read=TOKENS["read"].decode())

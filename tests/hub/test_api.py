@@ -422,7 +422,7 @@ def test_a_program_is_no_node_that_falls_silent(tmp_path):
     store = SampleStore(tmp_path / "hub", boot="b", clock=time.monotonic)
     try:
         fleet = Fleet(store, iter((0.0, 40.0)).__next__)
-        fleet.look()
+        asyncio.run(fleet.look())
         assert [mark.node for mark in store.index.marks(ALL)] == ["a"]
     finally:
         store.close()

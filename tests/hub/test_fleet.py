@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from hetero_hvd.core.recording.sessions import RecordingSession
@@ -60,6 +62,6 @@ def test_a_silent_node_is_marked_from_its_last_sample_on(opened, clocks, seconds
     clocks.since_boot += seconds
     fleet = Fleet(store, lambda: clocks.since_boot)
     clocks.since_boot += 31.0
-    fleet.look()
+    asyncio.run(fleet.look())
     (mark,) = store.index.marks(ALL)
     assert (mark.at, mark.node, mark.kind) == (last, "a", "unhealthy")

@@ -43,7 +43,7 @@ def seal(store):
 def start_a_session(store):
     """As somebody orders it."""
     session = RecordingSession(name="night", from_microseconds=0)
-    Fleet(store, lambda: 0.0).put(session, is_new=True)
+    asyncio.run(Fleet(store, lambda: 0.0).put(session, is_new=True))
 
 
 def write_a_recording(store):
@@ -81,10 +81,10 @@ def test_what_happened_meanwhile_is_noted_when_there_is_room(opened, disk):
     fleet = Fleet(store, lambda: now[0])
     fill(disk)
     now[0] = 40.0
-    fleet.look()
+    asyncio.run(fleet.look())
     make_room(disk)
     assert store.index.marks(ALL) == []
-    fleet.look()
+    asyncio.run(fleet.look())
     (mark,) = store.index.marks(ALL)
     assert mark.kind == "unhealthy"
     assert mark.at == store.latest["a"].recorded.at_microseconds

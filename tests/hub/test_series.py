@@ -233,15 +233,16 @@ def test_the_next_hub_knows_who_was_silent(tmp_path):
     async def act(client):
         client.store.commit([sampled(1, 3, offset=aligned(client, 60))])
         now = [0.0]
-        Fleet(client.store, lambda: now[0]).look()
+        await Fleet(client.store, lambda: now[0]).look()
         first = Fleet(client.store, lambda: now[0])
         now[0] = 40.0
-        first.look()
+        await first.look()
         second = Fleet(client.store, lambda: now[0])
         is_healthy = second.health.is_healthy("a")
         now[0] = 45.0
-        second.look()
+        await second.look()
         second.heard("a")
+        await second.look()
         return is_healthy, client.store.index.marks(ALL)
 
     is_healthy, marks = run(tmp_path, act)
