@@ -191,6 +191,11 @@ class SampledNode:
         self.sampled.append(msgspec.msgpack.encode(found))
         self.sender.take(found)
 
+    def num_done(self):
+        """Of its samples, the oldest first, those that wait no more."""
+        waiting = self.sender.spool.oldest(1, 1)
+        return len(self.sampled) if waiting is None else waiting.samples[0].sequence - 1
+
     def waits(self):
         """Whether anything was not acknowledged."""
         return self.sender.spool.oldest(1, 1) is not None or bool(self.sender.spool.dropped())
@@ -250,13 +255,17 @@ async def while_sampling(nodes, ordered):
 
 
 async def acknowledged(nodes, seconds=120):
-    """Let them sample until the hub has stored some more of each."""
-    before = [node.sender.num_sent for node in nodes]
+    """Let them sample until the hub has stored something of each that is sampled from now on.
 
-    def is_so():
-        return all(n.sender.num_sent > known for n, known in zip(nodes, before, strict=True))
+    What is acknowledged first may have been so by a hub that is dead by now.
+    """
+    before = {node: (len(node.sampled), node.sender.num_sent) for node in nodes}
 
-    await sample_until(nodes, is_so, seconds)
+    def is_stored(node):
+        number, num_sent = before[node]
+        return node.num_done() > number and node.sender.num_sent > num_sent
+
+    await sample_until(nodes, lambda: all(map(is_stored, nodes)), seconds)
 
 
 async def drained(nodes, seconds=120):
