@@ -35,6 +35,10 @@ logger = logging.getLogger(__name__)
 HANDSHAKE_SECONDS = 10.0
 FIRST_WORD_SECONDS = 10.0
 PING_SECONDS = 15.0
+MAX_STRANGERS, MAX_STRANGERS_OF_ADDRESS = 128, 64
+"""Who has not said hello, in all and of one address. Of a thousand agents that come back at once
+some are cut off by others, and try again."""
+
 MAX_NUMBER = 2**53
 """Of a sample of a stream: a billion samples a second for a hundred days."""
 
@@ -91,7 +95,7 @@ class HubServer:
         self._store = store
         self._fleet = fleet
         self._command = command
-        self._door = ConnectionLimiter("hub")
+        self._door = ConnectionLimiter("hub", MAX_STRANGERS, MAX_STRANGERS_OF_ADDRESS)
         self._waiting: list[_WaitingBatch] = []
         self._news = asyncio.Event()
         self._server: Server | None = None

@@ -1,13 +1,16 @@
 """A listening port that cannot be filled by those who never say who they are.
 
-Connections that have proved nothing yet are few: the newest takes the place of the oldest, of the
-address that has most of them. So one that is left half-open, before, during or after its TLS or
-WebSocket handshake, keeps nobody out, a flood from elsewhere cuts off none who shakes hands, and
-takes no file descriptors away: it is cut at the socket, before any of it is read.
+Connections that have proved nothing yet are few, in all and of each address: the newest takes the
+place of the oldest, of the address that has most of them. So one that is left half-open, before,
+during or after its TLS or WebSocket handshake, keeps nobody out, a flood from elsewhere cuts off
+none who shakes hands, and takes no file descriptors away: it is cut at the socket, before any of it
+is read. A crowd that comes at once waits in the kernel, as few are accepted between two looks at
+those who shake hands.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import resource
 import socket
@@ -29,6 +32,13 @@ DESCRIPTORS_FOR_EACH = 4
 """No more strangers than a quarter of what this process may have open."""
 
 BACKLOG = 1024
+BURST = 8
+"""So many are accepted at once."""
+
+COLLECT_EVERY = 64
+"""Connections that were refused. What asyncio leaves of a TLS handshake that has failed is a cycle
+of half a megabyte; Python's collector, which counts objects, lets hundreds come together."""
+
 COMPLAINT_SECONDS = 10.0
 
 
@@ -52,14 +62,18 @@ class ConnectionLimiter:
     Args:
         name: Of the server, for the log.
         max_strangers: Connections that may be open without a proof; None: up to 1024.
+        max_of_address: So many of them of one address; None: all.
 
     Attributes:
         refused: Connections that ended without a proof, or were turned away.
     """
 
-    def __init__(self, name: str, max_strangers: int | None = None) -> None:
+    def __init__(
+        self, name: str, max_strangers: int | None = None, max_of_address: int | None = None
+    ) -> None:
         self.refused = 0
-        self._max_strangers = max_strangers or _max_strangers()
+        self._max_strangers = min(max_strangers or MAX_STRANGERS, _max_strangers())
+        self._max_of_address = max_of_address or self._max_strangers + 1
         self._name = name
         self._strangers: dict[tuple[Any, ...], _Connection] = {}
         self._complained_at_seconds = -1e9
@@ -87,7 +101,7 @@ class ConnectionLimiter:
             if is_v6:
                 end.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_dual)
             end.bind((address or ("::" if is_dual else ""), port))
-            end.listen(BACKLOG)
+            end.listen()
             end.setblocking(False)
         except OSError:
             end.close()
@@ -118,6 +132,8 @@ class ConnectionLimiter:
         if connection is None or connection.is_tolerated:
             return
         self.refused += 1
+        if self.refused % COLLECT_EVERY == 0:
+            gc.collect()
         now_seconds = time.monotonic()
         if now_seconds - self._complained_at_seconds >= COMPLAINT_SECONDS:
             self._complained_at_seconds = now_seconds
@@ -131,7 +147,11 @@ class ConnectionLimiter:
     def came(self, connection: _Connection) -> None:
         """A connection was accepted."""
         self._strangers[connection.peer] = connection
-        if len(self._strangers) > self._max_strangers:
+        address = connection.peer[0]
+        same = [peer for peer in self._strangers if peer[0] == address]
+        if len(same) > self._max_of_address:
+            self._cut(same[0], "others came from there")
+        elif len(self._strangers) > self._max_strangers:
             self._cut(self._oldest_of_most(), "others came")
 
     def went(self, connection: _Connection) -> None:
@@ -176,8 +196,17 @@ class _Listening(socket.socket):
     def __init__(self, door: ConnectionLimiter, family: socket.AddressFamily) -> None:
         super().__init__(family, socket.SOCK_STREAM)
         self._door = door
+        self._left_of_burst = BURST
+
+    def listen(self, _backlog: int = 0, /) -> None:
+        """So many wait in the kernel, whatever asyncio thinks of it."""
+        super().listen(BACKLOG)
 
     def accept(self) -> tuple[socket.socket, Any]:
+        if self._left_of_burst == 0:
+            self._left_of_burst = BURST
+            raise BlockingIOError  # asyncio comes again when it has served the others
+        self._left_of_burst -= 1
         accepted, peer = super().accept()
         peer = (plain_address(peer[0]), *peer[1:])
         connection = _Connection(self._door, accepted.detach(), peer)

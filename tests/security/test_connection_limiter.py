@@ -128,6 +128,7 @@ def test_a_stranger_cannot_make_us_keep_much():
 def test_a_flood_from_one_address_cuts_off_nobody_of_another(monkeypatch):
     """Who shakes hands slowly is not the one that makes room; without a flood it is the oldest."""
     monkeypatch.setattr(doors, "MAX_STRANGERS", 8)
+    monkeypatch.setattr(doors, "BURST", 99)
     limiter, ends = doors.ConnectionLimiter("x"), []
     with limiter.listen("127.0.0.1", 0) as listening:
         listening.setblocking(True)
