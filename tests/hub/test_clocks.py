@@ -12,7 +12,7 @@ import pytest
 from hetero_hvd.agent import hub_sender
 from hetero_hvd.probes.kernel.boot_clock import boot_seconds
 from tests.fake_clock import library as fake_clock
-from tests.hub.rig import acknowledged, drained, frames_of, soon, stored, streaming
+from tests.hub.rig import SampledNode, acknowledged, drained, frames_of, soon, stored, streaming
 
 __all__ = ["soon"]
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("soon"), pytest.mark.timeout(300)]
@@ -28,6 +28,11 @@ class NodeClocks:
         patched = SimpleNamespace(time=lambda: time.time() + self.wall)
         monkeypatch.setattr(hub_sender, "time", patched)
         monkeypatch.setattr(hub_sender, "boot_seconds", lambda: boot_seconds() + self.boot)
+
+    def set(self, seconds_ago, wall_error):
+        """It is so long ago, and the wall clock shows so much more than that."""
+        self.boot = -seconds_ago
+        self.wall = wall_error - seconds_ago
 
 
 CHANGES = {
@@ -76,3 +81,44 @@ def test_no_sample_moves(tmp_path, monkeypatch, hubs, nodes, gap):
         assert steps[0] > 0
         assert steps[-2] < took
         assert gap <= steps[-1] < gap + took
+
+
+REBOOTS = {
+    "right": ((60, 0), (50, 0)),
+    "set-back-an-hour": ((60, HOUR), (50, 0)),
+    "set-forward-an-hour": ((60, -HOUR), (50, 0)),
+    "not-set-at-boot": ((60, -1e9), (50, 0)),
+    "asleep-for-a-night": ((NIGHT, 0), (50, 0)),
+}
+"""How long ago samples are taken, and what the wall clock shows more than is true; then the machine
+boots anew, before a hub has heard of them."""
+
+
+def test_after_a_reboot_the_wall_clock_that_was_shown_last_counts(tmp_path, monkeypatch):
+    """Samples that no hub has are at their time, whatever the wall clock showed as they began."""
+    clocks = NodeClocks(monkeypatch)
+
+    async def act():
+        taken = {}
+        monkeypatch.setattr(hub_sender, "boot_id", lambda: "first")
+        for name, moments in REBOOTS.items():
+            node = SampledNode(name, tmp_path, None)
+            for moment in moments:
+                clocks.set(*moment)
+                for _ in range(3):
+                    taken.setdefault(name, []).append(time.time() - moment[0])
+                    node.sample()
+            await node.close()
+        clocks.set(0, 0)
+        monkeypatch.setattr(hub_sender, "boot_id", lambda: "second")
+        async with streaming(tmp_path, 0) as (hub, nodes):
+            nodes += [SampledNode(name, tmp_path, hub.target) for name in REBOOTS]
+            await drained(nodes)
+        return taken
+
+    taken = asyncio.run(act())
+    with stored(tmp_path) as store:
+        for name, frames in frames_of(store).items():
+            times = [frame.at_microseconds / 1e6 for frame in frames]
+            assert times == pytest.approx(taken.pop(name), abs=1.0), name
+    assert taken == {}
