@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,8 +83,23 @@ class HubCommands:
             keep_seconds=_number(arguments.get("keep_seconds"), float),
             keep_bytes=_number(arguments.get("keep_bytes"), int),
         )
-        await self._fleet.put(session, is_new=True)
+        await self._put_new(session)
         return self._shown(session) | {"silent": self._silent(session)}
+
+    async def _put_new(self, session: RecordingSession) -> None:
+        """Keep a session; the recording of a forgotten one of its name is not written over.
+
+        Raises:
+            UserError: There is such a recording, or session.
+            OSError: The disk does not take it.
+        """
+        is_known = session.name in [each.name for each in self._fleet.sessions]
+        if not is_known and self._folder(session.name).exists():
+            raise UserError(
+                f"session {session.name!r}: there is a recording of that name already; choose "
+                "another"
+            )
+        await self._fleet.put(session, is_new=True)
 
     async def _stop(self, arguments: Arguments) -> Any:  # noqa: ANN401
         """End a session, or the one that goes on, and write its folder."""
@@ -133,7 +148,7 @@ class HubCommands:
             until_microseconds=_time(end, now) if end is not None else now,
             nodes=_nodes(arguments),
         )
-        await self._fleet.put(session, is_new=True)
+        await self._put_new(session)
         return await self._write(session)
 
     async def _recover(self, arguments: Arguments) -> Any:  # noqa: ANN401
@@ -216,9 +231,10 @@ class HubCommands:
         """Of a new session, with a number behind it if that is wanted and there is one already."""
         name = str(arguments["name"])
         taken = {session.name for session in self._fleet.sessions}
-        if name not in taken or not arguments.get("is_numbered"):
+        if not arguments.get("is_numbered"):
             return name
-        return next(each for n in count(2) if (each := f"{name}-{n}") not in taken)
+        names = chain([name], (f"{name}-{n}" for n in count(2)))
+        return next(n for n in names if n not in taken and not self._folder(n).exists())
 
     def _folder(self, name: str) -> Path:
         return self._store.folder / RECORDINGS / name

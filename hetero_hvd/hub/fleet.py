@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hetero_hvd.core.recording.health import FleetHealth, HealthChange
 from hetero_hvd.core.recording.sessions import RecordingSession
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Fleet:
-    """Who is there, and what is recorded. Used in the loop's thread only, but for `note`.
+    """Who is there, and what is recorded. Used in the loop's thread only, but for `note`, `forget`.
 
     Args:
         store: Of the hub.
@@ -69,6 +69,12 @@ class Fleet:
     def note(self, session: str, words: str) -> None:
         """Have people know something of a session."""
         self.notices[session] = words
+
+    def forget(self, sessions: Iterable[str]) -> None:
+        """Know nothing more of some sessions."""
+        for name in sessions:
+            self._sessions.pop(name, None)
+            self.notices.pop(name, None)
 
     def heard(self, node: str) -> None:
         """Samples of a node came."""

@@ -57,8 +57,14 @@ CREATE TABLE runs (id TEXT PRIMARY KEY, facts TEXT NOT NULL);
 CREATE TABLE run_marks (run TEXT NOT NULL, number INTEGER NOT NULL, at INTEGER NOT NULL,
   kind TEXT NOT NULL, words TEXT NOT NULL, PRIMARY KEY (run, number)) WITHOUT ROWID;
 """,
+    """
+CREATE INDEX marks_by_time ON marks (at);
+""",
 )
-"""Each brings the catalogue from one version to the next; none is ever changed."""
+"""Each brings the catalogue from one version to the next; none is ever changed.
+
+The fourth one came with journals that earlier versions do not read.
+"""
 
 SESSION_COLUMNS = (
     "name", "begin", "end", "nodes", "every_seconds", "keep_seconds", "keep_bytes",
@@ -344,6 +350,26 @@ class HubIndex:
         order = f"INSERT OR REPLACE INTO sessions ({names}) VALUES ({values})"  # noqa: S608 - no data
         with self._connected() as connection:
             connection.execute(order, row)
+
+    def forget(self, sessions: Iterable[str], before: int) -> None:
+        """Delete what is about samples that are gone.
+
+        Args:
+            sessions: Names of them.
+            before: Marks of an earlier time go, microseconds; of each node the last one stays,
+                as it says whether that is heard.
+        """
+        with self._connected() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(
+                "DELETE FROM sessions WHERE name = ?", ((name,) for name in sessions)
+            )
+            connection.execute(
+                "DELETE FROM marks WHERE at < ? AND rowid NOT IN (SELECT rowid FROM (SELECT rowid, "
+                "ROW_NUMBER() OVER (PARTITION BY node ORDER BY at DESC, rowid DESC) AS place "
+                "FROM marks) WHERE place = 1)",
+                (before,),
+            )
 
     def mark(self, *marks: FleetMark) -> None:
         """Keep what happened."""

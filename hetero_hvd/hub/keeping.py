@@ -1,4 +1,7 @@
-"""Deletes samples that are too old or too many; tells of sessions that lose some before it does."""
+"""Deletes samples that are too old or too many, and what is about those that are gone.
+
+Sessions that lose some are told of before that.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,13 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from hetero_hvd.core.recording.retention import NOTICE_SECONDS, Retention, losing
+from hetero_hvd.core.recording.retention import (
+    NOTICE_SECONDS,
+    Retention,
+    StoredSegment,
+    forgotten,
+    losing,
+)
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.hub.index import FleetMark
 from hetero_hvd.hub.store import SampleStore
@@ -22,6 +31,7 @@ class StoreKeeping:
         retention: Its limits.
         unwritten: Gives the sessions that have no folder: those with one lose nothing.
         tell: Is told the name of a session that is about to lose samples, and that in words.
+        forget: Is told the names of sessions that are there no more.
     """
 
     def __init__(
@@ -30,11 +40,13 @@ class StoreKeeping:
         retention: Retention,
         unwritten: Callable[[], Iterable[RecordingSession]],
         tell: Callable[[str, str], None] = lambda *_: None,
+        forget: Callable[[Iterable[str]], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._retention = retention
         self._unwritten = unwritten
         self._tell_people = tell
+        self._forget_sessions = forget
         self._told: set[str] = set()
 
     def look(self) -> None:
@@ -55,6 +67,18 @@ class StoreKeeping:
             self._store.delete_segment(segment.number)
         if going:
             logger.info("%d segments are deleted, as --keep says", len(going))
+        self._forget([each for each in segments if each not in going])
+
+    def _forget(self, segments: list[StoredSegment]) -> None:
+        """Sessions and marks that are about nothing that is kept."""
+        if not segments:
+            return
+        index = self._store.index
+        names = [each.name for each in forgotten(index.sessions(), segments)]
+        index.forget(names, min(each.begin for each in segments))
+        self._forget_sessions(names)
+        if names:
+            logger.info("forgotten, as nothing of their time is kept: %s", ", ".join(names))
 
     def _tell(self, sessions: list[RecordingSession], now: int) -> None:
         for session in sessions:
@@ -63,7 +87,8 @@ class StoreKeeping:
                 whose = "its own" if session.has_limits else "the hub's"
                 words = (
                     f"session {session.name} loses its first samples within a day, as {whose} "
-                    f"--keep says; hetero-hvd record cut {session.name} writes it"
+                    f"--keep says, and is forgotten with its last ones; "
+                    f"hetero-hvd record cut {session.name} writes it"
                 )
                 logger.warning("%s", words)
                 self._tell_people(session.name, words)

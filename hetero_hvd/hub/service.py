@@ -105,7 +105,9 @@ async def serve_cluster(options: HubOptions) -> None:
         opened.push_async_callback(loop.shutdown_default_executor)
         fleet = Fleet(store, time.monotonic)
         commands = HubCommands(store, fleet, late_seconds=LATE_SECONDS)
-        keeping = StoreKeeping(store, options.retention, commands.unwritten, fleet.note)
+        keeping = StoreKeeping(
+            store, options.retention, commands.unwritten, fleet.note, fleet.forget
+        )
         sealing = asyncio.create_task(_seal(store, keeping))
         opened.push_async_callback(_ended, sealing)
         server = HubServer(options.key, store, fleet, commands.act)

@@ -8,14 +8,20 @@ import pytest
 
 from hetero_hvd.cli.record.record import _lines
 from hetero_hvd.cli.record.times import duration, positive, shown_duration, time_of
-from hetero_hvd.core.recording.retention import Retention, SegmentPart, StoredSegment
+from hetero_hvd.core.recording.retention import (
+    Retention,
+    SegmentPart,
+    StoredSegment,
+    forgotten,
+)
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
+from hetero_hvd.hub.index import FleetMark
 from hetero_hvd.hub.keeping import StoreKeeping
 from hetero_hvd.run.recordings.frames import read_frames
-from tests.hub.test_store import WALL, batch, clocks, numbers, opened
+from tests.hub.test_store import ALL, WALL, batch, clocks, numbers, opened
 
 __all__ = ["clocks", "opened"]
 DAY = 86400
@@ -110,6 +116,65 @@ def test_what_goes_is_told_before_and_gone_afterwards(opened, clocks, caplog, re
     assert len(list((store.folder / "segments").iterdir())) == 1
     assert len([record for record in caplog.records if "loses" in record.message]) == 1
     assert numbers(opened()) == [4]
+
+
+def ended(name, begin, end, **more):
+    """A session of some days."""
+    return session(name, begin, until_microseconds=at(end), **more)
+
+
+FORGOTTEN = {
+    "one that goes on": (session("s", 0), SEGMENTS[3:], []),
+    "one that has ended before all that is kept": (ended("s", 0, 2), SEGMENTS[3:], ["s"]),
+    "one of which some is kept": (ended("s", 0, 2), SEGMENTS[1:], []),
+    "one whose samples are perhaps in a journal": (ended("s", 5, 6), SEGMENTS, []),
+    "nothing is in segments": (ended("s", 0, 2), [], []),
+    "one of a node that is gone": (ended("s", 1, 2, nodes=("c",)), SEGMENTS, []),
+    "the same with limits of its own": (ended("s", 1, 2, nodes=("c",), days=1), SEGMENTS, ["s"]),
+}
+
+
+@pytest.mark.parametrize(("one", "segments", "names"), FORGOTTEN.values(), ids=FORGOTTEN)
+def test_a_session_is_forgotten_with_its_last_samples(one, segments, names):
+    """Not before, and not where some may come."""
+    assert [each.name for each in forgotten([one], segments)] == names
+
+
+def test_what_is_about_samples_that_are_gone_goes_with_them(opened, clocks):
+    """Sessions and marks; but of each node it stays known whether it is heard."""
+    store = opened()
+    for day in range(4):
+        store.commit([batch(1 + day, 1, offset=WALL - 1000 + day * DAY)])
+        store.seal()
+        clocks.since_boot += DAY
+    wall = round(WALL * 1e6)
+    marks = [
+        FleetMark(wall + at(day), node, kind, str(day))
+        for node in "ab"
+        for day, kind in ((0.2, "unhealthy"), (0.3, "healthy"), (2.5, "unhealthy"))
+        if node == "a" or day < 1
+    ]
+    store.index.mark(*marks)
+    commands = HubCommands(store, fleet := Fleet(store, lambda: 0.0))
+    first = {"from": WALL - 500, "to": WALL + DAY / 2, "name": "first"}
+    asyncio.run(commands.act("cut", first))
+    asyncio.run(commands.act("start", {"name": "watch", "from": WALL - 500}))
+    keeping = StoreKeeping(
+        store, Retention(2.5 * DAY), commands.unwritten, fleet.note, fleet.forget
+    )
+    assert "forgotten with its last ones" not in str(fleet.notices)
+    keeping.look()
+    assert [each.name for each in fleet.sessions] == ["watch"]
+    assert [each.name for each in store.index.sessions()] == ["watch"]
+    assert "forgotten with its last ones" in fleet.notices["watch"]
+    left = [(mark.node, mark.words) for mark in store.index.marks(ALL) if mark.node]
+    assert left == [("b", "0.3"), ("a", "2.5")]
+    assert (store.folder / "recordings" / "first").is_dir()
+    for action in ("start", "cut"):
+        with pytest.raises(UserError, match="there is a recording of that name"):
+            asyncio.run(commands.act(action, first))
+    told = asyncio.run(commands.act("start", first | {"is_numbered": True}))
+    assert told["name"] == "first-2"
 
 
 def test_a_folder_that_is_written_keeps_what_the_store_has_no_more(opened):

@@ -176,6 +176,29 @@ def _bytes_per_second(parts: Sequence[SegmentPart], now: int) -> float:
     return sum(part.size_bytes for part in new) / span_seconds
 
 
+def forgotten(
+    sessions: Iterable[RecordingSession], segments: Sequence[StoredSegment]
+) -> list[RecordingSession]:
+    """Sessions that have ended and whose samples are all gone, as none is kept of their time.
+
+    Args:
+        sessions: All.
+        segments: What is kept; while that is nothing, all is perhaps in journals.
+    """
+    if not segments:
+        return []
+    oldest = min(each.begin for each in segments)
+    newest = max(each.end for each in segments)
+    # One that limits its samples itself loses them though older ones of others are kept.
+    return [
+        each
+        for each in sessions
+        if each.until_microseconds is not None
+        and each.until_microseconds < (newest if each.has_limits else oldest)
+        and not losing([each], segments)
+    ]
+
+
 def losing(
     sessions: Iterable[RecordingSession], segments: Sequence[StoredSegment]
 ) -> list[RecordingSession]:
