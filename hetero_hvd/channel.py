@@ -40,7 +40,7 @@ def from_worker(frame: bytes | str) -> FromWorker:
     Raises:
         ChannelError: It is no record that a worker sends.
     """
-    return _decoded(_from_worker, frame)
+    return decoded(_from_worker, frame)
 
 
 def from_driver(frame: bytes | str) -> FromDriver:
@@ -49,10 +49,19 @@ def from_driver(frame: bytes | str) -> FromDriver:
     Raises:
         ChannelError: It is no record that a driver sends.
     """
-    return _decoded(_from_driver, frame)
+    return decoded(_from_driver, frame)
 
 
-def _decoded(decoder: msgspec.msgpack.Decoder[Record], frame: bytes | str) -> Record:
+def decoded(decoder: msgspec.msgpack.Decoder[Record], frame: bytes | str) -> Record:
+    """The record in a frame of any link of ours.
+
+    Args:
+        decoder: Of the records that the link knows.
+        frame: As it came.
+
+    Raises:
+        ChannelError: It is none of these.
+    """
     if isinstance(frame, str):
         raise ChannelError("text instead of a record")
     try:

@@ -6,11 +6,11 @@ Who says it, and that nobody else reads, changes, repeats or reorders it, is TLS
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
-from hetero_hvd.errors import ChannelError
+from hetero_hvd.channel import decoded
 from hetero_hvd.messages import Message
 from hetero_hvd.security.web_socket import Subprotocol
 from hetero_hvd.version import __version__
@@ -74,7 +74,6 @@ class Exited(Message, frozen=True):
     code: int
 
 
-Known = TypeVar("Known")
 Frame = Start | Data | Exited
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)
 
@@ -91,21 +90,3 @@ def decode(frame: bytes | str) -> Frame:
         ChannelError: It is none that we know.
     """
     return decoded(_decoder, frame)
-
-
-def decoded(decoder: msgspec.msgpack.Decoder[Known], frame: bytes | str) -> Known:
-    """The record in a frame of any link of ours.
-
-    Args:
-        decoder: Of the records that the link knows.
-        frame: As it came.
-
-    Raises:
-        ChannelError: It is none of these.
-    """
-    if isinstance(frame, str):
-        raise ChannelError("text instead of a record")
-    try:
-        return decoder.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ChannelError(f"a frame that is not understood: {error}") from error

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hetero_hvd.discovery.agent_link import decoded
+from hetero_hvd.channel import decoded
 from hetero_hvd.errors import ChannelError
 
 PATH = "/hub"
