@@ -20,7 +20,7 @@ from hetero_hvd.core.recording.segments import Recorded, decode_piece
 from hetero_hvd.core.recording.sequences import NumberRange
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import MICROSECONDS, new_anchor
-from hetero_hvd.errors import JobError, MalformedDataError, job_error
+from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.hub.index import HubIndex, StoredPiece, StoredStream, StreamState
 from hetero_hvd.hub.journal import (
     Journal,
@@ -29,10 +29,10 @@ from hetero_hvd.hub.journal import (
     holes_in,
     journal_numbers,
     journal_path,
-    read_journal,
     stored_entries,
 )
-from hetero_hvd.hub.sealing import NEW, SealedJournal, Sealer, seal_here
+from hetero_hvd.hub.sealing import SealedJournal, Sealer, seal_here
+from hetero_hvd.hub.store_files import StoreFiles
 from hetero_hvd.hub.stream_ledger import (
     NO_STREAM,
     LedgerChanges,
@@ -40,15 +40,13 @@ from hetero_hvd.hub.stream_ledger import (
     NodeFrame,
     StreamLedger,
 )
-from hetero_hvd.run.recordings.damaged_files import PASSING, kept_name, set_aside
-from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder, regular
+from hetero_hvd.run.records.run_files import FOLDER_MODE, lock_folder
 
 __all__ = ["SEAL_BYTES", "NodeBatch", "NodeFrame", "SampleStore"]
 logger = logging.getLogger(__name__)
 
 SEAL_BYTES = 64 * 2**20
 SEAL_SECONDS = 3600.0
-SEGMENTS, SEGMENT = "segments", ".segment"
 Content = TypeVar("Content")
 
 
@@ -62,9 +60,6 @@ class SampleStore:
         wall_clock: Seconds since 1970; only looked at once.
         seal_bytes: Of a journal.
         sealer: Makes a segment of one.
-
-    Attributes:
-        num_damaged: Files that were found damaged since this store was opened.
 
     Raises:
         JobError: Another hub has the folder, or it cannot be used.
@@ -81,14 +76,11 @@ class SampleStore:
         sealer: Sealer = seal_here,
     ) -> None:
         self.folder = folder
-        self._segments = folder / SEGMENTS
+        self._files = StoreFiles(folder)
         self._clock = clock
         self._seal_bytes = seal_bytes
         self._sealer = sealer
         self._lock = threading.Lock()
-        self.num_damaged = 0
-        self._damaged_journals: set[int] = set()
-        self._damaged_pieces: set[StoredPiece] = set()
         try:
             self._held = self._locked()
             try:
@@ -106,7 +98,7 @@ class SampleStore:
             JobError: Another hub has it.
         """
         self.folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        self._segments.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        self._files.segments.mkdir(mode=FOLDER_MODE, exist_ok=True)
         lock = lock_folder(self.folder)
         if lock is None:
             raise JobError(
@@ -124,7 +116,8 @@ class SampleStore:
     def _go_on(self, boot: str, wall_clock: Callable[[], float]) -> None:
         """Where the hub before this one has ended."""
         self._ledger = StreamLedger(self.index.streams())
-        self._remove_torn()
+        known = {segment.number for segment in self.index.segments()}
+        self._files.remove_torn(known, self.index.last_sealed)
         self._replay()
         newest = max((state.newest for state in self._ledger.streams.values()), default=0)
         self._anchor = new_anchor(
@@ -136,20 +129,6 @@ class SampleStore:
         )
         self.index.set_anchor(self._anchor)
 
-    def _remove_torn(self) -> None:
-        """Segments that a hub had begun to write, or to delete, when it was killed."""
-        known = {segment.number for segment in self.index.segments()}
-        sealed = self.index.last_sealed
-        for path in self._segments.glob(f"*{NEW}"):
-            path.unlink()
-        for number in self._segment_numbers():
-            if number <= sealed and number not in known:
-                self._segment_path(number).unlink()
-
-    def _segment_numbers(self) -> list[int]:
-        found = self._segments.glob(f"*{SEGMENT}")
-        return [int(path.stem) for path in found if path.stem.isdecimal()]
-
     def _replay(self) -> None:
         """Go on with what the journals hold; those that were sealed are of no more use."""
         sealed = self.index.last_sealed
@@ -159,45 +138,19 @@ class SampleStore:
             if number <= sealed:
                 journal_path(self.folder, number).unlink()
                 continue
-            content = self._content(number)
+            content = self._files.journal(number)
             damaged_bytes = len(content)
             for entry, size_bytes in stored_entries(content):
                 changes.replay(entry)
                 damaged_bytes -= size_bytes
-            if damaged_bytes:
-                self._tell_damage(number, _left_out(damaged_bytes))
+            self._files.tell_left_out(number, damaged_bytes)
         self._ledger.publish(changes)
         # A segment that nobody knows, as the index was lost, is not written over.
-        others = [number + 1 for number in self._segment_numbers() if number not in numbers]
+        others = [n + 1 for n in self._files.segment_numbers() if n not in numbers]
         # Nothing is written behind what is damaged.
-        others += [number + 1 for number in self._damaged_journals]
+        others += [n + 1 for n in numbers if self._files.is_damaged(n)]
         self._journal = Journal(self.folder, max([sealed + 1, *numbers, *others]))
         self._began_seconds = self._clock()
-
-    def _content(self, number: int) -> bytes:
-        """All of a journal; nothing: it cannot be read, and is set aside.
-
-        Raises:
-            OSError: It cannot be read now.
-        """
-        path = journal_path(self.folder, number)
-        try:
-            return read_journal(path)
-        except OSError as error:
-            if error.errno in PASSING:
-                raise
-            self._tell_damage(number, f"cannot be read: {error.strerror}")
-            with suppress(FileNotFoundError):
-                set_aside(path)
-            return b""
-
-    def _tell_damage(self, number: int, why: str) -> None:
-        """Say what is wrong with a journal, once."""
-        if number not in self._damaged_journals:
-            self._damaged_journals.add(number)
-            self.num_damaged += 1
-            path = journal_path(self.folder, number)
-            logger.warning("%s: %s; it is kept as %s", path, why, kept_name(path))
 
     def now_seconds(self) -> float:
         """The hub's clock, seconds since 1970."""
@@ -285,19 +238,15 @@ class SampleStore:
         path = journal_path(self.folder, number)
         if number > self.index.last_sealed:
             try:
-                sealed = self._sealer(path, self._segment_path(number), number)
+                sealed = self._sealer(path, self._files.segment_path(number), number)
             except OSError:
-                self._content(number)
-                if not path.exists():  # it was set aside, and others can be sealed
-                    return
-                raise
-            if sealed.damaged_bytes:
-                self._tell_damage(number, _left_out(sealed.damaged_bytes))
-            self._note_sealed(number, sealed)
-        if number in self._damaged_journals:
-            set_aside(path)
-        else:
-            path.unlink()
+                if self._files.journal(number):
+                    raise
+                # It cannot be read; the others can be sealed.
+            else:
+                self._files.tell_left_out(number, sealed.damaged_bytes)
+                self._note_sealed(number, sealed)
+        self._files.remove_journal(number)
 
     def _note_sealed(self, number: int, sealed: SealedJournal) -> None:
         known = self.index.streams()
@@ -308,16 +257,13 @@ class SampleStore:
         gaps = list(sealed.gaps)
         if sealed.damaged_bytes:
             next_sequences = {name: state.next_sequence for name, state in known.items()}
-            for hole in holes_in(entries_in(self._content(number)), next_sequences):
+            for hole in holes_in(entries_in(self._files.journal(number)), next_sequences):
                 (gap,) = hole.ranges
                 gaps.append((hole.stream, *gap))
                 state = streams[hole.stream]
                 streams[hole.stream] = state._replace(num_missing=state.num_missing + gap.size)
         with self._lock:  # a reader finds each sample in one place
             self.index.seal(number, sealed.pieces, streams, gaps)
-
-    def _segment_path(self, number: int) -> Path:
-        return self._segments / f"{number:010}{SEGMENT}"
 
     def frames(self, session: RecordingSession) -> Iterator[NodeFrame]:
         """The samples of a session, stream by stream in their order.
@@ -341,7 +287,7 @@ class SampleStore:
         with self._lock:
             sealed = self.index.last_sealed
             numbers = [n for n in journal_numbers(self.folder) if n > sealed]
-            journals = [self._content(number) for number in numbers]
+            journals = [self._files.journal(number) for number in numbers]
             pieces = self.index.pieces(session)
         found: dict[tuple[str, str], StoredStream] = {}
         for piece in pieces:
@@ -363,24 +309,12 @@ class SampleStore:
         Raises:
             JobError: It cannot be read now.
         """
-        path = self._segment_path(piece.segment)
-        try:
-            with open(path, "rb", opener=regular) as file:
-                file.seek(piece.place)
-                return decode(file.read(piece.length))
-        except (MalformedDataError, MemoryError, OverflowError) as error:
-            why = str(error)
-        except OSError as error:
-            if error.errno in PASSING:
-                raise JobError(f"{path}: cannot be read: {error.strerror}") from error
-            why = str(error.strerror)
-        if piece not in self._damaged_pieces:
-            self.num_damaged += all(each.segment != piece.segment for each in self._damaged_pieces)
-            self._damaged_pieces.add(piece)
-            logger.warning(
-                "%s: %d samples of %s are left out: %s", path, piece.num_samples, piece.node, why
-            )
-        return None
+        return self._files.read_piece(piece, decode)
+
+    @property
+    def num_damaged(self) -> int:
+        """Files that were found damaged since this store was opened."""
+        return self._files.num_damaged
 
     def delete_segment(self, number: int) -> None:
         """Delete the samples of a segment for good.
@@ -388,7 +322,7 @@ class SampleStore:
         Raises:
             OSError: The disk refuses that.
         """
-        path = self._segment_path(number)
+        path = self._files.segment_path(number)
         try:
             self.index.forget_segment(number)
         except OSError:  # a full disk has no room to note what makes room
@@ -405,7 +339,7 @@ class SampleStore:
         sealed = self.index.last_sealed
         for number in journal_numbers(self.folder):
             if number > sealed:
-                entries = list(entries_in(self._content(number)))
+                entries = list(entries_in(self._files.journal(number)))
                 for entry in [*holes_in(entries, next_sequences), *entries]:
                     if entry.missing:
                         found.setdefault(entry.stream, []).extend(entry.ranges)
@@ -417,10 +351,6 @@ class SampleStore:
         self._journal.close()
         with suppress(OSError):
             os.close(self._held)
-
-
-def _left_out(damaged_bytes: int) -> str:
-    return f"{damaged_bytes} bytes are left out: the end was torn, or the file is damaged"
 
 
 def _all_of(content: bytes) -> list[Recorded]:

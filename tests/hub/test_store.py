@@ -151,10 +151,10 @@ def test_a_process_seals_as_this_one_does(opened, monkeypatch):
     store = opened(sealer=seal_apart)
     store.commit([batch(1, 3), batch(5, 1)])
     segments = store.folder / "segments"
-    monkeypatch.setattr(store, "_segments", segments / "none")
+    monkeypatch.setattr(store._files, "segments", segments / "none")
     with pytest.raises(OSError, match="No such file"):
         store.seal()
-    monkeypatch.setattr(store, "_segments", segments)
+    monkeypatch.setattr(store._files, "segments", segments)
     assert numbers(store) == [1, 2, 3, 5]
     store.seal()
     assert len(list(segments.iterdir())) == 1
