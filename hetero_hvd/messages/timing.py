@@ -55,6 +55,8 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
         contention_seconds: In which its training thread could have run and had no processor: other
             threads had it, or a quota held it back.
         garbage_seconds: In Python's garbage collection, in whichever phase that happened.
+        quota_seconds: In which a CPU quota gives the processor time that a step takes, that of its
+            reduction included: no step can be shorter where this worker is the last. 0 without one.
     """
 
     num_steps: int
@@ -79,6 +81,7 @@ class StepTiming(msgspec.Struct, frozen=True, kw_only=True):
     evaluation_seconds: float = math.nan
     contention_seconds: float = math.nan
     garbage_seconds: float = math.nan
+    quota_seconds: float = 0.0
 
     @property
     def busy_seconds(self) -> float:

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hetero_hvd.messages import DEVICE_PHASES, OWN_PHASES, Phase
 
@@ -34,6 +34,18 @@ class DeviceClock(Protocol):
         """A new event."""
 
 
+class ProcessorUse(NamedTuple):
+    """Processor seconds of all threads of this process.
+
+    Attributes:
+        own: Outside of waits for others and evaluations.
+        reducing: In waits for reductions.
+    """
+
+    own: float
+    reducing: float
+
+
 class PhaseClock:
     """Adds up the time of each phase over the steps since `take`.
 
@@ -55,7 +67,7 @@ class PhaseClock:
         self._seconds: dict[str, float] = defaultdict(float)
         self._open: list[tuple[str, Event, Event]] = []
         self._used_before = self._used_at_end = time.process_time()
-        self._used_waiting = 0.0
+        self._used_waiting = self._used_reducing = 0.0
         self.current = NO_PHASE
         self.marker: Callable[[str], AbstractContextManager[object]] | None = None
         self.ranges: Callable[[str], AbstractContextManager[object]] | None = None
@@ -103,6 +115,8 @@ class PhaseClock:
         used = time.process_time()
         if name not in _OWN:
             self._used_waiting += used - self._used_at_end
+            if name == "comm_wait":
+                self._used_reducing += used - self._used_at_end
         self._used_at_end = used
         if events is None:
             self._seconds[name] += time.perf_counter() - start
@@ -137,14 +151,15 @@ class PhaseClock:
         """Time of waits for others since the last `take`."""
         return self._seconds["comm_wait"]
 
-    def take_processor_seconds(self) -> float:
-        """Processor time of all threads outside of waits and evaluations, since the last call."""
+    def take_processor_seconds(self) -> ProcessorUse:
+        """Processor time of all threads since the last call."""
         now = time.process_time()
-        used = now - self._used_before - self._used_waiting
+        own = now - self._used_before - self._used_waiting
+        use = ProcessorUse(own, self._used_reducing)
         self._used_before = now
-        self._used_waiting = 0.0
+        self._used_waiting = self._used_reducing = 0.0
         self._used_at_end = now
-        return used
+        return use
 
     def take(self) -> dict[str, float]:
         """Seconds per phase since the last `take`; a phase that was not entered is absent.

@@ -110,7 +110,7 @@ def test_events_measure_the_devices_own_time():
 
 
 def test_processor_time_outside_waits_for_reductions_is_counted():
-    """A wait that keeps a core busy is not the worker's own work; sleeping takes none."""
+    """A wait that keeps a core busy is told beside the worker's own work; sleeping takes none."""
     clock = PhaseClock()
 
     def spin(seconds):
@@ -123,20 +123,21 @@ def test_processor_time_outside_waits_for_reductions_is_counted():
         time.sleep(0.05)
     with clock.phase("comm_wait"):
         spin(0.05)
-    assert 0.02 <= clock.take_processor_seconds() < 0.04
-    assert clock.take_processor_seconds() < 0.005
+    own, reducing = clock.take_processor_seconds()
+    assert 0.02 <= own < 0.04
+    assert 0.05 <= reducing < 0.07
+    assert max(clock.take_processor_seconds()) < 0.005
 
 
 def test_an_evaluation_is_no_work_of_a_step():
-    """It is timed by the host, and neither busy time nor a step's processor time has it in."""
+    """It is timed by the host, and a step's processor time does not have it in."""
     clock = PhaseClock()
     with clock.phase("evaluation"):
         time.sleep(0.02)
         deadline = time.process_time() + 0.02
         while time.process_time() < deadline:
             pass
-    assert clock.busy_seconds == 0
-    assert clock.take_processor_seconds() < 0.02
+    assert max(clock.take_processor_seconds()) < 0.02
     assert clock.take()["evaluation"] >= 0.04
 
 
@@ -146,7 +147,7 @@ def test_what_is_used_between_phases_is_counted_once():
     deadline = time.process_time() + 0.05
     while time.process_time() < deadline:
         pass
-    assert clock.take_processor_seconds() >= 0.05
+    assert clock.take_processor_seconds().own >= 0.05
     with clock.phase("comm_wait"):
         pass
-    assert clock.take_processor_seconds() >= 0
+    assert clock.take_processor_seconds().own >= 0

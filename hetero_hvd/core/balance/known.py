@@ -24,10 +24,15 @@ LASTING_ROWS, FEWEST_ROWS = 8, 3
 
 
 def own_seconds(timing: StepTiming) -> float:
-    """Busy seconds per step of this row: 0 for a worker without work, NaN if not measured."""
+    """Busy seconds per step of this row: 0 for a worker without work, NaN if not measured.
+
+    Under a CPU quota a worker that others do not wait for may be done sooner, as it has saved up,
+    and what the reduction takes of the quota holds it up in a wait; as the last one it takes what
+    the quota gives for all of that.
+    """
     if timing.local_batch_size == 0:
         return 0.0
-    return timing.busy_seconds if timing.num_steps else math.nan
+    return max(timing.busy_seconds, timing.quota_seconds) if timing.num_steps else math.nan
 
 
 class LastingWait:

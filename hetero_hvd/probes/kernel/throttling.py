@@ -1,4 +1,4 @@
-"""For how long a CPU quota has kept this process from running."""
+"""How much processor time a CPU quota gives this process, and for how long it was kept waiting."""
 
 from __future__ import annotations
 
@@ -9,6 +9,32 @@ from hetero_hvd.probes.kernel.kernel_counter_file import KernelFile
 
 FIELDS = {b"throttled_usec": 1e-6, b"throttled_time": 1e-9}
 """Of cpu.stat in control groups of version 2 and 1, and their units in seconds."""
+
+
+class CpuQuota:
+    """Reads how many cores the control groups that bound this process allow to it."""
+
+    def __init__(self) -> None:
+        folders = control_groups("cpu")
+        self._limits = [KernelFile(folder / "cpu.max") for folder in folders]
+        self._pairs = [
+            (KernelFile(folder / "cpu.cfs_quota_us"), KernelFile(folder / "cpu.cfs_period_us"))
+            for folder in folders
+        ]
+
+    def cores(self) -> float:
+        """The least that any of them allows now, > 0; infinity where none has a limit."""
+        found = [file.words() for file in self._limits]
+        found += [quota.words() + period.words() for quota, period in self._pairs]
+        return min((_cores(words) for words in found), default=math.inf)
+
+
+def _cores(words: list[bytes]) -> float:
+    """Cores by a quota and its period, both in microseconds; what is no number is no limit."""
+    if len(words) != 2 or not all(map(bytes.isdigit, words)):  # noqa: PLR2004 - the two
+        return math.inf
+    quota, period = map(int, words)
+    return quota / period if quota and period else math.inf
 
 
 class ThrottleMeter:

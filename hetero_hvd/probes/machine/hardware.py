@@ -18,6 +18,7 @@ import psutil
 from hetero_hvd.probes.gpu.gpu_records import GpuReport
 from hetero_hvd.probes.gpu.nvml import survey
 from hetero_hvd.probes.kernel.control_groups import control_groups
+from hetero_hvd.probes.kernel.throttling import CpuQuota
 
 _INTERFACES = Path("/sys/class/net")
 _UNKNOWN_SPEED = 65535
@@ -88,8 +89,7 @@ def probe_hardware() -> Hardware:
 
 def allowed_cores() -> float:
     """Cores worth of processor time for this process: its affinity, or less under a quota."""
-    quotas = [_quota(folder) for folder in control_groups("cpu")]
-    return min([float(len(os.sched_getaffinity(0))), *(q for q in quotas if q is not None)])
+    return min(float(len(os.sched_getaffinity(0))), CpuQuota().cores())
 
 
 def allowed_memory_bytes() -> int:
@@ -138,17 +138,6 @@ def _rdma_devices(interface: str) -> tuple[str, ...]:
 def gpus() -> tuple[GpuReport, ...]:
     """CUDA devices according to the driver's own library; none is a normal case."""
     return survey().gpus
-
-
-def _quota(folder: Path) -> float | None:
-    """Cores that this control group allows; None where it does not bound them."""
-    try:
-        quota, period = (folder / "cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    except OSError:
-        quota_us = _number(folder / "cpu.cfs_quota_us")
-        period_us = _number(folder / "cpu.cfs_period_us")
-        return quota_us / period_us if quota_us and period_us else None
 
 
 def _number(file: Path) -> int | None:

@@ -17,7 +17,7 @@ from hetero_hvd.messages.launch import TraceSettings
 from hetero_hvd.probes.garbage import GarbageMeter
 from hetero_hvd.probes.kernel.contention import ContentionMeter
 from hetero_hvd.probes.kernel.memory_stalls import MemoryStallMeter
-from hetero_hvd.probes.kernel.throttling import ThrottleMeter
+from hetero_hvd.probes.kernel.throttling import CpuQuota, ThrottleMeter
 from hetero_hvd.probes.phase_clock import PhaseClock
 from hetero_hvd.worker.accelerator import is_nvidia, uuid_of
 from hetero_hvd.worker.session.worker_context import WorkerContext, device
@@ -31,6 +31,10 @@ REPORT_SECONDS = 2.0
 LOOK_SECONDS = 0.05
 """Between two readings of the kernel's files, which cost more than all the rest together; what
 short steps lost to a quota or to memory is put down to the last of them."""
+
+REDUCTION_RATIO = 0.25
+"""Of the processor time of its own phases, as the most that a worker's reduction takes: threads
+that do not sleep in a wait use more, for as long as it lasts."""
 
 
 class StepProfile:
@@ -52,6 +56,8 @@ class StepProfile:
         self._garbage = GarbageMeter()
         self._nothing = {name: 0.0 * meter.take() for name, meter in self._meters.items()}
         self._lost = self._nothing
+        self._quota = CpuQuota()
+        self._cores = self._quota.cores()
         self._use: DeviceUse | None = None
         self._reducing_before = 0.0
         self._next_look_at = self._next_report_at = 0.0
@@ -65,6 +71,7 @@ class StepProfile:
         now = time.monotonic()
         if now >= self._next_look_at:
             self._next_look_at = now + LOOK_SECONDS
+            self._cores = self._quota.cores()
             self._lost = {
                 name: self._lost[name] + meter.take() for name, meter in self._meters.items()
             }
@@ -81,7 +88,7 @@ class StepProfile:
 
         Returns:
             Seconds in this step: `throttled`, `memory_stall`, `contention`, `garbage`, `processor`,
-            and `reducing`, with a reduction under way. NaN is not known here.
+            `quota`, and `reducing`, with a reduction under way. NaN is not known here.
         """
         reducing = context.collective.operations.reducing_seconds
         in_step, self._reducing_before = reducing - self._reducing_before, reducing
@@ -93,7 +100,13 @@ class StepProfile:
         if self._tracing is not None:
             self._tracing.step_applied(context, step)
         used = self._clock.take_processor_seconds()
-        return {**lost, "garbage": self._garbage.take(), "reducing": in_step, "processor": used}
+        return {
+            **lost,
+            "garbage": self._garbage.take(),
+            "reducing": in_step,
+            "processor": used.own,
+            "quota": (used.own + min(used.reducing, used.own * REDUCTION_RATIO)) / self._cores,
+        }
 
     def finish(self, context: WorkerContext, step: int) -> None:
         """Nothing more will come: send what is left.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hetero_hvd.core.balance.balancer_state import BalanceConfig, BalancerState
 from hetero_hvd.core.balance.hysteresis import Decision
@@ -95,6 +96,41 @@ def test_hints_shape_the_first_plan():
     config = BalanceConfig(relative_speeds={"beta": 0.5, "gamma": 0.25})
     (plan,) = BalancerState(config).handle(joined(A, B, C), now_seconds=0.0)
     assert plan.local_batch_sizes == (80, 40, 20)
+
+
+QUOTAS = {A: 0.7, B: 0.35, C: 0.18}
+
+
+@pytest.mark.parametrize("reducing", [0.0, 0.0035, 0.007])
+def test_under_quotas_the_reduction_is_part_of_a_workers_cost(timing, reducing):
+    """Steps are as short as quotas allow, although a worker's own phases do not show it.
+
+    Each step takes a worker processor time for its samples, and as much as any other for the
+    reduction; the last one ends when its quota has given it all of that, the others have waited.
+    """
+    batch, seconds_per_sample = 5040, 45e-6
+    state = BalancerState(BalanceConfig())
+    (plan,) = state.handle(joined(A, B, C, batch=batch), now_seconds=0.0)
+
+    def row(worker, size):
+        own = size * seconds_per_sample
+        given = (own + reducing) / QUOTAS[worker]
+        return replace(timing(size, own / QUOTAS[worker]), quota_seconds=given)
+
+    for step in range(60):
+        rows = tuple(map(row, plan.workers, plan.local_batch_sizes))
+        told = StepsTimed(
+            rendezvous_id=1, step=step, epoch=0, loss=1.0, timings=rows, exchange_seconds=0.0
+        )
+        state.handle(told, now_seconds=float(step))
+        if step >= state.plan.from_step:
+            plan = state.plan
+    best = (batch * seconds_per_sample + 3 * reducing) / sum(QUOTAS.values())
+    found = max(
+        row(worker, size).quota_seconds
+        for worker, size in zip(plan.workers, plan.local_batch_sizes, strict=True)
+    )
+    assert found < 1.01 * best
 
 
 def test_capacities_bound_every_plan(table):
