@@ -9,8 +9,8 @@ or membership.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch.utils.data as torch_data
@@ -18,9 +18,9 @@ import torch.utils.data as torch_data
 from hetero_hvd.core.data import grains, shards
 from hetero_hvd.core.data.grains import Stream
 from hetero_hvd.errors import InvariantError, UserError
-from hetero_hvd.worker.data.collate import AsItIs, Collate, InitialiseWith, fetching
 from hetero_hvd.worker.data.grain_batch import GrainBatch
 from hetero_hvd.worker.data.grain_reading import GrainDataset, GrainRequest, GrainTrial, grains_of
+from hetero_hvd.worker.data.inner_loader import Batch, StepSampler, inner_loader, listed
 from hetero_hvd.worker.data.position import Order
 from hetero_hvd.worker.data.samplers import Indices, Sampling
 from hetero_hvd.worker.data.seeding import Seeds, own_course
@@ -55,16 +55,6 @@ class Slice(NamedTuple):
 
 SharesAt = Callable[[int], tuple[Sequence[int], int]]
 """Local batch sizes in rank order and this worker's rank, for a step of the epoch."""
-
-
-class _StepSampler:
-    """The inner loader's batch sampler: asks for the plan only when a step is to be loaded."""
-
-    def __init__(self) -> None:
-        self.steps: Iterator[tuple[int, Sequence[Any]]] = iter(())
-
-    def __iter__(self) -> Iterator[Sequence[Any]]:
-        return map(itemgetter(1), self.steps)
 
 
 class ShareLoader:
@@ -116,13 +106,13 @@ class ShareLoader:
             self.global_batch_size += -self.global_batch_size % self._undivided
         if not self._is_stream:
             self._check_steps(self._sampling.num_units)
-        self._sampler = _StepSampler()
-        self._inner: torch_data.DataLoader[Any] | None = None
+        self._sampler = StepSampler()
+        self._inner: Iterable[Any] | None = None
         if grain is not None:
             try_reading(loader, grain)
-            self._inner = _inner_loader(loader, self._reader(), self._sampler)
+            self._inner = inner_loader(loader, self._reader(), self._sampler)
         elif not self._is_stream:
-            self._inner = _inner_loader(loader, loader.dataset, self._sampler)
+            self._inner = inner_loader(loader, loader.dataset, self._sampler)
 
     def _check_steps(self, num_samples: int) -> None:
         """Refuse an epoch without a step."""
@@ -200,12 +190,12 @@ class ShareLoader:
         """Read whole batches by one reader, as fast as it can; yields the samples of each."""
         if self._is_stream:
             return
-        sampler, planned = _StepSampler(), list[Slice]()
+        sampler, planned = StepSampler(), list[Slice]()
         total = (self.global_batch_size,), 0
         steps = self._indices(0, 0, lambda _: total, 0, planned)
         sampler.steps = itertools.islice(steps, num_batches)
         dataset = self._source.dataset if self._grain is None else self._reader()
-        for _ in _inner_loader(self._source, dataset, sampler, num_workers=1):
+        for _ in inner_loader(self._source, dataset, sampler, num_workers=1):
             yield planned.pop(0).num_samples
 
     def _reader(self) -> GrainDataset:
@@ -222,7 +212,7 @@ class ShareLoader:
 
     def indices(self, epoch: int, positions: range) -> Sequence[int]:
         """Samples at these places of the epoch's order."""
-        return _indices_at(positions, self._sampling.epoch(epoch).indices)
+        return listed(_indices_at(positions, self._sampling.epoch(epoch).indices))
 
     def order_code(self, epoch: int) -> int:
         """A digest of the epoch's order; see `EpochSamples`."""
@@ -242,7 +232,7 @@ class ShareLoader:
         shares_at: SharesAt,
         skipped: int,
         planned: list[Slice],
-    ) -> Iterator[tuple[int, Sequence[Any]]]:
+    ) -> Iterator[tuple[int, Batch]]:
         samples = self._sampling.epoch(epoch)
         order = samples.indices
         for step in range(first_step, self.steps_per_epoch(skipped) or 0):
@@ -264,7 +254,8 @@ class ShareLoader:
                 continue
             seeds = Seeds(self._seed, epoch, step)
             pieces = grains.pieces(mine, grain=self._grain, start=positions.start)
-            yield step, [GrainRequest(seeds, g, _indices_at(piece, order)) for g, piece in pieces]
+            found = ((grain, listed(_indices_at(piece, order))) for grain, piece in pieces)
+            yield step, [GrainRequest(seeds, grain, indices) for grain, indices in found]
 
     def _positions(self, epoch: int, step: int, skipped: int) -> range:
         """What a step consumes of the epoch's order.
@@ -339,17 +330,17 @@ def contiguous_batches(
     mine, _ = _my_part(range(total), enough, rank, undivided)
     units = [mine[start : start + size] for start in range(0, len(mine), size)]
     parts = [sampling.positions(0, each) for each in units]
-    sampler = _StepSampler()
+    sampler = StepSampler()
     if seeds is None:
         sampler.steps = ((0, _indices_at(part, order)) for part in parts)
-        inner = _inner_loader(loader, loader.dataset, sampler)
+        inner = inner_loader(loader, loader.dataset, sampler)
     else:
         numbered = zip(units, parts, strict=True)
         sampler.steps = (
-            (0, [_request(seeds, unit.start // size, _indices_at(part, order))])
+            (0, [_request(seeds, unit.start // size, listed(_indices_at(part, order)))])
             for unit, part in numbered
         )
-        inner = _inner_loader(loader, GrainDataset(loader.dataset, loader.collate_fn), sampler)
+        inner = inner_loader(loader, GrainDataset(loader.dataset, loader.collate_fn), sampler)
     for unit, part, batch in zip(units, parts, inner, strict=True):
         yield unit.start // size, len(part), batch if seeds is None else grains_of(batch)[0]
 
@@ -384,10 +375,10 @@ def try_reading(loader: torch_data.DataLoader[Any], grain: int) -> None:
             "with a length"
         )
     reader = GrainDataset(loader.dataset, loader.collate_fn)
-    sampler = _StepSampler()
+    sampler = StepSampler()
     sampler.steps = iter([(0, [0])])
     with own_course():
-        found = _inner_loader(loader, GrainTrial(reader, grain), sampler, num_workers=1)
+        found = inner_loader(loader, GrainTrial(reader, grain), sampler, num_workers=1)
         for complaint in found if len(reader) else ():
             if complaint:
                 raise UserError(complaint)
@@ -396,53 +387,24 @@ def try_reading(loader: torch_data.DataLoader[Any], grain: int) -> None:
 def _my_part(
     positions: range, sizes: Sequence[int], rank: int, grain: int = 1
 ) -> tuple[range, int]:
-    """This rank's positions, and how many ranks have none.
+    """This rank's positions, and how many ranks have none."""
+    places, num_idle = _my_places(len(positions), tuple(sizes), rank, grain)
+    return positions[places], num_idle
+
+
+@lru_cache(maxsize=16)
+def _my_places(
+    num_positions: int, sizes: tuple[int, ...], rank: int, grain: int
+) -> tuple[slice, int]:
+    """Which of the positions of a step are this rank's; most steps are divided as the one before.
 
     A batch sampler may give more than the plan is for; then all have more, in proportion.
     """
-    times = -(-len(positions) // sum(sizes))
-    if times > 1:
-        sizes = [times * size for size in sizes]
-    parts = grains.divide(len(positions), sizes, grain=grain)
-    return shards.slice_of(positions, parts, rank), parts.count(0)
+    times = -(-num_positions // sum(sizes))
+    parts = grains.divide(num_positions, [max(1, times) * size for size in sizes], grain=grain)
+    mine = shards.slice_of(range(num_positions), parts, rank)
+    return slice(mine.start, mine.stop), parts.count(0)
 
 
-def _indices_at(positions: range, order: Indices) -> Sequence[int]:
-    found = order[positions.start : positions.stop]
-    return found if isinstance(found, range) else found.tolist()
-
-
-def _inner_loader(
-    loader: torch_data.DataLoader[Any],
-    dataset: Any,  # noqa: ANN401 - whatever torch accepts
-    sampler: _StepSampler,
-    num_workers: int | None = None,
-) -> torch_data.DataLoader[Any]:
-    """A loader like the user's that reads what the sampler asks for.
-
-    Args:
-        loader: The user's.
-        dataset: The user's, or one of ours that gives whole batches.
-        sampler: What to read.
-        num_workers: So many loader processes at most; None: as many as the user's has.
-    """
-    if isinstance(dataset, GrainDataset):
-        collate: Collate = AsItIs()
-    elif isinstance(dataset, GrainTrial):
-        collate = itemgetter(0)
-    else:
-        dataset, collate = fetching(dataset, loader.collate_fn)
-    initialise = loader.worker_init_fn and InitialiseWith(loader.dataset, loader.worker_init_fn)
-    return torch_data.DataLoader(
-        dataset,
-        batch_sampler=sampler,  # type: ignore[arg-type]  # any iterable of lists of indices will do
-        num_workers=min(loader.num_workers, num_workers or loader.num_workers),
-        collate_fn=collate,
-        pin_memory=loader.pin_memory,
-        timeout=loader.timeout,
-        worker_init_fn=initialise,
-        multiprocessing_context=loader.multiprocessing_context,
-        generator=loader.generator,
-        prefetch_factor=loader.prefetch_factor,
-        persistent_workers=loader.persistent_workers,
-    )
+def _indices_at(positions: range, order: Indices) -> Indices:
+    return order[positions.start : positions.stop]
