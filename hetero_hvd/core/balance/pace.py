@@ -52,18 +52,21 @@ class SpeedChangeDetector:
     """Tells from a worker's own steps that its speed has changed, before any exchange does.
 
     The reference is a running mean of the busy time at the share in force; a step that is off by
-    more than `CHANGE_RATIO` and four mean deviations is worth an exchange at once. It may be a mere
-    spike: the balancer decides. After a second one on the same side the new level is the reference.
+    more than `CHANGE_RATIO` and four mean deviations is worth an exchange at once if it is long
+    enough; of short steps several in a row are, as an exchange costs each worker some milliseconds.
+    It may be a mere spike: the balancer decides. After one more on the same side the new level is
+    the reference.
     """
 
     CHANGE_RATIO, DEVIATIONS, WEIGHT, FEWEST = 0.15, 4.0, 0.1, 4
+    SHORTEST_SECONDS = 0.05
 
     def __init__(self) -> None:
         self._share = -1
         self._num = 0
         self._mean = 0.0
         self._deviation = 0.0
-        self._side = 0.0
+        self._side = self._off_seconds = 0.0
 
     def observe(self, share: int, busy_seconds: float) -> bool:
         """Take one step; whether its speed is another one than before."""
@@ -79,18 +82,20 @@ class SpeedChangeDetector:
         error = busy_seconds - self._mean
         bound = max(self.CHANGE_RATIO * self._mean, self.DEVIATIONS * self._deviation)
         side = math.copysign(1.0, error) if abs(error) > bound else 0.0
-        if side and side == self._side:
-            self._restart(share)
-        else:
-            self._side = side
         if not side:
             self._mean += self.WEIGHT * error
             self._deviation += self.WEIGHT * (abs(error) - self._deviation)
-        return side != 0
+        before_seconds = self._off_seconds if side == self._side else 0.0
+        self._side = side
+        self._off_seconds = before_seconds + self._mean if side else 0.0
+        if side and before_seconds >= self.SHORTEST_SECONDS:
+            self._restart(share)
+            return True
+        return self._off_seconds >= self.SHORTEST_SECONDS
 
     def _restart(self, share: int) -> None:
         self._share = share
         self._num = 0
         self._mean = 0.0
         self._deviation = 0.0
-        self._side = 0.0
+        self._side = self._off_seconds = 0.0
