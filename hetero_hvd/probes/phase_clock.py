@@ -135,11 +135,9 @@ class PhaseClock:
         self._seconds[name] += seconds
 
     @property
-    def busy_seconds(self) -> float | None:
-        """Time in the own phases since the last `take`; None where only the device knows."""
-        if self._device_clock is not None:
-            return None
-        return sum(seconds for name, seconds in self._seconds.items() if name in OWN_PHASES)
+    def is_immediate(self) -> bool:
+        """Whether each phase is known when it ends; else only the device knows of some."""
+        return self._device_clock is None
 
     @property
     def evaluation_seconds(self) -> float:

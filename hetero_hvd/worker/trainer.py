@@ -228,7 +228,8 @@ class Trainer(TrainingLoop):
         self, loss_function: Callable[..., Loss], batch: Sequence[Any], *, can_retake: bool
     ) -> bool:
         """Measure this worker by the part that it has, if the plan asks for it."""
-        if self._slice is None or not isinstance(self._step, SynchronousStep):
+        is_asked = self._state.membership.plan.calibration_ratio > 0
+        if not is_asked or self._slice is None or not isinstance(self._step, SynchronousStep):
             return False
         calibration = Calibration(self._step, self._slice, loss_function, batch)
         return self._calibrated(calibration.measure, can_retake=can_retake)

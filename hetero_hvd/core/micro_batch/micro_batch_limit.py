@@ -43,7 +43,7 @@ class MicroBatchLimit:
 
 def smaller(*limits: int) -> int:
     """The smallest of some limits, of which 0 stands for none."""
-    return min((limit for limit in limits if limit), default=0)
+    return min(filter(None, limits), default=0)
 
 
 def evenly(share: int, limit: int) -> int:

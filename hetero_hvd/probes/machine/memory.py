@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import psutil
 from hetero_hvd.probes.kernel.control_groups import control_groups
 
 STATUS = Path("/proc/self/status")
+SIZES = re.compile(r"^(VmSize|VmHWM|VmRSS):\s+(\d+)", re.MULTILINE)
 CLEAR_REFS = Path("/proc/self/clear_refs")
 RESET_PEAK = "5"  # see proc(5)
 KEPT = ("anon", "shmem", "file_mapped"), ("total_rss", "total_shmem", "total_mapped_file")
@@ -79,11 +81,8 @@ def host_memory_again(last: MemoryUse, node_limit_bytes: int | None = None) -> M
 
 def _own_sizes() -> dict[str, int]:
     """Bytes of this process's memory, under the kernel's names."""
-    return {
-        name: 1024 * int(words.split()[0])
-        for name, _, words in (line.partition(":") for line in STATUS.read_text().splitlines())
-        if name in ("VmSize", "VmRSS", "VmHWM")
-    }
+    found = SIZES.findall(STATUS.read_text())
+    return {name: 1024 * int(kilobytes) for name, kilobytes in found}
 
 
 def reset_host_peak() -> None:

@@ -153,7 +153,7 @@ class BenchmarkState(ElasticState):
         size = self._schedule.size_at(step, self._elapsed_seconds)
         return (size, self._loader.global_batch_size - size), 0
 
-    def is_urgent(self, share: int, busy_seconds: float | None) -> bool:  # noqa: ARG002
+    def is_urgent(self, share: int, is_timed: bool) -> bool:  # noqa: ARG002
         """There is nobody to tell."""
         return False
 

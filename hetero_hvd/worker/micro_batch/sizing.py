@@ -55,6 +55,7 @@ class MicroBatchSizer:
         self._model = MemoryModel()
         self._cap = self._capacity = 0
         self._meter: MemoryMeter | None = None
+        self._entered_with: Collection[WorkerId] | None = None
         self._members: frozenset[WorkerId] = frozenset()
         self._largest_done = 0
         self._is_done = False
@@ -112,6 +113,9 @@ class MicroBatchSizer:
             node: The most memory and samples at a time that the user allows.
             tell: Tells the driver, at once.
         """
+        if workers is self._entered_with:
+            return
+        self._entered_with = workers
         self._tell = tell
         self._capacity = node.max_local_batch_size or 0
         members = frozenset(workers)

@@ -32,6 +32,8 @@ NOT_KEPT = "_non_persistent_buffers_set"
 """Where a module has the names of its buffers that are no part of its state."""
 
 _KIND = attrgetter("shape", "dtype", "requires_grad", "device")
+_VERSION = attrgetter("_version")
+"""How often a tensor was written to, which torch documents for functions of one's own."""
 
 
 class ModelSlot:
@@ -81,6 +83,7 @@ class Registered:
         self._tensors: list[torch.Tensor] = []
         self._signature: tuple[list[object], ...] = ()
         self._code = 0
+        self._counted: list[Parameter] = []
         self._versions: list[int] | None = None
 
     def look(self) -> bool:
@@ -105,6 +108,8 @@ class Registered:
             return False
         self._facts = facts
         self.parameters = dict(parameters.values())
+        # Torch does not count what is written to tensors of inference mode.
+        self._counted = [each for each in self.parameters.values() if not each.is_inference()]
         self._code = zlib.crc32("\n".join(self._lines()).encode())
         return True
 
@@ -159,7 +164,7 @@ class Registered:
 
     def mark(self) -> None:
         """From here on the parameters must not change until `check_unwritten`."""
-        self._versions = list(map(_version_of, self.parameters.values()))
+        self._versions = list(map(_VERSION, self._counted))
 
     def check_unwritten(self) -> None:
         """Make sure that the first forward pass since `mark` has left the parameters alone.
@@ -168,12 +173,16 @@ class Registered:
             UserError: It has not; says which.
         """
         before, self._versions = self._versions, None
-        for (name, parameter), version in zip(self.parameters.items(), before or (), strict=False):
-            if _version_of(parameter) != version:
-                raise UserError(
-                    f"the forward pass writes into the parameter {name}: each worker would write "
-                    "something else; keep it in a buffer, or write after trainer.step"
-                )
+        if before is None or before == (now := list(map(_VERSION, self._counted))):
+            return
+        written = next(
+            p for p, one, other in zip(self._counted, before, now, strict=True) if one != other
+        )
+        name = next(name for name, each in self.parameters.items() if each is written)
+        raise UserError(
+            f"the forward pass writes into the parameter {name}: each worker would write "
+            "something else; keep it in a buffer, or write after trainer.step"
+        )
 
     def check_alike(
         self,
@@ -207,11 +216,6 @@ class Registered:
 
     def _lines(self) -> list[str]:
         return [" ".join(map(str, (name, *facts[:-1]))) for name, _, facts in self._facts]
-
-
-def _version_of(tensor: torch.Tensor) -> int:
-    """How often it was written to; torch does not count that for tensors of inference mode."""
-    return -1 if tensor.is_inference() else tensor._version  # noqa: SLF001 - documented
 
 
 def _facts(tensor: torch.Tensor | None) -> tuple[object, ...]:

@@ -231,14 +231,14 @@ class ElasticState:
         self._clock.current = NO_PHASE
         self.times.restart()  # what it took is no part of the next step
 
-    def is_urgent(self, share: int, busy_seconds: float | None) -> bool:
+    def is_urgent(self, share: int, is_timed: bool) -> bool:
         """Whether the next exchange should not wait: this worker has changed, or has a new plan.
 
         Args:
             share: Samples of this worker in the step under way.
-            busy_seconds: Its own time in it; None if that is not known yet.
+            is_timed: Whether its own time in it is known already.
         """
-        if busy_seconds is not None:
+        if is_timed:
             step = self.position.applied_steps + self._pipeline.num_in_flight
             own = time.perf_counter() - self.times.ended_at - self._clock.waited_seconds
             evaluation = self._clock.evaluation_seconds
@@ -261,7 +261,7 @@ class ElasticState:
             return
         step = self.position.applied_steps + self._pipeline.num_in_flight - 1
         is_told = "forward" in seconds or share == 0  # by the device, just now; or it has nothing
-        if is_told and self._clock.busy_seconds is None:
+        if is_told and not self._clock.is_immediate:
             own = sum(value for phase, value in seconds.items() if phase != "comm_wait")
             evaluation = seconds.get("evaluation", 0.0)
             self.times.look(share, own, evaluation, planned=self._planned(step))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from hetero_hvd.worker.comm.horovod import Interrupted
 from hetero_hvd.worker.recovery.replica import Replica
@@ -31,16 +30,15 @@ class LastState:
         self.checksum = ""
         self.is_trusted = True
 
-    @contextmanager
-    def applying(self) -> Iterator[None]:
+    def applying(self) -> LastState:
         """Around what changes the replica: an error of the script's in it leaves no whole one."""
+        return self
+
+    def __enter__(self) -> None:
         self._is_torn = True
-        try:
-            yield
-        except Interrupted:
-            self._is_torn = False
-            raise
-        self._is_torn = False
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._is_torn = kind is not None and not issubclass(kind, Interrupted)
 
     def keep(self, drain: Callable[[], object], write: Callable[[], object]) -> None:
         """The script takes no more steps.

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from statistics import median
 
 from hetero_hvd.exit_codes import EXIT_HUNG
@@ -48,13 +48,12 @@ class Watchdog:
         self._shape = shape
         self._passed: set[Hashable] = set()
         self._floor_seconds = floor_seconds
-        self._seconds = {str(phase): deque[float](maxlen=LEARNED_STEPS) for phase in OWN_PHASES}
+        self._steps = deque[Mapping[str, float]](maxlen=LEARNED_STEPS)
 
-    def learn(self, seconds: dict[str, float]) -> None:
-        """Take in the phases of one step."""
+    def learn(self, seconds: Mapping[str, float]) -> None:
+        """Take in the phases of one step; the mapping is kept, and must not change."""
         self._passed.add(self._shape())
-        for phase, known in self._seconds.items():
-            known.append(seconds.get(phase, 0.0))
+        self._steps.append(seconds)
 
     def overdue(self, now_seconds: float) -> str | None:
         """What lasts too long, in words; None while all is well or nothing is known yet.
@@ -64,7 +63,8 @@ class Watchdog:
         """
         phase, since_seconds = self._clock.current
         lasted_seconds = now_seconds - since_seconds
-        known = list(self._seconds.get(phase, ()))
+        steps = tuple(self._steps) if phase in OWN_PHASES else ()
+        known = [seconds.get(phase, 0.0) for seconds in steps]
         is_first = phase in PASSES and self._shape() not in self._passed
         if len(known) < FEWEST_STEPS or is_first:
             return None

@@ -13,8 +13,9 @@ from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.reduction.bucket import Gradients
 from hetero_hvd.worker.reduction.buffer_average import BufferSum
 
-ExchangeTrigger = Callable[[int, float | None], bool]
-"""Tells from the samples and the busy seconds of a step whether timings are to be exchanged now."""
+ExchangeTrigger = Callable[[int, bool], bool]
+"""Tells from the samples of a step, and whether its times are known already, whether timings are to
+be exchanged now."""
 
 Arrived = Callable[[], None] | None
 """Called when a reduction is complete."""

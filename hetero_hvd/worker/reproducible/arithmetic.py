@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hetero_hvd.worker.data.seeding import own_course
-from hetero_hvd.worker.step.other_optimizers import own_update
+from hetero_hvd.worker.step.other_optimizers import OwnUpdate
 
 
 def digest(model: nn.Module) -> str:
@@ -103,6 +103,6 @@ def _update() -> Iterator[Tensor]:
     optimizer = torch.optim.AdamW([parameter], lr=0.01)
     for _ in range(3):
         parameter.grad = parameter.detach() * 0.3
-        with own_update():
+        with OwnUpdate():
             optimizer.step()
         yield parameter.clone()

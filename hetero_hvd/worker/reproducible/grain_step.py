@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -214,10 +215,8 @@ class GrainStep:
 
     def compute(self, loss_function: Callable[..., Loss], micro_batch: Sequence[Any]) -> Loss:
         """The user's function, in a forward pass; what cannot be reproduced is refused."""
-        with self.passes.forward():
-            loss: Loss = self._loss_functions.call(
-                loss_function, micro_batch, put_back=self._begin_grain
-            )
+        call = partial(self._loss_functions.call, put_back=self._begin_grain)
+        loss: Loss = self.passes.forward(call, loss_function, micro_batch)
         return loss
 
     def _begin_grain(self) -> None:
@@ -235,7 +234,7 @@ class GrainStep:
         self._losses.append(mean.detach().double() * weight)
         self._weights.append(weight)
         global_samples = self.passes.part.global_samples
-        self.passes.backward(mean * (weight / global_samples))
+        self.passes.backward(mean, weight / global_samples)
         self._contribute(self.passes.num_samples / global_samples)
 
     def _contribute(self, ratio: float) -> None:
@@ -273,7 +272,7 @@ class GrainStep:
         num_samples = passes.part.num_samples
         passes.hold(num_samples)
         used = [*self._used, *[bool(self._weights)] * self._buffers.number]
-        is_urgent = urgency(num_samples, passes.clock.busy_seconds)
+        is_urgent = urgency(num_samples, passes.clock.is_immediate)
         rows = self._rows(sums.observed(used), is_urgent)
         handle = collective.gather_rows_async(rows, "grains")
         sums.submit(collective, bucket_bytes=self._options.bucket_bytes)

@@ -9,7 +9,7 @@ import torch
 from torch.nn import Parameter
 
 from hetero_hvd.worker.options import StepOptions
-from hetero_hvd.worker.step.other_optimizers import own_update
+from hetero_hvd.worker.step.other_optimizers import OwnUpdate
 
 
 class OptimizerUpdate:
@@ -73,7 +73,7 @@ class OptimizerUpdate:
             return
         if not used:
             return  # nobody used anything; a scaler cannot step without a gradient
-        with own_update():
+        with OwnUpdate():
             scaler.scale(torch.zeros((), device=self._device))  # a worker without samples never did
             scaler.unscale_(self._optimizer)
             if self._clip is not None:
@@ -83,7 +83,7 @@ class OptimizerUpdate:
 
     def trial_update(self, parameters: Sequence[Parameter]) -> None:
         """The same with gradients that are not scaled, and no change of the scale."""
-        with own_update():
+        with OwnUpdate():
             if self._clip is not None:
                 self._clip([parameter for parameter in parameters if parameter.grad is not None])
             self._optimizer.step()

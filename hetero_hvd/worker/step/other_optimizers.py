@@ -16,15 +16,15 @@ logger = logging.getLogger(__name__)
 _thread = threading.local()
 
 
-@contextmanager
-def own_update() -> Iterator[None]:
+class OwnUpdate:
     """Whatever optimizers step meanwhile in this thread, they have gradients of all workers."""
-    before = getattr(_thread, "is_own", False)
-    _thread.is_own = True
-    try:
-        yield
-    finally:
-        _thread.is_own = before
+
+    def __enter__(self) -> None:
+        self._before = getattr(_thread, "is_own", False)
+        _thread.is_own = True
+
+    def __exit__(self, *_: object) -> None:
+        _thread.is_own = self._before
 
 
 @contextmanager

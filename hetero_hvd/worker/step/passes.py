@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,6 +15,8 @@ from hetero_hvd.worker.data.share_loader import Slice
 from hetero_hvd.worker.micro_batch.sizing import MicroBatchSizer
 from hetero_hvd.worker.micro_batch.split import split, to_device
 from hetero_hvd.worker.step.emulation import Emulation
+
+T = TypeVar("T")
 
 
 class Passes:
@@ -54,6 +55,8 @@ class Passes:
         self._scaler = scaler
         self._part: Slice | None = None
         self._began_at = 0.0
+        self._gradient_kind: tuple[object, ...] = ()
+        self._first_gradient = torch.empty(())
 
     def emulate(self, emulation: Emulation | None) -> None:
         """Take the time of another device from now on."""
@@ -92,23 +95,35 @@ class Passes:
                 moved = [to_device(item, self.device) for item in piece]
             yield moved
 
-    @contextmanager
-    def forward(self) -> Iterator[None]:
-        """Around the user's loss function."""
+    def forward(self, call: Callable[..., T], *arguments: Any) -> T:  # noqa: ANN401
+        """The user's loss function, called with these."""
         with self.clock.phase("forward"):
             start = time.perf_counter()
-            yield
+            result = call(*arguments)
             if self.emulation is not None:
                 self.emulation.stretch(start)
+        return result
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """One backward pass."""
+    def backward(self, loss: torch.Tensor, factor: float) -> None:
+        """One backward pass, of the loss times the factor.
+
+        The factor is what the pass begins with: a product would be one more operation of autograd
+        in each direction.
+        """
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
         with self.clock.phase("backward"):
             start = time.perf_counter()
-            scaled.backward()
+            scaled.backward(self._gradient(scaled, factor))
             if self.emulation is not None:
                 self.emulation.stretch(start)
+
+    def _gradient(self, loss: torch.Tensor, factor: float) -> torch.Tensor:
+        """The factor as a gradient of the loss; most passes begin with the one of the last."""
+        kind = factor, loss.shape, loss.dtype, loss.device
+        if self._gradient_kind != kind:
+            self._gradient_kind = kind
+            self._first_gradient = torch.full_like(loss, factor, requires_grad=False)
+        return self._first_gradient
 
     def hold(self, num_samples: int, *, is_last: bool = True) -> None:
         """Let the compute since the step's begin take the time that it is emulated to take.

@@ -161,9 +161,10 @@ class StepReduction:
         if loss.weight == 0:  # a mean over nothing is NaN: it must not spoil the sum
             return
         self._weight += loss.weight
-        mean = loss.mean.detach().double()
         # A device is not waited for; on the host a number is added up in a tenth of the time.
-        self._weighted_loss += (mean if is_accelerator(mean.device) else mean.item()) * loss.weight
+        mean = loss.mean.detach()
+        number = mean.double() if is_accelerator(mean.device) else mean.item()
+        self._weighted_loss += number * loss.weight
         self._reducer.last_backward = is_last
 
     def submit(

@@ -80,7 +80,7 @@ class SynchronousStep:
                 self.compute(loss_function, micro_batch), num_samples=passes.num_samples
             )
             if loss.weight:
-                passes.backward(loss.mean * (loss.weight / part.global_samples))
+                passes.backward(loss.mean, loss.weight / part.global_samples)
 
     def forget_trial(self) -> None:
         """The step is as it was when it began."""
@@ -113,8 +113,7 @@ class SynchronousStep:
 
     def compute(self, loss_function: Callable[..., Loss], micro_batch: Sequence[Any]) -> Loss:
         """The user's function, in a forward pass."""
-        with self.passes.forward():
-            return loss_function(*micro_batch)
+        return self.passes.forward(loss_function, *micro_batch)
 
     def backward(self, loss: Loss) -> None:
         """Add one micro-batch's contribution to the gradients."""
@@ -125,7 +124,7 @@ class SynchronousStep:
         if parts.weight == 0:
             self._rounds.help_backward()
             return
-        passes.backward(parts.mean * (parts.weight / passes.part.global_samples))
+        passes.backward(parts.mean, parts.weight / passes.part.global_samples)
 
     def try_smaller(self) -> Retry:
         """Begin the step anew with smaller micro-batches, if any; gradients under way stay."""
@@ -153,7 +152,7 @@ class SynchronousStep:
         passes.hold(part.num_samples)
         passes.sizing.done()
         self._rounds.finish(collective, clock)
-        is_urgent = urgency(part.num_samples, clock.busy_seconds)
+        is_urgent = urgency(part.num_samples, clock.is_immediate)
         self._sums.submit(collective, part, is_urgent=is_urgent)
         return part.num_samples
 

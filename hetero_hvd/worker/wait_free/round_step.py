@@ -94,8 +94,7 @@ class RoundStep:
 
     def compute(self, loss_function: Callable[..., Loss], micro_batch: Sequence[Any]) -> Loss:
         """The user's function, in a forward pass."""
-        with self.passes.forward():
-            return loss_function(*micro_batch)
+        return self.passes.forward(loss_function, *micro_batch)
 
     def backward(self, loss: Loss) -> None:
         """Add one micro-batch's contribution to the gradients; nothing is reduced yet."""
@@ -104,7 +103,7 @@ class RoundStep:
         parts = parts_of(loss, num_samples=passes.num_samples)
         self._sums.add(parts, is_last=False)
         if parts.weight:
-            passes.backward(parts.mean * (parts.weight / passes.part.global_samples))
+            passes.backward(parts.mean, parts.weight / passes.part.global_samples)
 
     def try_smaller(self) -> Retry:
         """The chunks of this round are computed again, in smaller pieces.
@@ -148,7 +147,7 @@ class RoundStep:
         self._sums.prepare()
         passes.hold(num_samples)
         passes.sizing.done()
-        is_urgent = urgency(num_samples, passes.clock.busy_seconds)
+        is_urgent = urgency(num_samples, passes.clock.is_immediate)
         chunks = [0.0] * collective.size
         chunks[collective.rank] = float(rounds.num_chunks)
         part = passes.part._replace(num_samples=num_samples)
