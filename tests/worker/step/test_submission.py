@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from rendezvous import Hub, run_together
@@ -9,6 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hetero_hvd import Trainer
+from hetero_hvd.probes.kernel.throttling import CpuQuota
+from hetero_hvd.worker.comm.horovod import HorovodCollective
 from hetero_hvd.worker.reduction.bucket import Bucket
 from hetero_hvd.worker.reduction.buffer_average import BufferAverage
 from hetero_hvd.worker.step.step_reduction import StepReduction
@@ -83,3 +87,31 @@ def test_nothing_is_made_ready_after_the_first_sum_of_the_end(options, monkeypat
         assert "seal" in names[:first]
         assert "seal" not in names[first:]
         assert any(name.startswith("gradients") for name in names[first:])
+
+
+@pytest.mark.parametrize(("cores", "first"), [(math.inf, "gradients"), (0.5, "totals")])
+def test_under_a_quota_small_buckets_wait_for_the_end_of_the_step(cores, first, monkeypatch):
+    """A cycle of Horovod of their own takes processor time that the worker does not have."""
+    names = []
+    monkeypatch.setattr(CpuQuota, "cores", lambda _: cores)
+
+    def noted(own, tensor, name, start=HorovodCollective.sum_async):
+        names.append(name.split(".")[0])
+        return start(own, tensor, name)
+
+    monkeypatch.setattr(HorovodCollective, "sum_async", noted)
+
+    def work(context):
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = Trainer(model, optimizer, DataLoader(TensorDataset(X), 4), bucket_bytes=8)
+        trainer._state._context = context
+        for _ in trainer.epochs(1):
+            for (x,) in trainer.batches():
+                names.clear()
+                trainer.step(lambda x: model(x).square().mean(), x)
+
+    run_together(Hub(1), work)
+    assert names[0] == first
+    assert names.count("totals") == 1
+    assert names.count("gradients") > 1
