@@ -50,3 +50,21 @@ def test_a_worker_without_a_part_is_in_no_hurry(times):
     """Though the last step that it had was another one."""
     assert step(times, 5 * STEP)
     assert not any(step(times, 0.0, share=0) for _ in range(3))
+
+
+SHORT = {
+    "a spike": ([3, 1, 1, 1, 1, 1, 1], []),
+    "spikes": ([3, 3, 1, 3, 3, 1, 0.3], []),
+    "slower from now on": ([3] * 8, [4, 5]),
+    "faster from now on": ([0.3] * 8, [4, 5]),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_of_short_steps_several_in_a_row_are_a_change(name):
+    """An exchange costs more than such a step: what has lasted for 50 ms is told, twice."""
+    ratios, told = SHORT[name]
+    times = StepTimes()
+    assert not any(step(times, 0.01) for _ in range(10))
+    found = [step(times, 0.01 * ratio) for ratio in ratios]
+    assert [number for number, is_told in enumerate(found) if is_told] == told
