@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
+
+import torch
 
 from hetero_hvd.data.read_meter import take_readings
 from hetero_hvd.messages import (
@@ -18,7 +21,7 @@ from hetero_hvd.probes.garbage import GarbageMeter
 from hetero_hvd.probes.kernel.contention import ContentionMeter
 from hetero_hvd.probes.kernel.memory_stalls import MemoryStallMeter
 from hetero_hvd.probes.kernel.throttling import CpuQuota, ThrottleMeter
-from hetero_hvd.probes.phase_clock import PhaseClock
+from hetero_hvd.probes.phase_clock import PhaseClock, ProcessorUse
 from hetero_hvd.worker.accelerator import is_nvidia, uuid_of
 from hetero_hvd.worker.session.worker_context import WorkerContext, device
 from hetero_hvd.worker.timing.gpu_utilization import DeviceUse
@@ -33,8 +36,8 @@ LOOK_SECONDS = 0.05
 short steps lost to a quota or to memory is put down to the last of them."""
 
 REDUCTION_RATIO = 0.25
-"""Of the processor time of its own phases, as the most that a worker's reduction takes: threads
-that do not sleep in a wait use more, for as long as it lasts."""
+"""Of the processor time of its own phases, as the most that a reduction takes of a worker that
+computes with several threads: those may wait for the next phase without sleeping."""
 
 
 class StepProfile:
@@ -105,8 +108,15 @@ class StepProfile:
             "garbage": self._garbage.take(),
             "reducing": in_step,
             "processor": used.own,
-            "quota": (used.own + min(used.reducing, used.own * REDUCTION_RATIO)) / self._cores,
+            "quota": self._quota_seconds(used),
         }
+
+    def _quota_seconds(self, used: ProcessorUse) -> float:
+        """How long the quota takes to give what this worker has used in a step."""
+        if math.isinf(self._cores):
+            return 0.0
+        most = math.inf if torch.get_num_threads() == 1 else used.own * REDUCTION_RATIO
+        return (used.own + min(used.reducing, most)) / self._cores
 
     def finish(self, context: WorkerContext, step: int) -> None:
         """Nothing more will come: send what is left.

@@ -6,8 +6,10 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from hetero_hvd.probes.phase_clock import PhaseClock
+from hetero_hvd.probes.kernel.throttling import CpuQuota
+from hetero_hvd.probes.phase_clock import PhaseClock, ProcessorUse
 from hetero_hvd.worker.timing import step_measurements
 from hetero_hvd.worker.timing.step_measurements import LOOK_SECONDS, StepProfile
 
@@ -75,3 +77,24 @@ def test_what_a_step_has_lost_is_told_of_it(kernel, name):
         else:
             found.append(profile.step_applied(NOBODY, number, {})["throttled"])
     assert found == pytest.approx(expected, nan_ok=True)
+
+
+QUOTAS = {
+    "none": (math.inf, 1, 0.0),
+    "one thread": (0.5, 1, 0.06),
+    "several threads, which may not sleep in a wait": (0.5, 2, 0.025),
+}
+
+
+@pytest.mark.parametrize("name", QUOTAS)
+def test_a_quota_gives_a_step_its_processor_time_in_so_long(monkeypatch, name):
+    """That of the reduction is a part of it."""
+    cores, num_threads, expected = QUOTAS[name]
+    monkeypatch.setattr(CpuQuota, "cores", lambda _: cores)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
+    clock = PhaseClock()
+    monkeypatch.setattr(clock, "take_processor_seconds", lambda: ProcessorUse(0.01, 0.02))
+    profile = StepProfile(clock, None)
+    profile._next_report_at = math.inf
+    found = profile.step_applied(NOBODY, 0, {})
+    assert found["quota"] == pytest.approx(expected)
