@@ -240,13 +240,12 @@ def bound(rows: Rows) -> Finding:
         return _incomplete("compute", "what binds the run: no step was measured")
     reduction = min(row.comm_wait_seconds for row in rows.values())
     parts = {name: _parts(row, reduction) for name, row in rows.items()}
+    paces = {name: _pace_seconds(row) for name, row in rows.items()}
     gains: dict[Bound, float] = {
-        kind: _gain(rows, parts, kind, reduction) for kind in BOUND_BY if kind != "compute"
+        kind: _gain(rows, parts, paces, kind, reduction) for kind in BOUND_BY if kind != "compute"
     }
-    longest = max(map(_pace_seconds, rows.values()))
-    setters = [
-        n for n, row in rows.items() if _pace_seconds(row) >= longest / (1 + IMBALANCE_RATIO)
-    ]
+    longest = max(paces.values())
+    setters = [name for name, pace in paces.items() if pace >= longest / (1 + IMBALANCE_RATIO)]
     kind, worker = _named(parts, gains, setters)
     own = parts[worker]
     evidence = {f"{name}_ratio": ratio for name, ratio in own.items()}
@@ -297,16 +296,16 @@ def _named(
 def _gain(
     rows: Rows,
     parts: Mapping[WorkerId, Mapping[Bound, float]],
+    paces: Mapping[WorkerId, float],
     kind: Bound,
     reduction_seconds: float,
 ) -> float:
     """By how much faster the run would be if that part took no time on any worker."""
-    pace = max(map(_pace_seconds, rows.values()))
+    pace = max(paces.values())
     if kind == "communication":
         return reduction_seconds / pace if pace > 0 else math.inf
     left = max(
-        _pace_seconds(row) - parts[name].get(kind, 0.0) * row.step_seconds
-        for name, row in rows.items()
+        paces[name] - parts[name].get(kind, 0.0) * row.step_seconds for name, row in rows.items()
     )
     left += reduction_seconds
     return (pace + reduction_seconds) / left - 1.0 if left > 0 else math.inf
