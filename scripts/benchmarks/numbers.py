@@ -99,7 +99,7 @@ def simulated(*, num_seeds: int) -> Iterator[Number]:
     ):
         runs = _runs(num_seeds, 200, noise=0.05, changes=slow, config=config)
         steps = [run.steps_until(0.95, since=EVENT_STEP) for run in runs]
-        yield _steps(f"one rank 2x slower to 95 % again, {pace}", steps, median=5, worst=15)
+        yield _steps(f"one rank 2x slower to 95 % again, {pace}", steps, median=3, worst=15)
     equal = tuple(StepTimeModel(overhead_seconds=0.01, seconds_per_sample=1 / 1500) for _ in SPEEDS)
     runs = _runs(num_seeds, 200, noise=0.05, curves=equal)
     moves = float(np.mean([run.num_moves / 2 for run in runs]))

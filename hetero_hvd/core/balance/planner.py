@@ -10,8 +10,9 @@ from hetero_hvd.core.balance.known import WorkerModel
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.messages import BatchPlan, WorkerId, WorkersJoined
 
-PLAN_DELAY_STEPS = 3
-"""The table of step k is read after k+1; the plan rides on an exchange begun later, read after."""
+PLAN_DELAY_STEPS = 2
+"""The table of step k is waited for after k where a worker has changed, the plan after k+1; without
+such haste rank 0 states a later step, see `TimingExchange.submit`."""
 
 SPARE_RATIO = 0.05
 """A worker is left without work only if its first grain would cost the step more than this."""

@@ -1,6 +1,6 @@
 """Workers whose speed swings: a plan that follows each swing is always one swing late.
 
-Each change is true and is followed within five steps; but where it is taken back within
+Each change is true and is followed within a few steps; but where it is taken back within
 `LASTING_STEPS`, and again, the plan is set for the level that has just ended. Then one plan is kept
 that would have cost the least over the rows of the last swings, taken as a whole.
 """

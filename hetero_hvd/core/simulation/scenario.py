@@ -88,7 +88,6 @@ class Scenario:
             processor: with c, two busy workers each take 1 + c times as long; 0: not at all.
         capacities: Largest local batch per worker, samples; -1 = not limited.
         prefetch_steps: See `WorkersJoined`.
-        lag_steps: Steps from a plan's `from_step` to the one that rank 0 can really stamp.
         recorded: Time ratios of a recorded run, (steps, workers); they repeat after its end.
         can_calibrate: See `WorkersJoined`.
     """
@@ -104,7 +103,6 @@ class Scenario:
     coupling_ratio: float = 0.0
     capacities: tuple[int, ...] = ()
     prefetch_steps: int = 0
-    lag_steps: int = 1
     recorded: tuple[tuple[float, ...], ...] = ()
     can_calibrate: bool = False
 

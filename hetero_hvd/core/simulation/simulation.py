@@ -1,7 +1,8 @@
 """A cluster that exists as numbers: true curves, noise and events, driven through any policy.
 
-The plan that follows from a table is in force a few steps later, as in a real run; exchanges come
-as often as the plan in force says. Randomness comes from the caller's generator.
+The plan that follows from a table is in force two steps later where a worker had noticed a change,
+else three, as in a real run; exchanges come as often as the plan in force says, and after each of
+the first steps that follow a change or a new plan. Randomness comes from the caller's generator.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Simulation:
         self._best: tuple[object, tuple[int, ...], float] = (None, (), math.nan)
         self._moves_at: list[int] = []
         self._hurries = [SpeedChangeDetector() for _ in scenario.curves]
-        self._hurry_until = 0
+        self._hurry_until = self._news_at = -1
         self.join(self._present(scenario.time_ratios(0)))
 
     @property
@@ -187,9 +188,11 @@ class Simulation:
         self.best_seconds_at.append(best + link)
         self.clock += self.seconds_at[-1]
         self._rows.append(tuple(busy.tolist()))
-        if self._look_for_changes(sizes, self._rows[-1]):
-            self._hurry_until = self.step + HURRIED_STEPS
+        has_changed = self._look_for_changes(sizes, self._rows[-1])
+        if has_changed:
             del self._rows[:-1]
+        if has_changed or self.step == self._news_at:
+            self._hurry_until = self.step + HURRIED_STEPS
         is_due = self.step % self.plan.exchange_steps == 0 or self.step < self._hurry_until
         if self.policy and is_due:
             self._exchange(self.policy, sizes)
@@ -232,7 +235,10 @@ class Simulation:
                 continue
             if answer.local_batch_sizes != last.local_batch_sizes:
                 self._moves_at.append(self.step)
-            self._pending.append((answer.from_step + self.scenario.lag_steps, answer))
+            # Rank 0 has the answer in the step after it was read, and all of them by its end.
+            self._news_at = self.step + (1 if self.step < self._hurry_until else 2)
+            from_step = self._news_at + 1 + self.scenario.prefetch_steps
+            self._pending.append((max(answer.from_step, from_step), answer))
 
     @staticmethod
     def _present(ratios: Sequence[float]) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
 """Every few steps all workers learn all timings, the newest plan and what the driver wants of them.
 
 One small float64 allgather, submitted after step k and read after step k+1 (k+1+S with staleness
-bound S), so that it hides behind compute. Rank 0's rows also carry the plan and the flags, and
-behind each worker's rows comes what it has to tell who leads the run, if anything; so every worker
-holds the same table, the same plan and the same wishes after the same step, and all of them
-act at the same step.
+bound S), so that it hides behind compute. Where a worker has changed or a plan is new all wait for
+it at once, so that the next step has the plan already. Rank 0's rows also carry the plan and the
+flags, and behind each worker's rows comes what it has to tell who leads the run, if anything; so
+every worker holds the same table, the same plan and the same wishes after the same step, and all of
+them act at the same step.
 """
 
 from __future__ import annotations
@@ -116,13 +117,17 @@ class TimingExchange:
         self._reason = plan.reason
         self._sent_plan_id = plan.plan_id
         self._hurry_until = -1
+        self._is_at_once = False
 
     def is_due(self, step: int) -> bool:
         """Whether an exchange is due after this step; the same answer on every worker."""
         return self._handle is None and step >= self._next_step
 
     def hurry(self, step: int) -> None:
-        """Exchange after this step and some more; all workers call it after the same step."""
+        """Exchange after this step and some more, and wait for it; all call it after the same step.
+
+        With steps under way nobody waits: it would hold up those that are ahead.
+        """
         self._hurry_until = step + HURRIED_STEPS
         self._next_step = min(self._next_step, step)
 
@@ -139,13 +144,15 @@ class TimingExchange:
         The plan's `from_step` is stamped here: the step after the one during which all will read
         it, and beyond what anybody may have loaded ahead.
         """
+        self._is_at_once = step < self._hurry_until and not self._staleness_bound
         row = [float(getattr(timing, field)) for field in FIELDS]
         rows = [[*row, float(len(payload))]]
         if self._collective.rank == 0:
             plan = self._plan
             if newest is not None and self.is_news(newest):
                 plan = newest
-            first = step + 2 + self._staleness_bound + self._prefetch_steps
+            read_after = step if self._is_at_once else step + 1 + self._staleness_bound
+            first = read_after + 1 + self._prefetch_steps
             from_step = plan.from_step if plan is self._plan else max(plan.from_step, first)
             head = [plan.plan_id, from_step, plan.exchange_steps, flags]
             rows += _in_rows([*head, *plan.local_batch_sizes])
@@ -159,7 +166,8 @@ class TimingExchange:
 
     def is_awaited(self, step: int) -> bool:
         """Whether the exchange under way is to be read after this step; the same on all workers."""
-        return self._handle is not None and step > self._step + self._staleness_bound
+        is_time = self._is_at_once or step > self._step + self._staleness_bound
+        return self._handle is not None and is_time
 
     def read(self) -> TimingTable | None:
         """The table, if an exchange is under way; blocks until it is complete.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 from rendezvous import Hub, run_together
 
@@ -54,6 +55,41 @@ def test_payloads_rows_and_plan_reach_all(case):
             assert [timing.step_seconds for timing in table.timings] == [0.5, 1.5, 2.5]
             assert table.plan == PLAN
             assert (table.reset, table.stop) == (True, False)
+
+
+READ = {
+    "no haste": (False, {}, (1, 2)),
+    "haste": (True, {}, (0, 1)),
+    "haste, samples are loaded ahead": (True, {"prefetch_steps": 3}, (0, 4)),
+    "steps are under way": (False, {"staleness_bound": 2}, (3, 4)),
+    "haste, steps are under way": (True, {"staleness_bound": 2}, (3, 4)),
+}
+"""How an exchange after step 0 is made: the step after which it is read, and that from which on its
+plan is in force."""
+
+
+@pytest.mark.parametrize("case", READ)
+def test_a_plan_is_in_force_as_soon_as_all_can_have_it(case):
+    """It is waited for at once where there is haste, and where no steps are under way."""
+    has_haste, how, expected = READ[case]
+    newer = msgspec.structs.replace(PLAN, plan_id=4)
+
+    def one(context):
+        settings = {"prefetch_steps": 0} | how
+        exchange = TimingExchange(context.collective, WORKERS, PLAN, **settings)
+        if has_haste:
+            exchange.hurry(0)
+        assert exchange.is_due(0)
+        timing = StepTiming(**dict.fromkeys(FIELDS, 0.0) | {"num_steps": 0, "local_batch_size": 0})
+        exchange.submit(0, timing, newer if context.collective.rank == 0 else None, 0)
+        read_after = next(step for step in range(9) if exchange.is_awaited(step))
+        table = exchange.read()
+        assert table.plan.plan_id == newer.plan_id
+        assert not exchange.is_due(0)
+        assert exchange.is_due(1)
+        return read_after, table.plan.from_step
+
+    assert run_together(Hub(3), one) == [expected] * 3
 
 
 def test_nothing_to_tell_costs_no_row():
