@@ -25,7 +25,7 @@ from hetero_hvd.config.value_types import (
     number,
 )
 from hetero_hvd.core.balance.policies.registry import RULES
-from hetero_hvd.core.balance.settings import DEFAULT_RULE
+from hetero_hvd.core.balance.settings import DEFAULT_RULE, CalibrateMode
 from hetero_hvd.core.membership.set_aside import SetAsideMode
 from hetero_hvd.messages.launch import (
     CPU_CAPABILITIES,
@@ -140,11 +140,12 @@ class JobConfig:
         "when it starts, for a script that reads them; see docs/guide/migrate.md",
         default=False,
     )
-    calibrate: bool = setting(
-        boolean(),
-        "workers of whom nothing is known measure themselves before their first step, by passes "
-        "that are thrown away, so that it is balanced already; see docs/guide/trainer.md",
-        default=False,
+    calibrate: CalibrateMode = setting(
+        choice(*get_args(CalibrateMode)),
+        "`auto`: workers of whom nothing is known measure themselves before their first step, by "
+        "passes that are thrown away, so that it is balanced already; `never`: for a loss function "
+        "that has effects of its own; see docs/guide/trainer.md",
+        default="auto",
     )
     output: str | None = setting(
         OWN_FOLDER,

@@ -231,7 +231,9 @@ class Trainer(TrainingLoop):
         is_asked = self._state.membership.plan.calibration_ratio > 0
         if not is_asked or self._slice is None or not isinstance(self._step, SynchronousStep):
             return False
-        calibration = Calibration(self._step, self._slice, loss_function, batch)
+        calibration = Calibration(
+            self._step, self._slice, loss_function, batch, undivided=self._state.work.undivided
+        )
         return self._calibrated(calibration.measure, can_retake=can_retake)
 
     def evaluate(

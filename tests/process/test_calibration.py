@@ -9,6 +9,11 @@ WAYS = {
     "moved by the script": ({"way": "changed"}, 1),
     "an own loop": ({"way": "own_loop"}, 0),
     "micro-batches": ({"options": {"micro_batch_size": 2}}, 2),
+    "equal micro-batches": ({"options": {"micro_batch_size": 2, "equal_micro_batches": True}}, 2),
+    "accumulation, a scaler": ({"scales": True, "options": {"accumulation_steps": 2}}, 2),
+    "reproducible": ({"options": {"reproducible": True, "grain": 2}}, 0),
+    "passes of few samples fail": ({"fewest": 6}, 2),
+    "a slow device": ({"num_slow": 3}, 2),
     "two models": ({"way": "two_models"}, None),
     "staleness": ({"options": {"staleness_bound": 1}}, 2),
     "the memory holds less": ({"holds": 3}, 2),
@@ -16,6 +21,14 @@ WAYS = {
 }
 """What the script does, and how it comes out: None: nobody is asked; 0: nothing can be measured;
 1: measured, and the step under way keeps its parts; 2: the first step has the new shares."""
+
+MEASURED = {
+    "as handed out": [[[3], [3]], [[8], [4]]],
+    "equal micro-batches": [[[4], [4]], [[8], [4]]],
+    "a slow device": [[[2], [2]], [[3], [3]]],
+    "passes of few samples fail": [[[], []], [[], []]],
+}
+"""Samples of each worker, in each of the two measurements."""
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -34,15 +47,17 @@ def test_training_is_what_it_would_be_with_the_last_plan_alone(tmp_path, start_w
     elif outcome == 0:
         assert asked == [[[], []], [[], []]]
     else:
-        assert way != "as handed out" or asked == [[[3], [3]], [[8], [4]]]
-        assert found[0]["seconds"]
-        assert min(found[0]["seconds"]) > 0
+        assert asked == MEASURED.get(way, asked)
+        assert any(map(any, asked)) == bool(found[0]["seconds"])
+        assert min(found[0]["seconds"], default=1) > 0
+    if way == "equal micro-batches":
+        assert {size for rank in found for size in rank["passes"]} == {2}
     if outcome == 2:
         alone = start_workers(
             tmp_path, "calibrated", 2, **settings | {"shares": shares[2:], "ratios": []}
         )
         for one, other in zip(found, alone, strict=True):
-            for key in ("losses", "drawn", "state"):
+            for key in ("losses", "drawn", "scale", "state"):
                 assert one[key] == other[key], key
             assert one["sizes"][1:] == other["sizes"][1:]  # in the first, within the step
     else:

@@ -165,7 +165,7 @@ class BalancerState:
         self._plan = first_plan(
             joined,
             calibration.believed(models, sizes, instead=self._even(joined)),
-            reason=calibration.in_words(event),
+            reason=calibration.in_words(self._known),
             plan_id=plan.plan_id + 1,
             calibration_ratio=calibration.next_ratio(plan),
         )

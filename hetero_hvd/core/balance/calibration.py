@@ -1,8 +1,8 @@
 """What workers of whom nothing is known measure before their first step, and what follows from it.
 
 All wait for each other at their admission anyway, and an even share costs as much as the slowest
-needs for it. So each first computes a small part of an even share, and then half of what follows
-from that, which takes all about as long as half a balanced step.
+needs for it. So each first computes a small part of an even share, and then a part of what follows
+from that, which takes all about as long as the same part of a balanced step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.messages import BatchPlan, Calibrated, WorkerId, WorkersJoined
 
-EVEN_RATIO, BALANCED_RATIO = 1 / 8, 1 / 2
+EVEN_RATIO, BALANCED_RATIO = 1 / 8, 1 / 4
 """Parts of a share that are computed: of an even one, then of a first guess at a balanced one."""
 
 GAIN_RATIO = 0.1
@@ -47,9 +47,9 @@ def next_ratio(plan: BatchPlan) -> float:
 
 
 def learn(known: Mapping[WorkerId, WorkerModel], event: Calibrated) -> None:
-    """Take in what the members have measured."""
+    """Take in what the members have measured; of whom steps of this job tell, these tell more."""
     for record, passes in zip(known.values(), event.measured, strict=True):
-        for each in passes:
+        for each in passes if record.last_timing is None else ():
             record.estimator.update(each.num_samples, each.seconds)
 
 
@@ -67,7 +67,9 @@ def believed(
     return sizes if then <= (1 - GAIN_RATIO) * now else instead
 
 
-def in_words(event: Calibrated) -> str:
+def in_words(known: Mapping[WorkerId, WorkerModel]) -> str:
     """Why the plan after it is as it is."""
-    measured = sum(map(bool, event.measured))
-    return f"start: {measured} of {len(event.measured)} workers have measured themselves"
+    measured = sum(record.estimator.is_ready for record in known.values())
+    return (
+        f"start: {measured} of {len(known)} workers are measured, some by passes before this step"
+    )

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from hetero_hvd.errors import ConfigError
+
+CalibrateMode = Literal["auto", "never"]
+"""Whether a user lets workers measure themselves before their first step."""
 
 DEFAULT_RULE = "model"
 """Ours; the others are what it is measured against."""

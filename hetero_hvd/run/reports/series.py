@@ -112,6 +112,8 @@ def series_of(folder: Path, *, max_points: int = MAX_POINTS) -> Series:
             # What was lost with its workers is done again from a checkpoint.
             tables = [found for found in tables if found[1].step < event.applied_steps]
         if isinstance(event, BatchPlan):
+            if event.calibration_ratio:  # no step is taken by it
+                continue
             before, shares = shares, event.local_batch_sizes
             if shares == before:  # it changes the pace of the exchange only
                 continue

@@ -45,7 +45,7 @@ class Progress:
         match event:
             case WorkersJoined():
                 self.joined(event)
-            case BatchPlan():
+            case BatchPlan() if not event.calibration_ratio:  # else no step is taken by it
                 self.planned(event)
             case StepTable():
                 self.timed(event, now_seconds=time.monotonic())

@@ -132,7 +132,7 @@ class Summary:
         match event:
             case WorkersJoined():
                 self.joined(event)
-            case BatchPlan():
+            case BatchPlan() if not event.calibration_ratio:  # else no step is taken by it
                 self.planned(event)
             case Recovered():
                 self.workers[event.worker].recoveries.append(event)

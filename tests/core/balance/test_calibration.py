@@ -10,8 +10,8 @@ from hetero_hvd.core.balance.known import SpeedProfile
 from hetero_hvd.core.balance.settings import BalanceConfig
 from hetero_hvd.core.balance.step_time import StepTimeModel
 from hetero_hvd.core.simulation.scenario import Scenario
-from hetero_hvd.core.simulation.simulation import Simulation
-from hetero_hvd.messages import Calibrated, PassTiming, WorkerId, WorkersJoined
+from hetero_hvd.core.simulation.simulation import Simulation, row_of
+from hetero_hvd.messages import Calibrated, PassTiming, StepsTimed, WorkerId, WorkersJoined
 
 CLUSTERS = {
     "a slow one of four": (1, 1, 1, 0.21),
@@ -129,3 +129,26 @@ def test_shares_stay_even_where_nothing_else_is_known(seconds):
     for plan_id in (1, 2):
         (plan,) = state.handle(told(plan_id, *seconds), now_seconds=0.0)
     assert plan.local_batch_sizes == (32, 32)
+
+
+def test_what_steps_have_told_of_a_worker_stands():
+    """A joiner measures itself beside one whose steps are known: its short passes tell less."""
+    state = BalancerState(BalanceConfig(calibrate=True))
+    alone = {"workers": WORKERS[:1], "capacities": (-1,)}
+    state.handle(joined(**alone), now_seconds=0.0)
+    for step in range(1, 6):
+        event = StepsTimed(
+            rendezvous_id=1,
+            step=step,
+            epoch=0,
+            loss=0.0,
+            timings=(row_of(64, 0.64),),
+            exchange_seconds=0.0,
+        )
+        state.handle(event, now_seconds=0.0)
+    (plan,) = state.handle(joined(rendezvous_id=2, applied_steps=6), now_seconds=0.0)
+    assert plan.calibration_ratio > 0
+    before = state.models[WORKERS[0]]
+    (plan,) = state.handle(told(1, 9.0, 0.12, rendezvous_id=2), now_seconds=0.0)
+    assert state.models[WORKERS[0]] == before
+    assert plan.local_batch_sizes[0] > 2 * plan.local_batch_sizes[1]

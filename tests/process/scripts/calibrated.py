@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 
 import msgspec
 import numpy as np
@@ -57,18 +58,25 @@ class Run:
         )
         images, labels = torch.randn(96, 8), torch.randint(3, (96,))
         loader = torch.utils.data.DataLoader(
-            torch.utils.data.TensorDataset(images, labels), batch_size=24, shuffle=True
+            torch.utils.data.TensorDataset(images, labels),
+            batch_size=24 // given.get("options", {}).get("accumulation_steps", 1),
+            shuffle=True,
         )
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.planner = init().planner = AskingPlanner(given["shares"], given["ratios"])
-        self.trainer = hetero_hvd.Trainer(self.model, optimizer, loader, **given.get("options", {}))
+        options = dict(given.get("options", {}))
+        if given.get("scales"):
+            options["scaler"] = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        self.scaler = options.get("scaler")
+        self.trainer = hetero_hvd.Trainer(self.model, optimizer, loader, **options)
         self.head = nn.Linear(8, 3)
         self.take = getattr(self, given["way"])
         self.added = None
         if given["way"] == "two_models":
             head_optimizer = torch.optim.SGD(self.head.parameters(), lr=0.1)
             self.added = self.trainer.add_model("head", self.head, head_optimizer)
-        self.holds = given.get("holds", 99)
+        self.holds, self.fewest = given.get("holds", 99), given.get("fewest", 1)
+        self.num_slow = given.get("num_slow", 0)
         self.passes = []
 
     def loss(self, x, y):
@@ -76,6 +84,9 @@ class Run:
         self.passes.append(len(y))
         if len(y) > self.holds:
             raise torch.OutOfMemoryError("no room")
+        if len(y) < self.fewest:
+            raise ValueError(f"{len(y)} samples are too few")
+        time.sleep(1.1 * (len(self.passes) <= self.num_slow))
         noise = random.random() + float(np.random.rand())  # noqa: NPY002, S311
         return nn.functional.cross_entropy(self.model(x), y) * (1 + 0.01 * noise)
 
@@ -118,6 +129,7 @@ def main():
             "passes": run.passes,
             "answers": [[[one.num_samples for one in each] for each in a] for a in answers],
             "seconds": [one.seconds for answer in answers for each in answer for one in each],
+            "scale": run.scaler.state_dict() if run.scaler else {},
             "state": [float(value.double().sum()) for value in run.model.state_dict().values()],
         }
     )

@@ -53,7 +53,8 @@ def recorded_run(tmp_path):
     rows = timing(8), timing(4, data=0.2)
     timings = (JOINED, timed(9, *rows), timed(19, *rows), timed(29, *rows))
     plans = (plan(90, 9, 3), plan(100, 9, 3))
-    write(folder, started, *timings, plan(0, 8, 4), slow, *plans, judged)
+    measured = msgspec.structs.replace(plan(0, 6, 6), calibration_ratio=0.125)  # no step has it
+    write(folder, started, *timings, measured, plan(0, 8, 4), slow, *plans, judged)
     return folder
 
 

@@ -85,18 +85,19 @@ def full_summary():
     for at_seconds, event in with_tables((0.0, event) for event in history):
         summary.observe(at_seconds, event)
         summary.observe_tables(at_seconds, event)
-    for plan_id, shares in enumerate(((50, 50), (50, 50), (80, 20))):
-        summary.planned(
-            BatchPlan(
-                rendezvous_id=1,
-                plan_id=plan_id,
-                from_step=plan_id * 3,
-                exchange_steps=1,
-                workers=(ALPHA, BETA),
-                local_batch_sizes=shares,
-                reason="",
-            )
+    plans = ((99, 1), 0.125), ((50, 50), 0.0), ((50, 50), 0.0), ((80, 20), 0.0)
+    for number, (shares, ratio) in enumerate(plans):
+        plan = BatchPlan(
+            rendezvous_id=1,
+            plan_id=number,
+            from_step=max(0, number - 1) * 3,
+            exchange_steps=1,
+            workers=(ALPHA, BETA),
+            local_batch_sizes=shares,
+            reason="",
+            calibration_ratio=ratio,  # of the first: no step is taken by it
         )
+        summary.observe(0.0, plan)
     summary.evaluated = Evaluated(epoch=1, step=20, metrics={"accuracy": 0.5, "loss": math.nan})
     for worker in (ALPHA, BETA):
         record = summary.workers[worker]
