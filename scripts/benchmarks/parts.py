@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.causes.drawn import drawn_causes
 from benchmarks.causes.injected import causes
 from benchmarks.comparisons.ablations import ablations
+from benchmarks.comparisons.first_steps import first_steps
 from benchmarks.comparisons.large import large
 from benchmarks.comparisons.links import links
 from benchmarks.comparisons.other_trainers import hugging_face, lightning
@@ -88,6 +89,11 @@ def simulation(effort: Effort, say: Say) -> Iterator[Table]:
 def mixed(effort: Effort, say: Say) -> Iterator[Table]:
     """Four devices at 1:1:1:0.21 under every peer."""
     yield _race("Four devices at 1 : 1 : 1 : 0.21", MIXED, effort, say)
+
+
+def start(effort: Effort, say: Say) -> Iterator[Table]:
+    """The first steps, with nothing known before."""
+    yield from first_steps({"Four devices at 1 : 1 : 1 : 0.21": MIXED}, effort, say)
 
 
 def three(effort: Effort, say: Say) -> Iterator[Table]:
@@ -232,6 +238,7 @@ def _at_least(quantity: str, found: Sequence[float], goal: float) -> Number:
 PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "simulation": simulation,
     "mixed": mixed,
+    "start": start,
     "three": three,
     "equal": equal,
     "short": short,
