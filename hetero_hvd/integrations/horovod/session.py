@@ -272,10 +272,7 @@ class PlainSession:
 
     def _exchange(self, step: int) -> None:
         exchange, context = self._membership.exchange, self.context
-        table = None
-        if exchange.is_awaited(step):
-            with self.loop.clock.phase("comm_wait"):
-                table = exchange.read()
+        table = exchange.read_after(step, self.loop.clock)
         if table is not None:
             self._act_on(table)
         if exchange.is_due(step):

@@ -47,7 +47,7 @@ from hetero_hvd.worker.step.training_step import Course
 from hetero_hvd.worker.timing.phase_ranges import wanted_ranges
 from hetero_hvd.worker.timing.step_measurements import StepProfile
 from hetero_hvd.worker.timing.step_times import StepTimes
-from hetero_hvd.worker.timing.timing_exchange import RESET, STOP, TimingExchange, TimingTable
+from hetero_hvd.worker.timing.timing_exchange import RESET, STOP, TimingTable
 
 logger = logging.getLogger(__name__)
 
@@ -279,24 +279,16 @@ class ElasticState:
                 when = f"at step {self.position.applied_steps}"
                 if self._compare(when, "checksums"):
                     self.times.forget()
-            self._read_if_awaited(exchange, step)
+            self._act_on(exchange.read_after(step, self._clock))
             if exchange is self.membership.exchange and exchange.is_due(step):
                 flags = RESET * self.context.reset_requested + STOP * self.context.stop_requested
                 newest = self.context.planner.newest() if self.is_leader else None
                 self._timed_at = self.position.epoch, self.position.loss
                 timing = self._sizing.measured(self.times.take())
                 exchange.submit(step, timing, newest, flags, self.context.payload())
-                self._read_if_awaited(exchange, step)
+                self._act_on(exchange.read_after(step, self._clock))
         except Interrupted as fault:
             self.recover("fault", str(fault))
-
-    def _read_if_awaited(self, exchange: TimingExchange, step: int) -> None:
-        if not exchange.is_awaited(step):
-            return
-        with self._clock.phase("comm_wait"):
-            table = exchange.read()
-        if table is not None:
-            self._act_on(table)
 
     def loop_left(self) -> tuple[str, str]:
         """The script takes no more steps; gives digest, if the state is kept, and arithmetic."""
@@ -371,7 +363,9 @@ class ElasticState:
             event = table.as_event(self.membership.rendezvous_id, *self._timed_at)
             self.context.planner.timed(event)
 
-    def _act_on(self, table: TimingTable) -> None:
+    def _act_on(self, table: TimingTable | None) -> None:
+        if table is None:
+            return
         self.membership.follow(table.plan, applied_steps=self.position.applied_steps)
         self._tell_timings(table)
         if table.stop or table.reset:

@@ -20,6 +20,7 @@ from msgspec.structs import fields
 
 from hetero_hvd.core.balance.pace import HURRIED_STEPS
 from hetero_hvd.messages import PHASES, BatchPlan, StepsTimed, StepTiming, WorkerId
+from hetero_hvd.probes.phase_clock import PhaseClock
 from hetero_hvd.worker.comm.horovod import Collective, Handle
 
 FIELDS = StepTiming.__struct_fields__
@@ -168,6 +169,21 @@ class TimingExchange:
         """Whether the exchange under way is to be read after this step; the same on all workers."""
         is_time = self._is_at_once or step > self._step + self._staleness_bound
         return self._handle is not None and is_time
+
+    def read_after(self, step: int, clock: PhaseClock) -> TimingTable | None:
+        """The table, if it is to be read after this step.
+
+        Args:
+            step: The step that has just been taken.
+            clock: Its phases; to wait here is to wait for the others.
+
+        Raises:
+            Interrupted: The rendezvous broke.
+        """
+        if not self.is_awaited(step):
+            return None
+        with clock.phase("comm_wait"):
+            return self.read()
 
     def read(self) -> TimingTable | None:
         """The table, if an exchange is under way; blocks until it is complete.

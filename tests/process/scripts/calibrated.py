@@ -75,7 +75,8 @@ class Run:
         if given["way"] == "two_models":
             head_optimizer = torch.optim.SGD(self.head.parameters(), lr=0.1)
             self.added = self.trainer.add_model("head", self.head, head_optimizer)
-        self.holds, self.fewest = given.get("holds", 99), given.get("fewest", 1)
+        self.holds = given.get("holds", 99)
+        self.fewest = given.get("fewest", 1)
         self.num_slow = given.get("num_slow", 0)
         self.passes = []
 
