@@ -67,16 +67,18 @@ class Calibration:
             How many it were, and in how many seconds; nothing where they cannot be computed, for
             lack of memory or because the loss function does not take so few, or were not in time.
         """
-        earlier = self._last
+        earlier, has_failed = self._last, False
         before = randomness()
         try:
             self._grow(self._whole(num_samples), time.perf_counter() + LIMIT_SECONDS)
         except Exception as error:  # noqa: BLE001 - what is wrong with the script the step will show
             logger.info("this worker has not measured itself: %s", first_line(error))
+            has_failed = True
         finally:
             self._step.forget_trial()
             restore_randomness(before)
-        free_memory()  # only here are the frames gone that held the tensors
+        if has_failed:  # only here are the frames gone that held the tensors
+            free_memory()
         found = self._last
         return () if found is None or found is earlier else (found,)
 
