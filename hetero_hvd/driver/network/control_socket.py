@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hetero_hvd.errors import JobError, UserError, job_error
 from hetero_hvd.run.records.run_files import is_locked
+from hetero_hvd.security.local_sockets import REMOVES_NOTHING, bound, short_path
 
 NAME = "control.sock"
 MAX_LINE_BYTES = 4096
@@ -33,20 +32,6 @@ NOT_UNDERSTOOD = (
     ConnectionError,
 )
 """What a line that is no order leads to."""
-
-REMOVES_NOTHING: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
-"""From Python 3.13 on asyncio looks for the socket's file, to remove it in the end; but the path by
-which it was bound does not last."""
-
-
-@contextmanager
-def _short_path(folder: Path) -> Iterator[str]:
-    """The socket's path through an open descriptor: a socket's own path has 108 bytes at most."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{NAME}"
-    finally:
-        os.close(descriptor)
 
 
 class ControlSocket:
@@ -70,14 +55,9 @@ class ControlSocket:
             JobError: The socket cannot be made.
         """
         remove_dead(self._folder.absolute().parent)
-        end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        os.fchmod(end.fileno(), 0o600)  # before it has a name: nobody is ever faster
         try:
-            (self._folder / NAME).unlink(missing_ok=True)
-            with _short_path(self._folder) as path:
-                end.bind(path)
+            end = bound(self._folder / NAME, 0o600)
         except OSError as error:
-            end.close()
             words = f"{self._folder / NAME} cannot be made: {error.strerror}"
             raise job_error(words, error) from error
         self._server = await asyncio.start_unix_server(
@@ -137,7 +117,7 @@ def remove_dead(runs: Path) -> None:
 def _lives(path: Path) -> bool:
     """Whether a driver is behind this socket; only a refusal proves that there is none here."""
     try:
-        with _short_path(path.parent) as short, socket.socket(socket.AF_UNIX) as end:
+        with short_path(path) as short, socket.socket(socket.AF_UNIX) as end:
             end.settimeout(TIMEOUT_SECONDS)
             end.connect(short)
     except (ConnectionRefusedError, FileNotFoundError):
@@ -162,7 +142,7 @@ def order(folder: Path, name: str, value: object) -> str:
         JobError: No driver answers there, or it refuses.
     """
     try:
-        with _short_path(folder) as path, socket.socket(socket.AF_UNIX) as end:
+        with short_path(folder / NAME) as path, socket.socket(socket.AF_UNIX) as end:
             end.settimeout(TIMEOUT_SECONDS)
             end.connect(path)
             end.sendall(json.dumps({name: value}).encode() + b"\n")

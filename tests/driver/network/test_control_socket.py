@@ -12,13 +12,14 @@ from hetero_hvd.driver.network import control_socket as control
 from hetero_hvd.driver.network.control_socket import ControlSocket, newest_run
 from hetero_hvd.errors import JobError
 from hetero_hvd.run.records.run_folder import run_folder
+from hetero_hvd.security.local_sockets import short_path
 from tests.driver.conftest import until
 
 
 def killed(folder, *, at_seconds):
     """A run whose driver was killed: nobody is behind its socket."""
     folder.mkdir(parents=True)
-    with socket.socket(socket.AF_UNIX) as end, control._short_path(folder) as path:
+    with socket.socket(socket.AF_UNIX) as end, short_path(folder / control.NAME) as path:
         end.bind(path)
         end.listen()
     os.utime(folder / control.NAME, (at_seconds, at_seconds))
@@ -53,7 +54,7 @@ def test_what_is_no_order_is_answered_in_one_line(tmp_path, line):
     async def scenario():
         driver = ControlSocket(tmp_path, {"say": str})
         await driver.listen()
-        with control._short_path(tmp_path) as path:
+        with short_path(tmp_path / control.NAME) as path:
             reader, writer = await asyncio.open_unix_connection(path)
         writer.write(line.encode() + b"\n")
         answer = json.loads(await asyncio.wait_for(reader.readline(), 60))

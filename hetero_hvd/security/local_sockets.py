@@ -1,0 +1,76 @@
+"""Sockets in folders of this machine: who may connect is up to the file system."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+REMOVES_NOTHING: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+"""From Python 3.13 on asyncio looks for the socket's file, to remove it in the end; but the path by
+which it was bound does not last."""
+
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group (unix(7), SO_PEERCRED)."""
+
+
+class PeerUser(NamedTuple):
+    """Who has connected, as the kernel says.
+
+    Attributes:
+        uid: The user.
+        name: Of the user; a number where the machine has no name for it.
+    """
+
+    uid: int
+    name: str
+
+
+@contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """A socket's path through an open descriptor: a path of its own has 108 bytes at most."""
+    descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)  # who may not list it may pass
+    try:
+        yield f"/proc/self/fd/{descriptor}/{path.name}"
+    finally:
+        os.close(descriptor)
+
+
+def bound(path: Path, mode: int) -> socket.socket:
+    """A socket of this name, in the place of one that is there.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(end.fileno(), mode)  # before it has a name: nobody is ever faster
+        path.unlink(missing_ok=True)
+        with short_path(path) as short:
+            end.bind(short)
+            Path(short).chmod(mode)  # what the umask has taken away
+    except OSError:
+        end.close()
+        raise
+    return end
+
+
+def peer_of(end: socket.socket) -> PeerUser:
+    """Who is at the other end."""
+    told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(told)
+    return PeerUser(uid, user_name(uid))
+
+
+def user_name(uid: int) -> str:
+    """Of a user; a number where the machine has no name for it."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
