@@ -233,7 +233,8 @@ def test_the_status_tells_what_limits_a_session(opened, arguments, words):
 )
 def test_who_is_heard_is_told_by_a_hub_that_runs(node, line):
     """In a folder without its hub nobody listens."""
-    told = {"sessions": [], "nodes": [{"node": "a", "samples": 3, "missing": 1} | node]}
+    known = {"kind": "node", "node": "a", "samples": 3, "missing": 1}
+    told = {"sessions": [], "nodes": [known | node]}
     assert _lines("status", told) == [line]
 
 
