@@ -16,7 +16,7 @@ EXIT_REFUSED = 64
 """The same of a worker that has not trained yet (EX_USAGE); its output has the line."""
 
 EXIT_NO_PLACE = 69
-"""Others have all slots of an agent's node (EX_UNAVAILABLE)."""
+"""Others have all slots of an agent's node, or the device of this one (EX_UNAVAILABLE)."""
 
 EXIT_OUT_OF_MEMORY = 71
 """The kernel has ended a worker for its memory, as its supervisor saw (EX_OSERR)."""

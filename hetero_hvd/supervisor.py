@@ -22,13 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 from hetero_hvd.core.numerics.cpu_capability import missing
 from hetero_hvd.exit_codes import (
+    EXIT_NO_PLACE,
     EXIT_NOT_STARTED,
     EXIT_OUT_OF_MEMORY,
     EXIT_UNFIT,
     as_exit_code,
 )
+from hetero_hvd.probes.gpu.leased_names import leased_names
 from hetero_hvd.probes.gpu.visible_names import visible_names
 from hetero_hvd.probes.kernel.control_groups import num_oom_kills
+from hetero_hvd.probes.kernel.device_lease import DeviceTakenError, take_leases
 from hetero_hvd.probes.kernel.parent_process import dies_with
 from hetero_hvd.probes.kernel.processes import active_seconds, session_of, state_of
 
@@ -162,11 +165,20 @@ def read_order(line: bytes) -> dict[str, Any]:
         and _are_texts([*environment, *environment.values()])
         and all(name and "=" not in name for name in environment),
         "gpu": gpu is None or (type(gpu) is int and gpu >= 0),
+        "lease": _is_lease(order.get("lease")),
     }
     for name, is_right in fields.items():
         if not is_right:
             raise ValueError(f"field {name!r} of the order is not as it must be")
     return order
+
+
+def _is_lease(found: object) -> bool:
+    """Whether it says what is to be leased, or that nothing is."""
+    if not isinstance(found, dict):
+        return found is None
+    texts = [found.get("slot"), found.get("holder")]
+    return _are_texts(texts) and isinstance(found.get("is_emulated"), bool)
 
 
 def _are_texts(values: object) -> bool:
@@ -189,8 +201,27 @@ def _directory(text: str) -> Path:
         raise OSError(f"directory {text}: {why}") from error
 
 
-def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
+def leases(order: dict[str, Any]) -> list[int]:
+    """Have the worker's device for it alone, as long as these descriptors are open.
+
+    Raises:
+        DeviceTakenError: Somebody has it; says who.
+    """
+    if (wanted := order.get("lease")) is None:
+        return []
+    environment = worker_environment(order)
+    gpus = visible_gpus(environment) if environment.get("CUDA_VISIBLE_DEVICES") else []
+    slot, is_emulated = wanted["slot"], wanted["is_emulated"]
+    names = leased_names(gpus, environment, slot=slot, is_emulated=is_emulated)
+    return take_leases(names, wanted["holder"], _complain)
+
+
+def start(order: dict[str, Any], held: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     """Run the command in a process group of its own; a script gets this interpreter.
+
+    Args:
+        order: What to run.
+        held: Descriptors that it holds, too.
 
     Raises:
         OSError: There is no such program or folder.
@@ -207,6 +238,7 @@ def start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
             env=worker_environment(order),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=held,
             preexec_fn=killed_with_parent(),  # noqa: PLW1509 - no thread was started yet
         )
     except OSError as error:
@@ -357,8 +389,9 @@ def main(arguments: Sequence[str] | None = None, *, note_without_gpu: str = "") 
         note_without_gpu: For people, if the driver does not say which GPUs the worker has.
 
     Returns:
-        The worker's exit code; 128 + n if signal n ended it; 127 if it could not be started; 71
-        if the kernel killed it for want of memory; 78 if this processor is not fit for it.
+        The worker's exit code; 128 + n if signal n ended it; 127 if it could not be started; 69 if
+        another job has its device; 71 if the kernel killed it for want of memory; 78 if this
+        processor is not fit for it.
     """
     orders = lines(sys.stdin.fileno())
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -379,10 +412,11 @@ def main(arguments: Sequence[str] | None = None, *, note_without_gpu: str = "") 
             return EXIT_UNFIT
         if note_without_gpu and "CUDA_VISIBLE_DEVICES" not in order["environment"]:
             sys.stderr.write(f"{note_without_gpu}\n")
-        child = start(order)
+        child = start(order, leases(order))
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"cannot start the worker: {error}\n")
-        return EXIT_NOT_STARTED
+        is_taken = isinstance(error, DeviceTakenError)
+        sys.stderr.write(f"{error}\n" if is_taken else f"cannot start the worker: {error}\n")
+        return EXIT_NO_PLACE if is_taken else EXIT_NOT_STARTED
     is_script = order["command"][0].endswith(".py")
     tasks = (
         lambda: obey(child, orders, ending, killing, grace),

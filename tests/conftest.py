@@ -1,6 +1,8 @@
 """What holds for every process that a test starts."""
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ SLURM = "slurm"
 """The fixture of a cluster that is made once."""
 
 os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (HERE / "without_compiler", *PACKAGES)))
+LEASES = tempfile.mkdtemp(prefix="hetero_hvd-leases-")
+os.environ["HETERO_HVD_LEASES_FOLDER"] = LEASES  # tests beside each other have equal nodes
 os.environ["HETERO_HVD_RECORD"] = "0"  # thousands of trainings leave no folders
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of processes import the same files
 
@@ -35,6 +39,11 @@ def group_of(item):
     if any(fixture.scope == "module" for found in fixtures.values() for fixture in found):
         return item.nodeid.partition("::")[0]
     return None
+
+
+def pytest_unconfigure():
+    """Leave no folder behind."""
+    shutil.rmtree(LEASES, ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -313,6 +313,7 @@ ENVIRONMENT = {
     "hetero_hvd/driver/guard/told_command.py": "what the user's program inherits",
     "hetero_hvd/refusal.py": "whether our driver has started this process",
     "hetero_hvd/probes/benchmark_cache.py": "XDG_CACHE_HOME, as in every program",
+    "hetero_hvd/probes/kernel/device_lease.py": "the folder that programs on a node share",
     "hetero_hvd/probes/sampling/shared_folder.py": "the folder that programs on a node share",
     "hetero_hvd/probes/sampling/follower.py": "what the sampler that it starts inherits",
     "hetero_hvd/worker/reproducible/requirements.py": "cuBLAS has read it, it is looked at",

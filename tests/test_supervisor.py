@@ -12,7 +12,7 @@ import pytest
 from hetero_hvd import supervisor
 from hetero_hvd.core.numerics.cpu_capability import variables
 from hetero_hvd.driver.output.signs import SignFilter
-from hetero_hvd.exit_codes import EXIT_UNFIT
+from hetero_hvd.exit_codes import EXIT_NO_PLACE, EXIT_UNFIT
 from hetero_hvd.messages import NodeEquipped, NodeSampled
 from hetero_hvd.probes.sampling.local_samples import read_sample
 from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE, SharedFolder
@@ -167,3 +167,37 @@ def test_a_step_has_those_gpus_that_slurm_grants(tmp_path, variables, given, fou
     assert (number, own) == found[:2]
     assert note.startswith(found[2])
     assert bool(note) is bool(found[2])
+
+
+LEASED = {
+    "a CPU slot": ({}, "slot alpha:0"),
+    "a GPU by its UUID": ({"CUDA_VISIBLE_DEVICES": "GPU-12345678"}, "GPU-12345678"),
+}
+
+
+@pytest.mark.parametrize(("visible", "name"), LEASED.values(), ids=LEASED.keys())
+def test_a_device_is_its_worker_s_alone(tmp_path, visible, name):
+    """Who comes second is told who has it; a supervisor that is killed frees it."""
+    lease = {"slot": "alpha:0", "is_emulated": False, "holder": "run one"}
+    order = {
+        "command": ["sleep", "60"], "directory": str(tmp_path), "environment": visible, "gpu": None,
+        "lease": lease,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "hetero_hvd.supervisor"]
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+    def second():
+        content = json.dumps(order | {"command": ["true"]}) + "\n"
+        with subprocess.Popen(command, env=variables_of_checkout(), **pipes) as process:
+            process.stdin.write(content.encode())
+            process.stdin.flush()
+            return process.wait(60), process.stderr.read().decode()
+
+    with subprocess.Popen(command, env=variables_of_checkout(), **pipes) as first:
+        first.stdin.write(f"{json.dumps(order)}\n".encode())
+        first.stdin.flush()
+        wait_until(lambda: second()[0] == EXIT_NO_PLACE, 60, "its lease")
+        assert second() == (EXIT_NO_PLACE, f"{name} is in use: run one has it\n")
+        first.kill()
+        first.wait()
+        wait_until(lambda: second() == (0, ""), 60, "the end of its lease")

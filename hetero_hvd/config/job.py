@@ -159,6 +159,11 @@ class JobConfig:
         "before the loop has the time that it needs, unless min_np workers are ready",
         default=60.0,
     )
+    device_wait_seconds: float = setting(
+        number(minimum=0),
+        "so long a job that no worker of which has begun waits for devices that other jobs have",
+        default=10.0,
+    )
     heartbeat_timeout_seconds: float = setting(
         number(above=0), "silence after which a worker is killed and replaced", default=4.0
     )

@@ -35,6 +35,7 @@ class LauncherKind:
         uses_cluster_key: Whether a node without `identity_file` and `tls_file` has those of the
             job: its cluster key, without which it cannot be reached, and its TLS file.
         announces_itself: Whether there may be such a node without a word in nodes.yaml.
+        counts_slots: Whether who starts its workers sees that no two jobs have one CPU slot.
     """
 
     name: str
@@ -42,6 +43,7 @@ class LauncherKind:
     is_local: bool = False
     uses_cluster_key: bool = False
     announces_itself: bool = False
+    counts_slots: bool = False
 
     def why_not(self, key: str, address: str) -> str:
         """Why a node at this address must not have a setting, and what to do; empty if it may."""
@@ -62,8 +64,9 @@ AGENT = LauncherKind(
     keys=frozenset({"port", "identity_file", "tls_file"}),
     uses_cluster_key=True,
     announces_itself=True,
+    counts_slots=True,
 )
-SRUN = LauncherKind(name="srun", keys=frozenset({"srun_options", "python"}))
+SRUN = LauncherKind(name="srun", keys=frozenset({"srun_options", "python"}), counts_slots=True)
 
 KINDS = {kind.name: kind for kind in (LOCAL, SSH, AGENT, SRUN)}
 """All that there are, as the documentation lists them."""

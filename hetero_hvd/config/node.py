@@ -16,6 +16,7 @@ from hetero_hvd.config.value_types import (
     LOGIN,
     NAME,
     PATH,
+    SLOT,
     SRUN_OPTIONS,
     SSH_OPTIONS,
     ListOf,
@@ -172,6 +173,24 @@ class NodeConfig:
         default=None,
         default_text="GPU i for slot i",
     )
+    lease: str | None = setting(
+        SLOT,
+        "what its one CPU slot is called among all jobs of its machine, one of which has it; a "
+        "GPU is called by its UUID",
+        default=None,
+        default_text="the node's name and the slot's number",
+    )
+    pool: str = setting(
+        NAME,
+        "who owns its devices, where a hub's queue gives them to jobs; see docs/guide/queue.md",
+        default="default",
+    )
+    device_kind: str | None = setting(
+        NAME,
+        "model of its devices, for the queue: those of one kind are equally fast",
+        default=None,
+        default_text="the node's name",
+    )
     relative_speed: float | None = setting(
         number(above=0, maximum=1),
         "hint for the first plan, 1 is the fastest; measurements replace it",
@@ -226,6 +245,8 @@ class NodeConfig:
                 "devices",
                 f"found {len(self.devices)} devices for {self.slots} slots, must be equal",
             )
+        if self.lease and self.declared_slots != 1:
+            yield "lease", f"found {self.lease!r}, needs 'slots: 1'"
 
     @property
     def kind(self) -> LauncherKind:

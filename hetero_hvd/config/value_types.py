@@ -260,6 +260,7 @@ WORKERS = text(
     rf"{NODE_NAME.pattern}:\d+(,{NODE_NAME.pattern}:\d+)*",
     "workers as NODE:SLOT with commas between, no blanks",
 )
+SLOT = text(rf"{NODE_NAME.pattern}:\d{{1,4}}", "a slot as NODE:SLOT")
 HUB = text(r"auto|[^\s,]{1,300}:\d{1,5}", "auto, or HOST:PORT of a hub")
 STEPS = text(
     r"\d{1,15}:\d{1,15}", "two steps with ':' between: the first one, and the one after the last"

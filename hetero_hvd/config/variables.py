@@ -27,6 +27,7 @@ from hetero_hvd.messages.launch import (
     JobSettings,
     WorkerLaunch,
 )
+from hetero_hvd.probes.kernel.device_lease import FOLDER_VARIABLE as LEASES_FOLDER_VARIABLE
 from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE
 
 
@@ -102,6 +103,10 @@ SET_FOR_WORKERS = {
 ON_NODES = {
     FOLDER_VARIABLE: "private folder in which the programs of a user on one node share what is "
     "sampled of it (default: one in /dev/shm)",
+    LEASES_FOLDER_VARIABLE: "folder in which all users' programs on a node lock the devices that "
+    "they use (default: one in /run/lock); for tests",
+    f"{ENVIRONMENT_PREFIX}QUEUE": "socket of the queue that jobs are submitted to (default: "
+    "/run/hetero_hvd/queue.sock, else hub/queue.sock)",
 }
 """What counts for every program on a node."""
 

@@ -34,6 +34,7 @@ from hetero_hvd.errors import TryAgainError
 from hetero_hvd.exit_codes import (
     EXIT_FAILED,
     EXIT_REFUSED,
+    EXIT_TRY_AGAIN,
     EXIT_UNFIT,
     EXIT_USER_ERROR,
     SIGNALLED,
@@ -392,11 +393,11 @@ class JobController:
             return
         if slot.num_refusals <= 1:  # else it would be said again and again
             self._console.say(f"{what} before it was ready: {last_line}")
-        is_hopeful = any(
-            other.ready or other.num_restarts == 0 for other in self.slots.all if other is not slot
+        wait_seconds = self._job.device_wait_seconds
+        is_hopeful = slot.waits_for_device(wait_seconds) or any(
+            other.may_become_ready(wait_seconds) for other in self.slots.all if other is not slot
         )
-        is_unreached = code in launcher_of(slot.node).unreachable_codes
-        is_away = self._may_grow and is_unreached  # its node may come back
+        is_away = self._may_grow and code in launcher_of(slot.node).unreachable_codes
         if not self.membership.has_started and not is_hopeful and not is_away:
             if not code:
                 what = (
@@ -404,7 +405,8 @@ class JobController:
                     "and without hvd.init()"
                 )
             reason = f"no worker became ready: {what}: {last_line}"
-            self.end(JobResult(code or EXIT_USER_ERROR, reason))
+            is_busy = bool(slot.num_refusals)
+            self.end(JobResult(EXIT_TRY_AGAIN if is_busy else code or EXIT_USER_ERROR, reason))
 
     def _input_is_wrong(self, slot: Slot, line: str, *, is_of_node: bool) -> None:
         """Of the whole job, unless another worker got further, or still may."""

@@ -7,7 +7,6 @@ and reaches the loop through `call_soon_threadsafe` only.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import shutil
@@ -56,8 +55,6 @@ from hetero_hvd.security import descriptors
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
-TICKS_PER_LOOK = 4
-"""Between two looks at nodes.yaml."""
 
 LEAVE_SECONDS = 10.0
 """For the workers to end by themselves when the training is done."""
@@ -278,11 +275,11 @@ class Job:
 
     async def _watch(self) -> None:
         """Look after the workers and follow the file, as long as the job lives."""
-        for tick in itertools.count(1):
+        while True:
             before = time.monotonic()
             await asyncio.sleep(TICK_SECONDS)
-            if self._found.listen() or tick % TICKS_PER_LOOK == 0:
-                await self._follow_file()
+            self._found.listen()
+            await self._follow_file()
             self._samples.look(time.monotonic())
             with self._team.bus.tolerance.watching("the guard"):
                 self._guard.look()
@@ -331,7 +328,8 @@ class Job:
                 is_waiting_for_nodes = True
                 if is_first:
                     deadline = time.monotonic() + timeout_seconds
-            num_enough = max(job.min_np, min(num_wanted, job.max_np or num_wanted))
+            num_due = sum(not slot.num_refusals for slot in slots.all)  # others have the rest
+            num_enough = max(job.min_np, min(num_due, job.max_np or num_due))
             if num_ready >= num_enough and not slots.is_counting:
                 return
             now_seconds = time.monotonic()

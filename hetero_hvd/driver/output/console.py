@@ -95,6 +95,7 @@ class WorkerOutput:
     Attributes:
         tail: The last lines, for the report of a worker that did not start.
         is_shown: Whether lines go to the console as well as to the file.
+        known_line: One that was shown and is not again; None: there is none.
         pulse: What the supervisor has told of the running process.
         samples: What it has told of the node, and nobody has taken yet, oldest first.
 
@@ -111,6 +112,7 @@ class WorkerOutput:
     ) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.is_shown = True
+        self.known_line: str | None = None
         self._held: list[str] | None = None
         self._console = console
         self._prefix = prefix
@@ -187,5 +189,5 @@ class WorkerOutput:
         self.tail.append(text)
         if self._held is not None and len(self._held) < MAX_QUEUED_LINES:
             self._held.append(text)
-        elif self._held is None and self.is_shown:
+        elif self._held is None and self.is_shown and text != self.known_line:
             self._console.say(self._prefix + text)

@@ -25,6 +25,22 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "ONEAPI_DEVICE_SELECTOR": "opencl:cpu"}
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeaseOrder:
+    """Which device the worker has to have for itself; the node knows its GPUs' UUIDs.
+
+    Attributes:
+        slot: What a CPU slot is called; empty: the agent or Slurm counts them.
+        is_emulated: Whether nodes of other names may share the GPU: they are there to try things
+            out.
+        holder: The job in words, for whoever wants the device, too.
+    """
+
+    slot: str
+    is_emulated: bool
+    holder: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchOrder:
     """What the supervisor on the node should run. Sent over its input, never on a command line.
 
@@ -33,12 +49,14 @@ class LaunchOrder:
         directory: Working directory.
         environment: Added to the node's own; holds the worker's key.
         gpu: Index of the slot's GPU among those of the node; None to leave CUDA's variable alone.
+        lease: What the worker's device is leased by; None: by nothing, as nothing is trained.
     """
 
     command: tuple[str, ...]
     directory: str
     environment: dict[str, str]
     gpu: int | None
+    lease: LeaseOrder | None = None
 
 
 def launch_order(
@@ -47,6 +65,8 @@ def launch_order(
     command: Sequence[str],
     job_environment: Mapping[str, str],
     launch: WorkerLaunch | None = None,
+    *,
+    holder: str = "",
 ) -> LaunchOrder:
     """What to run in a slot of a node.
 
@@ -56,6 +76,7 @@ def launch_order(
         command: The user's command.
         job_environment: Variables of the job's workers, among them its secrets.
         launch: What the worker is told; the node's part is added here.
+        holder: The job in words; empty: no device is leased.
     """
     shared = {
         name: value for name, value in os.environ.items() if name.startswith(("HOROVOD_", "NCCL_"))
@@ -75,4 +96,12 @@ def launch_order(
         directory=node.directory or str(Path.cwd()),
         environment=environment,
         gpu=None if node.devices is not None else slot,
+        lease=_lease(node, slot, holder) if holder else None,
     )
+
+
+def _lease(node: NodeConfig, slot: int, holder: str) -> LeaseOrder:
+    name = node.lease or f"{node.name}:{slot}"
+    is_emulated = node.emulate is not None
+    are_counted = node.kind.counts_slots and not is_emulated
+    return LeaseOrder(slot="" if are_counted else name, is_emulated=is_emulated, holder=holder)

@@ -46,7 +46,8 @@ class Slot:
         holds_state: Whether the running worker is a member that has the state of the training.
         is_wanted: Whether nodes.yaml still has it.
         num_restarts: So many so far.
-        num_refusals: So many times in a row its node had no free slot for it.
+        num_refusals: So many times in a row its node had no free slot, or no free device, for it.
+        refused_since_seconds: Since the first of these, monotonic clock.
         memory: What its worker may put into memory at once.
         heard_at_seconds: When the worker last sent something, monotonic clock.
     """
@@ -67,6 +68,7 @@ class Slot:
     is_wanted: bool = True
     num_restarts: int = 0
     num_refusals: int = 0
+    refused_since_seconds: float = 0.0
     memory: MemoryCap = field(default_factory=MemoryCap)
     heard_at_seconds: float = field(default_factory=time.monotonic)
 
@@ -102,6 +104,24 @@ class Slot:
             return False
         self.is_busy(now_seconds)
         return self.output.pulse.is_active(now_seconds)
+
+    def came_back(self, *, is_refused: bool) -> None:
+        """Its process has ended; `is_refused`: others have its place or its device."""
+        if is_refused and not self.num_refusals:
+            self.refused_since_seconds = time.monotonic()
+        self.num_refusals = self.num_refusals + 1 if is_refused else 0
+        self.output.known_line = self.output.tail[-1] if is_refused and self.output.tail else None
+
+    def waits_for_device(self, wait_seconds: float) -> bool:
+        """Whether others have its device, and it has not waited for so long yet."""
+        waited_seconds = time.monotonic() - self.refused_since_seconds
+        return bool(self.num_refusals) and waited_seconds < wait_seconds
+
+    def may_become_ready(self, wait_seconds: float) -> bool:
+        """Whether it is ready, or was not given up; so long it may wait for its device."""
+        if self.ready is not None or self.waits_for_device(wait_seconds):
+            return True
+        return not self.num_restarts and not self.num_refusals
 
     def is_through(self, other: Slot) -> bool:
         """Whether it has finished the loop over epochs that another worker is still in."""

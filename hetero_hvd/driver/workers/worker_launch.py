@@ -112,7 +112,8 @@ class WorkerLauncher:
         if self._has_torchrun_variables:
             given = torchrun_variables(slot, self._all_slots(), endpoint.address)
             environment |= {n: v for n, v in given.items() if n not in slot.node.env}
-        order = launch_order(slot.node, slot.worker.slot, self._command, environment, launch)
+        what = self._command, environment, launch
+        order = launch_order(slot.node, slot.worker.slot, *what, holder=self._job)
         return await WorkerProcess.start(slot.node, order, slot.output, job=self._job)
 
 

@@ -15,7 +15,6 @@ from hetero_hvd.core.backoff import doubled
 from hetero_hvd.driver.output.console import Console, WorkerOutput
 from hetero_hvd.driver.output.json_logs import LogLines
 from hetero_hvd.driver.workers.gpu_counts import GpuCounts
-from hetero_hvd.driver.workers.launchers.registry import launcher_of
 from hetero_hvd.driver.workers.micro_batch_cap import ONE_SAMPLE
 from hetero_hvd.driver.workers.restart_policy import FIRST_DELAY_SECONDS, Restarts
 from hetero_hvd.driver.workers.slot import Slot
@@ -24,6 +23,7 @@ from hetero_hvd.errors import UserError
 from hetero_hvd.exit_codes import (
     EXIT_FAILED,
     EXIT_KILLED,
+    EXIT_NO_PLACE,
     EXIT_NOT_STARTED,
     EXIT_OUT_OF_MEMORY,
     EXIT_TERMINATED,
@@ -31,8 +31,8 @@ from hetero_hvd.exit_codes import (
 from hetero_hvd.messages import Ready, WorkerId, WorkerQuarantined, WorkerStarted
 from hetero_hvd.run.event_bus import EventBus
 
-NO_PLACE_SECONDS, MAX_NO_PLACE_SECONDS = 5.0, 60.0
-"""Between two tries to get a slot of a node that others have; it doubles up to the second."""
+NO_PLACE_SECONDS, MAX_NO_PLACE_SECONDS = 0.1, 10.0
+"""Between two tries to get a slot or a device that others have; it doubles up to the second."""
 
 END_SECONDS, LOOK_SECONDS = 3.0, 0.5
 """For processes to end once they are killed, and between two looks whether they have."""
@@ -353,7 +353,7 @@ class WorkerPool:
         try:
             while (delay_seconds := await self._run_and_judge(slot)) is not None:
                 if slot.num_refusals:
-                    what = f"is tried again in {delay_seconds:.0f} s, until a slot is free"
+                    what = "is tried again until it is free"
                 else:
                     slot.num_restarts += 1
                     what = f"restart {slot.num_restarts} in {delay_seconds:.0f} s "
@@ -421,8 +421,7 @@ class WorkerPool:
         except (OSError, UserError) as error:
             slot.output.feed(f"cannot be started: {error}\n".encode())
             code = EXIT_NOT_STARTED
-        is_refused = code in launcher_of(slot.node).busy_codes and not slot.ready
-        slot.num_refusals = slot.num_refusals + 1 if is_refused else 0
+        slot.came_back(is_refused=code == EXIT_NO_PLACE and not slot.ready)
         slot.memory.ended(was_killed=code == EXIT_OUT_OF_MEMORY)
         code = EXIT_KILLED if code == EXIT_OUT_OF_MEMORY else code
         is_lost = slot.has_ended_silently

@@ -115,6 +115,19 @@ def devices() -> list[GpuReport]:
     return list(survey().gpus)
 
 
+def identities() -> list[tuple[str, str]]:
+    """Model and UUID of each GPU, by index; empty where the driver cannot be asked."""
+    try:
+        with _library() as nvml:
+            handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+            return [
+                (str(nvml.nvmlDeviceGetName(each)), str(nvml.nvmlDeviceGetUUID(each)))
+                for each in handles
+            ]
+    except _UnavailableError:
+        return []
+
+
 class GpuWatch:
     """Asks all GPUs again and again; the library stays open from one time to the next.
 

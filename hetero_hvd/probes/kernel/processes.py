@@ -14,6 +14,17 @@ def state_of(pid: int, proc: Path = PROC) -> str:
     return _fields(pid, proc)[0]
 
 
+def started_at(pid: int, proc: Path = PROC) -> int:
+    """When it was started, in ticks since boot; 0: it is gone.
+
+    With its number this tells it from any other process of the same boot.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        stat = (proc / str(pid) / "stat").read_text(errors="replace")
+        return int(stat.rpartition(")")[2].split()[19])
+    return 0
+
+
 def active_seconds(pid: int, proc: Path = PROC) -> float:
     """Processor time that a process has used or has waited for, all its threads together.
 

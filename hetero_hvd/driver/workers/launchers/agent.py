@@ -15,7 +15,6 @@ class AgentLauncher:
     """See `Launcher`; `hetero_hvd.agent.client` is for an agent what ssh is for sshd."""
 
     unreachable_codes = frozenset({EXIT_NO_CONNECTION, EXIT_NO_PLACE})
-    busy_codes = frozenset({EXIT_NO_PLACE})
     says_goodbye = False
 
     def command(self, node: NodeConfig, arguments: Sequence[str], job: str) -> list[str]:

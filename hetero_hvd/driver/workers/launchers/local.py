@@ -12,7 +12,6 @@ class LocalLauncher:
     """See `Launcher`; there is no way that could fail."""
 
     unreachable_codes = frozenset[int]()
-    busy_codes = frozenset[int]()
     says_goodbye = False
 
     def command(self, node: NodeConfig, arguments: Sequence[str], job: str) -> list[str]:  # noqa: ARG002

@@ -24,13 +24,11 @@ class Launcher(Protocol):
     Attributes:
         unreachable_codes: Exit codes that say something of the way to the node, nothing of what
             runs there.
-        busy_codes: Those of them with which a healthy node says that others have all its slots.
         says_goodbye: Whether the exit code is that which the supervisor tells at its end, as
             `--step` asks it to: the process has exit codes of its own.
     """
 
     unreachable_codes: frozenset[int]
-    busy_codes: frozenset[int]
     says_goodbye: bool
 
     def command(self, node: NodeConfig, arguments: Sequence[str], job: str) -> list[str]:

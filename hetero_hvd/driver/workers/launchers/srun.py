@@ -82,7 +82,6 @@ class SrunLauncher:
     """See `Launcher`; srun's own exit codes say nothing: 0 also if the node has failed."""
 
     unreachable_codes = frozenset({EXIT_NO_CONNECTION})
-    busy_codes = frozenset[int]()
     says_goodbye = True
 
     def command(self, node: NodeConfig, arguments: Sequence[str], job: str) -> list[str]:  # noqa: ARG002

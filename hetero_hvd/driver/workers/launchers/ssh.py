@@ -36,7 +36,6 @@ class SshLauncher:
     """See `Launcher`."""
 
     unreachable_codes = frozenset({EXIT_NO_CONNECTION})
-    busy_codes = frozenset[int]()
     says_goodbye = False
 
     def command(self, node: NodeConfig, arguments: Sequence[str], job: str) -> list[str]:  # noqa: ARG002
