@@ -10,6 +10,7 @@ from hetero_hvd.refusal import refuse_in_one_line
 from hetero_hvd.version import __version__
 
 if TYPE_CHECKING:
+    from hetero_hvd.discovery.submission.queue_client import submit
     from hetero_hvd.worker.model.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
     from hetero_hvd.worker.session.worker_context import device, init
     from hetero_hvd.worker.timing.named_phases import phase
@@ -25,6 +26,7 @@ __all__ = [
     "device",
     "init",
     "phase",
+    "submit",
 ]
 
 _HOMES = {
@@ -34,6 +36,7 @@ _HOMES = {
     "device": "hetero_hvd.worker.session.worker_context",
     "init": "hetero_hvd.worker.session.worker_context",
     "phase": "hetero_hvd.worker.timing.named_phases",
+    "submit": "hetero_hvd.discovery.submission.queue_client",
 }
 
 __getattr__ = imported_when_asked(__name__, _HOMES)

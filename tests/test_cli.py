@@ -156,7 +156,7 @@ NO_TAG = (
         (["run", "--"], ["no command: hetero-hvd run [options] -- train.py [arguments]"]),
         (
             ["nodes", "--", "x"],
-            ["only 'run', 'doctor', 'benchmark' and 'deploy' take a command after --"],
+            ["only 'run', 'submit', 'doctor', 'benchmark' and 'deploy' take a command after --"],
         ),
         (["nodes", "--jsn"], ["unknown option --jsn; did you mean --json?"]),
         (["nodes", "--zzz"], ["unknown option --zzz; see hetero-hvd nodes --help"]),

@@ -314,6 +314,7 @@ ENVIRONMENT = {
     "hetero_hvd/refusal.py": "whether our driver has started this process",
     "hetero_hvd/probes/benchmark_cache.py": "XDG_CACHE_HOME, as in every program",
     "hetero_hvd/probes/kernel/device_lease.py": "the folder that programs on a node share",
+    "hetero_hvd/discovery/submission/queue_client.py": "what a job is given; the socket",
     "hetero_hvd/probes/sampling/shared_folder.py": "the folder that programs on a node share",
     "hetero_hvd/probes/sampling/follower.py": "what the sampler that it starts inherits",
     "hetero_hvd/worker/reproducible/requirements.py": "cuBLAS has read it, it is looked at",

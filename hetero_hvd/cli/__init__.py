@@ -24,6 +24,7 @@ from hetero_hvd.cli.deploy import deploy
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.measure import bench_comm, benchmark, doctor, hardware, simulate
 from hetero_hvd.cli.mistakes import about_command, about_words
+from hetero_hvd.cli.queue import queue, submit
 from hetero_hvd.cli.record import hub, record
 from hetero_hvd.cli.train import drain, run, trace
 from hetero_hvd.cli.watch import compare, cost, export, report, runs, top
@@ -32,6 +33,8 @@ from hetero_hvd.exit_codes import exit_of_user_error
 
 COMMANDS = {
     "run": run,
+    "submit": submit,
+    "queue": queue,
     "drain": drain,
     "trace": trace,
     "top": top,

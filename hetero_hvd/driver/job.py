@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hetero_hvd.config import ClusterConfig, NodesFile
+from hetero_hvd.core.view.job_progress import JobProgress
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult, Lender, Owner
 from hetero_hvd.driver.guard.device_guard import DeviceGuard
@@ -207,8 +208,10 @@ class Job:
         )
         self._tracing = TraceOrders(lambda: slots.all, self._team.send, console.say)
         self._team.bus.subscribe(self._tracing.observe, "what tells of traces")
+        progress = JobProgress()
+        self._team.bus.subscribe(progress.observe, "what a queue is told")
         orders = {"drain": lambda target: slots.drain(str(target)), "trace": self._tracing.start}
-        self._control = ControlSocket(output, orders)
+        self._control = ControlSocket(output, orders | {"progress": progress.told})
         self._viewing = HttpService(
             nodes_file.current.job, folder, self._team, self._tracing, self._facts
         )

@@ -66,6 +66,10 @@ class Fleet:
         """All, by their begin."""
         return list(self._sessions.values())
 
+    def lost_nodes(self) -> list[str]:
+        """Nodes whose agents are not heard any more."""
+        return [node for node in self._store.nodes() if not self.health.is_healthy(node)]
+
     def note(self, session: str, words: str) -> None:
         """Have people know something of a session."""
         self.notices[session] = words

@@ -5,13 +5,9 @@ Samples themselves are in files beside it. What the newest journal holds is not 
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import secrets
-import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -23,11 +19,10 @@ from hetero_hvd.core.recording.retention import SegmentPart, StoredSegment
 from hetero_hvd.core.recording.segments import Recorded
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import ClockAnchor
-from hetero_hvd.errors import JobError, UserError
-from hetero_hvd.run.records.run_files import private
+from hetero_hvd.errors import UserError
+from hetero_hvd.hub.database import HubDatabase
 
 FILE = "hub.sqlite"
-BUSY_SECONDS = 30.0
 UNHEALTHY, HEALTHY = "unhealthy", "healthy"
 """Kinds of marks: a node is not heard any more, or again."""
 
@@ -69,15 +64,6 @@ The fourth one came with journals that earlier versions do not read.
 SESSION_COLUMNS = (
     "name", "begin", "end", "nodes", "every_seconds", "keep_seconds", "keep_bytes",
 )  # fmt: skip
-
-OF_THE_DISK = {
-    sqlite3.SQLITE_FULL: errno.ENOSPC,
-    sqlite3.SQLITE_IOERR: errno.EIO,
-    sqlite3.SQLITE_CANTOPEN: errno.EIO,
-    sqlite3.SQLITE_READONLY: errno.EROFS,
-    sqlite3.SQLITE_BUSY: errno.EBUSY,
-}
-"""What SQLite says where the system refuses it something, and what the system calls that."""
 
 
 class StreamState(NamedTuple):
@@ -183,47 +169,10 @@ class HubIndex:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
-        os.close(private(str(self._path), os.O_RDWR | os.O_CREAT))
-        with self._connected() as connection:
-            # WAL, as earlier ones had it, cannot even be read on a full disk.
-            connection.execute("PRAGMA journal_mode=DELETE")
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version > len(MIGRATIONS):
-                raise JobError(
-                    f"{self._path}: is of a later hetero_hvd (schema {version}, known is "
-                    f"{len(MIGRATIONS)}): start that version's hub"
-                )
-            for number, script in enumerate(MIGRATIONS[version:], version + 1):
-                connection.executescript(
-                    f"BEGIN IMMEDIATE;{script}PRAGMA user_version={number};COMMIT;"
-                )
+        database = HubDatabase(folder / FILE, MIGRATIONS)
+        self._connected = database.connected
+        self.damaged = database.damaged
         self.identity = self._own_identity()
-
-    @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with (
-                closing(sqlite3.connect(self._path, timeout=BUSY_SECONDS)) as connection,
-                connection,
-            ):
-                connection.execute("PRAGMA synchronous=FULL")
-                yield connection
-        except sqlite3.OperationalError as error:
-            number = OF_THE_DISK.get(error.sqlite_errorcode & 0xFF)
-            if number is None:
-                raise self.damaged(error) from error
-            raise OSError(number, os.strerror(number), str(self._path)) from error
-        except (OverflowError, sqlite3.ProgrammingError):  # of who calls
-            raise
-        except sqlite3.DatabaseError as error:
-            raise self.damaged(error) from error
-
-    def damaged(self, error: Exception) -> JobError:
-        """What to raise where something in it is none of ours."""
-        return JobError(
-            f"{self._path}: cannot be used: {error}; put back a copy of it, or give another --store"
-        )
 
     def _own_identity(self) -> str:
         found = self.value("identity")

@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hetero_hvd.core.recording.retention import Retention
@@ -18,6 +18,8 @@ from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.http.api import HubApi
 from hetero_hvd.hub.http.ingest import ForeignIngest
 from hetero_hvd.hub.keeping import StoreKeeping
+from hetero_hvd.hub.queue.queue_http import QueueHttp
+from hetero_hvd.hub.queue.queue_service import HubQueue, open_queue
 from hetero_hvd.hub.sealing import seal_apart
 from hetero_hvd.hub.server import HubServer
 from hetero_hvd.hub.store import SEAL_BYTES, SampleStore
@@ -52,6 +54,7 @@ class HubOptions:
         seal_bytes: Of a journal.
         http: Its HTTP side; None: it has none.
         retention: How long samples are kept.
+        queue: Its queue of jobs; None: it has none.
     """
 
     key: bytes
@@ -61,6 +64,7 @@ class HubOptions:
     seal_bytes: int = SEAL_BYTES
     http: HubHttp | None = None
     retention: Retention = KEEP_ALL
+    queue: HubQueue | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,13 +122,21 @@ async def serve_cluster(options: HubOptions) -> None:
             words = f"port {options.port}: cannot listen: {error.strerror}"
             raise UserError(words) from error
         logger.info("hub %s listens on port %d", store.index.identity, port)
-        if http := await _http(options.http, store, commands, server):
+        queue = None
+        if options.queue is not None:
+            queue = await open_queue(
+                options.queue, store.folder, store.now_seconds, fleet.lost_nodes, opened
+            )
+        operations = None if queue is None else queue.http
+        if http := await _http(options.http, store, commands, server, operations):
             opened.push_async_callback(http.close)
         announcer = HubAnnouncer(options.key, store.index.identity, options.address, port)
         opened.push_async_callback(announcer.close)
         while not ending.is_set():
             await fleet.look()
             server.look()
+            if queue is not None:
+                queue.look()
             if sealing.done():
                 sealing.result()
             await announcer.look()
@@ -139,7 +151,11 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 async def _http(
-    options: HubHttp | None, store: SampleStore, commands: HubCommands, server: HubServer
+    options: HubHttp | None,
+    store: SampleStore,
+    commands: HubCommands,
+    server: HubServer,
+    queue: QueueHttp | None,
 ) -> HttpServer | None:
     """Answer over HTTP too, if that is wanted.
 
@@ -150,7 +166,11 @@ async def _http(
         return None
     door = ConnectionLimiter("http", MAX_HTTP_STRANGERS)
     ingest = ForeignIngest(store, server.put, time.monotonic)
-    api = HubApi(options.access, store, commands, ingest, door)
+    access = options.access
+    if queue is not None:
+        access = replace(access, is_user=queue.knows)
+    more = () if queue is None else queue.operations
+    api = HubApi(access, store, commands, ingest, door, queue=more)
     http = HttpServer(options.end, door)
     await http.listen(api.app())
     logger.info("the page is at %s/, the API at %s%s", http.url, http.url, DOCUMENT)

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hetero_hvd.cli.queue.hub_queue import add_queue, queue_of
 from hetero_hvd.cli.record.times import duration, positive
 from hetero_hvd.config.paths import path_text, some_path
 from hetero_hvd.config.variables import refuse_unknown
@@ -51,6 +52,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="delete the oldest samples beyond so many bytes (default: none)",
     )
+    add_queue(command)
     _add_http(command)
 
 
@@ -98,6 +100,7 @@ def act(arguments: argparse.Namespace) -> int:
         port=_port("--port", arguments.port),
         http=_http(arguments),
         retention=_retention(arguments),
+        queue=queue_of(arguments),
     )
     asyncio.run(serve_cluster(options))
     return 0

@@ -14,10 +14,26 @@ front.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 STEEPEST = 30.0
 """Weights are within e to this power: no number overflows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareFacts:
+    """What a `FairShare` knows.
+
+    Attributes:
+        used: User to normalised device-seconds.
+        at_seconds: User to the time at which they were so many.
+        active: Users who want devices.
+    """
+
+    used: Mapping[str, float]
+    at_seconds: Mapping[str, float]
+    active: Sequence[str]
 
 
 class FairShare:
@@ -32,6 +48,17 @@ class FairShare:
         self._used: dict[str, float] = {}
         self._at: dict[str, float] = {}
         self._active: frozenset[str] = frozenset()
+
+    @property
+    def facts(self) -> ShareFacts:
+        """All of it, for the disk."""
+        return ShareFacts(dict(self._used), dict(self._at), sorted(self._active))
+
+    def put_back(self, facts: ShareFacts) -> None:
+        """Go on from there."""
+        self._used = dict(facts.used)
+        self._at = dict(facts.at_seconds)
+        self._active = frozenset(facts.active)
 
     def used(self, user: str, now_seconds: float) -> float:
         """Normalised device-seconds, decayed until now."""

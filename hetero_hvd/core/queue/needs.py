@@ -50,7 +50,7 @@ class DeviceNeed:
             raise UserError(f"needs: found {text!r}, must be a condition such as {ALLOWED}")
         what, comparison, value = match.groups()
         if what == "memory":
-            return cls(what, comparison, memory_bytes(value, where="needs"))
+            return cls(what, comparison, float(memory_bytes(value, where="needs")))
         if comparison not in ("==", "!="):
             raise UserError(f"needs: found {text!r}: a {what} is compared by == or != only")
         return cls(what, comparison, value)

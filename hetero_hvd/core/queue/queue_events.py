@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,6 +29,20 @@ class JobProgressed:
 
     job: str
     done_work: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobMeasured:
+    """It is known now how much work a job has, or how fast devices are for it.
+
+    Attributes:
+        work: All of it, in its own unit; NaN: not known.
+        rates: See `JobRequest`, in that unit.
+    """
+
+    job: str
+    work: float
+    rates: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +125,7 @@ class DeviceAdded:
 QueueEvent = (
     JobSubmitted
     | JobProgressed
+    | JobMeasured
     | JobIdled
     | JobFinished
     | JobFailed

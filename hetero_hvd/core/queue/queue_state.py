@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hetero_hvd.core.queue.device_classes import ClassTable
 from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
-from hetero_hvd.core.queue.fair_share import FairShare
+from hetero_hvd.core.queue.fair_share import FairShare, ShareFacts
 from hetero_hvd.core.queue.healing import FailureCause, retry_after_seconds
 from hetero_hvd.core.queue.jobs import QueuedJob
 from hetero_hvd.core.queue.queue_events import (
@@ -20,6 +20,7 @@ from hetero_hvd.core.queue.queue_events import (
     JobFinished,
     JobHeld,
     JobIdled,
+    JobMeasured,
     JobMoved,
     JobProgressed,
     JobReleased,
@@ -29,6 +30,21 @@ from hetero_hvd.core.queue.queue_events import (
 )
 from hetero_hvd.core.queue.queue_settings import QueueSettings
 from hetero_hvd.errors import InvariantError, UserError
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """What a `QueueState` knows beside its jobs and devices.
+
+    Attributes:
+        clock_seconds: Its time.
+        num_submitted: Jobs so far.
+        fair_share: What users have had.
+    """
+
+    clock_seconds: float
+    num_submitted: int
+    fair_share: ShareFacts
 
 
 class QueueState:
@@ -65,6 +81,7 @@ class QueueState:
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             JobSubmitted: self._submitted,
             JobProgressed: self._progressed,
+            JobMeasured: self._measured,
             JobIdled: self._idled,
             JobFinished: self._finished,
             JobFailed: self._failed,
@@ -75,6 +92,33 @@ class QueueState:
             DeviceChanged: self._device_changed,
             DeviceAdded: self._device_added,
         }
+
+    @property
+    def facts(self) -> QueueFacts:
+        """All of it but the jobs, for the disk."""
+        return QueueFacts(self.clock_seconds, self._num_submitted, self.fair_share.facts)
+
+    def put_back(self, facts: QueueFacts, jobs: Iterable[QueuedJob]) -> None:
+        """Go on from there: it decides as the state that was kept would have.
+
+        Args:
+            facts: Of the state.
+            jobs: All of them, in the order in which they were submitted.
+        """
+        self.clock_seconds = facts.clock_seconds
+        self._num_submitted = facts.num_submitted
+        self.fair_share.put_back(facts.fair_share)
+        for job in jobs:
+            (self.ended if job.phase == "ended" else self.jobs)[job.request.job] = job
+        for name, job in self.jobs.items():
+            for before in job.request.after:
+                if before in self.jobs:
+                    self._followers.setdefault(before, []).append(name)
+        self._table = None
+
+    def forget(self, name: str) -> None:
+        """Keep nothing of a job that has ended."""
+        del self.ended[name]
 
     @property
     def table(self) -> ClassTable:
@@ -203,6 +247,10 @@ class QueueState:
     def _progressed(self, event: JobProgressed) -> None:
         job = self.job(event.job)
         job.done_work = max(job.done_work, event.done_work)
+
+    def _measured(self, event: JobMeasured) -> None:
+        job = self.job(event.job)
+        job.request = replace(job.request, work=event.work, rates=event.rates)
 
     def _idled(self, event: JobIdled) -> None:
         self.job(event.job).idle_seconds = event.idle_seconds

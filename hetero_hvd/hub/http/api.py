@@ -59,6 +59,7 @@ class HubApi:
         commands: Carries out orders.
         ingest: Takes samples of others.
         door: Is told whose requests are answered.
+        queue: Operations of its queue.
     """
 
     def __init__(
@@ -68,10 +69,13 @@ class HubApi:
         commands: HubCommands,
         ingest: ForeignIngest,
         door: ConnectionLimiter,
+        *,
+        queue: Sequence[ApiOperation] = (),
     ) -> None:
         self._store = store
         self._commands = commands
         self._ingest = ingest
+        self._queue = queue
         self._streams = EventStreams(self._news, EVENT_SECONDS)
         self._application = HttpApplication(
             self._operations(),
@@ -113,6 +117,7 @@ class HubApi:
                       ("node", "figure", "device", "from", "to", "points"), None, FigureOverTime),
             ApiOperation("POST", "/v1/ingest", "ingest", "Store samples of another program.",
                       self._ingest.act, (), IngestBatch, Ingested),
+            *self._queue,
         )  # fmt: skip
 
     async def _status(self, _asked: Asked) -> Answer:

@@ -16,6 +16,12 @@ PARAMETERS: Parameters = {
         "required": True,
         "schema": {"type": "string", "maxLength": MAX_NAME_CHARACTERS},
     },
+    "job": {
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "pattern": "^[0-9]{1,15}$"},
+    },
+    "begin": {"in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": 2**53}},
     "after": {"in": "query", "schema": {"type": "string", "maxLength": 100}},
     "limit": {
         "in": "query",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from hetero_hvd.config.value_types import is_loopback
-from hetero_hvd.security.token import holds
+from hetero_hvd.security.token import holds, shown_token
 
-Role = Literal["read", "ingest", "operate"]
+Role = Literal["read", "ingest", "operate", "queue"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,7 @@ class Access:
         operate: Token of those who may do all; None: nobody.
         ingest: Token of those who may send samples; None: nobody but who may operate.
         origins: Of pages elsewhere that may ask.
+        is_user: Whether a token is that of a user of the queue; nobody else has its role.
     """
 
     address: str
@@ -28,6 +30,7 @@ class Access:
     operate: bytes | None = None
     ingest: bytes | None = None
     origins: tuple[str, ...] = ()
+    is_user: Callable[[bytes], bool] | None = None
 
     def is_addressed_here(self, host: str) -> bool:
         """Whether the Host header is one of ours: a page elsewhere cannot name us its own way."""
@@ -44,15 +47,19 @@ class Access:
         """Whether a request with this header may act in a role."""
         if role == "read" and self.read is None:
             return True
+        if role == "queue":
+            return self.is_user is not None and self.is_user(shown_token(authorization))
         return any(holds(authorization, token) for token in self._tokens(role))
 
     def why_not(self, role: Role) -> str:
         """What to do for who may not act in a role, in words."""
-        if not self._tokens(role):
+        if role == "queue" and self.is_user is not None:
+            return "needs the token of a user: send Authorization: Bearer TOKEN"
+        if role == "queue" or not self._tokens(role):
             return f"this server was started without a token of the role {role!r}, so nobody may"
         return f"needs the token of the role {role!r}: send Authorization: Bearer TOKEN"
 
     def _tokens(self, role: Role) -> list[bytes]:
         """Each of which is enough."""
-        own = {"read": self.read, "ingest": self.ingest, "operate": None}[role]
+        own = {"read": self.read, "ingest": self.ingest, "operate": None, "queue": None}[role]
         return [token for token in (own, self.operate) if token is not None]

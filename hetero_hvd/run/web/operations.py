@@ -80,6 +80,8 @@ class Asked(NamedTuple):
         body: What it holds; None: nothing.
         num_bytes: Of that.
         token: Who asks, as far as it is told apart.
+        shown: The token itself, of who may ask.
+        name: Last word of the operation's path.
     """
 
     path: dict[str, str]
@@ -87,6 +89,8 @@ class Asked(NamedTuple):
     body: Any = None
     num_bytes: int = 0
     token: str = ""
+    shown: bytes = b""
+    name: str = ""
 
 
 class ApiOperation(NamedTuple):
@@ -224,7 +228,8 @@ class HttpApi:
         query = self._query(request, operation)
         token_shown = shown_token(request.headers.get("authorization", ""))
         token = hashlib.sha256(token_shown).hexdigest()[:8]
-        return Asked(dict(request.path_params), query, body, len(content), token)
+        name = operation.path.rpartition("/")[2]
+        return Asked(dict(request.path_params), query, body, len(content), token, token_shown, name)
 
     def _query(self, request: Request, operation: ApiOperation) -> dict[str, str]:
         """Its query, checked; a text such as metrics is told whatever a scraper adds.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
 from hetero_hvd.core.queue.healing import FAILURE_CAUSES
-from hetero_hvd.core.queue.jobs import PRIORITIES, JobRequest
+from hetero_hvd.core.queue.jobs import PRIORITIES, JobRequest, QueuedJob
 from hetero_hvd.core.queue.needs import DeviceNeed
 from hetero_hvd.core.queue.queue_events import (
     DeviceChanged,
@@ -19,6 +20,7 @@ from hetero_hvd.core.queue.queue_events import (
     JobFinished,
     JobHeld,
     JobIdled,
+    JobMeasured,
     JobMoved,
     JobProgressed,
     JobReleased,
@@ -26,7 +28,7 @@ from hetero_hvd.core.queue.queue_events import (
 )
 from hetero_hvd.core.queue.queue_plan import decide, plan
 from hetero_hvd.core.queue.queue_settings import QueueSettings
-from hetero_hvd.core.queue.queue_state import QueueState
+from hetero_hvd.core.queue.queue_state import QueueFacts, QueueState
 from hetero_hvd.core.queue.why_waiting import why
 
 GIB = 1 << 30
@@ -111,7 +113,9 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.state.jobs)
     @rule(
         data=st.data(),
-        what=st.sampled_from(["finish", "fail", "cancel", "hold", "release", "move", "idle"]),
+        what=st.sampled_from(
+            ["finish", "fail", "cancel", "hold", "release", "move", "idle", "measure"]
+        ),
     )
     def change_a_job(self, data, what):
         """A job ends, crashes, is cancelled, held, released or moved."""
@@ -128,6 +132,9 @@ class QueueMachine(RuleBasedStateMachine):
             "hold": lambda: JobHeld(name),
             "release": lambda: JobReleased(name),
             "move": lambda: JobMoved(name, pool, data.draw(st.sampled_from(PRIORITIES))),
+            "measure": lambda: JobMeasured(
+                name, data.draw(st.sampled_from([math.nan, 500.0])), {"a100": 7.0, "t4": 3.0}
+            ),
             "idle": lambda: JobIdled(name, data.draw(st.sampled_from([0.0, 600.0, 2000.0]))),
         }
         self.state.handle(events[what](), self.now)
@@ -153,6 +160,24 @@ class QueueMachine(RuleBasedStateMachine):
                 done = job.done_work + 0.3 * max(0.0, clock - before)
                 self.state.handle(JobProgressed(name, done), self.now)
         self.decide()
+
+    @rule()
+    def crash(self):
+        """The hub is killed: what was kept decides as what was lost would have."""
+        facts = msgspec.msgpack.decode(msgspec.msgpack.encode(self.state.facts), type=QueueFacts)
+        jobs = [*self.state.ended.values(), *self.state.jobs.values()]
+        kept = [
+            msgspec.msgpack.decode(msgspec.msgpack.encode(job), type=QueuedJob)
+            for job in sorted(jobs, key=lambda job: job.number)
+        ]
+        pools, devices = self.state.pools.values(), self.state.devices.values()
+        again = QueueState(devices, tuple(pools), self.state.settings)
+        again.put_back(facts, kept)
+        now = self.state.clock_seconds
+        assert repr(again.jobs) == repr(self.state.jobs)
+        assert sorted(map(repr, again.ended.items())) == sorted(map(repr, self.state.ended.items()))
+        assert plan(again, now) == plan(self.state, now)
+        self.state = again
 
     def decide(self):
         """Plan twice: equal states give equal plans, and a plan that is carried out stays."""
@@ -248,7 +273,11 @@ class QueueMachine(RuleBasedStateMachine):
             for device in own & holders.keys():
                 holder = holders[device]
                 assert holder.request.pool == request.pool
-                over = self.num_held_by(holder.request.user, request.pool) > self.limit(holder)
+                usable = sum(
+                    holders[each].request.user == holder.request.user
+                    for each in own & holders.keys()
+                )  # one that the job cannot use is no reason to give back another one
+                over = usable > self.limit(holder)
                 is_fixed = not holder.request.is_shrinkable
                 assert not over or is_fixed or holder.request.user == request.user
 

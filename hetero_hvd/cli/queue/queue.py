@@ -1,0 +1,134 @@
+"""`hetero-hvd queue`: who has which devices, and who waits for what."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.queue.submit import add_socket
+from hetero_hvd.cli.record.times import positive
+from hetero_hvd.cli.table import print_table
+from hetero_hvd.core.printable import printable
+from hetero_hvd.errors import UserError
+
+SUMMARY = "list the jobs of the queue, say why one waits, cancel, hold or read it"
+HELP = """\
+Jobs that were given to the queue by hetero-hvd submit.
+
+  (nothing)         all jobs and devices
+  why JOB           what it does, or what it waits for and about how long, in a sentence
+  logs [-f] JOB     what it has printed; -f: and prints, until it has ended
+  cancel JOB        end it
+  hold JOB          give back its devices, with a checkpoint, until it is released
+  release JOB       let it start again
+  move JOB          give it another --pool or --priority
+
+Only who has submitted a job, and operators, may do the last five."""
+USAGE = "hetero-hvd queue [ACTION JOB] [options]"
+ACTIONS = ("list", "why", "logs", "cancel", "hold", "release", "move")
+FOLLOW_SECONDS = 0.3
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    command.add_argument(
+        "action", nargs="?", default="list", metavar="ACTION", help=", ".join(ACTIONS)
+    )
+    command.add_argument("job", nargs="?", metavar="JOB", help="its number")
+    command.add_argument(
+        "-f",
+        "--follow",
+        nargs="?",
+        const="",
+        metavar="JOB",  # argparse gives no later word to JOB above
+        help="of logs: until it has ended",
+    )
+    command.add_argument("--pool", help="of move")
+    command.add_argument("--priority", help="of move: high, normal or low")
+    command.add_argument("--json", action="store_true", help="of the list: print JSON")
+    add_socket(command)
+
+
+def act(arguments: argparse.Namespace) -> int:
+    """Have it done, and print what came of it."""
+    action = arguments.action
+    arguments.job = arguments.job or arguments.follow or None
+    if action not in ACTIONS:
+        raise UserError(f"queue: found {action!r}, must be one of {', '.join(ACTIONS)}")
+    if (action == "list") != (arguments.job is None):
+        needed = "takes no JOB" if action == "list" else "needs the number of a JOB"
+        raise UserError(f"queue {action}: {needed}")
+    flags = (("follow", "logs"), ("json", "list"), ("pool", "move"), ("priority", "move"))
+    for flag, of in flags:
+        if getattr(arguments, flag) not in (None, False) and action != of:
+            raise UserError(f"queue {action}: does not take --{flag}, which is of {of}")
+    if action == "list":
+        return _list(arguments)
+    job = positive("JOB", arguments.job)
+    if action == "logs":
+        return _logs(arguments, job)
+    if action == "move":
+        show(_ordered(arguments, "move", job=job, **_moved(arguments)))
+        return 0
+    show(_ordered(arguments, action, job=job))
+    return 0
+
+
+def _moved(arguments: argparse.Namespace) -> dict[str, Any]:
+    from hetero_hvd.core.queue.jobs import PRIORITIES  # noqa: PLC0415 - not for all
+
+    pool, priority = arguments.pool, arguments.priority
+    if pool is None and priority is None:
+        raise UserError("queue move: needs --pool or --priority")
+    if priority is not None and priority not in PRIORITIES:
+        raise UserError(f"--priority: found {priority!r}, must be {' or '.join(PRIORITIES)}")
+    return {"pool": pool or "", "priority": priority}
+
+
+def _ordered(arguments: argparse.Namespace, name: str, **more: Any) -> Any:  # noqa: ANN401
+    from hetero_hvd.discovery.submission.queue_client import order  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.submission.queue_link import QueueOrder  # noqa: PLC0415
+
+    return order(QueueOrder(name=name, **more), socket_path=arguments.socket)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    import msgspec  # noqa: PLC0415 - only this command needs it
+
+    found = _ordered(arguments, "list")
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(found)).decode())
+        return 0
+    rows = [
+        [
+            str(job["job"]), job["user"], job["pool"], job["priority"], job["state"],
+            job["script"], job["why"],
+        ]
+        for job in found["jobs"]
+    ]  # fmt: skip
+    if rows:
+        headings = ["job", "user", "pool", "priority", "state", "script", ""]
+        print_table(headings, rows, ends_in_sentences=True)
+    busy = sum(each["job"] is not None for each in found["devices"])
+    show(f"{len(rows)} jobs; {busy} of {len(found['devices'])} devices are in use")
+    return 0
+
+
+def _logs(arguments: argparse.Namespace, job: int) -> int:
+    begin = 0
+    while True:
+        part = _ordered(arguments, "logs", job=job, begin=begin)
+        for line in part["text"].splitlines(keepends=True):
+            sys.stdout.write(
+                printable(line.rstrip("\n"), keeps_colours=True) + "\n" * line.endswith("\n")
+            )
+        sys.stdout.flush()
+        is_more = part["next"] > begin
+        begin = part["next"]
+        if not is_more and (part["is_over"] or arguments.follow is None):
+            return 0
+        if not is_more:
+            time.sleep(FOLLOW_SECONDS)

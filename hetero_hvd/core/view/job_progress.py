@@ -1,0 +1,68 @@
+"""How far a job is and how fast each of its nodes: a fold over its events, for a queue of jobs."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from hetero_hvd.core.step_table import Observed, StepTable
+from hetero_hvd.messages import Logged
+
+
+class ProgressFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a queue wants to know of a job.
+
+    Attributes:
+        samples_done: That the training has used so far; 0: nothing is known.
+        samples_left: Until the last epoch is done; None: not known.
+        rates: Node to samples per second of a worker's own time there.
+    """
+
+    samples_done: float = 0.0
+    samples_left: float | None = None
+    rates: dict[str, float] = {}
+
+
+class JobProgress:
+    """Takes in events; see `facts`."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._samples_per_step = 0
+        self._last_step = -1
+        self._rates: dict[str, float] = {}
+
+    def observe(self, _at_unix_seconds: float, event: Observed) -> None:
+        """An event of the bus."""
+        match event:
+            case StepTable():
+                self._timed(event)
+            case Logged():
+                self._step = max(self._step, event.step)
+                self._last_step = -1
+                if event.remaining_steps >= 0:
+                    self._last_step = event.step + event.remaining_steps
+
+    def _timed(self, table: StepTable) -> None:
+        self._step = max(self._step, table.step + 1)
+        if table.is_whole:
+            self._samples_per_step = table.samples_per_step
+        for worker, row in table.measured.items():
+            if row.local_batch_size and math.isfinite(row.busy_seconds) and row.busy_seconds > 0:
+                self._rates[worker.node] = row.local_batch_size / row.busy_seconds
+
+    def told(self, _question: object) -> str:
+        """The facts as JSON: the answer to an order to the driver."""
+        return msgspec.json.encode(self.facts).decode()
+
+    @property
+    def facts(self) -> ProgressFacts:
+        """As it is now."""
+        left = (self._last_step - self._step) * self._samples_per_step
+        is_known = self._last_step >= 0 and self._samples_per_step > 0
+        return ProgressFacts(
+            samples_done=float(self._step * self._samples_per_step),
+            samples_left=max(0.0, float(left)) if is_known else None,
+            rates=dict(self._rates),
+        )

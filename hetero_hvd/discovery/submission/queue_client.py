@@ -1,0 +1,191 @@
+"""Orders to the queue of a hub on this machine, and what a job is made of when it is submitted."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hetero_hvd.discovery.submission.queue_link import (
+    MAX_LINE_BYTES,
+    MAX_TREE_BYTES,
+    QueueAnswer,
+    QueueOrder,
+    SubmittedJob,
+)
+from hetero_hvd.errors import JobError, TryAgainError, UserError, job_error
+from hetero_hvd.security.local_sockets import short_path
+
+SOCKET_VARIABLE = "HETERO_HVD_QUEUE"
+PLACES = (Path("/run/hetero_hvd/queue.sock"), Path("hub/queue.sock"))
+"""Where the socket is if nothing else is said: that of a hub of root, or of one that runs here."""
+
+ANSWER_SECONDS = 120.0
+LEFT_OUT = frozenset({".git", "__pycache__", "runs", "hub", ".venv", "node_modules"})
+"""Of a folder that is no repository: what a job makes, or is not made of."""
+
+MEBIBYTE = 2**20
+
+
+def submit(
+    command: Sequence[str],
+    *,
+    pool: str = "default",
+    priority: str = "normal",
+    min_devices: int = 1,
+    max_devices: int | None = None,
+    needs: Sequence[str] = (),
+    retries: int = 3,
+    deadline_seconds: float | None = None,
+    after: Sequence[int] = (),
+    settings: Mapping[str, object] | None = None,
+    socket_path: str | Path | None = None,
+) -> int:
+    """Give the queue a job: a script with its arguments, as this folder and environment are now.
+
+    Args:
+        command: The script and its arguments.
+        pool: Whose devices it uses first.
+        priority: `high`, `normal` or `low`.
+        min_devices: It runs on no fewer.
+        max_devices: It is given no more; None: as few as it runs on.
+        needs: What each device must fulfil, such as `memory>=16GiB`.
+        retries: So many times it is started again after a failure that can heal.
+        deadline_seconds: From now on, in which it should have ended.
+        after: Jobs that must have succeeded before it starts.
+        settings: Of `hetero-hvd run`, by their names in nodes.yaml.
+        socket_path: Of the queue; None: where it is usually.
+
+    Returns:
+        The number of the job.
+
+    Raises:
+        UserError: It is refused; says why.
+    """
+    packed = packed_tree(Path())
+    wanted = {
+        "command": list(command),
+        "python": sys.executable,
+        "environment": dict(os.environ),
+        "tree": hashlib.sha256(packed).hexdigest(),
+        "tree_bytes": len(packed),
+        "settings": {name: text_of(value) for name, value in (settings or {}).items()},
+        "pool": pool,
+        "priority": priority,
+        "min_devices": min_devices,
+        "max_devices": min_devices if max_devices is None else max_devices,
+        "needs": list(needs),
+        "retries": retries,
+        "deadline_seconds": deadline_seconds,
+        "after": list(after),
+    }
+    try:
+        submitted = msgspec.convert(wanted, SubmittedJob)
+    except msgspec.ValidationError as error:
+        raise UserError(f"submit: {error}") from error
+    return int(order(QueueOrder(name="submit", submitted=submitted), packed, socket_path)["job"])
+
+
+def text_of(value: object) -> str:
+    """A setting's value as a file has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def order(asked: QueueOrder, tree: bytes = b"", socket_path: str | Path | None = None) -> Any:  # noqa: ANN401 - of JSON's kinds
+    """Have something done.
+
+    Args:
+        asked: What.
+        tree: The packed working tree of a job.
+        socket_path: Of the queue; None: where it is usually.
+
+    Raises:
+        JobError: The queue does not do it, and says why.
+        TryAgainError: There is no queue, or it does not do it now.
+    """
+    path = _socket(socket_path)
+    line = msgspec.json.encode(asked) + b"\n"
+    if len(line) > MAX_LINE_BYTES:
+        raise UserError(
+            f"submit: arguments and environment have {len(line)} bytes, must be at most "
+            f"{MAX_LINE_BYTES}"
+        )
+    try:
+        with short_path(path) as short, socket.socket(socket.AF_UNIX) as end:
+            end.settimeout(ANSWER_SECONDS)
+            end.connect(short)
+            end.sendall(line + tree)
+            content = end.makefile("rb").readline()
+    except OSError as error:
+        words = f"no queue answers at {path}: {error.strerror or error}"
+        raise TryAgainError(words) from error
+    answer = msgspec.json.decode(content or b'{"error": "the hub has ended"}', type=QueueAnswer)
+    if answer.error:
+        raise (TryAgainError if answer.may_pass else JobError)(answer.error)
+    return answer.done
+
+
+def _socket(given: str | Path | None) -> Path:
+    named = given or os.environ.get(SOCKET_VARIABLE)
+    if named:
+        return Path(named)
+    found = next((path for path in PLACES if path.exists()), None)
+    if found is None:
+        raise TryAgainError(
+            f"no queue is here: neither {PLACES[0]} nor {PLACES[1]} is there; start `hetero-hvd "
+            f"hub --queue nodes.yaml`, or name its socket by --socket or {SOCKET_VARIABLE}"
+        )
+    return found
+
+
+def packed_tree(folder: Path) -> bytes:
+    """The files of a folder as they are now; those that git ignores are left out.
+
+    Raises:
+        UserError: They are too many, or cannot be read.
+    """
+    stream = io.BytesIO()
+    num_bytes, largest = 0, (0, Path())
+    try:
+        with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as archive:
+            for path in sorted(_files(folder)):
+                size = path.lstat().st_size
+                num_bytes += size
+                largest = max(largest, (size, path))
+                if num_bytes > MAX_TREE_BYTES:
+                    raise UserError(
+                        f"{folder.absolute()}: has more than {MAX_TREE_BYTES // MEBIBYTE} MiB "
+                        f"({largest[1]} {largest[0] // MEBIBYTE} MiB), which a job takes with it: "
+                        "keep data elsewhere, or list it in .gitignore"
+                    )
+                archive.add(path, path.relative_to(folder), recursive=False)
+    except OSError as error:
+        raise job_error(f"{error.filename}: cannot be read: {error.strerror}", error) from error
+    return stream.getvalue()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Files and links; of a repository those that git has or does not ignore."""
+    command = ["git", "-C", str(folder), "ls-files", "-z", "-co", "--exclude-standard"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError:  # there is no git
+        done = None
+    if done is not None and done.returncode == 0:
+        paths = {folder / os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
+        yield from (path for path in paths if path.is_file() or path.is_symlink())
+        return
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        yield from (
+            path for name in names if (path := Path(root) / name).is_symlink() or path.is_file()
+        )

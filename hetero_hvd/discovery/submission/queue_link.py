@@ -1,0 +1,103 @@
+"""What is said to the queue of a hub, through its socket or over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from hetero_hvd.core.queue.jobs import JobPriority
+
+MAX_TREE_BYTES = 64 * 2**20
+"""Of a working tree, packed."""
+
+MAX_LINE_BYTES = 2**21
+"""Of an order; the environment of a process is a part of one."""
+
+MAX_DEVICES = 10_000
+Text = Annotated[str, msgspec.Meta(max_length=2**17, pattern=r"^[^\x00]*$")]
+Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_DEVICES)]
+
+
+class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to run, as it was when it was submitted: nothing later changes it.
+
+    `settings` are those of a job, by their names in nodes.yaml; `tree` is the SHA-256 of the packed
+    working tree, of `tree_bytes`; `python` is the interpreter. `deadline_seconds` is from now on.
+    """
+
+    command: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=10_000)]
+    python: Text
+    environment: dict[Text, Text]
+    tree: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    tree_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREE_BYTES)]
+    settings: dict[Text, Text] = {}
+    pool: Text = "default"
+    priority: JobPriority = "normal"
+    min_devices: Count = 1
+    max_devices: Count = 1
+    needs: list[Text] = []
+    retries: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
+    deadline_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    after: list[int] = []
+
+
+class QueueOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line to the queue; behind that of a job its packed working tree follows.
+
+    `pool` and `priority` are what `move` changes, `begin` is where `logs` goes on.
+    """
+
+    name: str
+    job: int | None = None
+    submitted: SubmittedJob | None = None
+    pool: Text = ""
+    priority: JobPriority | None = None
+    begin: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class QueueAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One line back: what came of it, or why nothing did."""
+
+    done: object = None
+    error: str = ""
+    may_pass: bool = False
+
+
+class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job for a list: nothing of its arguments or environment, which may hold secrets."""
+
+    job: int
+    user: str
+    pool: str
+    priority: str
+    state: str
+    script: str
+    devices: list[str]
+    attempt: int
+    why: str
+
+
+class ListedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that the queue gives to jobs; `job` is null where nobody has it."""
+
+    device: str
+    pool: str
+    kind: str
+    condition: str
+    job: int | None
+
+
+class QueueListing(msgspec.Struct, frozen=True, kw_only=True):
+    """All jobs that are kept, and all devices."""
+
+    jobs: list[ListedJob]
+    devices: list[ListedDevice]
+
+
+class LogPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of what a job has printed; `next` is where it goes on, `is_over`: nothing follows."""
+
+    text: str
+    next: int
+    is_over: bool

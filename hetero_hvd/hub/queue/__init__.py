@@ -1,0 +1,1 @@
+"""The queue of the hub: who wants devices, who has them, and the processes of the jobs."""

@@ -1,0 +1,112 @@
+"""The folders of the jobs, and what each of them is to run.
+
+A job's folder belongs to its user. Its nodes.yaml does not: the hub alone writes it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Container
+from pathlib import Path
+
+from hetero_hvd.config import JOB_SETTINGS
+from hetero_hvd.errors import UserError
+from hetero_hvd.hub.queue.job_process import JobStart, JobUser
+from hetero_hvd.hub.queue.queue_store import KeptJob
+
+FOLDER_MODE = 0o711
+"""Its user has to get through to what is his."""
+
+DEVICE_WAIT_SECONDS = 3600
+"""A job's devices are its own as soon as who had them before has left."""
+
+
+SETTINGS = {each.name: each for each in JOB_SETTINGS if each.name not in ("output", "discover")}
+"""What a job may say of how it runs; where and on which nodes says the queue."""
+
+
+def as_flag(given: tuple[str, str]) -> str:
+    """A setting and its text as a flag of `hetero-hvd run`.
+
+    Raises:
+        UserError: There is none of that name.
+    """
+    name, text = given
+    if name not in SETTINGS:
+        raise UserError(f"settings: {name!r} is none that a job of the queue may have")
+    flag = SETTINGS[name].flag
+    if isinstance(SETTINGS[name].default, bool):
+        return flag if text == "true" else f"--no-{flag.removeprefix('--')}"
+    return f"{flag}={text}"
+
+
+class JobFiles:
+    """All of them.
+
+    Args:
+        folder: For all; made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._jobs = folder.absolute() / "jobs"
+        self._nodes = folder.absolute() / "nodes"
+        for each in (folder, self._jobs, self._nodes):
+            each.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        self._written: dict[str, bytes] = {}
+
+    def folder_of(self, name: str) -> Path:
+        """Of a job."""
+        return self._jobs / name
+
+    def run_of(self, name: str) -> Path:
+        """Folder of a job's run, the same through all its starts."""
+        return self.folder_of(name) / f"job-{name}"
+
+    def remove(self, name: str) -> None:
+        """Delete all of a job."""
+        shutil.rmtree(self.folder_of(name), ignore_errors=True)
+        (self._nodes / f"{name}.yaml").unlink(missing_ok=True)
+        self._written.pop(name, None)
+
+    def remove_unknown(self, known: Container[str]) -> None:
+        """Delete what was left of a job that a crash kept from being taken in."""
+        for folder in list(self._jobs.iterdir()):
+            if folder.name not in known:
+                self.remove(folder.name)
+
+    def write_nodes(self, name: str, content: bytes, user: JobUser | None) -> None:
+        """Have a job's nodes.yaml say this, in one piece.
+
+        Raises:
+            OSError: The disk does not take it.
+        """
+        if self._written.get(name) == content:
+            return
+        path = self._nodes / f"{name}.yaml"
+        new = path.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        mode = 0o600 if user is None else 0o640
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            if user is not None:
+                os.fchown(descriptor, -1, user.gid)
+        new.replace(path)
+        self._written[name] = content
+
+    def order(self, kept: KeptJob) -> JobStart:
+        """What to run: `hetero-hvd run`, which goes on from its own newest checkpoint."""
+        name = str(kept.number)
+        submission = kept.submission
+        words = [submission.python, "-m", "hetero_hvd", "run"]
+        words += ["--nodes-file", str(self._nodes / f"{name}.yaml")]
+        words += ["--output", str(self.run_of(name)), "--resume", "auto"]
+        words += [f"--device-wait-seconds={DEVICE_WAIT_SECONDS}"]
+        words += map(as_flag, submission.settings.items())
+        return JobStart(
+            python=submission.python,
+            command=[*words, "--", *submission.command],
+            environment=submission.environment,
+            tree=submission.tree,
+        )

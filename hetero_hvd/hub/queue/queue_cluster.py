@@ -1,0 +1,135 @@
+"""The devices of the cluster as its nodes.yaml lists them, and a nodes.yaml for some of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from hetero_hvd.config import NodeConfig, NodesFile
+from hetero_hvd.core.queue.devices import QueueDevice
+from hetero_hvd.core.queue.queue_events import DeviceAdded, DeviceChanged
+from hetero_hvd.errors import ConfigError, UserError
+
+PATHS_HERE = ("identity_file", "tls_file")
+OF_ONE_SLOT = ("name", "slots", "devices", "lease", "pool", "device_kind")
+
+
+class QueueCluster:
+    """Follows the file. Each slot of a node is a device of the queue, `NODE:SLOT`.
+
+    Args:
+        path: Of nodes.yaml.
+        environment: Of the hub.
+
+    Raises:
+        UserError: The file is wrong, or leaves a number of slots to the nodes' GPUs.
+    """
+
+    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
+        self._file = NodesFile([path], environment, {})
+        self._nodes: dict[str, tuple[NodeConfig, int]] = {}
+        self._devices: dict[str, QueueDevice] = {}
+        self._take()
+
+    @property
+    def devices(self) -> list[QueueDevice]:
+        """All, in the order of the file."""
+        return list(self._devices.values())
+
+    def refresh(self) -> list[DeviceAdded | DeviceChanged] | ConfigError:
+        """Read the file again: what has come and gone; or, once, what is wrong with it now."""
+        news = self._file.refresh()
+        if news == "unchanged":
+            return []
+        if isinstance(news, ConfigError):
+            return news
+        before = dict(self._devices)
+        try:
+            self._take()
+        except UserError as error:
+            return ConfigError(error.lines)
+        found: list[DeviceAdded | DeviceChanged] = []
+        for name, device in self._devices.items():
+            if name in before:
+                found.append(DeviceChanged(name, "ready"))
+            else:
+                found.append(DeviceAdded(device))
+        gone = [each for name, each in before.items() if name not in self._devices]
+        self._devices |= {each.device: each for each in gone}  # a job may have it still
+        return found + [DeviceChanged(each.device, "lost") for each in gone]
+
+    def _take(self) -> None:
+        nodes = {}
+        for node in self._file.current.nodes:
+            if node.declared_slots is None:
+                raise UserError(
+                    f"{self._file.current.where}: {node.name}: the queue has to know its devices: "
+                    "give 'slots: N' or 'devices: [0, 1]'"
+                )
+            for slot in range(node.declared_slots):
+                nodes[f"{node.name}:{slot}"] = node, slot
+        self._nodes |= nodes
+        self._devices = {
+            name: QueueDevice(
+                device=name,
+                kind=node.device_kind or node.name,
+                node=node.name,
+                pool=node.pool,
+                memory_bytes=node.memory_limit_bytes or 0,
+                relative_speed=node.relative_speed or 1.0,
+            )
+            for name, (node, _) in nodes.items()
+        }
+
+    def by_kind(self, rates: Mapping[str, float]) -> dict[str, float]:
+        """Mean rate of each kind, of a job that has told those of its nodes; all > 0."""
+        known = {
+            _name(node, slot): self._devices[name].kind
+            for name, (node, slot) in self._nodes.items()
+        }
+        found: dict[str, list[float]] = {}
+        for name, rate in rates.items():
+            if name in known and 0 < rate < math.inf:
+                found.setdefault(known[name], []).append(rate)
+        return {kind: fmean(each) for kind, each in found.items()}
+
+    def nodes_file(self, devices: Iterable[str]) -> bytes:
+        """A nodes.yaml with these devices alone, an entry each, so that any of them can leave."""
+        entries = [dict(self._entry(*self._nodes[name])) for name in devices]
+        return json.dumps({"nodes": entries}, indent=1).encode() + b"\n"
+
+    def _entry(self, node: NodeConfig, slot: int) -> Iterator[tuple[str, Any]]:
+        yield "name", _name(node, slot)
+        yield "slots", 1
+        yield "lease", node.lease or f"{node.name}:{slot}"
+        if node.devices is not None:
+            yield "devices", [node.devices[slot]] if node.devices else []
+        else:
+            yield "devices", [slot]
+        for name, value in _given(node).items():
+            if name in PATHS_HERE:
+                yield name, str(Path(value).expanduser().absolute())
+            elif name not in OF_ONE_SLOT:
+                yield name, value
+
+
+def _name(node: NodeConfig, slot: int) -> str:
+    """Of a device as a node of a job."""
+    return node.name if node.declared_slots == 1 else f"{node.name}-{slot}"
+
+
+def _given(settings: object) -> dict[str, Any]:
+    """What differs from the defaults, as a file has it."""
+    assert is_dataclass(settings)  # noqa: S101 - each section of settings is one
+    found = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    defaults = {field.name: field.default for field in fields(settings)}
+    return {
+        name: _given(value) if is_dataclass(value) else value
+        for name, value in found.items()
+        if value != defaults[name] and value is not None and value != {}
+    }

@@ -1,0 +1,185 @@
+"""What people order of the queue, and which of them may."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Collection
+from typing import Any
+
+from hetero_hvd.core.queue.jobs import JobRequest
+from hetero_hvd.core.queue.needs import DeviceNeed
+from hetero_hvd.core.queue.queue_events import (
+    JobCancelled,
+    JobHeld,
+    JobMoved,
+    JobReleased,
+    QueueEvent,
+)
+from hetero_hvd.core.queue.why_waiting import why
+from hetero_hvd.discovery.submission.queue_link import (
+    ListedDevice,
+    ListedJob,
+    LogPart,
+    QueueListing,
+    QueueOrder,
+    SubmittedJob,
+)
+from hetero_hvd.errors import UserError
+from hetero_hvd.hub.queue.job_files import as_flag
+from hetero_hvd.hub.queue.job_queue import JobQueue
+from hetero_hvd.hub.queue.job_runner import LOG
+from hetero_hvd.hub.queue.queue_store import KeptJob
+from hetero_hvd.security.local_sockets import PeerUser
+
+MAX_LOG_BYTES = 2**16
+MAX_JOBS = 1000
+"""Of a user, that have not ended: each has its files on the hub's disk."""
+
+EVENTS: dict[str, Callable[[str, QueueOrder], QueueEvent]] = {
+    "cancel": lambda name, _: JobCancelled(name),
+    "hold": lambda name, _: JobHeld(name),
+    "release": lambda name, _: JobReleased(name),
+    "move": lambda name, order: JobMoved(name, order.pool, order.priority),
+}
+"""Orders about a job that are an event each, for its owner and operators."""
+
+
+class QueueOrders:
+    """Carries out orders. Used in the loop's thread only.
+
+    Args:
+        queue: What they are about.
+        now: The queue's clock.
+        operators: Names of users who may do to all jobs what their owners may; root and the user
+            of this process may anyway.
+    """
+
+    def __init__(
+        self, queue: JobQueue, now: Callable[[], float], operators: Collection[str] = ()
+    ) -> None:
+        self._queue = queue
+        self._now = now
+        self._operators = frozenset(operators)
+
+    def act(self, user: PeerUser, order: QueueOrder, tree: bytes = b"") -> Any:  # noqa: ANN401 - of JSON's kinds
+        """Carry out an order.
+
+        Args:
+            user: Who orders, as the kernel or a token says.
+            order: What.
+            tree: The packed working tree of a job that is submitted.
+
+        Raises:
+            UserError: It cannot be done, or the user may not.
+            OSError: The disk does not take it; then nothing has changed.
+        """
+        if order.name == "list":
+            return self._list()
+        if order.name == "submit":
+            if order.submitted is None:
+                raise UserError("submit: says nothing of a job")
+            return self._submit(user, order.submitted, tree)
+        if order.name not in {"why", "logs", *EVENTS}:
+            names = ", ".join(["submit", "list", "why", "logs", *EVENTS])
+            raise UserError(f"{order.name!r} is no order to the queue; there are {names}")
+        kept = self._job(order)
+        name = str(kept.number)
+        if order.name == "why":
+            return why(self._queue.state, name, self._now())
+        if not self._may(user, kept):
+            raise UserError(f"job {name}: is of {kept.job.request.user}, not of {user.name}")
+        if order.name == "logs":
+            return self._logs(kept, order.begin)
+        self._queue.happened(EVENTS[order.name](name, order))
+        return why(self._queue.state, name, self._now())
+
+    def _may(self, user: PeerUser, kept: KeptJob) -> bool:
+        is_operator = user.uid in (0, os.geteuid()) or user.name in self._operators
+        return is_operator or user.uid == kept.uid
+
+    def _job(self, order: QueueOrder) -> KeptJob:
+        if order.job is None:
+            raise UserError(f"{order.name}: say which job, by its number")
+        kept = self._queue.kept.get(str(order.job))
+        if kept is None:
+            raise UserError(
+                f"job {order.job}: there is none of that number; `hetero-hvd queue` lists them"
+            )
+        return kept
+
+    def _submit(self, user: PeerUser, submitted: SubmittedJob, tree: bytes) -> Any:  # noqa: ANN401
+        own = os.geteuid()
+        if own not in (user.uid, 0):
+            raise UserError(
+                f"this hub runs as user {own} and starts no jobs of {user.name}: a hub of root "
+                "runs each job as who has submitted it"
+            )
+        if hashlib.sha256(tree).hexdigest() != submitted.tree:
+            raise UserError("submit: the working tree is not what was packed")
+        jobs = self._queue.state.jobs
+        if sum(self._queue.kept[name].uid == user.uid for name in jobs) >= MAX_JOBS:
+            raise UserError(f"submit: {user.name} has {MAX_JOBS} jobs that have not ended already")
+        for setting in submitted.settings.items():
+            as_flag(setting)
+        number = self._queue.next_number
+        now = self._now()
+        deadline = submitted.deadline_seconds
+        request = JobRequest(
+            job=str(number),
+            user=user.name,
+            pool=submitted.pool,
+            priority=submitted.priority,
+            min_devices=submitted.min_devices,
+            max_devices=submitted.max_devices,
+            needs=tuple(map(DeviceNeed.parse, submitted.needs)),
+            retries=submitted.retries,
+            deadline_seconds=math.inf if deadline is None else now + deadline,
+            after=tuple(map(str, submitted.after)),
+        )
+        self._queue.submit(request, submitted, user.uid, tree)
+        return {"job": number, "why": why(self._queue.state, request.job, self._now())}
+
+    def _list(self) -> QueueListing:
+        state = self._queue.state
+        holder = {device: name for name, job in state.jobs.items() for device in job.devices}
+        return QueueListing(
+            jobs=[self._listed(name, kept) for name, kept in self._queue.kept.items()],
+            devices=[
+                ListedDevice(
+                    device=each.device,
+                    pool=each.pool,
+                    kind=each.kind,
+                    condition=each.condition,
+                    job=int(holder[each.device]) if each.device in holder else None,
+                )
+                for each in state.devices.values()
+            ],
+        )
+
+    def _listed(self, name: str, kept: KeptJob) -> ListedJob:
+        request = kept.job.request
+        return ListedJob(
+            job=kept.number,
+            user=request.user,
+            pool=request.pool,
+            priority=request.priority,
+            state="held" if kept.job.is_held and not kept.job.devices else kept.job.phase,
+            script=kept.submission.command[0],
+            devices=list(kept.job.devices),
+            attempt=kept.attempt,
+            why=why(self._queue.state, name, self._now()),
+        )
+
+    def _logs(self, kept: KeptJob, begin: int) -> LogPart:
+        name = str(kept.number)
+        is_over = kept.job.phase == "ended" and not self._queue.is_leaving(name)
+        content = self._queue.process_of(name).read(LOG, begin, MAX_LOG_BYTES) or b""
+        if len(content) == MAX_LOG_BYTES:  # no character is torn
+            content = content[: content.rfind(b"\n") + 1] or content
+        return LogPart(
+            text=content.decode(errors="replace"),
+            next=begin + len(content),
+            is_over=is_over and len(content) < MAX_LOG_BYTES // 2,
+        )
