@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
@@ -36,7 +38,7 @@ def own_course(seed: int | None = None) -> Iterator[None]:
         seed: Where they start; None: where they are.
     """
     of_torch, of_python = torch.get_rng_state(), random.getstate()
-    of_numpy = _numpy_state()
+    of_numpy = _numpy_states.read()
     on_devices = accelerator.random_states()
     if seed is not None:
         seed_all(seed)
@@ -49,12 +51,45 @@ def own_course(seed: int | None = None) -> Iterator[None]:
         accelerator.restore_random_states(on_devices)
 
 
-def _numpy_state() -> dict[str, Any]:
-    """NumPy reads a state number by number, and from a list three times as fast."""
-    state: dict[str, Any] = np.random.get_state(legacy=False)  # noqa: NPY002
-    if state["bit_generator"] == "MT19937":  # a script may have put another one in its place
-        state["state"]["key"] = state["state"]["key"].tolist()
-    return state
+class NumpyStates:
+    """The state of NumPy's global generator, which is read anew only where numbers were drawn.
+
+    NumPy copies its 624 numbers one by one, which takes longer than all other generators together;
+    that the memory in which it keeps them is as it was is seen at once. A normal number that is
+    kept for the next call lies elsewhere: with one the state is read each time.
+    """
+
+    def __init__(self) -> None:
+        self._memory = b""
+        self._state: dict[str, Any] = {}
+
+    def read(self) -> dict[str, Any]:
+        """As `np.random.set_state` takes it."""
+        generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        if type(generator) is not np.random.MT19937:  # a script may have put another one there
+            return self._whole()
+        memory = ctypes.string_at(generator.ctypes.state_address, _NUMPY_BYTES)
+        if memory == self._memory:
+            return self._state
+        state = self._whole()
+        key = state["state"]["key"]
+        state["state"]["key"] = key.tolist()  # from a list it is restored three times as fast
+        is_all = memory == key.tobytes() + state["state"]["pos"].to_bytes(4, sys.byteorder)
+        if is_all and not state["has_gauss"]:
+            self._memory = memory
+            self._state = state
+        return state
+
+    @staticmethod
+    def _whole() -> dict[str, Any]:
+        state: dict[str, Any] = np.random.get_state(legacy=False)  # noqa: NPY002 - as scripts use it
+        return state
+
+
+_NUMPY_BYTES = 624 * 4 + 4
+"""Of the Mersenne Twister's numbers, and of the place of the next one."""
+
+_numpy_states = NumpyStates()
 
 
 @dataclass(frozen=True)
