@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.loggers.utilities import _log_hyperparams
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
@@ -27,7 +28,7 @@ from hetero_hvd.integrations.steps import Steps
 from hetero_hvd.worker.recovery.replica import loaded, packed
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch import Trainer
 
     from hetero_hvd.integrations.lightning.strategy import HeteroStrategy
 
@@ -251,15 +252,12 @@ class Fit:
         trainer, number = self.trainer, self._batch_idx
         self._batch = batch
         trainer._logger_connector.on_batch_start(batch)
-        call._call_callback_hooks(trainer, "on_train_batch_start", batch, number)
         if self._call("on_train_batch_start", batch, number) == -1:
             raise UserError(
                 "on_train_batch_start returned -1: workers that have no part of a step do not see "
                 "its batch: end an epoch with limit_train_batches, or set trainer.should_stop"
             )
-        optimizer = self._optimizer
-        call._call_callback_hooks(trainer, "on_before_zero_grad", optimizer)
-        self._call("on_before_zero_grad", optimizer)
+        self._call("on_before_zero_grad", self._optimizer)
 
     @property
     def _batch_idx(self) -> int:
@@ -270,8 +268,17 @@ class Fit:
     def _optimizer(self) -> Any:  # noqa: ANN401 - Lightning's wrapper
         return self._strategy._lightning_optimizers[0]
 
-    def _call(self, hook: str, *given: Any) -> Any:  # noqa: ANN401
-        return call._call_lightning_module_hook(self.trainer, hook, *given)
+    def _call(self, hook: str, *given: Any) -> Any:  # noqa: ANN401 - what the module's gives
+        """The hook of the callbacks, and then of the module.
+
+        Lightning spends 16 microseconds on two that do nothing, at five places in a step.
+        """
+        trainer, module = self.trainer, self._module
+        if any(overrides(each, hook, Callback) for each in trainer.callbacks):  # type: ignore[attr-defined]
+            call._call_callback_hooks(trainer, hook, *given)
+        if overrides(module, hook, LightningModule):
+            return call._call_lightning_module_hook(trainer, hook, *given)
+        return None
 
     def _loss(self, batch: Any) -> Any:  # noqa: ANN401 - see `worker.micro_batch.split`
         """The mean loss over a micro-batch, with its weight where it is not over its samples."""
@@ -286,17 +293,14 @@ class Fit:
             given = (batch, self._batch_idx) if self._takes_index else (batch,)
             output = call._call_strategy_hook(trainer, "training_step", *given)
             loss, self._extra = _parts_of(output)
-            call._call_callback_hooks(trainer, "on_before_backward", loss)
             self._call("on_before_backward", loss)
         self.results.end_pass()
         return (loss, self._extra[WEIGHT]) if WEIGHT in self._extra else loss
 
     def _before_update(self, _: list[torch.nn.Parameter]) -> None:
         """The gradients are those of the whole step."""
-        trainer = self.trainer
-        call._call_callback_hooks(trainer, "on_after_backward")
         self._call("on_after_backward")
-        trainer.precision_plugin._after_closure(self._module, self._optimizer)
+        self.trainer.precision_plugin._after_closure(self._module, self._optimizer)
 
     def _step_applied(self) -> None:
         """A step is applied, on every worker: what Lightning does after its optimizer's step."""
@@ -347,7 +351,6 @@ class Fit:
         if loop._num_ready_batches_reached():
             loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
         number = loop.batch_idx
-        call._call_callback_hooks(trainer, "on_train_batch_end", outputs, self._batch, number)
         self._call("on_train_batch_end", outputs, self._batch, number)
         connector = trainer._logger_connector
         connector.on_batch_end()
@@ -385,6 +388,17 @@ def settle(progress: Any) -> None:  # noqa: ANN401 - Lightning's counters of one
         for name in ("ready", "started", "processed"):
             if hasattr(tracker, name):
                 setattr(tracker, name, tracker.completed)
+
+
+def overrides(owner: object, hook: str, base: type) -> bool:
+    """Whether a hook is another one than that of Lightning's own class, which does nothing.
+
+    Args:
+        owner: Has the hook, by its class or by itself.
+        hook: Its name.
+        base: Lightning's class.
+    """
+    return getattr(getattr(owner, hook), "__func__", None) is not getattr(base, hook)
 
 
 def _parts_of(output: Any) -> tuple[torch.Tensor, dict[str, Any]]:  # noqa: ANN401
