@@ -52,7 +52,7 @@ class SyncRounds:
         self._collective: Collective | None = None
         self._round = self._last = -1
         self._waiting: set[str] = set()
-        self._waited: dict[Way, float] = {"forward": 0.0, "backward": 0.0}
+        self._clock = PhaseClock()
         self._fault: Interrupted | None = None
 
     @property
@@ -88,6 +88,7 @@ class SyncRounds:
             self._fault = fault
             return
         self._collective = collective
+        self._clock = clock
         self._last = int(numbers.max()) - 1
 
     @property
@@ -156,7 +157,7 @@ class SyncRounds:
 
         Args:
             collective: The rendezvous.
-            clock: Of the step: waiting for others inside of a pass is no work of this worker's.
+            clock: Of the step.
 
         Raises:
             Interrupted: The rendezvous broke, now or before.
@@ -170,11 +171,6 @@ class SyncRounds:
             with clock.phase("comm_wait"):
                 self._help()
         _current.rounds = None
-        for way, seconds in self._waited.items():
-            if seconds:
-                clock.add(way, -seconds)
-                clock.add("comm_wait", seconds)
-        self._waited = {"forward": 0.0, "backward": 0.0}
 
     def _help(self) -> None:
         handles = {
@@ -209,7 +205,9 @@ class SyncRounds:
             self._fault = fault
             return own
         finally:
-            self._waited[way] += time.perf_counter() - began
+            seconds = time.perf_counter() - began
+            self._clock.add(way, -seconds)  # waiting for others inside of a pass is no work
+            self._clock.add("comm_wait", seconds)
 
     def _start(self, own: torch.Tensor, name: str, number: int, way: Way) -> Handle:
         assert self._collective is not None  # noqa: S101 - only called in between

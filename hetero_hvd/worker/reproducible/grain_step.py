@@ -190,9 +190,9 @@ class GrainStep:
             return Retry.IMPOSSIBLE
         self._has_failed = True
         self._buffers.restore()
+        self.passes.clock.take()
         self.passes.begin(self.passes.part)
         self._make_ready()
-        self.passes.clock.take()
         return Retry.PART
 
     def micro_batches(self, batch: Sequence[Any]) -> Iterator[Sequence[Any]]:

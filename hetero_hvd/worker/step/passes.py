@@ -54,7 +54,7 @@ class Passes:
         self.num_begun = 0
         self._scaler = scaler
         self._part: Slice | None = None
-        self._began_at = 0.0
+        self._began_at = self._waited_before = 0.0
         self._gradient_kind: tuple[object, ...] = ()
         self._first_gradient = torch.empty(())
 
@@ -67,6 +67,7 @@ class Passes:
         self._part = part
         self.num_begun += 1
         self._began_at = time.perf_counter()
+        self._waited_before = self.clock.waited_seconds
 
     def go_on(self, part: Slice) -> None:
         """The step under way goes on with another part."""
@@ -98,10 +99,10 @@ class Passes:
     def forward(self, call: Callable[..., T], *arguments: Any) -> T:  # noqa: ANN401
         """The user's loss function, called with these."""
         with self.clock.phase("forward"):
-            start = time.perf_counter()
+            start, waited = time.perf_counter(), self.clock.waited_seconds
             result = call(*arguments)
             if self.emulation is not None:
-                self.emulation.stretch(start)
+                self.emulation.stretch(start + self._waited_since(waited))
         return result
 
     def backward(self, loss: torch.Tensor, factor: float) -> None:
@@ -112,10 +113,10 @@ class Passes:
         """
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
         with self.clock.phase("backward"):
-            start = time.perf_counter()
+            start, waited = time.perf_counter(), self.clock.waited_seconds
             scaled.backward(self._gradient(scaled, factor))
             if self.emulation is not None:
-                self.emulation.stretch(start)
+                self.emulation.stretch(start + self._waited_since(waited))
 
     def _gradient(self, loss: torch.Tensor, factor: float) -> torch.Tensor:
         """The factor as a gradient of the loss; most passes begin with the one of the last."""
@@ -128,10 +129,17 @@ class Passes:
     def hold(self, num_samples: int, *, is_last: bool = True) -> None:
         """Let the compute since the step's begin take the time that it is emulated to take.
 
+        What layers that normalise over all workers have waited for them comes on top of it.
+
         Args:
             num_samples: Samples of this worker in the step so far.
             is_last: Whether it has no more of them.
         """
         if self.emulation is not None:
             with self.clock.phase("backward"):
-                self.emulation.hold(self._began_at, num_samples, is_last=is_last)
+                since = self._began_at + self._waited_since(self._waited_before)
+                self.emulation.hold(since, num_samples, is_last=is_last)
+
+    def _waited_since(self, before: float) -> float:
+        """Seconds for which this worker has waited for others, beyond so many."""
+        return self.clock.waited_seconds - before

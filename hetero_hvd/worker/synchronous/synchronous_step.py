@@ -86,9 +86,9 @@ class SynchronousStep:
         """The step is as it was when it began."""
         passes = self.passes
         self._sums.restart()
+        passes.clock.take()
         passes.begin(self._tried or passes.part)
         self._tried = None
-        passes.clock.take()
 
     def begin(self, collective: Collective, part: Slice, *, again: bool = False) -> None:  # noqa: ARG002
         """Start a step on this worker's part of the global batch."""
@@ -132,8 +132,8 @@ class SynchronousStep:
         if not passes.sizing.reject():
             return Retry.IMPOSSIBLE
         self._sums.restart()
-        passes.begin(passes.part)
         passes.clock.take()  # what was in vain is not the time that the step takes
+        passes.begin(passes.part)
         if self._rounds.is_open:
             self._collective.cut()
             self._rounds.break_off("out of memory: all take the step again")

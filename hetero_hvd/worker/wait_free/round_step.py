@@ -115,8 +115,8 @@ class RoundStep:
         if not passes.sizing.reject():
             return Retry.IMPOSSIBLE
         self._sums.restart()
-        passes.begin(passes.part)
         passes.clock.take()  # what was in vain is not the time that the round takes
+        passes.begin(passes.part)
         return Retry.STEP
 
     def part_done(self, collective: Collective) -> bool:

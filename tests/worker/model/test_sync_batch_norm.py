@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hetero_hvd
 from hetero_hvd import Trainer, UserError
 from hetero_hvd.messages import BatchPlan
+from hetero_hvd.worker.model import sync_batch_norm_rounds
 
 torch.manual_seed(0)
 INITIAL = hetero_hvd.convert_sync_batch_norm(
@@ -109,6 +111,24 @@ def test_a_micro_batch_without_weight_is_no_reason_to_wait():
     assert torch.equal(first[0].weight, second[0].weight)
     assert not torch.equal(first[0].weight, INITIAL[0].weight)
     assert first[0].weight.isfinite().all()
+
+
+def test_a_wait_for_others_is_known_as_soon_as_it_is_over():
+    """An emulated device has to know at the end of its passes what was none of its compute."""
+    waited = {}
+
+    def train_late(context):
+        def loss(model, x):
+            rank = context.collective.rank
+            time.sleep(0.1 * rank)
+            found = default_loss(model, x)
+            waited[rank] = sync_batch_norm_rounds.current_rounds()._clock.waited_seconds
+            return found
+
+        return train(context, (8, 8), 8, loss=loss)
+
+    run_together(Hub(2), train_late)
+    assert waited[0] > 0.05
 
 
 def test_a_layer_may_meet_the_others_once_in_a_pass():

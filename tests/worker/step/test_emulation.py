@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import torch
 
 from hetero_hvd.config.node import EmulateConfig
 from hetero_hvd.messages import WorkerId
 from hetero_hvd.messages.launch import EmulateSettings
-from hetero_hvd.worker.step import emulation
+from hetero_hvd.probes import phase_clock
+from hetero_hvd.probes.phase_clock import PhaseClock
+from hetero_hvd.worker.step import emulation, passes
 from hetero_hvd.worker.step.emulation import Emulation
+from hetero_hvd.worker.step.passes import Passes
 
 ALPHA, BETA = WorkerId("alpha", 0), WorkerId("beta", 0)
 
@@ -24,6 +28,8 @@ class Clock:
         """The time."""
         return self.now
 
+    process_time = perf_counter
+
     def sleep(self, seconds):
         """Let it pass."""
         assert seconds >= 0
@@ -34,7 +40,8 @@ class Clock:
 def fake_clock(monkeypatch):
     """The emulation's clock."""
     clock = Clock()
-    monkeypatch.setattr(emulation, "time", clock)
+    for module in (emulation, passes, phase_clock):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -101,3 +108,28 @@ def test_stretched_compute_has_one_factor_a_step(clock):
         assert pieces[0] == pytest.approx(pieces[1])
         found.append(round(pieces[0], 6))
     assert set(found) == {0.02, 0.2}
+
+
+@pytest.mark.parametrize("waited", [0.0, 0.02, 0.5])
+@pytest.mark.parametrize(
+    ("settings", "own_seconds"),
+    [
+        ({"seconds_per_sample": 0.01, "overhead_seconds": 0.04}, 0.14),
+        ({"relative_speed": 0.25}, 0.08),
+    ],
+)
+def test_what_a_layer_waits_for_others_is_no_compute(clock, waited, settings, own_seconds):
+    """Emulated time passes beside it: else who waits most would seem to be the fastest."""
+    own = PhaseClock()
+    steps_of = Passes(torch.device("cpu"), None, None, own)
+    steps_of.emulate(of(**settings))
+    for _ in range(3):
+        steps_of.begin(None)
+        with steps_of.forward():
+            clock.now += 0.02 + waited
+            own.add("forward", -waited)  # as `SyncRounds` does
+            own.add("comm_wait", waited)
+        steps_of.hold(10)
+        taken = own.take()
+        assert taken["forward"] + taken["backward"] == pytest.approx(own_seconds)
+        assert taken["comm_wait"] == pytest.approx(waited)
