@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -230,6 +230,7 @@ def exchange_reports(collective: Collective, report: Report) -> list[Report]:
     apart = differing({report.worker: report.work.data for report in reports})
     if apart:
         raise JobError("; ".join(f"{worker}: {words}" for worker, words in apart.items()))
+    _check_scalers(reports)
     for name in _facts(report):
         found: dict[object, WorkerId] = {_facts(other)[name]: other.worker for other in reports}
         if len(found) > 1:
@@ -239,6 +240,23 @@ def exchange_reports(collective: Collective, report: Report) -> list[Report]:
         if other.numerics != reports[0].numerics:
             raise JobError(_unequal(reports[0], other))
     return reports
+
+
+def _check_scalers(reports: Sequence[Report]) -> None:
+    """Losses are scaled by all workers or by none: else gradients of unlike sizes were added up.
+
+    Raises:
+        JobError: Only some of them scale theirs; says what to do.
+    """
+    scaled = {report.worker: "scaler" in report.parts for report in reports}
+    if len(set(scaled.values())) > 1:
+        without = ", ".join(str(worker) for worker, has_scaler in scaled.items() if not has_scaler)
+        others = ", ".join(str(worker) for worker, has_scaler in scaled.items() if has_scaler)
+        raise JobError(
+            f"float16: {without} has no scaler for its losses, {others} has one: in Lightning's "
+            "precision='16-mixed' a CPU has none: say precision='bf16-mixed'; elsewhere give each "
+            "worker scaler=torch.amp.GradScaler(hetero_hvd.device().type)"
+        )
 
 
 def _facts(report: Report) -> dict[str, object]:
