@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
+import msgspec
 import pytest
 
 pytest.importorskip("PIL")
@@ -17,9 +18,10 @@ pytest.importorskip("PIL")
 from benchmarks.comparisons import ablations
 from benchmarks.comparisons.ablations import BASE, PEERS, Found, options_table, shares_table
 from benchmarks.comparisons.example_runs import BATCH, EXAMPLES, PRICES, SPEEDS, emulated
-from benchmarks.peers import Run
+from benchmarks.peers import Run, read_run
 from benchmarks.tables import FULL, QUICK
 from benchmarks.workloads.example_data import BLOCK, WRITERS
+from benchmarks.workloads.examples import Watch, Way
 from hetero_hvd.data import TextBlocks
 from hetero_hvd.errors import JobError
 
@@ -54,6 +56,19 @@ def test_ways_stand_beside_the_plain_one():
     assert table.text.endswith(f" staleness: {NO}.")
     assert all(len(row) == len(table.columns) for row in table.rows)
     assert table.measured == {BASE: [1.0], "accumulation": [pytest.approx(1.5)]}
+
+
+def test_the_harness_reads_what_a_watched_script_has_seen(tmp_path):
+    """Every field that it asks for, as it does of the other workloads."""
+    watch = Watch(Way())
+    for loss in (3.0, 2.0, 1.0):
+        watch.step_applied(loss)
+    facts = msgspec.to_builtins(watch.seen) | {"accuracies": []}
+    (tmp_path / "record.json").write_text(json.dumps(facts))
+    run = read_run(tmp_path)
+    assert run.losses == (3.0, 2.0, 1.0)
+    assert len(run.step_seconds) == len(run.processor_seconds) == 2
+    assert run.peak_bytes > 2**20
 
 
 class Failing:

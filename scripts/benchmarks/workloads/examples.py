@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import resource
 import runpy
 import sys
 import time
@@ -75,12 +76,16 @@ class Seen(msgspec.Struct, kw_only=True):
         ended_at_seconds: When each step was applied, of any origin.
         losses: Of each step.
         num_bytes: Given to reductions by this worker until the end of each step.
+        used_seconds: Processor time of this process at the end of each step, of any origin.
+        peak_bytes: The most memory that this process has held by then.
         refused: Why the product does not train in this way; empty: it does.
     """
 
     ended_at_seconds: list[float] = []
     losses: list[float] = []
     num_bytes: list[int] = []
+    used_seconds: list[float] = []
+    peak_bytes: int = 0
     refused: str = ""
 
 
@@ -123,6 +128,8 @@ class Watch:
         self.seen.ended_at_seconds.append(time.perf_counter())
         self.seen.losses.append(loss)
         self.seen.num_bytes.append(self._num_bytes)
+        self.seen.used_seconds.append(time.process_time())
+        self.seen.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def counted(self) -> Callable[[OperationLog, Any, str, str, int], None]:
         """In place of `OperationLog.launched`: counts what is given to reductions."""
