@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from hetero_hvd.worker.comm.payloads import gather_bytes
 from hetero_hvd.worker.evaluation import PartedEvaluation
 from hetero_hvd.worker.logged_values import NAME
 from hetero_hvd.worker.micro_batch.split import is_scalar
+from hetero_hvd.worker.recovery.replica import for_own_device
 from hetero_hvd.worker.session.launch_settings import read_launch_settings
 from hetero_hvd.worker.trainer import Trainer
 
@@ -139,6 +141,39 @@ def check_job(package: str) -> None:
         raise UserError(
             f"{what}: {package} plans its schedule, logs and checkpoints by steps that end one "
             "after the other: leave it out of nodes.yaml, or write the loop with hetero_hvd.Trainer"
+        )
+
+
+@contextmanager
+def checked_state(optimizer: torch.optim.Optimizer, where: str) -> Iterator[None]:
+    """Around the loading of an optimizer's state from another package's checkpoint.
+
+    torch takes that of another kind of optimizer, and fails in the first step; and with the state
+    it takes the kernels of the device on which that was written, which this worker may not have.
+
+    Args:
+        optimizer: Gets the state.
+        where: The state is, for the message.
+
+    Raises:
+        UserError: It is not one of this optimizer.
+    """
+    kind = type(optimizer).__name__
+    what_to_do = "train on with the model and the optimizer that wrote it"
+    hook = optimizer.register_load_state_dict_pre_hook(for_own_device)
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"{where}: not the state of this {kind}: {error}: {what_to_do}") from error
+    finally:
+        hook.remove()
+    lacking = {
+        name for group in optimizer.param_groups for name in optimizer.defaults.keys() - group
+    }
+    if lacking:
+        raise UserError(
+            f"{where}: not the state of this {kind}: it lacks {', '.join(sorted(lacking))}: "
+            f"{what_to_do}"
         )
 
 

@@ -7,8 +7,9 @@ import torch
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
+from hetero_hvd.errors import UserError
 from hetero_hvd.integrations import steps as steps_module
-from hetero_hvd.integrations.steps import Steps
+from hetero_hvd.integrations.steps import Steps, checked_state
 from hetero_hvd.worker import evaluation
 from hetero_hvd.worker.comm.horovod import Interrupted
 from hetero_hvd.worker.data.position import Position
@@ -135,3 +136,46 @@ def test_a_position_without_anything_gathered_is_as_before():
     taken = Position(gathered=[[b"mine"]])
     taken.load_state_dict(state)
     assert taken == Position(loss=1.0)
+
+
+def adam(parameters, **options):
+    """With a state, after one step."""
+    parameters = list(parameters)
+    for each in parameters:
+        each.grad = torch.ones_like(each)
+    made = torch.optim.AdamW(parameters, **options)
+    made.step()
+    return made
+
+
+SGD = torch.optim.SGD
+STATES = {
+    "the same": (adam, adam, ""),
+    "other kernels": (lambda p: adam(p, fused=True), lambda p: adam(p, foreach=True), ""),
+    "SGD's for AdamW": (SGD, adam, "lacks betas, eps"),
+    "AdamW's for SGD": (adam, SGD, "lacks dampening, momentum"),
+    "fewer groups": (
+        adam,
+        lambda p: SGD([{"params": [each]} for each in p]),
+        "different number of parameter groups",
+    ),
+    "fewer parameters": (lambda p: adam(list(p)[:1]), adam, "doesn't match the size"),
+}
+
+
+@pytest.mark.parametrize("case", STATES)
+def test_the_state_of_another_optimizer_is_refused(case):
+    """In one line when it is read, where torch would fail in the first step, or say no place."""
+    written, own, why = STATES[case]
+    state = written(torch.nn.Linear(3, 1).parameters()).state_dict()
+    optimizer = own(torch.nn.Linear(3, 1).parameters())
+    if not why:
+        with checked_state(optimizer, "there"):
+            optimizer.load_state_dict(state)
+        optimizer.step()
+        found = {name: optimizer.param_groups[0][name] for name in ("fused", "foreach")}
+        assert found == {name: optimizer.defaults[name] for name in found}
+        return
+    with pytest.raises(UserError, match=f"^there: not the state of this .*{why}"):  # noqa: SIM117
+        with checked_state(optimizer, "there"):
+            optimizer.load_state_dict(state)

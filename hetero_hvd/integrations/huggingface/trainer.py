@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from hetero_hvd.integrations.huggingface.progress_bar import LateProgressBar
 from hetero_hvd.integrations.huggingface.resuming import ResumingTrainer
 from hetero_hvd.integrations.huggingface.state import Logs, TrainingProgress
 from hetero_hvd.integrations.packages import HUGGING_FACE
-from hetero_hvd.integrations.steps import Steps, check_job, numbers
+from hetero_hvd.integrations.steps import Steps, check_job, checked_state, numbers
 from hetero_hvd.worker.micro_batch.split import parts_of
 from hetero_hvd.worker.recovery.replica import loaded, packed
 from hetero_hvd.worker.session.launch_settings import is_alone
@@ -118,9 +119,11 @@ class HuggingFaceTrainer(ScalingTrainer, ResumingTrainer, TrainerWithParts):
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:  # noqa: ANN401 - as there
         """As there; shards of a stream are read on and on."""
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        if not isinstance(dataset, StreamShards):
-            return super()._get_train_sampler(train_dataset)
-        return order_of_shards(dataset, self.args)
+        if isinstance(dataset, StreamShards):
+            return order_of_shards(dataset, self.args)
+        if isinstance(dataset, Sized) and not len(dataset):
+            raise UserError("train_dataset has no samples: its len() is 0")
+        return super()._get_train_sampler(train_dataset)
 
     def _inner_training_loop(
         self,
@@ -175,7 +178,8 @@ class HuggingFaceTrainer(ScalingTrainer, ResumingTrainer, TrainerWithParts):
         self.create_optimizer()
         self.model_wrapped = self.accelerator.prepare_model(self.model, evaluation_mode=True)
         self.create_scheduler(num_training_steps=max_steps)
-        self._load_optimizer_and_scheduler(resume_from_checkpoint)
+        with checked_state(self.optimizer, f"resume_from_checkpoint: {resume_from_checkpoint}"):
+            self._load_optimizer_and_scheduler(resume_from_checkpoint)
         self._load_scaler(resume_from_checkpoint)
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))

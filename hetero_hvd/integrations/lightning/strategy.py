@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,7 @@ from hetero_hvd.integrations.lightning.parted_loops import PartedLoop, PartedPre
 from hetero_hvd.integrations.lightning.results import REDUCTIONS
 from hetero_hvd.integrations.lightning.trainer_arguments import ONE_OPTIMIZER, check_trainer
 from hetero_hvd.integrations.packages import LIGHTNING
-from hetero_hvd.integrations.steps import Steps, check_job, numbers
+from hetero_hvd.integrations.steps import Steps, check_job, checked_state, numbers
 from hetero_hvd.worker.model.sync_batch_norm import convert_sync_batch_norm
 from hetero_hvd.worker.recovery.replica import loaded, packed
 from hetero_hvd.worker.session.launch_settings import is_alone
@@ -237,6 +237,15 @@ class HeteroStrategy(Strategy):
                 raise
             name = type(self.lightning_module).__name__
             raise UserError(f"{name}.configure_optimizers: {ONE_OPTIMIZER}") from error
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """See `Strategy`.
+
+        Raises:
+            UserError: It is the state of another optimizer.
+        """
+        with checked_state(self.optimizers[0], "ckpt_path: optimizer_states"):
+            super().load_optimizer_state_dict(checkpoint)
 
     def model_to_device(self) -> None:
         """Move the module to this worker's device."""

@@ -336,7 +336,7 @@ def _reason(error: Exception) -> str:
 
 def _load(name: str, part: Stateful, state: Mapping[str, Any], why: str) -> None:
     try:
-        part.load_state_dict(_for_own_device(part, state[name]))
+        part.load_state_dict(for_own_device(part, state[name]))
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         facts = "; ".join(lines[:3]) or type(error).__name__
@@ -354,7 +354,7 @@ def _common(plain: Any) -> Any:  # noqa: ANN401 - plain data
     return plain | {"param_groups": groups}
 
 
-def _for_own_device(part: Stateful, state: Any) -> Any:  # noqa: ANN401 - any state
+def for_own_device(part: Stateful, state: Any) -> Any:  # noqa: ANN401 - any state
     """Another worker's state of an optimizer, whose steps are computed as it was made to here."""
     own, given = list(_groups(part)), _common(state)
     if given is state or len(own) != len(given["param_groups"]):
