@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.plugins import MixedPrecision
 
 from hetero_hvd.errors import ConfigError
 from hetero_hvd.integrations.packages import LIGHTNING
@@ -235,9 +236,23 @@ def check_training(trainer: Trainer, module: Any) -> None:  # noqa: ANN401
             f"train_dataloaders: {num_loaders} loaders: must be one torch DataLoader; a dataset of "
             "several, such as torch.utils.data.StackDataset, reads them side by side"
         )
-    problems += _misaligned(trainer)
+    problems += _unclipped(trainer) + _misaligned(trainer)
     if problems:
         raise ConfigError(problems)
+
+
+def _unclipped(trainer: Trainer) -> list[str]:
+    """A line where Lightning would refuse to clip, in the first step and with a traceback."""
+    is_mixed = isinstance(trainer.precision_plugin, MixedPrecision)
+    if not (is_mixed and trainer.gradient_clip_val):
+        return []
+    return [
+        f"Trainer.gradient_clip_val={trainer.gradient_clip_val}: Lightning clips no gradients of a "
+        f"fused {type(optimizer).__name__} with precision={str(trainer.precision)!r}: leave out "
+        "fused=True, or the clipping"
+        for optimizer in trainer.optimizers
+        if getattr(optimizer, "_step_supports_amp_scaling", False)
+    ]
 
 
 def _misaligned(trainer: Trainer) -> list[str]:

@@ -7,8 +7,10 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch.utils.data import DataLoader, TensorDataset
 
 from hetero_hvd import Trainer
-from hetero_hvd.errors import JobError
+from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.integrations.lightning import HeteroStrategy
 from hetero_hvd.integrations.lightning.trainer_arguments import PRECISIONS
+from tests.integrations.lightning.test_trainer_arguments import QUIET, Module
 from tests.worker.rendezvous import Hub, run_together
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -47,3 +49,29 @@ def test_losses_are_scaled_by_all_or_by_none(precision, mix):
         match=r"^float16: node:1 has no scaler .*, node:0 has one: .*precision='bf16-mixed'",
     ):
         run_together(Hub(2), train)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_a_fused_optimizer_is_clipped_or_refused(precision, clip, is_fused):
+    """Before the first step; plain Lightning ends in it."""
+
+    class Fused(Module):
+        def training_step(self, batch, batch_idx):
+            kind = self.layer.weight.dtype
+            return super().training_step([batch[0].to(kind)], batch_idx)
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), fused=is_fused)
+
+    trainer = pl.Trainer(
+        **QUIET, strategy=HeteroStrategy(), precision=precision, gradient_clip_val=clip
+    )
+    loader = DataLoader(TensorDataset(torch.ones(8, 3)), 4)
+    if not (clip and is_fused and precision.endswith("-mixed")):
+        trainer.fit(Fused(), loader)
+        assert trainer.global_step == 2
+        return
+    with pytest.raises(UserError, match=r"gradient_clip_val=1\.0: .* leave out fused=True"):
+        trainer.fit(Fused(), loader)
