@@ -144,8 +144,9 @@ class JobConfig:
         choice(*get_args(CalibrateMode)),
         "`auto`: workers of whom nothing is known measure themselves before their first step, by "
         "passes that are thrown away, so that it is balanced already; `never`: for a loss function "
-        "that has effects of its own; see docs/guide/trainer.md",
-        default="auto",
+        "that has effects of its own, and for machines that others use, whose first passes tell "
+        "little; see docs/guide/trainer.md",
+        default="never",
     )
     output: str | None = setting(
         OWN_FOLDER,

@@ -19,12 +19,12 @@ from hetero_hvd.messages import WorkerId
 from tests.kit.checkout import variables
 from tests.kit.processes import end
 
-UNMEASURED = "unmeasured"
-"""Ours, without measurements before the first step."""
+MEASURED = "measured"
+"""Ours, with measurements before the first step."""
 
 RULES = {
     "ours": [],
-    UNMEASURED: ["--calibrate", "never"],
+    MEASURED: ["--calibrate", "auto"],
     "uniform": ["--no-balance"],
     "static": ["--rule", "static"],
     "lbb": ["--rule", "lbb"],
@@ -36,7 +36,7 @@ RULES = {
 OUTPUT = "output.txt"
 """What all processes of a run print."""
 
-PEERS = (*(name for name in RULES if name != UNMEASURED), "horovod", "ddp")
+PEERS = (*(name for name in RULES if name != MEASURED), "horovod", "ddp")
 EVEN = frozenset({"uniform", "horovod", "ddp"})
 """Those that give every worker the same share."""
 

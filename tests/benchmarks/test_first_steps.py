@@ -22,12 +22,12 @@ def test_what_is_measured_before_the_first_step_counts(monkeypatch):
     _, cluster = first_steps.drawn_cluster(1)
     ideal = cluster.global_batch_size / cluster.ideal_samples_per_second
     long = Run(step_seconds=(2 * ideal, *[ideal] * 9), losses=(), accuracies=())
-    turns = [{"ours": long, "static": long}, {"ours": long}]
+    turns = [{"measured": long, "static": long}, {"measured": long}]
     monkeypatch.setattr(first_steps, "take_turns", lambda *_: turns)
     effort = Effort(repeats=2, num_steps=10)
     tables = list(first_steps.first_steps({"known": cluster}, effort, print))
     assert len(tables) == 1 + first_steps.NUM_DRAWN
-    assert [row[0] for row in tables[0].rows] == ["ours", "static"]
-    assert tables[0].measured["ours"] == pytest.approx([10 / 11] * 2)
-    assert tables[0].measured["ours, the first 5"] == pytest.approx([5 / 6] * 2)
+    assert [row[0] for row in tables[0].rows] == ["measured", "static"]
+    assert tables[0].measured["measured"] == pytest.approx([10 / 11] * 2)
+    assert tables[0].measured["measured, the first 5"] == pytest.approx([5 / 6] * 2)
     assert [number.is_reached for number in tables[0].numbers] == [False, False]

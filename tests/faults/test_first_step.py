@@ -17,8 +17,8 @@ SECONDS_PER_SAMPLE = {"alpha": 0.008, "beta": 0.04, "gamma": 0.04}
 SHORT = {"epochs": 2, "step_seconds": 0.0}
 KILL = {"worker": "beta:0", "step": 0, "kind": "kill"}
 CASES = {
-    "one is killed meanwhile": ({}, (KILL,), True),
-    "the user does not want it": ({"calibrate": "never"}, (), False),
+    "one is killed meanwhile": ({"calibrate": "auto"}, (KILL,), True),
+    "nobody wants it": ({}, (), False),
 }
 """Settings, faults in the first call of a loss function, and whether the first step is balanced."""
 
@@ -59,7 +59,8 @@ def test_the_first_step_is_balanced(start, case):
 
 def test_the_first_step_of_a_joiner_is_balanced(start):
     """It takes five times as long as one of the others, and has its share at once."""
-    job = start(nodes=entries("alpha", "beta"), epochs=1000, step_seconds=0.0)
+    settings = {"calibrate": "auto"}
+    job = start(nodes=entries("alpha", "beta"), epochs=1000, step_seconds=0.0, settings=settings)
     job.wait_for_step(2)
     write_nodes(job.nodes_file, entries("alpha", "beta", "gamma"), **job.settings)
 

@@ -13,10 +13,10 @@ from statistics import median
 import numpy as np
 
 from benchmarks.numbers import Number
-from benchmarks.peers import UNMEASURED, Cluster, Run
+from benchmarks.peers import MEASURED, Cluster, Run
 from benchmarks.tables import Effort, Say, Table, median_of, share_of_ideal, take_turns
 
-PEERS = ("ours", UNMEASURED, "static", "oracle")
+PEERS = (MEASURED, "ours", "static", "oracle")
 FIRST = 5
 GOAL, FIRST_GOAL = 0.93, 0.85
 NUM_DRAWN = 2
@@ -64,7 +64,7 @@ def _table(title: str, cluster: Cluster, effort: Effort, say: Say) -> Table:
         title=f"{title}: from the first step on",
         text=f"Batch {cluster.global_batch_size}, {effort.num_steps} steps, nothing known before "
         "but by `static` and `oracle`. What workers measure before the first step is a part of it; "
-        f"`{UNMEASURED}` is ours with `calibrate: never`. Shares of the devices' summed speed.",
+        f"`{MEASURED}` is ours with `calibrate: auto`. Shares of the devices' summed speed.",
         columns=("peer", "all steps", f"the first {FIRST}", "the first one", "second half"),
     )
     for peer in PEERS:
@@ -79,7 +79,7 @@ def _table(title: str, cluster: Cluster, effort: Effort, say: Say) -> Table:
         table.rows.append((peer, *map(median_of, of.values()), median_of(last)))
         table.measured |= {peer: of[effort.num_steps], f"{peer}, the first {FIRST}": of[FIRST]}
         table.bars[peer] = median(of[effort.num_steps])
-        if peer == "ours":
+        if peer == MEASURED:
             table.numbers = [
                 _number(title, "all steps", of[effort.num_steps], GOAL),
                 _number(title, f"first {FIRST} steps", of[FIRST], FIRST_GOAL),
