@@ -17,7 +17,7 @@ from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.runs import HubRuns, recorded_items
-from hetero_hvd.hub.store import SampleStore
+from hetero_hvd.hub.storage.store import SampleStore
 from hetero_hvd.run.recordings.damaged_files import damaged_files
 from hetero_hvd.run.recordings.folder import (
     RecordingFacts,

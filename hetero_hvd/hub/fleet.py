@@ -14,8 +14,8 @@ from hetero_hvd.core.recording.health import FleetHealth, HealthChange
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import UserError
-from hetero_hvd.hub.index import HEALTHY, UNHEALTHY, FleetMark
-from hetero_hvd.hub.store import SampleStore
+from hetero_hvd.hub.storage.index import HEALTHY, UNHEALTHY, FleetMark
+from hetero_hvd.hub.storage.store import SampleStore
 
 MAX_MARKS = 10_000
 """That wait for room on the disk."""

@@ -17,8 +17,8 @@ from hetero_hvd.core.recording.retention import (
     losing,
 )
 from hetero_hvd.core.recording.sessions import RecordingSession
-from hetero_hvd.hub.index import FleetMark
-from hetero_hvd.hub.store import SampleStore
+from hetero_hvd.hub.storage.index import FleetMark
+from hetero_hvd.hub.storage.store import SampleStore
 
 logger = logging.getLogger(__name__)
 

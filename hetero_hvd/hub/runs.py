@@ -19,7 +19,7 @@ from hetero_hvd.core.recording.runs import (
 )
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import JobError, TryAgainError, UserError
-from hetero_hvd.hub.index import HubIndex
+from hetero_hvd.hub.storage.index import HubIndex
 from hetero_hvd.run.recordings.folder import read_facts
 
 logger = logging.getLogger(__name__)

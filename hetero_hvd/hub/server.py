@@ -14,7 +14,7 @@ from hetero_hvd.core.recording.timeline import MAX_TIME_SECONDS
 from hetero_hvd.discovery import hub_link as link
 from hetero_hvd.errors import ChannelError, MalformedDataError, UserError
 from hetero_hvd.hub.fleet import Fleet
-from hetero_hvd.hub.store import NodeBatch, SampleStore
+from hetero_hvd.hub.storage.store import NodeBatch, SampleStore
 from hetero_hvd.messages import NODE_NAME
 from hetero_hvd.run.recordings.frames import read_told
 from hetero_hvd.security.cluster_tls import for_hub

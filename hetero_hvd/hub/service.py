@@ -19,10 +19,10 @@ from hetero_hvd.hub.http.api import HubApi
 from hetero_hvd.hub.http.ingest import ForeignIngest
 from hetero_hvd.hub.keeping import StoreKeeping
 from hetero_hvd.hub.queue.queue_http import QueueHttp
-from hetero_hvd.hub.queue.queue_service import HubQueue, open_queue
-from hetero_hvd.hub.sealing import seal_apart
+from hetero_hvd.hub.queue.queue_service import HubQueue, RunningQueue, open_queue
 from hetero_hvd.hub.server import HubServer
-from hetero_hvd.hub.store import SEAL_BYTES, SampleStore
+from hetero_hvd.hub.storage.sealing import seal_apart
+from hetero_hvd.hub.storage.store import SEAL_BYTES, SampleStore
 from hetero_hvd.probes.kernel.boot_clock import boot_id, boot_seconds
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.operations import DOCUMENT
@@ -122,11 +122,7 @@ async def serve_cluster(options: HubOptions) -> None:
             words = f"port {options.port}: cannot listen: {error.strerror}"
             raise UserError(words) from error
         logger.info("hub %s listens on port %d", store.index.identity, port)
-        queue = None
-        if options.queue is not None:
-            queue = await open_queue(
-                options.queue, store.folder, store.now_seconds, fleet.lost_nodes, opened
-            )
+        queue = await _queue(options.queue, store, fleet, opened)
         operations = None if queue is None else queue.http
         if http := await _http(options.http, store, commands, server, operations):
             opened.push_async_callback(http.close)
@@ -148,6 +144,15 @@ async def _ended(task: asyncio.Task[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
+
+
+async def _queue(
+    options: HubQueue | None, store: SampleStore, fleet: Fleet, opened: AsyncExitStack
+) -> RunningQueue | None:
+    """Give devices to jobs too, if that is wanted."""
+    if options is None:
+        return None
+    return await open_queue(options, store.folder, store.now_seconds, fleet.lost_nodes, opened)
 
 
 async def _http(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hetero_hvd.hub.index import HubIndex
+from hetero_hvd.hub.storage.index import HubIndex
 from hetero_hvd.run.recordings.frames import read_frames
 from tests.cluster.logged_agent import read_log
 from tests.fake_nvml import library as fake_nvml

@@ -83,7 +83,7 @@ MOMENTS = {
 def main():
     """Run the hub until then."""
     call, moment, number, marker, *words = sys.argv[1:]
-    store = importlib.import_module("hetero_hvd.hub.store")
+    store = importlib.import_module("hetero_hvd.hub.storage.store")
     store.SEAL_BYTES = SEAL_BYTES
     service = importlib.import_module("hetero_hvd.hub.service")
     service.LOOK_SECONDS = 0.1

@@ -21,7 +21,7 @@ LATER = "ALTER TABLE sessions ADD COLUMN later TEXT;"
 def main():
     """Run it."""
     schema, protocol, oldest = map(int, sys.argv[1:4])
-    index = importlib.import_module("hetero_hvd.hub.index")
+    index = importlib.import_module("hetero_hvd.hub.storage.index")
     index.SESSION_COLUMNS = index.SESSION_COLUMNS[: COLUMNS.get(schema)]
     index.MIGRATIONS = (*index.MIGRATIONS, LATER)[:schema]
     if schema < RUNS:
@@ -29,7 +29,7 @@ def main():
     link = importlib.import_module("hetero_hvd.discovery.hub_link")
     link.PROTOCOL = protocol
     link.OLDEST_PROTOCOL = oldest
-    store = importlib.import_module("hetero_hvd.hub.store")
+    store = importlib.import_module("hetero_hvd.hub.storage.store")
     store.SEAL_BYTES = 20_000
     return importlib.import_module("hetero_hvd.cli").main(sys.argv[4:])
 

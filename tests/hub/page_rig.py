@@ -11,7 +11,7 @@ import msgspec
 from hetero_hvd.core.recording.health import FleetHealth
 from hetero_hvd.core.recording.runs import RunMark, RunReport
 from hetero_hvd.core.recording.sessions import RecordingSession
-from hetero_hvd.hub.index import HEALTHY, UNHEALTHY, FleetMark
+from hetero_hvd.hub.storage.index import HEALTHY, UNHEALTHY, FleetMark
 from hetero_hvd.messages import DeviceSample, NodeSampled
 from tests.driver import chromium
 from tests.hub.test_api import TOKENS, api, sent

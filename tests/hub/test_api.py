@@ -19,7 +19,7 @@ from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.http import ingest
 from hetero_hvd.hub.http.api import EVENTS, HubApi
 from hetero_hvd.hub.http.ingest import ForeignIngest
-from hetero_hvd.hub.store import NodeBatch, SampleStore
+from hetero_hvd.hub.storage.store import NodeBatch, SampleStore
 from hetero_hvd.messages import ForeignSampled
 from hetero_hvd.run.recordings.frames import read_frames
 from hetero_hvd.run.web import event_streams

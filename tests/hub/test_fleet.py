@@ -8,7 +8,7 @@ import pytest
 
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.hub.fleet import Fleet
-from hetero_hvd.hub.index import FleetMark
+from hetero_hvd.hub.storage.index import FleetMark
 from tests.hub.test_store import ALL, batch, clocks, opened
 
 __all__ = ["clocks", "opened"]

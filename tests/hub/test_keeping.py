@@ -18,8 +18,8 @@ from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
-from hetero_hvd.hub.index import FleetMark
 from hetero_hvd.hub.keeping import StoreKeeping
+from hetero_hvd.hub.storage.index import FleetMark
 from hetero_hvd.run.recordings.frames import read_frames
 from tests.hub.test_store import ALL, WALL, batch, clocks, numbers, opened
 

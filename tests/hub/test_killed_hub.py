@@ -29,20 +29,20 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("soon"), pytest.mark.
 
 PROGRAM = str(Path(__file__).with_name("doomed_hub.py"))
 POINTS = {
-    "while a batch is written": ("hetero_hvd.hub.journal:os.pwrite", "half", 2),
+    "while a batch is written": ("hetero_hvd.hub.storage.journal:os.pwrite", "half", 2),
     "after the flush, before it is acknowledged": (
-        "hetero_hvd.hub.journal:os.fdatasync", "after", 2,
+        "hetero_hvd.hub.storage.journal:os.fdatasync", "after", 2,
     ),
-    "while a segment is made": ("hetero_hvd.hub.sealing:subprocess.run", "beside", 1),
-    "when the segment is there": ("hetero_hvd.hub.index:HubIndex.seal", "before", 1),
-    "in the index's transaction": ("hetero_hvd.hub.index:HubIndex.seal", "within", 1),
-    "when the index knows the segment": ("hetero_hvd.hub.index:HubIndex.seal", "after", 1),
-    "when a session is kept": ("hetero_hvd.hub.index:HubIndex.put_session", "after", 1),
+    "while a segment is made": ("hetero_hvd.hub.storage.sealing:subprocess.run", "beside", 1),
+    "when the segment is there": ("hetero_hvd.hub.storage.index:HubIndex.seal", "before", 1),
+    "in the index's transaction": ("hetero_hvd.hub.storage.index:HubIndex.seal", "within", 1),
+    "when the index knows the segment": ("hetero_hvd.hub.storage.index:HubIndex.seal", "after", 1),
+    "when a session is kept": ("hetero_hvd.hub.storage.index:HubIndex.put_session", "after", 1),
     "while a recording takes the place of an earlier one": (
         "hetero_hvd.run.recordings.folder:Path.rename", "after", 2,
     ),
 }  # fmt: skip
-RETENTION = ("hetero_hvd.hub.index:HubIndex.forget_segment", "after", 1)
+RETENTION = ("hetero_hvd.hub.storage.index:HubIndex.forget_segment", "after", 1)
 NEVER = ("", "before", 0)
 
 
@@ -83,7 +83,11 @@ async def provoked(hub, name):
 def sealing_in(folder):
     """Those that make segments there, whoever has started them."""
     words = (process.info["cmdline"] or () for process in psutil.process_iter(["cmdline"]))
-    return [each for each in words if "hetero_hvd.hub.sealing" in each and str(folder) in each[3]]
+    return [
+        each
+        for each in words
+        if "hetero_hvd.hub.storage.sealing" in each and str(folder) in each[3]
+    ]
 
 
 def test_whenever_a_hub_is_killed_what_was_sampled_is_stored_once(tmp_path):

@@ -10,8 +10,8 @@ import pytest
 from hetero_hvd.core.recording.runs import MAX_MARKS, RunMark, RunReport
 from hetero_hvd.errors import TryAgainError, UserError
 from hetero_hvd.hub import runs as module
-from hetero_hvd.hub.index import FILE, HubIndex
 from hetero_hvd.hub.runs import KEEP_SECONDS, SILENT_SECONDS, HubRuns
+from hetero_hvd.hub.storage.index import FILE, HubIndex
 
 FIRST = 1_000_000.0
 """What the hub's clock shows when its monotonic one, and each driver's, shows 0."""

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hetero_hvd.hub.fleet import Fleet
-from hetero_hvd.hub.index import HEALTHY, UNHEALTHY, FleetMark
+from hetero_hvd.hub.storage.index import HEALTHY, UNHEALTHY, FleetMark
 from hetero_hvd.messages import DeviceSample, NodeSampled
 from tests.hub.test_api import run, sent
 from tests.hub.test_store import ALL, batch

@@ -16,7 +16,7 @@ from hetero_hvd.discovery import hub_link as link
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.server import HubServer
-from hetero_hvd.hub.store import SampleStore
+from hetero_hvd.hub.storage.store import SampleStore
 from hetero_hvd.messages import DeviceSample, NodeSampled
 from hetero_hvd.run.recordings.frames import read_frames
 from hetero_hvd.security.cluster_tls import for_driver, for_hubs_client

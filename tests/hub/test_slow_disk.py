@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect
 
 from hetero_hvd.core.recording.runs import RunReport
 from hetero_hvd.discovery import hub_link as link
-from hetero_hvd.hub.index import FILE
+from hetero_hvd.hub.storage.index import FILE
 from tests.hub.test_server import OURS, batch, hello, hub
 
 pytestmark = pytest.mark.timeout(60)

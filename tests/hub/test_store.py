@@ -14,10 +14,10 @@ import pytest
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.discovery.hub_link import Dropped, SampleBatch
 from hetero_hvd.errors import JobError
-from hetero_hvd.hub.index import FILE, MIGRATIONS, HubIndex
-from hetero_hvd.hub.journal import journal_numbers
-from hetero_hvd.hub.sealing import seal_apart
-from hetero_hvd.hub.store import NodeBatch, SampleStore
+from hetero_hvd.hub.storage.index import FILE, MIGRATIONS, HubIndex
+from hetero_hvd.hub.storage.journal import journal_numbers
+from hetero_hvd.hub.storage.sealing import seal_apart
+from hetero_hvd.hub.storage.store import NodeBatch, SampleStore
 from hetero_hvd.messages import NodeSampled
 
 ALL = RecordingSession(name="all", from_microseconds=0)
@@ -299,7 +299,7 @@ def test_a_hub_is_upgraded_in_the_middle_of_a_recording(opened, monkeypatch):
     store.seal()
     store.commit([batch(4, 1)])
     further = (*MIGRATIONS, "ALTER TABLE sessions ADD COLUMN later TEXT;")
-    monkeypatch.setattr("hetero_hvd.hub.index.MIGRATIONS", further)
+    monkeypatch.setattr("hetero_hvd.hub.storage.index.MIGRATIONS", further)
     store = opened()
     with store.index._connected() as connection:
         assert connection.execute("SELECT name, later FROM sessions").fetchall() == [("all", None)]

@@ -11,7 +11,7 @@ import pytest
 
 from hetero_hvd.discovery import hub_link as link
 from hetero_hvd.errors import JobError
-from hetero_hvd.hub.index import FILE, MIGRATIONS
+from hetero_hvd.hub.storage.index import FILE, MIGRATIONS
 from hetero_hvd.run.recordings.frames import read_frames
 from tests.hub.rig import (
     ALL,

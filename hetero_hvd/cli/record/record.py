@@ -136,8 +136,8 @@ async def _done_here(store: Path, action: str, asked: dict[str, Any]) -> Any:  #
     """By this process, in the folder of a hub that does not run."""
     from hetero_hvd.hub.commands import HubCommands  # noqa: PLC0415 - not for all
     from hetero_hvd.hub.fleet import Fleet  # noqa: PLC0415
-    from hetero_hvd.hub.index import FILE  # noqa: PLC0415
     from hetero_hvd.hub.service import open_store  # noqa: PLC0415
+    from hetero_hvd.hub.storage.index import FILE  # noqa: PLC0415
 
     if not (store / FILE).is_file():
         raise UserError(f"--store: {store} is no hub's folder ({FILE} is missing)")

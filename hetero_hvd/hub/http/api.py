@@ -29,7 +29,7 @@ from hetero_hvd.hub.http.operations import (
     PARAMETERS,
 )
 from hetero_hvd.hub.http.series import StoredSeries
-from hetero_hvd.hub.store import SampleStore
+from hetero_hvd.hub.storage.store import SampleStore
 from hetero_hvd.run.web.access import Access
 from hetero_hvd.run.web.application import HttpApplication
 from hetero_hvd.run.web.event_streams import EventStreams

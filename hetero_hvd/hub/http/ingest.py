@@ -17,7 +17,7 @@ from hetero_hvd.core.recording.foreign import (
 from hetero_hvd.discovery.hub_link import SampleBatch
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.http.bodies import IngestBatch, Ingested
-from hetero_hvd.hub.store import NodeBatch, SampleStore
+from hetero_hvd.hub.storage.store import NodeBatch, SampleStore
 from hetero_hvd.messages import ForeignSampled
 from hetero_hvd.run.web.operations import Answer, Asked
 from hetero_hvd.run.web.problems import RequestProblem

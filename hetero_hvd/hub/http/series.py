@@ -38,8 +38,8 @@ from hetero_hvd.hub.http.bodies import (
     PlottedDevice,
     Seconds,
 )
-from hetero_hvd.hub.index import HEALTHY, UNHEALTHY, FleetMark
-from hetero_hvd.hub.store import SampleStore
+from hetero_hvd.hub.storage.index import HEALTHY, UNHEALTHY, FleetMark
+from hetero_hvd.hub.storage.store import SampleStore
 from hetero_hvd.run.web.operations import Answer, Asked
 from hetero_hvd.run.web.problems import RequestProblem
 

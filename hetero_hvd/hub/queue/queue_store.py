@@ -16,7 +16,7 @@ from hetero_hvd.core.queue.jobs import QueuedJob
 from hetero_hvd.core.queue.queue_events import QueueDecision
 from hetero_hvd.core.queue.queue_state import QueueFacts
 from hetero_hvd.discovery.submission.queue_link import SubmittedJob
-from hetero_hvd.hub.database import HubDatabase
+from hetero_hvd.hub.storage.database import HubDatabase
 
 FILE = "queue.sqlite"
 MAX_DECISIONS = 10_000

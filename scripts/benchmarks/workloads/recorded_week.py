@@ -12,8 +12,8 @@ from hetero_hvd.core.recording.segments import Recorded, encode_piece
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.core.significant import significant
-from hetero_hvd.hub.index import StoredPiece, StreamState
 from hetero_hvd.hub.service import open_store
+from hetero_hvd.hub.storage.index import StoredPiece, StreamState
 from hetero_hvd.messages import DeviceSample, NodeSampled
 
 NODE, SESSION = "alpha", "week"

@@ -1,4 +1,4 @@
-"""Makes a segment of a journal: `python -m hetero_hvd.hub.sealing JOURNAL SEGMENT NUMBER PARENT`.
+"""Makes a segment: `python -m hetero_hvd.hub.storage.sealing JOURNAL SEGMENT NUMBER PARENT`.
 
 A process of its own, at the lowest priority: a minute's work on a large journal holds up no agent,
 and its memory is given back. It dies with its hub: the next one seals that journal anew.
@@ -16,8 +16,8 @@ import msgspec
 
 from hetero_hvd.core.recording.segments import encode_piece
 from hetero_hvd.errors import JobError
-from hetero_hvd.hub.index import StoredPiece, StreamState
-from hetero_hvd.hub.journal import JournalEntry, frames_of, read_journal, stored_entries
+from hetero_hvd.hub.storage.index import StoredPiece, StreamState
+from hetero_hvd.hub.storage.journal import JournalEntry, frames_of, read_journal, stored_entries
 from hetero_hvd.probes.kernel.parent_process import dies_with
 from hetero_hvd.run.records.run_files import private, sync_folder
 

@@ -21,8 +21,8 @@ from hetero_hvd.core.recording.sequences import NumberRange
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import MICROSECONDS, new_anchor
 from hetero_hvd.errors import JobError, job_error
-from hetero_hvd.hub.index import HubIndex, StoredPiece, StoredStream, StreamState
-from hetero_hvd.hub.journal import (
+from hetero_hvd.hub.storage.index import HubIndex, StoredPiece, StoredStream, StreamState
+from hetero_hvd.hub.storage.journal import (
     Journal,
     entries_in,
     frames_of,
@@ -31,9 +31,9 @@ from hetero_hvd.hub.journal import (
     journal_path,
     stored_entries,
 )
-from hetero_hvd.hub.sealing import SealedJournal, Sealer, seal_here
-from hetero_hvd.hub.store_files import StoreFiles
-from hetero_hvd.hub.stream_ledger import (
+from hetero_hvd.hub.storage.sealing import SealedJournal, Sealer, seal_here
+from hetero_hvd.hub.storage.store_files import StoreFiles
+from hetero_hvd.hub.storage.stream_ledger import (
     NO_STREAM,
     LedgerChanges,
     NodeBatch,

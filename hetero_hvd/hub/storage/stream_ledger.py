@@ -13,8 +13,8 @@ from hetero_hvd.core.recording.segments import Recorded
 from hetero_hvd.core.recording.sequences import FIRST, NumberRange, accept
 from hetero_hvd.core.recording.timeline import aligned
 from hetero_hvd.discovery.hub_link import SampleBatch
-from hetero_hvd.hub.index import StreamState
-from hetero_hvd.hub.journal import JournalEntry, hole_before
+from hetero_hvd.hub.storage.index import StreamState
+from hetero_hvd.hub.storage.journal import JournalEntry, hole_before
 
 NO_STREAM = StreamState("", FIRST, 0, 0, 0)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from hetero_hvd.errors import JobError, MalformedDataError
-from hetero_hvd.hub.index import StoredPiece
-from hetero_hvd.hub.journal import journal_path, read_journal
-from hetero_hvd.hub.sealing import NEW
+from hetero_hvd.hub.storage.index import StoredPiece
+from hetero_hvd.hub.storage.journal import journal_path, read_journal
+from hetero_hvd.hub.storage.sealing import NEW
 from hetero_hvd.run.recordings.damaged_files import PASSING, kept_name, set_aside
 from hetero_hvd.run.records.run_files import regular
 

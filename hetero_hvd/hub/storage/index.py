@@ -20,7 +20,7 @@ from hetero_hvd.core.recording.segments import Recorded
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import ClockAnchor
 from hetero_hvd.errors import UserError
-from hetero_hvd.hub.database import HubDatabase
+from hetero_hvd.hub.storage.database import HubDatabase
 
 FILE = "hub.sqlite"
 UNHEALTHY, HEALTHY = "unhealthy", "healthy"
