@@ -44,6 +44,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/affinity
+TaskProlog={folder}/task-prolog
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
@@ -237,6 +238,10 @@ def _configure(folder: Path) -> None:
         feature, gres = ("v100", "Gres=gpu:2") if is_fast else ("t4", "")
         text += NODE.format(name=name, host=host, port=port, feature=feature, gres=gres) + "\n"
     (folder / "slurm.conf").write_text(text)
+    leases = f"{folder}/leases-$SLURMD_NODENAME"  # as the nodes are one machine, with one GPU 0
+    prolog = f"mkdir -p {leases}\necho export HETERO_HVD_LEASES_FOLDER={leases}"
+    (folder / "task-prolog").write_text(f"#!/bin/sh\n{prolog}\n")
+    (folder / "task-prolog").chmod(0o755)
     for number in range(2):  # what stands for GPUs has to be a device
         os.mknod(folder / f"gpu{number}", 0o20600, os.makedev(1, 3))
     gpus = f"NodeName=fast[1-2] Name=gpu Count=2 File={folder}/gpu[0-1]\n"
