@@ -19,9 +19,8 @@ def started_at(pid: int, proc: Path = PROC) -> int:
 
     With its number this tells it from any other process of the same boot.
     """
-    with suppress(OSError, ValueError, IndexError):
-        stat = (proc / str(pid) / "stat").read_text(errors="replace")
-        return int(stat.rpartition(")")[2].split()[19])
+    with suppress(ValueError, IndexError):
+        return int(_fields(pid, proc)[19])
     return 0
 
 
@@ -55,7 +54,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _fields(pid: int, proc: Path) -> list[str]:
-    """State, parent, group and session (proc(5), stat); question marks if the process is gone."""
+    """State, parent, group, session, ... (proc(5), stat); if it is gone, four question marks."""
     with suppress(OSError):
-        return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[:4]
+        return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     return ["?"] * 4
