@@ -61,6 +61,25 @@ def bound(path: Path, mode: int) -> socket.socket:
     return end
 
 
+def answer_to(path: Path, asked: bytes, *, wait_seconds: float, max_bytes: int = -1) -> bytes:
+    """Say something to who listens there, and get one line back; nothing: it has ended.
+
+    Args:
+        path: Of the socket.
+        asked: What to say.
+        wait_seconds: For each part of it.
+        max_bytes: Of the line; -1: any.
+
+    Raises:
+        OSError: Nobody answers.
+    """
+    with short_path(path) as short, socket.socket(socket.AF_UNIX) as end:
+        end.settimeout(wait_seconds)
+        end.connect(short)
+        end.sendall(asked)
+        return end.makefile("rb").readline(max_bytes)
+
+
 def peer_of(end: socket.socket) -> PeerUser:
     """Who is at the other end."""
     told = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import socket
 import subprocess
 import sys
 import tarfile
@@ -23,7 +22,7 @@ from hetero_hvd.discovery.submission.queue_link import (
     SubmittedJob,
 )
 from hetero_hvd.errors import JobError, TryAgainError, UserError, job_error
-from hetero_hvd.security.local_sockets import short_path
+from hetero_hvd.security.local_sockets import answer_to
 
 SOCKET_VARIABLE = "HETERO_HVD_QUEUE"
 PLACES = (Path("/run/hetero_hvd/queue.sock"), Path("hub/queue.sock"))
@@ -120,11 +119,7 @@ def order(asked: QueueOrder, tree: bytes = b"", socket_path: str | Path | None =
             f"{MAX_LINE_BYTES}"
         )
     try:
-        with short_path(path) as short, socket.socket(socket.AF_UNIX) as end:
-            end.settimeout(ANSWER_SECONDS)
-            end.connect(short)
-            end.sendall(line + tree)
-            content = end.makefile("rb").readline()
+        content = answer_to(path, line + tree, wait_seconds=ANSWER_SECONDS)
     except OSError as error:
         words = f"no queue answers at {path}: {error.strerror or error}"
         raise TryAgainError(words) from error

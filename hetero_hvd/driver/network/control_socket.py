@@ -16,7 +16,7 @@ from typing import Any
 
 from hetero_hvd.errors import JobError, UserError, job_error
 from hetero_hvd.run.records.run_files import is_locked
-from hetero_hvd.security.local_sockets import REMOVES_NOTHING, bound, short_path
+from hetero_hvd.security.local_sockets import REMOVES_NOTHING, answer_to, bound, short_path
 
 NAME = "control.sock"
 MAX_LINE_BYTES = 4096
@@ -142,11 +142,10 @@ def order(folder: Path, name: str, value: object) -> str:
         JobError: No driver answers there, or it refuses.
     """
     try:
-        with short_path(folder / NAME) as path, socket.socket(socket.AF_UNIX) as end:
-            end.settimeout(TIMEOUT_SECONDS)
-            end.connect(path)
-            end.sendall(json.dumps({name: value}).encode() + b"\n")
-            line = end.makefile("rb").readline(MAX_LINE_BYTES)
+        asked = json.dumps({name: value}).encode() + b"\n"
+        line = answer_to(
+            folder / NAME, asked, wait_seconds=TIMEOUT_SECONDS, max_bytes=MAX_LINE_BYTES
+        )
     except OSError as error:
         raise JobError(f"no job takes orders in {folder}: {error.strerror or error}") from error
     answer = json.loads(line or b'{"error": "the driver has ended"}')
