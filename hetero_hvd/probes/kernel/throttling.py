@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 from hetero_hvd.probes.kernel.control_groups import control_groups
 from hetero_hvd.probes.kernel.kernel_counter_file import KernelFile
@@ -11,10 +12,16 @@ FIELDS = {b"throttled_usec": 1e-6, b"throttled_time": 1e-9}
 """Of cpu.stat in control groups of version 2 and 1, and their units in seconds."""
 
 
+LOOK_SECONDS = 0.05
+"""Between two readings of a limit: they cost more than what a short step asks it for."""
+
+
 class CpuQuota:
     """Reads how many cores the control groups that bound this process allow to it."""
 
     def __init__(self) -> None:
+        self._read_at = -math.inf
+        self._cores = math.inf
         folders = control_groups("cpu")
         self._limits = [KernelFile(folder / "cpu.max") for folder in folders]
         self._pairs = [
@@ -23,10 +30,18 @@ class CpuQuota:
         ]
 
     def cores(self) -> float:
-        """The least that any of them allows now, > 0; infinity where none has a limit."""
+        """The least that any of them allows, > 0; infinity where none has a limit.
+
+        May be asked in each step: the kernel's files are read again after `LOOK_SECONDS`.
+        """
+        now = time.monotonic()
+        if now < self._read_at + LOOK_SECONDS:
+            return self._cores
+        self._read_at = now
         found = [file.words() for file in self._limits]
         found += [quota.words() + period.words() for quota, period in self._pairs]
-        return min((_cores(words) for words in found), default=math.inf)
+        self._cores = min((_cores(words) for words in found), default=math.inf)
+        return self._cores
 
 
 def _cores(words: list[bytes]) -> float:

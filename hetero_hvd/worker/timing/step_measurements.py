@@ -60,7 +60,6 @@ class StepProfile:
         self._nothing = {name: 0.0 * meter.take() for name, meter in self._meters.items()}
         self._lost = self._nothing
         self._quota = CpuQuota()
-        self._cores = self._quota.cores()
         self._use: DeviceUse | None = None
         self._reducing_before = 0.0
         self._next_look_at = self._next_report_at = 0.0
@@ -74,7 +73,6 @@ class StepProfile:
         now = time.monotonic()
         if now >= self._next_look_at:
             self._next_look_at = now + LOOK_SECONDS
-            self._cores = self._quota.cores()
             self._lost = {
                 name: self._lost[name] + meter.take() for name, meter in self._meters.items()
             }
@@ -113,10 +111,11 @@ class StepProfile:
 
     def _quota_seconds(self, used: ProcessorUse) -> float:
         """How long the quota takes to give what this worker has used in a step."""
-        if math.isinf(self._cores):
+        cores = self._quota.cores()
+        if math.isinf(cores):
             return 0.0
         most = math.inf if torch.get_num_threads() == 1 else used.own * REDUCTION_RATIO
-        return (used.own + min(used.reducing, most)) / self._cores
+        return (used.own + min(used.reducing, most)) / cores
 
     def finish(self, context: WorkerContext, step: int) -> None:
         """Nothing more will come: send what is left.
