@@ -32,7 +32,7 @@ def first_ratio(
         joined: The rendezvous.
         known: Its members.
     """
-    if not (config.calibrate and joined.can_calibrate and len(joined.workers) > 1):
+    if config.calibrate != "auto" or not joined.can_calibrate or len(joined.workers) <= 1:
         return 0.0
     is_new = any(
         not record.estimator.is_ready and worker.node not in config.relative_speeds

@@ -38,8 +38,8 @@ class BalanceConfig:
     grain: int = 1
     """Samples that are never split between workers, >= 1."""
 
-    calibrate: bool = False
-    """Let workers of whom nothing is known measure themselves before their first step."""
+    calibrate: CalibrateMode = "never"
+    """`auto`: workers of whom nothing is known measure themselves before their first step."""
 
     relative_speeds: Mapping[str, float] = field(default_factory=dict)
     """Hints per node for the first plan, > 0; a node without one counts as 1."""

@@ -178,6 +178,6 @@ def _balance_config(config: ClusterConfig) -> BalanceConfig:
         baseline_steps=job.baseline_steps,
         min_gain_ratio=job.min_gain_ratio,
         grain=job.grain if job.training_mode == "reproducible" else 1,
-        calibrate=job.calibrate == "auto",
+        calibrate=job.calibrate,
         relative_speeds=hints,
     )

@@ -33,7 +33,7 @@ def trained(speeds, seed, *, calibrates):
     scenario = Scenario(
         curves=curves, global_batch_size=512, noise_ratio=0.05, can_calibrate=calibrates
     )
-    policy = BalancerState(BalanceConfig(calibrate=True))
+    policy = BalancerState(BalanceConfig(calibrate="auto"))
     simulation = Simulation(scenario, policy, np.random.default_rng(seed))
     simulation.run(150)
     taken, best = simulation.true_seconds_at, simulation.best_seconds_at
@@ -63,7 +63,7 @@ ASKED = {
     "nothing is known": ({}, {}, {}, True),
     "one is known": ({}, {}, {WORKERS[0]: KNOWN}, True),
     "all are known": ({}, {}, dict.fromkeys(WORKERS, KNOWN), False),
-    "it is off": ({"calibrate": False}, {}, {}, False),
+    "it is off": ({"calibrate": "never"}, {}, {}, False),
     "balancing is off": ({"balance": False}, {}, {}, False),
     "a baseline is measured": ({"baseline_steps": 5}, {}, {}, False),
     "hints": ({"relative_speeds": {"alpha": 1.0, "beta": 0.5}}, {}, {}, False),
@@ -94,7 +94,7 @@ def joined(**changes):
 def test_who_is_asked(case):
     """Only where it tells something, and can be done."""
     settings, members, remembered, is_asked = ASKED[case]
-    state = BalancerState(BalanceConfig(**{"calibrate": True} | settings), remembered)
+    state = BalancerState(BalanceConfig(**{"calibrate": "auto"} | settings), remembered)
     (plan,) = state.handle(joined(**members), now_seconds=0.0)
     assert (plan.calibration_ratio > 0) == is_asked
 
@@ -107,7 +107,7 @@ def told(plan_id, *seconds, rendezvous_id=1):
 
 def test_two_measurements_then_a_plan():
     """The second is at shares that follow from the first; what comes twice is ignored."""
-    state = BalancerState(BalanceConfig(calibrate=True))
+    state = BalancerState(BalanceConfig(calibrate="auto"))
     (first,) = state.handle(joined(), now_seconds=0.0)
     assert first.local_batch_sizes == (32, 32)
     (second,) = state.handle(told(1, 0.04, 0.12), now_seconds=0.0)
@@ -124,7 +124,7 @@ def test_two_measurements_then_a_plan():
 @pytest.mark.parametrize("seconds", [(None, None), (0.1, 0.102), (None, 0.1)])
 def test_shares_stay_even_where_nothing_else_is_known(seconds):
     """Nobody could measure, one could not, or the difference is noise."""
-    state = BalancerState(BalanceConfig(calibrate=True))
+    state = BalancerState(BalanceConfig(calibrate="auto"))
     state.handle(joined(), now_seconds=0.0)
     for plan_id in (1, 2):
         (plan,) = state.handle(told(plan_id, *seconds), now_seconds=0.0)
@@ -133,7 +133,7 @@ def test_shares_stay_even_where_nothing_else_is_known(seconds):
 
 def test_what_steps_have_told_of_a_worker_stands():
     """A joiner measures itself beside one whose steps are known: its short passes tell less."""
-    state = BalancerState(BalanceConfig(calibrate=True))
+    state = BalancerState(BalanceConfig(calibrate="auto"))
     alone = {"workers": WORKERS[:1], "capacities": (-1,)}
     state.handle(joined(**alone), now_seconds=0.0)
     for step in range(1, 6):
