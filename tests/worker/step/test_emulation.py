@@ -123,12 +123,15 @@ def test_what_a_layer_waits_for_others_is_no_compute(clock, waited, settings, ow
     own = PhaseClock()
     steps_of = Passes(torch.device("cpu"), None, None, own)
     steps_of.emulate(of(**settings))
+
+    def loss():
+        clock.now += 0.02 + waited
+        own.add("forward", -waited)  # as `SyncRounds` does
+        own.add("comm_wait", waited)
+
     for _ in range(3):
         steps_of.begin(None)
-        with steps_of.forward():
-            clock.now += 0.02 + waited
-            own.add("forward", -waited)  # as `SyncRounds` does
-            own.add("comm_wait", waited)
+        steps_of.forward(loss)
         steps_of.hold(10)
         taken = own.take()
         assert taken["forward"] + taken["backward"] == pytest.approx(own_seconds)
