@@ -154,7 +154,12 @@ def curve_of(model: ModelMeasured) -> SpeedProfile | None:
     ]
     if len(valid) < min(FEWEST_SIZES, len(model.sizes)) or not valid:
         return None
-    return SpeedProfile(model=fit(valid, model.micro_batch_size), largest_share=max(valid)[0])
+    shares = [share for share, _ in valid]
+    return SpeedProfile(
+        model=fit(valid, model.micro_batch_size),
+        largest_share=max(shares),
+        smallest_share=min(shares) if len(shares) > 1 else 0,
+    )
 
 
 def keep(

@@ -60,15 +60,18 @@ class SpeedProfile:
     Attributes:
         model: Its step-time model.
         largest_share: The largest share that it has carried, samples, > 0.
+        smallest_share: The smallest of several that the model was measured at, samples; 0 = how the
+            time is divided between overhead and samples may be a guess.
     """
 
     model: StepTimeModel
     largest_share: int
+    smallest_share: int = 0
 
     def estimator(self) -> StepTimeEstimator:
         """One that starts from here."""
         estimator = StepTimeEstimator(self.model.micro_batch_size)
-        estimator.recall(self.model, self.largest_share)
+        estimator.recall(self.model, self.largest_share, self.smallest_share)
         return estimator
 
 
@@ -111,7 +114,8 @@ class WorkerModel:
 
     def recall(self, curve: SpeedProfile) -> None:
         """Start from what was remembered; measurements replace it."""
-        self.estimator.recall(curve.model, curve.largest_share)
+        self.estimator = curve.estimator()
+        self.estimator.micro_batch_size = self.micro_batch_size
         self.largest_share = curve.largest_share
 
     def observe(self, timing: StepTiming) -> float | None:

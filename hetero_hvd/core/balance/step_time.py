@@ -171,12 +171,21 @@ class StepTimeEstimator:
         self._sigma = self._measured_sigma()
         return self._alarm(standardised)
 
-    def recall(self, model: StepTimeModel, local_batch_size: int) -> None:
-        """Start from a curve that was learnt earlier, for shares around this one, samples."""
-        self._unit = float(local_batch_size)
+    def recall(self, model: StepTimeModel, largest_share: int, smallest_share: int = 0) -> None:
+        """Start from a curve that was learnt earlier.
+
+        Args:
+            model: The curve.
+            largest_share: At which it was measured, samples, > 0.
+            smallest_share: The other end, if it was measured there as well, samples; else 0.
+        """
+        self._unit = float(largest_share)
         self._fixed = model.overhead_seconds
-        self._slope = model.seconds_per_sample * local_batch_size
+        self._slope = model.seconds_per_sample * largest_share
         self._covariance = self._prior_covariance(1.0)
+        if 0 < smallest_share < largest_share:
+            between = self._covariance_between(smallest_share / largest_share)
+            self._covariance = min(self._covariance, between, key=lambda c: c[0] + c[2])
 
     def rescale(self, ratio: float) -> None:
         """Accept that the worker is slower (> 1) or faster (< 1) by this ratio from now on."""
@@ -208,6 +217,21 @@ class StepTimeEstimator:
             level * self._fixed**2 + split / number**2,
             level * self._fixed * self._slope - split / (number * size),
             level * self._slope**2 + split / size**2,
+        )
+
+    def _covariance_between(self, small: float) -> tuple[float, float, float]:
+        """Of the line through one row at size 1 and one at a smaller size, each with its noise."""
+        numbers = self._pieces(small), self._pieces(1.0)
+        errors = self._sigma * self._predicted(small), self._sigma * self._predicted(1.0)
+        determinant = numbers[0] - numbers[1] * small
+        if determinant == 0:  # a staircase whose steps are alike tells them apart at no size
+            return self._prior_covariance(1.0)
+        of_fixed = errors[0] / determinant, -small * errors[1] / determinant
+        of_slope = -numbers[1] * errors[0] / determinant, numbers[0] * errors[1] / determinant
+        return (
+            of_fixed[0] ** 2 + of_fixed[1] ** 2,
+            of_fixed[0] * of_slope[0] + of_fixed[1] * of_slope[1],
+            of_slope[0] ** 2 + of_slope[1] ** 2,
         )
 
     def _learn(self, size: float, predicted: float, residual: float, num_steps: int) -> float:

@@ -23,10 +23,11 @@ MAX_SLOTS = 64
 """Looked up on a node whose GPUs decide how many it has."""
 
 
-class _KnownSpeeds(msgspec.Struct, forbid_unknown_fields=True):
+class _KnownSpeeds(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     overhead_seconds: float
     seconds_per_sample: float
     largest_share: int
+    smallest_share: int = 0
 
 
 class CurveStore:
@@ -61,7 +62,11 @@ class CurveStore:
                     seconds_per_sample=entry.seconds_per_sample,
                     micro_batch_size=micro_batch_size,
                 )
-                curves[worker] = SpeedProfile(model=model, largest_share=entry.largest_share)
+                curves[worker] = SpeedProfile(
+                    model=model,
+                    largest_share=entry.largest_share,
+                    smallest_share=entry.smallest_share,
+                )
         return curves
 
     def remember(self, worker: WorkerId, curve: SpeedProfile, *, device: str, model: str) -> None:
@@ -88,6 +93,7 @@ class CurveStore:
                 overhead_seconds=curve.model.overhead_seconds,
                 seconds_per_sample=curve.model.seconds_per_sample,
                 largest_share=curve.largest_share,
+                smallest_share=curve.smallest_share,
             )
         kept = dict(list(entries.items())[-MAX_ENTRIES:])
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
@@ -117,5 +123,5 @@ def _is_sane(entry: _KnownSpeeds) -> bool:
     return (
         0 <= entry.overhead_seconds < math.inf
         and 0 < entry.seconds_per_sample < math.inf
-        and entry.largest_share > 0
+        and 0 <= entry.smallest_share <= entry.largest_share > 0
     )

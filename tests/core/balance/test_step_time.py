@@ -106,6 +106,31 @@ def test_the_error_grows_away_from_the_data():
     assert near < 0.02 < far
 
 
+RECALLED = {
+    "one share was measured": (0, 0, False),
+    "all were": (0, 1, True),
+    "all were, in pieces": (4, 1, True),
+    "whole pieces were, which tell nothing apart": (4, 4, False),
+    "one was, and one close to it": (0, 15, False),
+}
+"""Micro-batch size, smallest share of up to 16 samples that was measured, and whether the time of a
+single sample is known."""
+
+
+@pytest.mark.parametrize("case", RECALLED)
+def test_a_recalled_curve_is_known_where_it_was_measured(case):
+    """To one row's noise; elsewhere how it splits is a guess."""
+    micro_batch_size, smallest, is_known = RECALLED[case]
+    model = StepTimeModel(
+        overhead_seconds=0.1, seconds_per_sample=0.05, micro_batch_size=micro_batch_size
+    )
+    estimator = StepTimeEstimator(micro_batch_size)
+    estimator.recall(model, 16, smallest)
+    assert estimator.model == model
+    assert estimator.standard_error_ratio(16) == pytest.approx(0.05, rel=0.2)
+    assert (estimator.standard_error_ratio(1) < 0.06) == is_known
+
+
 def test_a_copy_learns_alone():
     """A snapshot is not touched by what the original sees later."""
     curve = StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.001)

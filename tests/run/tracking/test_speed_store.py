@@ -15,7 +15,9 @@ from hetero_hvd.run.tracking.speed_store import CurveStore
 
 ALPHA = WorkerId("alpha", 0)
 CURVE = SpeedProfile(
-    model=StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.002), largest_share=64
+    model=StepTimeModel(overhead_seconds=0.01, seconds_per_sample=0.002),
+    largest_share=64,
+    smallest_share=2,
 )
 
 
