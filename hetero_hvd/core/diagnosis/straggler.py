@@ -89,7 +89,7 @@ class _Watched:
         self.best = SpeedBaseline()
         self.usual = Usual()
         self.granted = self.most_granted = 0.0
-        self.smooth = 1.0
+        self.smooth = self.smooth_alone = 1.0
         self.rows: deque[_Row] = deque(maxlen=max(WINDOWS))
         self.well_step = self._last_step = -1
         self.told: tuple[tuple[Cause, ...], float] = ((), math.nan)
@@ -104,7 +104,8 @@ class _Watched:
             return None
         if estimator is not None:
             busy = row.busy_seconds
-            self.best.learn(estimator, size, busy_seconds=busy, speed_ratio=self.smooth)
+            # Even if others lose as much: what a step then takes at a new share is not its best.
+            self.best.learn(estimator, size, busy_seconds=busy, speed_ratio=self.smooth_alone)
         expected_busy = self.best.expected_seconds(size)
         if not math.isfinite(expected_busy):
             return None
@@ -151,6 +152,7 @@ class _Watched:
         first_step = step - loss.row.num_steps + 1
         self.rows.append(_Row(loss, first_step, ratio, is_bad, num_left_out))
         self.smooth += SMOOTHING * (ratio - self.smooth)
+        self.smooth_alone += SMOOTHING * (min(ratio, loss.speed_ratio) - self.smooth_alone)
         self.num_told_rows += 1
         self.num_rows_well += self.state == "healthy"
         if min(ratio, loss.speed_ratio) >= HEALTHY_RATIO:
