@@ -17,8 +17,8 @@ from hetero_hvd.messages import FileSet, WorkerId
 
 NUM_PARTS, CELLS_PER_PART = 3, 8
 NUM_CELLS = NUM_PARTS * CELLS_PER_PART
-NAME_BYTES, SIZE_BYTES, CODE_BYTES, COUNT_BYTES = 96, 8, 8, 4
-ENTRY_BYTES = NAME_BYTES + SIZE_BYTES + CODE_BYTES
+NAME_BYTES, SIZE_BYTES, TAG_BYTES, CODE_BYTES, COUNT_BYTES = 96, 8, 4, 4, 4
+ENTRY_BYTES = NAME_BYTES + SIZE_BYTES + TAG_BYTES + CODE_BYTES
 CELL_BYTES = ENTRY_BYTES + COUNT_BYTES
 COUNT_RANGE = 2 ** (8 * COUNT_BYTES)
 
@@ -56,7 +56,7 @@ def file_set(what: str, files: Iterable[FileFacts], *, store: str = "") -> FileS
         tag = f"{file.tag}\n".encode(errors="surrogateescape")
         names.update(line)
         tags.update(tag)
-        entry = _entry(file, line + tag)
+        entry = _entry(file, tag)
         for cell in _cells(entry):
             counts[cell] += 1
             sums[cell] ^= entry
@@ -175,16 +175,28 @@ def _size(size: int) -> str:
     return "an unknown size" if size < 0 else f"{size} bytes"
 
 
-def _entry(file: FileFacts, line: bytes) -> int:
-    """A file as a number: the end of its name, its size, and a code of all that is compared."""
+def _entry(file: FileFacts, tag: bytes) -> int:
+    """A file as a number: the end of its name, its size, a digest of its tag, and a code of these.
+
+    By the code it is told from what several files that are added up look like.
+    """
     name = file.name.encode(errors="surrogateescape")
     if len(name) > NAME_BYTES:
         mark = CUT.encode()
         tail = name[len(mark) - NAME_BYTES :].decode(errors="ignore")  # whole letters only
         name = mark + tail.encode()
     size = (file.size % 2 ** (8 * SIZE_BYTES)).to_bytes(SIZE_BYTES)
-    code = blake2b(line, digest_size=CODE_BYTES).digest()
-    return int.from_bytes(name.ljust(NAME_BYTES, b"\0") + size + code)
+    facts = name.ljust(NAME_BYTES, b"\0") + size + blake2b(tag, digest_size=TAG_BYTES).digest()
+    return int.from_bytes(facts + _code(facts))
+
+
+def _code(facts: bytes) -> bytes:
+    return blake2b(facts, digest_size=CODE_BYTES).digest()
+
+
+def _is_of_one_file(entry: int) -> bool:
+    content = entry.to_bytes(ENTRY_BYTES)
+    return _code(content[:-CODE_BYTES]) == content[-CODE_BYTES:]
 
 
 def _cells(entry: int) -> list[int]:
@@ -208,12 +220,16 @@ def _peeled(one: bytes, other: bytes) -> tuple[dict[str, int], dict[str, int]] |
         counts.append(count)
         sums.append(int.from_bytes(mine[COUNT_BYTES:]) ^ int.from_bytes(theirs[COUNT_BYTES:]))
     only: dict[int, dict[str, int]] = {1: {}, -1: {}}
-    pending = list(range(NUM_CELLS))
+    pending, seen = list(range(NUM_CELLS)), set[int]()
     while pending:
         at = pending.pop()
         sign, entry = counts[at], sums[at]
-        if sign not in only or at not in (cells := _cells(entry)):
+        if sign not in only or not _is_of_one_file(entry):
             continue
+        if entry in seen:  # no two tables of files look like this
+            return None
+        seen.add(entry)
+        cells = _cells(entry)
         name, size = _told(entry)
         only[sign][name] = size
         for cell in cells:

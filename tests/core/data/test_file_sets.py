@@ -1,5 +1,7 @@
 """Workers with other files are found, and the file that differs is named among thousands."""
 
+import msgspec
+import numpy as np
 import pytest
 
 from hetero_hvd.core.data.file_sets import CELL_BYTES, NUM_CELLS, FileFacts, differing, file_set
@@ -66,6 +68,22 @@ def test_what_differs_first_is_named(change, words):
     assert LONG[-80:] in found[BETA] if "…" in words else True
 
 
+def test_a_few_files_that_differ_are_told_apart_whatever_they_are():
+    """Every time, and at once: what several files look like together is taken for none."""
+    rng = np.random.default_rng(1)
+    mine, num_told = file_set("images", FILES[:20]), 0
+    for number in range(120):
+        other = list(FILES[:20])
+        for at in rng.choice(20, 1 + number % 8, replace=False):
+            other[at] = FileFacts(f"shard {rng.integers(1000)}", int(rng.integers(50)))
+        num_names = len({file.name for file in {*FILES[:20]} ^ {*other}})
+        words = differing({ALPHA: (mine,), BETA: (file_set("images", other),)})[BETA]
+        is_told = f", and {num_names - 1} more differ (20 files, " in words
+        assert is_told or "images: 20 files" in words
+        num_told += is_told
+    assert num_told > 90
+
+
 def test_who_is_right_is_who_is_in_the_majority_or_the_first():
     """Of equally many the earlier one counts; a newcomer is judged by those who are there."""
     one, other = (file_set("images", FILES[:n]) for n in (5, 6))
@@ -96,7 +114,10 @@ def test_the_sketch_is_small_and_one_of_another_make_is_not_read():
     found = file_set("images", FILES)
     assert len(found.sketch) == NUM_CELLS * CELL_BYTES < 4096
     other = file_set("images", FILES[1:])
-    short = type(other)(
-        **{**{n: getattr(other, n) for n in other.__struct_fields__}, "sketch": b""}
-    )
-    assert "images: 4999 files" in differing({ALPHA: (found,), BETA: (short,)})[BETA]
+    one = file_set("images", FILES[:1]).sketch
+    cell = next(at for at in range(0, len(one), CELL_BYTES) if any(one[at : at + CELL_BYTES]))
+    alone = bytearray(file_set("images", FILES).sketch)
+    alone[cell : cell + CELL_BYTES] = bytes(CELL_BYTES)
+    for sketch in (b"", bytes(alone)):
+        bad = msgspec.structs.replace(other, sketch=sketch)
+        assert "images: 4999 files" in differing({ALPHA: (found,), BETA: (bad,)})[BETA]
