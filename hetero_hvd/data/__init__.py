@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hetero_hvd.data.image_folder import ImageFolder
     from hetero_hvd.data.shards import BlockShuffle, TarShards, write_index
     from hetero_hvd.data.source import Source
-    from hetero_hvd.data.stream_shards import StreamShards
+    from hetero_hvd.data.streams.stream_shards import StreamShards
     from hetero_hvd.data.tables import TextTable, glue
     from hetero_hvd.data.text_blocks import ByteTokenizer, TextBlocks
 
@@ -20,7 +20,7 @@ _HOMES = {
     "TextTable": "hetero_hvd.data.tables",
     "ImageFolder": "hetero_hvd.data.image_folder",
     "Source": "hetero_hvd.data.source",
-    "StreamShards": "hetero_hvd.data.stream_shards",
+    "StreamShards": "hetero_hvd.data.streams.stream_shards",
     "TarShards": "hetero_hvd.data.shards",
     "TextBlocks": "hetero_hvd.data.text_blocks",
     "glue": "hetero_hvd.data.tables",

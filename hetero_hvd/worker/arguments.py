@@ -10,7 +10,7 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils import data as torch_data
 
-from hetero_hvd.data.stream_shards import check_places
+from hetero_hvd.data.streams.stream_shards import check_places
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.micro_batch.split import kind_of
 

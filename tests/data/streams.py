@@ -11,11 +11,12 @@ from torch.utils.data import ChainDataset, Dataset, IterableDataset, Subset, get
 from hetero_hvd.data import StreamShards
 
 
-class ShardedStream(IterableDataset[float]):
+class ShardedStream(IterableDataset[Any]):
     """Numbers in shards; in a loader's process that process's shards only, as `datasets` does it.
 
     Args:
         shards: The numbers in each.
+        read: What is given of the numbers of a shard.
 
     Attributes:
         num_read: How many were read so far, of all streams made of this one in this process.
@@ -23,8 +24,13 @@ class ShardedStream(IterableDataset[float]):
 
     num_read = 0
 
-    def __init__(self, shards: Sequence[Sequence[float]]) -> None:
+    def __init__(
+        self,
+        shards: Sequence[Sequence[Any]],
+        read: Callable[[Sequence[Any]], Iterable[Any]] = iter,
+    ) -> None:
         self._shards = list(shards)
+        self._read = read
 
     @property
     def num_shards(self) -> int:
@@ -33,26 +39,24 @@ class ShardedStream(IterableDataset[float]):
 
     def shard(self, num_shards: int, index: int) -> ShardedStream:
         """Every `num_shards`-th shard, from this one on."""
-        return ShardedStream(self._shards[index::num_shards])
+        return ShardedStream(self._shards[index::num_shards], self._read)
 
-    def __iter__(self) -> Iterator[float]:
+    def __iter__(self) -> Iterator[Any]:
         found = get_worker_info()
         shards = self._shards if found is None else self._shards[found.id :: found.num_workers]
         for shard in shards:
-            for number in shard:
+            for number in self._read(shard):
                 ShardedStream.num_read += 1
                 yield number
 
 
-def numbered(lengths: Sequence[int]) -> ShardedStream:
+def numbered(
+    lengths: Sequence[int], read: Callable[[Sequence[Any]], Iterable[Any]] = iter
+) -> ShardedStream:
     """A stream whose samples are numbered through, in shards of these lengths."""
     starts = [sum(lengths[:index]) for index in range(len(lengths))]
-    return ShardedStream(
-        [
-            [float(number) for number in range(start, start + length)]
-            for start, length in zip(starts, lengths, strict=True)
-        ]
-    )
+    shards = [range(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+    return ShardedStream(shards, read)
 
 
 class Iterating(IterableDataset[Any]):

@@ -108,10 +108,19 @@ def test_shards_are_read_in_parts_and_each_sample_once(start_job, tmp_path):
 
 
 def test_a_stream_in_shards_is_read_in_parts_and_each_sample_once(start_job):
-    """By two workers of unequal speed: together they read much less than the stream twice."""
+    """By two workers, who read together much less than the stream twice; a connection is lost.
+
+    A third one has the samples in another order, and is refused.
+    """
     script = str(Path(__file__).with_name("data_stream.py"))
-    job = start_job(names=("alpha", "beta"), command=(script, "3"))
+    names = ["alpha, env: {STREAM: lost}", "beta, env: {STREAM: lost}"]
+    names += ["gamma, env: {STREAM: reversed}"]
+    job = start_job(names=names, command=(script, "3"), start_timeout_seconds=60)
     assert job.wait() == 0, job.output
+    (line,) = [line for line in job.output if "is refused" in line]
+    assert line.startswith("gamma:0 is refused (its data differ from those of alpha:0: ")
+    assert "StreamShards(ShardedStream): shard 0 has other contents" in line
+    assert any("a connection is lost" in line for line in job.output)
     seen = {epoch: [] for epoch in "012"}
     num_read = []
     for line in job.output:
@@ -123,7 +132,7 @@ def test_a_stream_in_shards_is_read_in_parts_and_each_sample_once(start_job):
         epoch: list(range(160)) for epoch in "012"
     }
     assert len(num_read) == 2
-    assert sum(num_read) <= 1.5 * 3 * 160
+    assert sum(num_read) <= 1.5 * 3 * 160 + 40  # from the beginning, after a loss
 
 
 @contextmanager

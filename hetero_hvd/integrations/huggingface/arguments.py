@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from hetero_hvd.data.stream_shards import LaneSampler, StreamShards
+from hetero_hvd.data.streams.stream_shards import LaneSampler, StreamShards
 from hetero_hvd.errors import ConfigError, UserError
 from hetero_hvd.integrations.rules import (
     HONOURED,

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from transformers.trainer_pt_utils import find_batch_size
 from transformers.trainer_utils import EvalLoopOutput
 
-from hetero_hvd.data.stream_shards import check_places
+from hetero_hvd.data.streams.stream_shards import check_places
 from hetero_hvd.errors import UserError
 from hetero_hvd.integrations.steps import Steps, numbers
 from hetero_hvd.worker.data.share_loader import contiguous_batches

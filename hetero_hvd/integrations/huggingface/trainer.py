@@ -22,7 +22,7 @@ from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import TrainOutput
 from transformers.utils import logging as transformers_logging
 
-from hetero_hvd.data.stream_shards import StreamShards
+from hetero_hvd.data.streams.stream_shards import StreamShards
 from hetero_hvd.errors import UserError
 from hetero_hvd.integrations.huggingface.arguments import check_arguments, order_of_shards
 from hetero_hvd.integrations.huggingface.evaluation import TrainerWithParts, num_samples_of

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from hetero_hvd.data.stream_shards import check_places
+from hetero_hvd.data.streams.stream_shards import check_places
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.data.seeding import own_course
 

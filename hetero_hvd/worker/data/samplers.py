@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hetero_hvd.core.data import sampling, shards
 from hetero_hvd.core.data.grains import Stream, seed_of
-from hetero_hvd.data.stream_shards import check_read_on
+from hetero_hvd.data.streams.stream_shards import check_read_on
 from hetero_hvd.errors import UserError
 from hetero_hvd.worker.data.seeding import own_course
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 from torch.utils.data import (
+    ConcatDataset,
     Dataset,
     IterableDataset,
     Sampler,
     SequentialSampler,
+    Subset,
     get_worker_info,
 )
 from torch.utils.data._utils import worker as loader_process
@@ -27,8 +30,10 @@ from torch.utils.data._utils import worker as loader_process
 from hetero_hvd.core.data.file_sets import FileFacts, file_set
 from hetero_hvd.core.data.lanes import lane_order, lanes_of
 from hetero_hvd.data import arguments
+from hetero_hvd.data.file_system import without_secrets
 from hetero_hvd.data.listing import announce
-from hetero_hvd.errors import MalformedDataError, UserError
+from hetero_hvd.data.streams.sameness import beginning, check_alike
+from hetero_hvd.errors import MalformedDataError, UnreadableError, UserError, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +46,8 @@ MAX_LANES = 64
 MAX_OPEN = 2 * MAX_LANES
 """Shards that are kept open at the place up to which they are read."""
 
+TELL_SECONDS = 30.0
+"""Between lines that say how far the counting is."""
 
 MEND = "see whether its file is the right one and whole, or count its samples anew"
 
@@ -60,11 +67,13 @@ class StreamShards(Dataset[Any]):
     Attributes:
         lengths: As above.
 
-    All workers must have the same lengths: they are compared when a worker is admitted.
+    All workers must have the same lengths, and the same samples at the beginning of the first shard
+    and of the last one: they are compared when a worker is admitted.
 
     Raises:
-        UserError: The stream has fewer than two shards, or is shuffled otherwise on each worker, or
-            the lengths are not theirs.
+        UserError: The stream has fewer than two shards, or is another one on each worker or each
+            time that it is read, or the lengths are not theirs.
+        UnreadableError: It cannot be read here.
     """
 
     def __init__(self, stream: Any, lengths: Sequence[int] | None = None) -> None:  # noqa: ANN401 - of any package
@@ -75,7 +84,7 @@ class StreamShards(Dataset[Any]):
                 f"{self._name}: cannot be divided: it must have two shards or more, in num_shards, "
                 "and shard(num_shards, index): name several files, or make the set anew with more"
             )
-        check_seeded(stream)
+        check_alike(stream, self._name)
         self._shards = [stream.shard(num_shards=num_shards, index=i) for i in range(num_shards)]
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
         self._process = os.getpid()
@@ -85,6 +94,7 @@ class StreamShards(Dataset[Any]):
             raise UserError(f"{self._name}: there is no sample in its {num_shards} shards")
         named = (FileFacts(f"shard {i} of {each}", each) for i, each in enumerate(self.lengths))
         announce(file_set(f"samples in the shards of {self._name}", named))
+        self._announce_beginnings()
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -94,6 +104,7 @@ class StreamShards(Dataset[Any]):
 
         Raises:
             MalformedDataError: Its shard has fewer or more samples than were counted.
+            UnreadableError: Its shard cannot be read here.
         """
         if not -len(self) <= index < len(self):
             raise IndexError(index)
@@ -130,6 +141,31 @@ class StreamShards(Dataset[Any]):
             self._open.popitem(last=False)
         return self._open[shard]
 
+    def _announce_beginnings(self) -> None:
+        """Have it compared whether the shards are those of the other workers.
+
+        Two of them tell files in another order, and an order that is drawn.
+
+        Raises:
+            UserError: They are other ones when they are read again.
+        """
+        filled = np.flatnonzero(self.lengths).tolist()
+        tags = [self._beginning(shard) for shard in (filled[0], filled[-1], filled[0])]
+        if tags.pop() != tags[0]:
+            raise UserError(
+                f"{self._name}: shard {filled[0]}: begins with other samples when it is read "
+                "again, so that samples would be lost: seed what it draws, sort what it lists, and "
+                "change samples at random in the loader's collate_fn"
+            )
+        ends = zip(dict.fromkeys((filled[0], filled[-1])), tags, strict=False)
+        found = [FileFacts(f"shard {shard}", 0, tag) for shard, tag in ends if tag]
+        if found:
+            announce(file_set(f"the first samples in the shards of {self._name}", found))
+
+    def _beginning(self, shard: int) -> str:
+        with reading(f"{self._name}: shard {shard}"):
+            return beginning(self._shards[shard])
+
     def _counted(self) -> list[int]:
         logger.warning(
             "%s: the samples of its %d shards are counted, by reading all of them: keep .lengths, "
@@ -137,8 +173,19 @@ class StreamShards(Dataset[Any]):
             self._name,
             len(self._shards),
         )
-        with outside_of_loader():
-            return [sum(1 for _ in shard) for shard in self._shards]
+        return [self._count(number) for number in range(len(self._shards))]
+
+    def _count(self, number: int) -> int:
+        count, name = 0, f"{self._name}: shard {number}"
+        told_seconds = time.monotonic()
+        with reading(name):
+            for count, _ in enumerate(self._shards[number], 1):
+                if time.monotonic() > told_seconds + TELL_SECONDS:
+                    told_seconds = time.monotonic()
+                    logger.warning(
+                        "%s: %d samples are counted so far: it must have an end", name, count
+                    )
+        return count
 
     def _checked(self, lengths: Any) -> list[int]:  # noqa: ANN401 - whatever the script gives
         wanted = f"a list of {len(self._shards)} numbers, the samples of each shard"
@@ -191,17 +238,21 @@ class _OpenShard:
 
     def at(self, index: int) -> Any:  # noqa: ANN401 - as above
         """The sample in this place; from the beginning again, if it lies behind."""
-        with outside_of_loader():
-            if index < self._next:
+        with suppress(UnreadableError):
+            return self._read(index)
+        return self._read(index)  # a connection may have been lost
+
+    def _read(self, index: int) -> Any:  # noqa: ANN401 - as above
+        at, self._next = self._next, self._length  # what has failed is opened anew
+        with reading(f"{self._name}: sample {index}"):
+            if index < at:
                 self._samples = iter(self._shard)
-                self._next = 0
-            skipped = index - self._next
-            self._next = index + 1
-            for sample in itertools.islice(self._samples, skipped, skipped + 1):
-                if self._next == self._length:
+                at = 0
+            for sample in itertools.islice(self._samples, index - at, index - at + 1):
+                if index + 1 == self._length:
                     self._check_end()
+                self._next = index + 1
                 return sample
-        self._next = self._length
         raise MalformedDataError(
             f"{self._name}: has no sample {index}, and should have {self._length}: {MEND}"
         )
@@ -214,34 +265,26 @@ class _OpenShard:
             )
 
 
-def check_seeded(stream: object) -> None:
-    """See that a stream of `datasets` is shuffled in the same way on all workers.
-
-    Raises:
-        UserError: It is shuffled without a seed.
-    """
-    shuffling = getattr(stream, "_shuffling", None)
-    if getattr(shuffling, "_original_seed", 0) is None:
-        raise UserError(
-            f"{type(stream).__name__}: is shuffled without a seed, so in another order on each "
-            "worker, and samples would be lost: say shuffle(seed=0, buffer_size=...)"
-        )
-
-
 def check_read_on(dataset: object, sampler: object) -> None:
     """See that a loader reads on in the shards of a stream.
 
     Raises:
         UserError: Its sampler goes back and forth, so that shards would be read again and again.
     """
-    if isinstance(dataset, StreamShards) and not isinstance(
-        sampler, LaneSampler | SequentialSampler
-    ):
+    if _has_shards(dataset) and not isinstance(sampler, LaneSampler | SequentialSampler):
         raise UserError(
             f"StreamShards with {type(sampler).__name__}: a shard can only be read from its "
             "beginning, and would be read again for each sample: say "
             "sampler=dataset.sampler(batch_size) and no shuffle"
         )
+
+
+def _has_shards(dataset: object) -> bool:
+    """Whether a stream's shards are read by it: itself, or what of torch's own it is made of."""
+    inner = getattr(dataset, "datasets", [getattr(dataset, "dataset", None)])
+    return isinstance(dataset, StreamShards) or (
+        isinstance(dataset, ConcatDataset | Subset) and any(map(_has_shards, inner))
+    )
 
 
 def check_places(dataset: object, name: str, *, is_alone: bool) -> None:
@@ -275,11 +318,21 @@ def shards_in(stream: object) -> int:
 
 
 @contextmanager
-def outside_of_loader() -> Iterator[None]:
-    """Let a stream give all of a shard: in a loader's process it would give that process's part."""
+def reading(what: str) -> Iterator[None]:
+    """Let a stream give all of a shard: in a loader's process it would give that process's part.
+
+    Args:
+        what: Is read.
+
+    Raises:
+        UnreadableError: The system, or the network, does not give it.
+    """
     before = get_worker_info()
     vars(loader_process)[INFO] = None
     try:
         yield
+    except OSError as error:
+        told = without_secrets(first_line(error))
+        raise UnreadableError(f"{what}: reading has failed: {told}") from error
     finally:
         vars(loader_process)[INFO] = before

@@ -1,0 +1,1 @@
+"""Streams that have shards, read in parts, and whether each worker reads the same one."""
