@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ NOT_KEPT = "_non_persistent_buffers_set"
 """Where a module has the names of its buffers that are no part of its state."""
 
 _KIND = attrgetter("shape", "dtype", "requires_grad", "device")
+_REGISTERS = itemgetter("_modules", "_parameters", "_buffers")
 _VERSION = attrgetter("_version")
 """How often a tensor was written to, which torch documents for functions of one's own."""
 
@@ -52,7 +53,10 @@ class ModelSlot:
 
     def get(self) -> torch.Tensor | None:
         """The tensor that is there now; None: there is none."""
-        found = getattr(self._module, self._key, None)
+        buffers = self._module.__dict__.get("_buffers")
+        found = buffers.get(self._key) if type(buffers) is dict else None
+        if found is None:  # torch would look there last, after a call of Python
+            found = getattr(self._module, self._key, None)
         return found if isinstance(found, torch.Tensor) else None
 
     def put(self, tensor: torch.Tensor | None) -> None:
@@ -78,7 +82,7 @@ class Registered:
         self._facts: list[tuple[str, int, tuple[object, ...]]] = []
         self.parameters: dict[str, Parameter] = {}
         self.places: list[ModelSlot] = []
-        self._modules: list[nn.Module] = []
+        self._modules: list[dict[str, Any]] = []
         self._objects: list[object] = []
         self._tensors: list[torch.Tensor] = []
         self._signature: tuple[list[object], ...] = ()
@@ -115,11 +119,12 @@ class Registered:
 
     def _remember(self) -> None:
         """What all that follows from this look depends on, in a form that is soon asked again."""
-        self._modules = list(self._model.modules())
-        registers = self._registers()
-        if not all(isinstance(each, dict) for each in registers):  # compiled by TorchScript
-            self._modules = []
+        modules = list(map(vars, self._model.modules()))
+        if not all(isinstance(each.get("_buffers"), dict) for each in modules):
+            self._modules = []  # compiled by TorchScript
             return
+        self._modules = modules
+        registers = self._registers()
         self._objects = [each for register in registers for each in register.values()]
         self._tensors = [each for each in self._objects if isinstance(each, torch.Tensor)]
         self._signature = self._signed(registers)
@@ -130,19 +135,20 @@ class Registered:
 
     def _registers(self) -> list[dict[str, Any]]:
         """Submodules, parameters and buffers of each module that was seen."""
-        return [r for m in self._modules for r in (m._modules, m._parameters, m._buffers)]  # noqa: SLF001
+        return list(chain.from_iterable(map(_REGISTERS, self._modules)))
 
     def _signed(self, registers: list[dict[str, Any]]) -> tuple[list[object], ...]:
         """How many there are, their names, which they are, of which kind, and which are not kept.
 
         Of which kind those are that were there: another one has another `id`, as these are held.
         """
+        filled = list(filter(None, registers))  # most have nothing
         return (
             list(map(len, registers)),
-            list(chain.from_iterable(registers)),
-            [id(each) for register in registers if register for each in register.values()],
+            list(chain.from_iterable(filled)),
+            [id(each) for register in filled for each in register.values()],
             list(map(_KIND, self._tensors)),
-            [name for m in self._modules for name in getattr(m, NOT_KEPT, ())],
+            [name for module in self._modules for name in module.get(NOT_KEPT, ())],
         )
 
     def digest(self, part: Slice) -> Digest:

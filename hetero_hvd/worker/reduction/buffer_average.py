@@ -8,10 +8,13 @@ has changed stays as it is, whatever it holds: masks are full of infinities.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import compress
+from operator import is_, itemgetter
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from hetero_hvd.errors import UserError
@@ -42,8 +45,8 @@ class Kept(NamedTuple):
             return cls(place, None, None, -1)
         return cls(place, tensor, tensor.detach().clone(), _version_of(tensor))
 
-    def has_changed(self) -> bool:
-        """Whether other values are there now.
+    def current(self) -> torch.Tensor | None:
+        """What is there now; None where it cannot be compared with what was.
 
         What is no part of the model's state may get another shape: it is a cache, built anew where
         it is needed.
@@ -58,6 +61,17 @@ class Kept(NamedTuple):
                     f"the forward pass changes the shape of the buffer {self.place.name}: give it "
                     "its shape before training, or register it with persistent=False"
                 )
+            return None
+        return now
+
+    def has_changed(self) -> bool:
+        """Whether other values are there now.
+
+        Raises:
+            UserError: Something that is part of the model's state got another shape.
+        """
+        now = self.current()
+        if now is None or self.before is None:
             return False
         if now is self.tensor and _version_of(now) == self.version >= 0:
             return False
@@ -103,11 +117,123 @@ def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
+class BufferRow:
+    """Some buffers of one type on one device: all their numbers in a row, for few operations.
+
+    Args:
+        found: Of each buffer, by its number among all that are kept, its place and what is there.
+
+    Attributes:
+        kept: The buffers, by the same numbers.
+    """
+
+    def __init__(self, found: Mapping[int, tuple[ModelSlot, torch.Tensor]]) -> None:
+        self._tensors = [tensor for _, tensor in found.values()]
+        self._shapes = [each.shape for each in self._tensors]
+        self._before = _in_a_row(self._tensors)
+        self._is_complex = self._before.is_complex()
+        self._sizes = [shape.numel() << self._is_complex for shape in self._shapes]
+        self._parts = self._shaped(self._before)
+        self.kept = {
+            index: Kept(place, tensor, part, -1)
+            for (index, (place, tensor)), part in zip(found.items(), self._parts, strict=True)
+        }
+
+    def renew(self) -> bool:
+        """Keep the buffers as they are now, in the same memory; gives whether they are there."""
+        tensors = [kept.place.get() for kept in self.kept.values()]
+        if not all(map(is_, tensors, self._tensors)):
+            return False
+        _write(zip(self._parts, self._tensors, strict=True))
+        return True
+
+    def changes(self, num_samples: int) -> Iterator[tuple[int, float, torch.Tensor]]:
+        """Number, weight, and change times weight of each buffer; all are again as they were.
+
+        Raises:
+            UserError: The forward pass has changed a shape.
+        """
+        tensors = [kept.current() for kept in self.kept.values()]
+        now = self._row(tensors)
+        changed = self._changed(now)
+        weights = [float(num_samples) if each else 0.0 for each in changed]
+        sums = torch.zeros(sum(self._sizes), dtype=torch.float64)
+        if any(weights):
+            each = self._spread(weights)
+            start = _numbers(self._before).nan_to_num(0.0, 0.0, 0.0)  # from 0 where there was none
+            sums = torch.where(each > 0, (_numbers(now) - start) * each, sums)
+        self._restore(tensors, changed)
+        return zip(self.kept, weights, sums.split(self._sizes), strict=True)
+
+    @torch.no_grad()
+    def move(self, weights: list[float], sums: list[torch.Tensor], num_samples: float) -> None:
+        """Change the buffers by what the workers have changed on average.
+
+        Args:
+            weights: Of each, of all workers together; what has none stays as it is.
+            sums: Of their changes times weights.
+            num_samples: Of all workers.
+        """
+        if not any(weights):
+            return
+        places = [kept.place.get() for kept in self.kept.values()]
+        tensors = [
+            None if now is None or now.shape != shape else now
+            for now, shape in zip(places, self._shapes, strict=True)
+        ]
+        summed, is_number = torch.cat(sums), _numbers(self._before).isfinite()
+        moved = _numbers(self._row(tensors)) + summed / num_samples
+        # Where there was no number to change, those who have one now agree on their mean.
+        found = torch.where(is_number, moved, summed / self._spread(weights))
+        parts = self._shaped(_typed(found, self._before))
+        written = zip(tensors, parts, weights, strict=True)
+        _write((now, part) for now, part, weight in written if weight and now is not None)
+
+    def _shaped(self, row: torch.Tensor) -> list[torch.Tensor]:
+        """The numbers of each buffer, in its shape."""
+        parts = row.split([shape.numel() for shape in self._shapes])
+        return [
+            part if len(shape) == 1 else part.view(shape)
+            for part, shape in zip(parts, self._shapes, strict=True)
+        ]
+
+    def _row(self, tensors: list[torch.Tensor | None]) -> torch.Tensor:
+        """The numbers of what is there now; those from before where there is nothing."""
+        pairs = zip(tensors, self._parts, strict=True)
+        return _in_a_row([before if now is None else now for now, before in pairs])
+
+    def _changed(self, now: torch.Tensor) -> list[bool]:
+        """Which buffers hold other values; those that were NaN and are so hold the same."""
+        is_alike = (now.dtype, now.device) == (self._before.dtype, self._before.device)
+        if is_alike and torch.equal(now, self._before):
+            return [False] * len(self._sizes)
+        one, other = _numbers(self._before), _numbers(now)
+        differs = (one != other) & ~(one.isnan() & other.isnan())
+        if not (now.is_floating_point() or now.is_complex()):  # large ones are no float64
+            differs = (now != self._before).cpu()
+        counts = np.append(0, np.cumsum(differs.numpy()))[np.cumsum([0, *self._sizes])]
+        return list(map(bool, np.diff(counts)))
+
+    def _spread(self, numbers: list[float]) -> torch.Tensor:
+        """A number of each buffer, for each of its elements."""
+        found = torch.tensor(numbers, dtype=torch.float64)
+        return found.repeat_interleave(torch.tensor(self._sizes))
+
+    def _restore(self, tensors: list[torch.Tensor | None], changed: list[bool]) -> None:
+        if all(map(is_, tensors, self._tensors)):
+            pairs = zip(self._tensors, self._parts, strict=True)
+            _write(compress(pairs, changed))
+            return
+        for kept in self.kept.values():
+            kept.restore()
+
+
 class BufferSum:
     """The buffers of one step on their way.
 
     Args:
-        kept: As they were.
+        rows: As they were.
+        sizes: How many numbers of each there are, in their order.
         flat: Where the sums arrive, float64.
         name: Of the reduction.
 
@@ -115,8 +241,11 @@ class BufferSum:
         handle: Of the reduction, once it was started.
     """
 
-    def __init__(self, kept: list[Kept], flat: torch.Tensor, name: str) -> None:
-        self.kept = kept
+    def __init__(
+        self, rows: list[BufferRow], sizes: list[int], flat: torch.Tensor, name: str
+    ) -> None:
+        self.rows = rows
+        self.sizes = sizes
         self.flat = flat
         self._name = name
         self.handle: Handle = None
@@ -142,21 +271,38 @@ class BufferAverage:
 
     def __init__(self, *, is_late: bool = False) -> None:
         self._is_late = is_late
-        self._kept: list[Kept] = []
+        self._places: list[ModelSlot] = []
+        self._rows: list[BufferRow] = []
+        self._past: list[BufferRow] = []
+        self._nothing: list[Kept] = []
 
     def remember(self, places: Iterable[ModelSlot]) -> None:
         """Keep the buffers as they are before a step's forward passes change them."""
-        self._kept = [Kept.of(place) for place in places if place.is_persistent]
+        kept = [place for place in places if place.is_persistent]
+        is_as_before = not self._is_late and kept == self._places
+        if is_as_before and not self._nothing and all(row.renew() for row in self._past):
+            self._rows = self._past
+            return
+        kinds: dict[object, dict[int, tuple[ModelSlot, torch.Tensor]]] = {}
+        self._nothing = []
+        for index, place in enumerate(kept):
+            if (tensor := place.get()) is None:
+                self._nothing.append(Kept.of(place))
+            else:
+                kinds.setdefault((tensor.dtype, tensor.device), {})[index] = (place, tensor)
+        self._places = kept
+        self._rows = self._past = list(map(BufferRow, kinds.values()))
 
     def restore(self) -> None:
         """Undo what forward passes did since `remember`: their step was not applied."""
-        for kept in self._kept:
+        for kept in (*self._nothing, *(kept for row in self._rows for kept in row.kept.values())):
             kept.restore()
 
     def drop(self) -> None:
         """The same, and the step is over: what the script writes from now on stays."""
         self.restore()
-        self._kept = []
+        self._rows = []
+        self._nothing = []
 
     def seal(
         self, collective: Collective, num_samples: int, tag_index: int = 0
@@ -174,18 +320,21 @@ class BufferAverage:
         Raises:
             UserError: The forward pass has changed a shape.
         """
-        if not self._kept or (collective.size == 1 and not self._is_late):
+        if collective.size == 1 and not self._is_late:
             return None
-        pieces, weights = [], []
-        for kept in self._kept:
-            weight = float(num_samples) if kept.has_changed() else 0.0
-            weights.append(weight)
-            if kept.before is not None:
-                pieces.append(_contribution(kept, weight))
-        flat = torch.cat([*pieces, torch.tensor(weights, dtype=torch.float64)])
-        self.restore()
-        all_kept, self._kept = self._kept, []
-        return BufferSum(all_kept, flat, f"buffers.{tag_index}")
+        for kept in self._nothing:
+            kept.current()
+        if not self._rows:
+            return None
+        changes = (change for row in self._rows for change in row.changes(num_samples))
+        found = sorted(changes, key=itemgetter(0))
+        weights = torch.tensor([weight for _, weight, _ in found], dtype=torch.float64)
+        sizes = [len(change) for _, _, change in found]
+        flat = torch.cat([*(change for _, _, change in found), weights])
+        rows = self._rows
+        self._rows = []
+        self._nothing = []
+        return BufferSum(rows, sizes, flat, f"buffers.{tag_index}")
 
     def write_back(self, average: BufferSum | None, num_samples: float) -> None:
         """Change the buffers by what the workers have changed on average.
@@ -194,36 +343,25 @@ class BufferAverage:
             average: What `seal` gave.
             num_samples: Of all workers.
         """
-        self._kept = []
-        if average is not None:
-            _move(average, num_samples)
+        self._rows = []
+        self._nothing = []
+        if average is None:
+            return
+        *sums, weights = average.flat.split([*average.sizes, len(average.sizes)])
+        numbers = sorted(index for row in average.rows for index in row.kept)
+        arrived = dict(zip(numbers, zip(weights.tolist(), sums, strict=True), strict=True))
+        for row in average.rows:
+            of_row = [arrived[index] for index in row.kept]
+            row.move([weight for weight, _ in of_row], [each for _, each in of_row], num_samples)
 
 
 @torch.no_grad()
-def _move(average: BufferSum, num_samples: float) -> None:
-    weights = average.flat[-len(average.kept) :].tolist()
-    offset = 0
-    for kept, weight in zip(average.kept, weights, strict=True):
-        if kept.before is None:
-            continue
-        start = _numbers(kept.before)
-        summed = average.flat[offset : offset + len(start)]
-        offset += len(start)
-        now = kept.place.get()
-        if weight and now is not None and now.shape == kept.before.shape:
-            moved = _numbers(now) + summed / num_samples
-            # Where there was no number to change, those who have one now agree on their mean.
-            _write(now, torch.where(start.isfinite(), moved, summed / weight))
-
-
-def _contribution(kept: Kept, weight: float) -> torch.Tensor:
-    """Weight times change; from 0 where there was no number."""
-    assert kept.before is not None  # noqa: S101 - asked before
-    start = _numbers(kept.before)
-    now = kept.place.get()
-    if not weight or now is None:
-        return torch.zeros_like(start)
-    return (_numbers(now) - start.nan_to_num(0.0, 0.0, 0.0)) * weight
+def _in_a_row(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """All elements, of one type where all are of it, on the device of the first."""
+    first = tensors[0]
+    if any(each.dtype != first.dtype or each.device != first.device for each in tensors):
+        return torch.cat([_numbers(each) for each in tensors])
+    return torch.cat([each if each.dim() == 1 else each.reshape(-1) for each in tensors])
 
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
@@ -234,10 +372,16 @@ def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.flatten().to(torch.float64)
 
 
-def _write(tensor: torch.Tensor, numbers: torch.Tensor) -> None:
-    if tensor.is_complex():
-        tensor.copy_(torch.view_as_complex(numbers.view(-1, 2)).view_as(tensor))
-    elif tensor.is_floating_point():
-        tensor.copy_(numbers.view_as(tensor))
-    else:
-        tensor.copy_(numbers.round().view_as(tensor))
+def _typed(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The reverse of `_numbers`."""
+    if like.is_complex():
+        return torch.view_as_complex(numbers.view(-1, 2)).to(like)
+    return (numbers if like.is_floating_point() else numbers.round()).to(like)
+
+
+@torch.no_grad()
+def _write(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Write the second of each pair to the first."""
+    if found := list(pairs):
+        places, values = zip(*found, strict=True)
+        torch._foreach_copy_(places, values)
