@@ -10,6 +10,7 @@ import pytest
 from hetero_hvd.messages import RunStarted
 from hetero_hvd.run.records.reader import read_record
 from hetero_hvd.run.reports.catalogue import recorded_runs
+from tests.kit.checkout import CHECKOUT
 
 from .conftest import SCRIPT, processes_of, write_nodes
 
@@ -17,9 +18,13 @@ pytestmark = pytest.mark.process
 
 
 def test_three_workers_train_to_the_end(start_job):
-    """All workers finish with equal replicas, the exit code is 0, and the summary says so."""
+    """All workers finish with equal replicas, the exit code is 0, and the summary says so.
+
+    One of them has all of torch, as outside of the tests (see tests/without_compiler).
+    """
     labels = ("--name", "first", "--tag", "lr=0.1", "--tag", "note=a b")
-    job = start_job("--progress-seconds", "0.1", *labels)
+    names = ("alpha", "beta", f"gamma, env: {{PYTHONPATH: {CHECKOUT}}}")
+    job = start_job("--progress-seconds", "0.1", *labels, names=names)
     job.wait_for(r"step 0: 3 workers train together: alpha:0, beta:0, gamma:0")
     job.wait_for(
         r"step \d+  epoch \d+  loss \S+  \d+ samples/s  \([\d.]+ of ideal\)  alpha:0 \d+ in "
