@@ -31,16 +31,29 @@ MEASURED = {
 """Samples of each worker, in each of the two measurements."""
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_training_is_what_it_would_be_with_the_last_plan_alone(tmp_path, start_workers, way):
-    """Losses, parameters, buffers and random numbers, bit for bit, whatever was measured before."""
+def runs_of(way):
+    """Name to the settings of a run: that with measurements; that with the last plan alone."""
     changes, outcome = WAYS[way]
     settings = {"way": "step"} | changes
-    shares = [[24, 0], [16, 8], [24, 0]] if settings.pop("spare", 0) else None
-    shares = shares or [EVEN, UNEVEN, LAST]
-    settings |= {"shares": shares, "ratios": [0.25, 0.5]}
-    found = start_workers(tmp_path, "calibrated", 2, **settings)
-    first = [rank["sizes"][0] if rank["sizes"] else 0 for rank in found]
+    shares = [[24, 0], [16, 8], [24, 0]] if settings.pop("spare", 0) else [EVEN, UNEVEN, LAST]
+    found = {way: settings | {"shares": shares, "ratios": [0.25, 0.5]}}
+    if outcome == 2:
+        found[f"{way}, alone"] = settings | {"shares": shares[2:], "ratios": []}
+    return found
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory, start_workers):
+    """What each of two workers has found in all runs, one after the other."""
+    runs = {name: run for way in WAYS for name, run in runs_of(way).items()}
+    return start_workers(tmp_path_factory.mktemp("calibrated"), "calibrated", 2, runs=runs)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_training_is_what_it_would_be_with_the_last_plan_alone(ranks, way):
+    """Losses, parameters, buffers and random numbers, bit for bit, whatever was measured before."""
+    outcome = WAYS[way][1]
+    found = [rank[way] for rank in ranks]
     asked = found[0]["answers"]
     if outcome is None:
         assert asked == []
@@ -51,14 +64,13 @@ def test_training_is_what_it_would_be_with_the_last_plan_alone(tmp_path, start_w
         assert any(map(any, asked)) == bool(found[0]["seconds"])
         assert min(found[0]["seconds"], default=1) > 0
     if way == "equal micro-batches":
-        assert {size for rank in found for size in rank["passes"]} == {2}
+        assert {size for each in found for size in each["passes"]} == {2}
     if outcome == 2:
-        alone = start_workers(
-            tmp_path, "calibrated", 2, **settings | {"shares": shares[2:], "ratios": []}
-        )
+        alone = [rank[f"{way}, alone"] for rank in ranks]
         for one, other in zip(found, alone, strict=True):
             for key in ("losses", "drawn", "scale", "state"):
                 assert one[key] == other[key], key
             assert one["sizes"][1:] == other["sizes"][1:]  # in the first, within the step
     else:
-        assert first == shares[0]
+        first = [each["sizes"][0] if each["sizes"] else 0 for each in found]
+        assert first == runs_of(way)[way]["shares"][0]

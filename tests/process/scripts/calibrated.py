@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 
 import msgspec
@@ -111,9 +110,9 @@ class Run:
         self.trainer.step(self.loss, x, y)
 
 
-def main():
+def train(given):
     """One run."""
-    run = Run(arguments())
+    run = Run(given)
     sizes, losses = [], []
     for _ in run.trainer.epochs(2):
         for x, y in run.trainer.batches():
@@ -122,19 +121,17 @@ def main():
             losses.append(run.trainer.loss)
     drawn = [random.random(), float(np.random.rand()), float(torch.rand(()))]  # noqa: NPY002, S311
     answers = run.planner.answers
-    report(
-        {
-            "losses": losses,
-            "drawn": drawn,
-            "sizes": sizes,
-            "passes": run.passes,
-            "answers": [[[one.num_samples for one in each] for each in a] for a in answers],
-            "seconds": [one.seconds for answer in answers for each in answer for one in each],
-            "scale": run.scaler.state_dict() if run.scaler else {},
-            "state": [float(value.double().sum()) for value in run.model.state_dict().values()],
-        }
-    )
+    return {
+        "losses": losses,
+        "drawn": drawn,
+        "sizes": sizes,
+        "passes": run.passes,
+        "answers": [[[one.num_samples for one in each] for each in a] for a in answers],
+        "seconds": [one.seconds for answer in answers for each in answer for one in each],
+        "scale": run.scaler.state_dict() if run.scaler else {},
+        "state": [float(value.double().sum()) for value in run.model.state_dict().values()],
+    }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    report({name: train(given) for name, given in arguments()["runs"].items()})
