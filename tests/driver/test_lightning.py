@@ -162,7 +162,8 @@ def test_who_remains_hears_the_same(tmp_path):
     """
     faults = {"beta:0": "told 12 1"}
     training = BY_EPOCHS | {"arguments": BY_EPOCHS["arguments"] | {"max_epochs": 2}}
-    results, _ = run_job(SCRIPT, tmp_path, THREE, training, faults=faults)
+    settings = {"max_restarts": 0}
+    results, _ = run_job(SCRIPT, tmp_path, THREE, training, settings=settings, faults=faults)
     one, other = (results[f"result-{name}-0"][0] for name in ("alpha", "gamma"))
     assert (tmp_path / "fired-beta:0").exists()
     assert "fault" in {event.cause for event in events_of(record_of(tmp_path), Recovered)}

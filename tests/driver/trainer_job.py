@@ -63,15 +63,15 @@ def run_alone(script, folder, **case):
 
 
 def run_job(
-    script, folder, names, *trainings, hang_seconds=200, joining=(), has_own_folders=False, **faults
+    script, folder, names, *trainings, settings=None, joining=(), has_own_folders=False, **faults
 ):
     """What each worker of a job finds that has come to the script's end; and the job.
 
     Where all workers have folders of their own, none sees what another one writes.
     """
+    settings = {"checkpoint_seconds": 0, "hang_timeout_seconds": 200, **(settings or {})}
     case = {"trainings": trainings, **elastic_case(names, joining), **faults}
     command = [str(script), json.dumps(case)]
-    settings = {"checkpoint_seconds": 0, "hang_timeout_seconds": hang_seconds}
     lost = tuple(faults.get("faults", ()))
     roots = {name: folder / f"of-{name}" for name in names} if has_own_folders else {}
     job = run_command(folder, names, command, lost=lost, joining=joining, roots=roots, **settings)
@@ -144,9 +144,9 @@ def check_elastic(record, num_workers):
 
 def survive(script, folder, training, fault):
     """What the workers find that the fault does not end."""
-    hang_seconds = 15 if fault.how == "stop" else 200
+    settings = {"hang_timeout_seconds": 15} if fault.how == "stop" else {}
     faults = {"faults": fault.places, "how": fault.how}
-    results, job = run_job(script, folder, THREE, training, hang_seconds=hang_seconds, **faults)
+    results, job = run_job(script, folder, THREE, training, settings=settings, **faults)
     assert fault.says in job.console
     ended = fault.places if fault.how != "out_of_memory" else ()
     sound = results.keys() - {f"result-{worker.replace(':', '-')}" for worker in ended}
