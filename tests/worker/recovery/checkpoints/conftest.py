@@ -14,28 +14,31 @@ from .store_rigs import PACKAGES, RIGS
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
-    """Those of object stores that run, each since it was asked for."""
+    """Those of object stores that run, each since it was asked for.
+
+    fsspec finds no server of another file's tests, and forgets this one with it: to make a client
+    of S3 takes half a second.
+    """
     with ExitStack() as stack:
-        yield cache(
-            lambda scheme: stack.enter_context(
-                object_server(scheme, tmp_path_factory.mktemp(scheme))
-            )
-        )
+
+        @cache
+        def started(scheme):
+            forget = fsspec.get_filesystem_class(scheme).clear_instance_cache
+            forget()
+            stack.callback(forget)
+            return stack.enter_context(object_server(scheme, tmp_path_factory.mktemp(scheme)))
+
+        yield started
 
 
 @pytest.fixture(params=RIGS, ids=lambda scheme: scheme or "folder")
 def rig(request, servers, tmp_path, monkeypatch):
-    """One of the stores; fsspec finds it, and no server of another file's tests, and forgets it."""
-    if request.param not in PACKAGES:
-        yield RIGS[request.param](tmp_path)
-        return
-    pytest.importorskip(PACKAGES[request.param])
-    for name, value in servers(request.param).environment.items():
-        monkeypatch.setenv(name, value)
-    kind = fsspec.get_filesystem_class(request.param)
-    kind.clear_instance_cache()
-    yield RIGS[request.param](tmp_path)
-    kind.clear_instance_cache()
+    """One of the stores, which fsspec finds."""
+    if request.param in PACKAGES:
+        pytest.importorskip(PACKAGES[request.param])
+        for name, value in servers(request.param).environment.items():
+            monkeypatch.setenv(name, value)
+    return RIGS[request.param](tmp_path)
 
 
 @pytest.fixture

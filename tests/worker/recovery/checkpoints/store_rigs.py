@@ -64,9 +64,7 @@ class ObjectRig:
     def __init__(self, scheme, folder):
         self.location = self.shown = f"{scheme}://{BUCKET}/{folder.name}/checkpoints"
         self.refused = f"{scheme}://no-such-bucket/checkpoints"
-        self._files, self._root = fsspec.core.url_to_fs(
-            self.location, use_listings_cache=False, skip_instance_cache=True
-        )
+        self._files, self._root = fsspec.core.url_to_fs(self.location, use_listings_cache=False)
 
     def _payload(self, name):
         (key,) = [key for key in self._files.find(f"{self._root}/{name}") if key.endswith(PAYLOAD)]
