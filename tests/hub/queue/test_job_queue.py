@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.hub.queue.queue_rig import QueueHub, until
-from tests.kit.fault_job import trace_in
+from tests.kit.fault_job import FaultJob, trace_in
 
 LONG = {"epochs": 25, "step_seconds": 0.03}
 """Of 8 steps each."""
@@ -50,6 +50,8 @@ def test_a_low_job_shrinks_for_a_high_one_and_grows_back(hub):
     """It is never started again, and no step is lost: its bits are those of a job left alone."""
     same = {"settings": {"reproducible": True}}
     patient = {"num_workers": 2, "patient_from": 16, "patient_seconds": 0.5, "patient_until": "go"}
+    (hub.folder / "alone").mkdir()
+    alone = FaultJob(hub.folder / "alone", ("gamma",), **same, epochs=12)
     low = hub.submit("low", priority="low", max_devices=2, script=patient | {"epochs": 12}, **same)
     hub.wait_for_step("low", 8, low)
     until(lambda: trace_in(hub.folder / "low")[-1][3] == 2, lambda: hub.log_of(low))
@@ -69,8 +71,7 @@ def test_a_low_job_shrinks_for_a_high_one_and_grows_back(hub):
     assert hub.job(low)["attempt"] == 1
     assert proves(hub.folder / "low", 12)
     assert proves(hub.folder / "high", 3)
-    alone = hub.submit("alone", script={"epochs": 12}, **same)
-    assert hub.wait_for_end(alone) == f"{alone} has ended: it is done"
+    assert alone.wait() == 0, alone.console
     states = {
         result["state"] for name in ("low", "alone") for result in results_of(hub.folder / name)
     }
