@@ -13,12 +13,12 @@ def test_a_step_without_a_finite_loss_is_skipped_by_all(start):
     """No replica takes it over; the worker that produced it is named."""
     faults = [
         {"worker": "beta:0", "step": 9, "kind": "not_a_number"},
-        {"worker": "gamma:0", "step": 10, "kind": "infinite"},  # in the same epoch
+        {"worker": "alpha:0", "step": 10, "kind": "infinite"},  # in the same epoch
     ]
-    job = start(*faults)
+    job = start(*faults, nodes=("alpha", "beta"))
     assert job.wait() == 0, job.console
-    assert_exact(job, epochs=8, workers=("alpha:0", "beta:0", "gamma:0"), unused=(9, 10))
-    for name in ("beta:0", "gamma:0"):
+    assert_exact(job, epochs=8, workers=("alpha:0", "beta:0"), unused=(9, 10))
+    for name in ("alpha:0", "beta:0"):
         skipped = f"a step is skipped on all workers: loss or gradients of {name} were not finite"
         assert job.console.count(skipped) == 1, job.console
 
