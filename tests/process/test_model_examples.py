@@ -216,17 +216,34 @@ def named(case):
     return f"{case.name} {case.write.__name__}"
 
 
+TWO = ("alpha", "beta")
+RESNET, GPT2, BERT = CASES[:3]
+
+
+def only_with_all(*values):
+    """A case that takes too long for each day."""
+    return pytest.param(*values, marks=pytest.mark.matrix)
+
+
 @pytest.mark.usefixtures("data")
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_the_same_numbers_with_us_and_without(tmp_path, case):
-    """Losses of the first 20 steps, held-out results, and going on from the other's checkpoint.
-
-    Alone, and on three workers, of which one is killed and comes back, and then a node joins.
-    """
+def test_alone_the_same_numbers_with_us_and_without(tmp_path, case):
+    """Losses of the first 20 steps, and held-out results."""
     plain = run_alone(tmp_path / "plain", case, f"{case.name}_plain")
     assert len(plain[0]) >= 18
     assert plain[1]
     check_equal(run_alone(tmp_path / "alone", case, case.name), plain, case)
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize("case", [RESNET, GPT2, only_with_all(BERT), *CASES[3:]], ids=named)
+def test_the_same_numbers_on_workers_that_come_and_go(tmp_path, case):
+    """On three, of which one is killed and comes back, and then a node joins.
+
+    And what goes on from the other's checkpoint. BERT is a script for transformers, on which
+    tests/driver/test_huggingface.py does the same.
+    """
+    plain = run_alone(tmp_path / "plain", case, f"{case.name}_plain")
     faults = {"faults": {"gamma:0": "update 4"}, "join_step": 7}
     found = run_job(tmp_path / "three", case, THREE, joining=("delta",), **faults)
     assert len(found[0]) == len(plain[0])
@@ -247,15 +264,6 @@ def test_the_same_numbers_with_us_and_without(tmp_path, case):
             rest = run_alone(tmp_path / f"from {folder}", case, name, "--resume")
             assert len(rest[0]) == len(plain[0])
             check_equal(rest, plain, case)
-
-
-TWO = ("alpha", "beta")
-RESNET, GPT2, BERT = CASES[:3]
-
-
-def only_with_all(*values):
-    """A case that takes too long for each day."""
-    return pytest.param(*values, marks=pytest.mark.matrix)
 
 
 @pytest.mark.usefixtures("data")
