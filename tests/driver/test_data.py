@@ -190,7 +190,7 @@ def test_data_that_cannot_be_opened_end_the_job_in_one_line(start_job, tmp_path,
     """Before there is a trainer: no worker is started again, and nothing has a traceback."""
     spoil, words = BAD_DATA[case]
     spoil(tmp_path / "images")
-    job = start_job(names=NAMES[:2], command=(SCRIPT, str(tmp_path / "images"), "3"))
+    job = start_job(names=NAMES[:1], command=(SCRIPT, str(tmp_path / "images"), "3"))
     assert job.wait() == 2, job.output
     said = [line for line in job.output if words.format(folder=tmp_path / "images") in line]
     assert said

@@ -122,7 +122,7 @@ def test_an_operation_that_only_some_workers_call_ends_the_job_in_one_line(start
 
 def test_a_scheduler_that_the_script_advances_as_well_ends_the_job_in_one_line(start_job):
     """It would be advanced twice as far as the script says."""
-    job, code, said = run(start_job, dict.fromkeys(("alpha", "beta"), ("scheduler", "")))
+    job, code, said = run(start_job, {"alpha": ("scheduler", "")}, names=("alpha",))
     assert code == 2, said
     assert re.search(
         r":0: the script has called the scheduler's step\(\): the trainer, which was given the "
