@@ -185,7 +185,10 @@ BAD_DATA = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_DATA)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.matrix] * (case != "no images")) for case in BAD_DATA],
+)
 def test_data_that_cannot_be_opened_end_the_job_in_one_line(start_job, tmp_path, case):
     """Before there is a trainer: no worker is started again, and nothing has a traceback."""
     spoil, words = BAD_DATA[case]

@@ -24,7 +24,7 @@ def test_a_job_is_exported_while_it_runs(start_job, tmp_path):
         silent = f"influx:http://u:{PASSWORD}@127.0.0.1:{port}/write?token={PASSWORD}"
         exports = f"csv:run.csv {silent}"
         arguments = "--export", exports, "--checkpoint-best", "accuracy"
-        job = start_job(*arguments, command=(str(SCRIPT), "3"))
+        job = start_job(*arguments, names=("alpha", "beta"), command=(str(SCRIPT), "3"))
         url = job._url.replace("/status", "/metrics")
         first = float(job.wait_for(ACCURACY)[1])
         with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - our own

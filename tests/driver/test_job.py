@@ -177,7 +177,7 @@ def test_a_signal_to_every_process_at_once_keeps_the_state(start_job):
 
     A worker gets it twice, from its supervisor too.
     """
-    job = start_job(script=("1000",), checkpoint_seconds=600)
+    job = start_job(names=("alpha", "beta"), script=("1000",), checkpoint_seconds=600)
     job.wait_for(r"step [1-9]\d*  epoch")
     for pid in {job.process.pid, *processes_of(job.folder)}:
         os.kill(pid, signal.SIGTERM)
