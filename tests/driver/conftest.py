@@ -57,7 +57,11 @@ class Job:
         self._lines = queue.Queue()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        self._url = self.wait_for(r"status: (\S+)")[1]
+        try:
+            self._url = self.wait_for(r"status: (\S+)")[1]
+        except AssertionError:
+            self.close()  # else its workers would hold the slots of the tests that follow
+            raise
 
     def _read(self):
         for line in self.process.stdout:
