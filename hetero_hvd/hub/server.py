@@ -9,6 +9,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
+from hetero_hvd.core.recording.sequences import FIRST, MAX_NUMBER
 from hetero_hvd.core.recording.sessions import wanted_seconds
 from hetero_hvd.core.recording.timeline import MAX_TIME_SECONDS
 from hetero_hvd.discovery import hub_link as link
@@ -39,9 +40,6 @@ MAX_STRANGERS, MAX_STRANGERS_OF_ADDRESS = 128, 64
 """Who has not said hello, in all and of one address. Of a thousand agents that come back at once
 some are cut off by others, and try again."""
 
-MAX_NUMBER = 2**53
-"""Of a sample of a stream: a billion samples a second for a hundred days."""
-
 COMMIT_SECONDS = 0.05
 """Between two writes to the disk: what came meanwhile goes together."""
 
@@ -63,10 +61,12 @@ def _check(batch: link.SampleBatch) -> None:
     """
     if len(batch.samples) != len(batch.times_seconds):
         raise ChannelError("a batch with other times than samples")
-    ranges = [(batch.first, batch.first + len(batch.samples))]
+    ranges = [(batch.first, max(batch.first, batch.first + len(batch.samples) - 1))]
     ranges += [(each.first, each.last) for each in batch.dropped]
-    if not all(1 <= first <= last <= MAX_NUMBER for first, last in ranges):
-        raise ChannelError(f"a batch with numbers that are none: they are from 1 to {MAX_NUMBER}")
+    if not all(FIRST <= first <= last <= MAX_NUMBER for first, last in ranges):
+        raise ChannelError(
+            f"a batch with numbers that are none: they are from {FIRST} to {MAX_NUMBER}"
+        )
     streams = [batch.stream, *(each.stream for each in batch.dropped)]
     if not all(1 <= len(stream) <= link.MAX_STREAM for stream in streams):
         raise ChannelError(f"a batch of a stream that is none: 1 to {link.MAX_STREAM} characters")

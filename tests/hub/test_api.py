@@ -181,6 +181,7 @@ WRONG = {
     ),
     "too many series": ({"units": {f"n{n}_celsius": "celsius" for n in range(11)}}, "at most 10"),
     "the name of a node": ({"source": "a"}, "whose agent tells"),
+    "a number that is too large": ({"first": 2**53 - 1}, f"must be from 1 to {2**53 - 1}"),
 }
 
 

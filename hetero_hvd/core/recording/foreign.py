@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hetero_hvd.core.recording.sequences import FIRST, MAX_NUMBER
 from hetero_hvd.errors import UserError
 
 UNITS = {
@@ -52,6 +53,24 @@ def check_units(units: Mapping[str, str]) -> None:
             )
         if unit == "bytes" and name.endswith("_per_second_bytes"):
             raise UserError(f"series {shown}: a rate is in bytes_per_second")
+
+
+def check_numbers(first: int, count: int) -> None:
+    """Check the numbers of the samples of a batch.
+
+    Args:
+        first: Of the first one.
+        count: How many there are, at least one.
+
+    Raises:
+        UserError: They are none; in one line.
+    """
+    last = first + count - 1
+    if not FIRST <= first <= last <= MAX_NUMBER:
+        raise UserError(
+            f"`first`: samples with the numbers {first} to {last}, must be from {FIRST} to "
+            f"{MAX_NUMBER}; number them from {FIRST} on, each by one more than the one before"
+        )
 
 
 def check_values(units: Mapping[str, str], values: Mapping[str, float]) -> None:

@@ -7,6 +7,9 @@ from typing import NamedTuple
 FIRST = 1
 """Number of the first sample of a stream."""
 
+MAX_NUMBER = 2**53 - 1
+"""Of a sample: JSON's numbers are exact up to here; a billion samples a second for a hundred days."""
+
 
 class NumberRange(NamedTuple):
     """Samples of a stream, by their numbers.

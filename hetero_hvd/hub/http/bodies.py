@@ -8,6 +8,7 @@ import msgspec
 
 from hetero_hvd.core.names import MAX_NAME_CHARACTERS, NODE, RECORDED_NAME, NameRule
 from hetero_hvd.core.recording.runs import MarkKind
+from hetero_hvd.core.recording.sequences import FIRST, MAX_NUMBER
 from hetero_hvd.core.recording.sessions import (
     DEFAULT_EVERY_SECONDS,
     MAX_EVERY_SECONDS,
@@ -83,10 +84,13 @@ class ForeignSample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class IngestBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Samples of another program. The same batch may be sent again: it is stored once."""
+    """Samples of another program. The same batch may be sent again: it is stored once.
+
+    `first` is the number of the first sample; the others follow, and none is above 2**53 - 1.
+    """
 
     source: NodeName
-    first: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    first: Annotated[int, msgspec.Meta(ge=FIRST, le=MAX_NUMBER)]
     sent_at_unix_seconds: Seconds
     units: dict[str, str]
     samples: Annotated[list[ForeignSample], msgspec.Meta(min_length=1, max_length=MAX_SAMPLES)]

@@ -10,6 +10,7 @@ import msgspec
 from hetero_hvd.core.recording.foreign import (
     IngestAllowance,
     IngestLimits,
+    check_numbers,
     check_time,
     check_units,
     check_values,
@@ -90,6 +91,7 @@ class ForeignIngest:
 
     def _check(self, batch: IngestBatch, allowance: IngestAllowance) -> None:
         check_units(batch.units)
+        check_numbers(batch.first, len(batch.samples))
         num_series = len(allowance.series | _series(batch))
         if num_series > self._limits.max_series:
             raise UserError(
