@@ -10,8 +10,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from hetero_hvd.core.recording.device_figures import GAP_INTERVALS
 from hetero_hvd.core.recording.health import FleetHealth, HealthChange
-from hetero_hvd.core.recording.sessions import RecordingSession
+from hetero_hvd.core.recording.sessions import MAX_EVERY_SECONDS, RecordingSession
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.storage.index import HEALTHY, UNHEALTHY, FleetMark
@@ -19,6 +20,9 @@ from hetero_hvd.hub.storage.store import SampleStore
 
 MAX_MARKS = 10_000
 """That wait for room on the disk."""
+
+DOUBLED_SECONDS = GAP_INTERVALS * MAX_EVERY_SECONDS
+"""So long after two agents of one name have taken turns both are there, at any rate of samples."""
 
 MAX_SHOWN = 100
 MAX_NAMES = 20
@@ -41,6 +45,7 @@ class Fleet:
     def __init__(self, store: SampleStore, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
+        self._doubled_at_seconds: dict[str, float] = {}
         self.notices: dict[str, str] = {}
         self._marks: deque[FleetMark] = deque(maxlen=MAX_MARKS)
         self.health = FleetHealth(store.nodes(), clock(), self._silent_seconds())
@@ -84,6 +89,21 @@ class Fleet:
         """Samples of a node came."""
         if change := self.health.heard(node, self._clock()):
             self._keep([change])
+
+    def doubled(self, node: str) -> None:
+        """Two agents of one name take turns; it is told once while they do."""
+        if not self.is_doubled(node):
+            logger.warning(
+                "node %s: two agents of that name send samples, which are mixed in recordings; "
+                "give one of them another --name",
+                node,
+            )
+        self._doubled_at_seconds[node] = self._clock()
+
+    def is_doubled(self, node: str) -> bool:
+        """Whether two agents of one name send samples."""
+        at_seconds = self._doubled_at_seconds.get(node)
+        return at_seconds is not None and self._clock() - at_seconds <= DOUBLED_SECONDS
 
     async def look(self) -> None:
         """Find those that are silent, and keep what happened; call it every second or so."""

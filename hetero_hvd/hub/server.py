@@ -102,7 +102,6 @@ class HubServer:
         self._committer: asyncio.Task[None] | None = None
         self._is_full = False
         self._senders: dict[str, ServerConnection] = {}
-        self._doubles: set[str] = set()
         self.num_connected = 0
 
     @property
@@ -213,7 +212,7 @@ class HubServer:
                 raise ChannelError("an agent sends batches only")
             _check(batch)
             if has_sent and self._senders.get(node) is not socket:
-                self._complain_of_doubles(node)
+                self._fleet.doubled(node)  # one that was cut off would not send again
             self._senders[node] = socket
             has_sent = True
             try:
@@ -231,16 +230,6 @@ class HubServer:
                 every_seconds=self._wanted(node),
             )
             await socket.send(link.encode(stored))
-
-    def _complain_of_doubles(self, node: str) -> None:
-        """Two connections take turns: one that was cut off would not send again."""
-        if node not in self._doubles:
-            self._doubles.add(node)
-            logger.warning(
-                "node %s: two agents of that name send samples, which are mixed in recordings; "
-                "give one of them another --name",
-                node,
-            )
 
     async def put(self, batch: NodeBatch) -> int:
         """Store a batch together with others; gives the next number of its stream.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hetero_hvd.agent.spool import DROPPED_FILE, HUB_FILE
+from hetero_hvd.cli.record.record import _lines
 from hetero_hvd.core.recording.framing import records_in
 from hetero_hvd.discovery.hub_link import Dropped
 from hetero_hvd.hub.commands import HubCommands
@@ -104,6 +105,7 @@ def test_a_damaged_journal(opened, caplog, damage, left):
         store.seal()
     told = asyncio.run(HubCommands(store, Fleet(store, lambda: 0.0)).act("recover", {}))
     assert told["damaged"] == [f"{path}.damaged"] == list(map(str, damaged_files(store.folder)))
+    assert f"damaged {path}.damaged" in "\n".join(_lines("recover", told))
     assert numbers(opened()) == [*left, 4]
     assert told_of(caplog, path) == 1
 

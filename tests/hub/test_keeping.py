@@ -226,6 +226,10 @@ def test_the_status_tells_what_limits_a_session(opened, arguments, words):
 @pytest.mark.parametrize(
     ("node", "line"),
     [
+        (
+            {"is_healthy": True, "is_doubled": True},
+            "node a  is heard  two agents send by this name  3 samples, 1 missing",
+        ),
         ({"is_healthy": True}, "node a  is heard  3 samples, 1 missing"),
         ({"is_healthy": False}, "node a  is not heard  3 samples, 1 missing"),
         ({}, "node a  3 samples, 1 missing"),
@@ -236,6 +240,15 @@ def test_who_is_heard_is_told_by_a_hub_that_runs(node, line):
     known = {"kind": "node", "node": "a", "samples": 3, "missing": 1}
     told = {"sessions": [], "nodes": [known | node]}
     assert _lines("status", told) == [line]
+
+
+def test_what_came_twice_is_told(opened):
+    """And what was late, or is damaged; nothing is said of none."""
+    store = opened()
+    commands = HubCommands(store, Fleet(store, lambda: 0.0))
+    store.commit([batch(1, 3), batch(2, 2)])
+    lines = _lines("status", asyncio.run(commands.act("status", {})))
+    assert lines[1:] == ["2 samples came twice and are stored once"]
 
 
 def test_a_cut_of_what_is_not_stored_says_so(opened):

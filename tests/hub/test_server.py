@@ -12,6 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage
 
+from hetero_hvd.cli.record.record import _lines
 from hetero_hvd.discovery import hub_link as link
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
@@ -268,7 +269,7 @@ def test_a_hub_that_cannot_store_ends(tmp_path, monkeypatch):
 
 
 TURNS = {
-    "two agents take turns": ("aba", True),
+    "two agents take turns": ("abab", True),
     "one comes again, as its link was cut": ("aabb", False),
     "nodes of two names": ("aca", False),
 }
@@ -276,22 +277,26 @@ TURNS = {
 
 @pytest.mark.parametrize(("turns", "is_told"), TURNS.values(), ids=TURNS)
 def test_two_agents_of_one_name_are_told(tmp_path, caplog, turns, is_told):
-    """Once: their samples are mixed."""
-    nodes = {"a": "a", "b": "a", "c": "c"}
+    """Once: their samples are mixed. The status tells it as long as it is so."""
+    nodes = {"a": "a", "b": "a", "c": "c", "": ""}
 
     async def converses():
         async with hub(tmp_path) as (_, port), AsyncExitStack() as open_ones:
             url = f"wss://127.0.0.1:{port}{link.PATH}"
             links = {}
+            for who, node in nodes.items():
+                links[who] = await open_ones.enter_async_context(
+                    connect(url, ssl=OURS.context, server_hostname=OURS.name, proxy=None)
+                )
+                await links[who].send(link.encode(hello(node=node)))
+                await links[who].recv()
             for number, who in enumerate(turns, 1):
-                if who not in links:
-                    links[who] = await open_ones.enter_async_context(
-                        connect(url, ssl=OURS.context, server_hostname=OURS.name, proxy=None)
-                    )
-                    await links[who].send(link.encode(hello(node=nodes[who])))
-                    await links[who].recv()
                 await links[who].send(link.encode(batch(stream=who, first=number)))
                 assert isinstance(link.decode(await links[who].recv()), link.Stored)
+            await links[""].send(link.encode(link.HubCommand(name="status", arguments={})))
+            return link.decode(await links[""].recv()).result
 
-    asyncio.run(converses())
-    assert ("two agents of that name" in caplog.text) == is_told
+    status = asyncio.run(converses())
+    assert caplog.text.count("two agents of that name") == is_told
+    (line,) = [each for each in _lines("status", status) if each.startswith("node a ")]
+    assert ("two agents send by this name" in line) == is_told

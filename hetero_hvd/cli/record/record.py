@@ -150,7 +150,7 @@ async def _done_here(store: Path, action: str, asked: dict[str, Any]) -> Any:  #
         opened.close()
     if action == "status":
         for node in done["nodes"]:
-            del node["is_healthy"]  # nobody listens
+            del node["is_healthy"], node["is_doubled"]  # nobody listens
     return done
 
 
@@ -175,6 +175,10 @@ def _lines(action: str, result: Any) -> list[str]:  # noqa: ANN401
         found = [_session_line(session) for session in result["sessions"]]
         found += filter(None, (session.get("notice") for session in result["sessions"]))
         found += [_node_line(node) for node in result.get("nodes", ())]
+        found += [words.format(n) for key, words in _COUNTED.items() if (n := result.get(key))]
+        found += [
+            f"damaged {path}  what was whole in it is stored" for path in result.get("damaged", ())
+        ]
         return found or ["no session, no node"]
     line = _session_line(result)
     if "frames" in result:
@@ -189,12 +193,21 @@ def _lines(action: str, result: Any) -> list[str]:  # noqa: ANN401
     return found
 
 
+_COUNTED = {
+    "duplicates": "{} samples came twice and are stored once",
+    "from_the_future": "{} samples came with a time in the future and have that of their arrival",
+    "damaged_files": "{} files were found damaged since the hub was started; its log says which",
+}
+"""What `status` tells beside sessions and nodes, where it is not 0."""
+
+
 def _node_line(node: dict[str, Any]) -> str:
     """Whether a node is heard is known to a hub that runs."""
     state = {True: "  is heard", False: "  is not heard", None: ""}[node.get("is_healthy")]
     state = state if node["kind"] == "node" else ""  # a program sends when it likes
     name = f"{node['kind']} {node['node']}"
-    return f"{name}{state}  {node['samples']} samples, {node['missing']} missing"
+    doubled = "  two agents send by this name" if node.get("is_doubled") else ""
+    return f"{name}{state}{doubled}  {node['samples']} samples, {node['missing']} missing"
 
 
 def _session_line(session: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ FIRST = 1
 """Number of the first sample of a stream."""
 
 MAX_NUMBER = 2**53 - 1
-"""Of a sample: JSON's numbers are exact up to here; a billion samples a second for a hundred days."""
+"""Of a sample: JSON's numbers are exact up to here. A billion a second are enough for 100 days."""
 
 
 class NumberRange(NamedTuple):
