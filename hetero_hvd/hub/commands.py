@@ -104,7 +104,7 @@ class HubCommands:
     async def _stop(self, arguments: Arguments) -> Any:  # noqa: ANN401
         """End a session, or the one that goes on, and write its folder."""
         name = arguments.get("name")
-        going_on = [each for each in self._fleet.sessions if each.until_microseconds is None]
+        going_on = self._fleet.going_on
         if name is None:
             if len(going_on) != 1:
                 names = ", ".join(each.name for each in going_on) or "none"

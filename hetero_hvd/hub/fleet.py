@@ -50,6 +50,7 @@ class Fleet:
         self._marks: deque[FleetMark] = deque(maxlen=MAX_MARKS)
         self.health = FleetHealth(store.nodes(), clock(), self._silent_seconds())
         self._sessions = {session.name: session for session in store.index.sessions()}
+        self._going_on = self._unended()
 
     def _silent_seconds(self) -> dict[str, float]:
         """Those of which an earlier hub has said that they are unhealthy, and for how long."""
@@ -71,6 +72,14 @@ class Fleet:
         """All, by their begin."""
         return list(self._sessions.values())
 
+    @property
+    def going_on(self) -> list[RecordingSession]:
+        """Those that have no end yet: each batch asks for them, and thousands have ended."""
+        return self._going_on
+
+    def _unended(self) -> list[RecordingSession]:
+        return [each for each in self._sessions.values() if each.until_microseconds is None]
+
     def lost_nodes(self) -> list[str]:
         """Nodes whose agents are not heard any more."""
         return [node for node in self._store.nodes() if not self.health.is_healthy(node)]
@@ -84,6 +93,7 @@ class Fleet:
         for name in sessions:
             self._sessions.pop(name, None)
             self.notices.pop(name, None)
+        self._going_on = self._unended()
 
     def heard(self, node: str) -> None:
         """Samples of a node came."""
@@ -153,6 +163,8 @@ class Fleet:
             else:
                 self._sessions[session.name] = before
             raise
+        finally:
+            self._going_on = self._unended()
 
     def _last_sample(self, node: str) -> int:
         """Time of the last sample of a node, which an earlier hub may have had of it."""

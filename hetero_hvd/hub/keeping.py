@@ -61,7 +61,8 @@ class StoreKeeping:
         segments = self._store.index.segments()
         now = self._store.now_microseconds()
         soon = self._retention.going(segments, sessions, now, ahead_seconds=NOTICE_SECONDS)
-        self._tell(losing(sessions, soon), now)
+        untold = [each for each in sessions if each.name not in self._told]
+        self._tell(losing(untold, soon), now)
         going = self._retention.going(segments, sessions, now)
         for segment in going:
             self._store.delete_segment(segment.number)
@@ -77,20 +78,20 @@ class StoreKeeping:
         names = [each.name for each in forgotten(index.sessions(), segments)]
         index.forget(names, min(each.begin for each in segments))
         self._forget_sessions(names)
+        self._told.difference_update(names)  # another one may get the name
         if names:
             logger.info("forgotten, as nothing of their time is kept: %s", ", ".join(names))
 
     def _tell(self, sessions: list[RecordingSession], now: int) -> None:
         for session in sessions:
-            if session.name not in self._told:
-                self._told.add(session.name)
-                whose = "its own" if session.has_limits else "the hub's"
-                words = (
-                    f"session {session.name} loses its first samples within a day, as {whose} "
-                    f"--keep says, and is forgotten with its last ones; "
-                    f"hetero-hvd record cut {session.name} writes it"
-                )
-                logger.warning("%s", words)
-                self._tell_people(session.name, words)
-                with suppress(OSError):  # a full disk: to delete makes room
-                    self._store.index.mark(FleetMark(now, "", "retention", words))
+            self._told.add(session.name)
+            whose = "its own" if session.has_limits else "the hub's"
+            words = (
+                f"session {session.name} loses its first samples within a day, as {whose} "
+                f"--keep says, and is forgotten with its last ones; "
+                f"hetero-hvd record cut {session.name} writes it"
+            )
+            logger.warning("%s", words)
+            self._tell_people(session.name, words)
+            with suppress(OSError):  # a full disk: to delete makes room
+                self._store.index.mark(FleetMark(now, "", "retention", words))

@@ -200,7 +200,7 @@ class HubServer:
         return hello
 
     def _wanted(self, node: str) -> float:
-        return wanted_seconds(self._fleet.sessions, node)
+        return wanted_seconds(self._fleet.going_on, node)
 
     async def _take(self, socket: ServerConnection, node: str) -> None:
         """Store what an agent sends, batch by batch."""

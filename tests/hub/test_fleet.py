@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from hetero_hvd.core.recording.sessions import RecordingSession
@@ -65,3 +66,18 @@ def test_a_silent_node_is_marked_from_its_last_sample_on(opened, clocks, seconds
     asyncio.run(fleet.look())
     (mark,) = store.index.marks(ALL)
     assert (mark.at, mark.node, mark.kind) == (last, "a", "unhealthy")
+
+
+def test_those_that_go_on_are_known(opened):
+    """Without a look at thousands that have ended, as each batch asks for them."""
+    fleet = Fleet(opened(), lambda: 0.0)
+    one, other = (RecordingSession(name=name, from_microseconds=0) for name in ("one", "other"))
+    ended = msgspec.structs.replace(one, until_microseconds=SECOND)
+    found = []
+    for session, is_new in ((one, True), (other, True), (ended, False), (one, False)):
+        asyncio.run(fleet.put(session, is_new=is_new))
+        found.append({each.name for each in fleet.going_on})
+    fleet.forget(["one"])
+    found.append({each.name for each in fleet.going_on})
+    assert found == [{"one"}, {"one", "other"}, {"other"}, {"one", "other"}, {"other"}]
+    assert {each.name for each in Fleet(opened(), lambda: 0.0).going_on} == {"one", "other"}

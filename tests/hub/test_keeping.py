@@ -118,6 +118,26 @@ def test_what_goes_is_told_before_and_gone_afterwards(opened, clocks, caplog, re
     assert numbers(opened()) == [4]
 
 
+def test_the_next_session_of_a_name_is_told_too(opened, clocks, caplog):
+    """The name of one that is forgotten may be given again."""
+    store = opened()
+    keeping = StoreKeeping(store, Retention(2 * DAY), store.index.sessions)
+    for number, now in enumerate((0.0, 1.5, 2.75)):
+        clocks.since_boot = 1000.0 + now * DAY
+        store.commit([batch(1 + number, 1, offset=WALL - 1000 + now * DAY)])
+        store.seal()
+        keeping.look()
+        if not store.index.sessions():
+            begin = round(WALL * 1e6) + at(now)
+            store.index.put_session(
+                RecordingSession(
+                    name="night", from_microseconds=begin - at(1.3), until_microseconds=begin + 1
+                )
+            )
+            keeping.look()
+    assert len([record for record in caplog.records if "night loses" in record.message]) == 2
+
+
 def ended(name, begin, end, **more):
     """A session of some days."""
     return session(name, begin, until_microseconds=at(end), **more)

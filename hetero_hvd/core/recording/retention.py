@@ -38,13 +38,18 @@ class SegmentPart(NamedTuple):
 
     def is_of(self, session: RecordingSession) -> bool:
         """Whether any of it may be in a session."""
-        until = session.until_microseconds
-        is_there = self.end >= session.from_microseconds and (until is None or self.begin < until)
-        return is_there and (not session.nodes or self.node in session.nodes)
+        is_of_ours = not session.nodes or self.node in session.nodes
+        return is_of_ours and _is_in_time(session, self.begin, self.end)
 
     def is_within(self, session: RecordingSession) -> bool:
         """Whether all of it is in a session."""
         return session.has(self.node, self.begin) and session.has(self.node, self.end)
+
+
+def _is_in_time(session: RecordingSession, begin: int, end: int) -> bool:
+    """Whether anything between two times may be in a session."""
+    until = session.until_microseconds
+    return end >= session.from_microseconds and (until is None or begin < until)
 
 
 class StoredSegment(NamedTuple):
@@ -203,5 +208,13 @@ def losing(
     sessions: Iterable[RecordingSession], segments: Sequence[StoredSegment]
 ) -> list[RecordingSession]:
     """Sessions that have samples in segments that go."""
-    parts = [part for segment in segments for part in segment.parts]
-    return [session for session in sessions if any(part.is_of(session) for part in parts)]
+    # Of a large cluster a file has a thousand parts, and most sessions are of another time.
+    spans = [(segment.begin, segment.end, segment.parts) for segment in segments]
+    return [
+        session
+        for session in sessions
+        if any(
+            _is_in_time(session, begin, end) and any(part.is_of(session) for part in parts)
+            for begin, end, parts in spans
+        )
+    ]

@@ -263,6 +263,12 @@ class HubIndex:
         ]
         return sorted(found, key=lambda segment: segment.end)
 
+    def segment_numbers(self) -> set[int]:
+        """Of all segments."""
+        with self._connected() as connection:
+            rows = connection.execute("SELECT DISTINCT segment FROM pieces").fetchall()
+        return {number for (number,) in rows}
+
     def forget_segment(self, number: int) -> None:
         """Its samples are deleted."""
         with self._connected() as connection:

@@ -116,8 +116,7 @@ class SampleStore:
     def _go_on(self, boot: str, wall_clock: Callable[[], float]) -> None:
         """Where the hub before this one has ended."""
         self._ledger = StreamLedger(self.index.streams())
-        known = {segment.number for segment in self.index.segments()}
-        self._files.remove_torn(known, self.index.last_sealed)
+        self._files.remove_torn(self.index.segment_numbers(), self.index.last_sealed)
         self._replay()
         newest = max((state.newest for state in self._ledger.streams.values()), default=0)
         self._anchor = new_anchor(
