@@ -67,6 +67,7 @@ class StoreKeeping:
         for segment in going:
             self._store.delete_segment(segment.number)
         if going:
+            self._store.forget_gone()
             logger.info("%d segments are deleted, as --keep says", len(going))
         self._forget([each for each in segments if each not in going])
 

@@ -118,6 +118,35 @@ def test_what_goes_is_told_before_and_gone_afterwards(opened, clocks, caplog, re
     assert numbers(opened()) == [4]
 
 
+def test_streams_and_gaps_go_with_their_samples(opened, clocks):
+    """Of each node the newest stream stays: what its agent sends again is known to be stored."""
+    store = opened()
+    keeping = StoreKeeping(store, Retention(2 * DAY), list)
+    for day in range(6):  # each an agent that is started anew, which has dropped some
+        clocks.since_boot = 1000.0 + day * DAY
+        offset = WALL - 1000 + day * DAY
+        store.commit([batch(1, 2, stream=f"s{day}", offset=offset)])
+        store.commit([batch(5, 2, stream=f"s{day}", offset=offset)])
+        store.commit([batch(1 + 2 * day, 1, stream="long", node="b", offset=offset)])
+        if day == 0:
+            store.commit([batch(1, 1, stream="away", node="c", offset=offset)])
+        if day < 5:
+            store.seal()
+        keeping.look()
+    for _ in range(2):
+        assert set(store.streams()) == {"s4", "s5", "long", "away"}
+        assert set(store.missing()) == {"s4", "s5", "long"}
+        assert store.missing()["long"] == [(10, 10)]
+        store = opened()
+    assert store.commit([batch(1, 1, stream="away", node="c")]) == [2]
+    assert store.num_duplicates == 1
+    session = RecordingSession(name="all", from_microseconds=0)
+    (piece, *_) = [p for each in store.stored(session) for p in each.pieces]
+    store.delete_segment(piece.segment)
+    assert store.read_piece(piece, len) is None
+    assert store.num_damaged == 0
+
+
 def test_the_next_session_of_a_name_is_told_too(opened, clocks, caplog):
     """The name of one that is forgotten may be given again."""
     store = opened()

@@ -17,6 +17,7 @@ import msgspec
 
 from hetero_hvd.core.recording.retention import SegmentPart, StoredSegment
 from hetero_hvd.core.recording.segments import Recorded
+from hetero_hvd.core.recording.sequences import MAX_NUMBER
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import ClockAnchor
 from hetero_hvd.errors import UserError
@@ -273,6 +274,28 @@ class HubIndex:
         """Its samples are deleted."""
         with self._connected() as connection:
             connection.execute("DELETE FROM pieces WHERE segment = ?", (number,))
+
+    def first_numbers(self) -> dict[str, int]:
+        """Each stream of which there are samples in segments to the number of the first of them."""
+        asked = "SELECT stream, MIN(first) FROM pieces GROUP BY stream"
+        with self._connected() as connection:
+            return dict(connection.execute(asked).fetchall())
+
+    def forget_streams(self, streams: Iterable[str], first_numbers: dict[str, int]) -> None:
+        """Delete what is about samples that are gone.
+
+        Args:
+            streams: Those of which nothing is to be known any more.
+            first_numbers: As of the method; what was missing before them goes.
+        """
+        with self._connected() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("DELETE FROM streams WHERE stream = ?", ((s,) for s in streams))
+            found = connection.execute("SELECT DISTINCT stream FROM gaps").fetchall()
+            connection.executemany(
+                "DELETE FROM gaps WHERE stream = ? AND last < ?",
+                ((stream, first_numbers.get(stream, MAX_NUMBER + 1)) for (stream,) in found),
+            )
 
     def gaps(self) -> list[tuple[str, int, int]]:
         """Stream, first and last number of what will never come."""

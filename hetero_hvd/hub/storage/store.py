@@ -76,7 +76,7 @@ class SampleStore:
         sealer: Sealer = seal_here,
     ) -> None:
         self.folder = folder
-        self._files = StoreFiles(folder)
+        self._files = StoreFiles(folder, lambda number: number in self.index.segment_numbers())
         self._clock = clock
         self._seal_bytes = seal_bytes
         self._sealer = sealer
@@ -328,6 +328,25 @@ class SampleStore:
             path.unlink(missing_ok=True)
             self.index.forget_segment(number)
         path.unlink(missing_ok=True)
+
+    def forget_gone(self) -> None:
+        """Forget streams and gaps whose samples are deleted, but the newest stream of each node.
+
+        Raises:
+            OSError: The disk refuses that.
+        """
+        with self._lock:
+            sealed = self.index.streams()
+            first_numbers = self.index.first_numbers()
+            stay = self._ledger.newest_streams() | first_numbers.keys()
+            going = [
+                name
+                for name, state in self._ledger.streams.items()
+                if name not in stay and sealed.get(name) == state  # nothing of it is in a journal
+            ]
+            self.index.forget_streams(going, first_numbers)
+            for name in going:
+                del self._ledger.streams[name]
 
     def missing(self) -> dict[str, list[NumberRange]]:
         """What will never come, by stream."""

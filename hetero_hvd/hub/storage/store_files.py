@@ -25,14 +25,16 @@ class StoreFiles:
 
     Args:
         folder: Of the store.
+        is_known: Told the number of a segment, whether it was not deleted.
 
     Attributes:
         segments: Folder of the segments.
         num_damaged: Files that were found damaged.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_known: Callable[[int], bool]) -> None:
         self._folder = folder
+        self._is_known = is_known
         self.segments = folder / SEGMENTS
         self.num_damaged = 0
         self._damaged_journals: set[int] = set()
@@ -110,7 +112,7 @@ class StoreFiles:
             logger.warning("%s: %s; it is kept as %s", path, why, kept_name(path))
 
     def read_piece(self, piece: StoredPiece, decode: Callable[[bytes], Content]) -> Content | None:
-        """What is in a piece; None: it is gone or damaged, which is told.
+        """What is in a piece; None: it was deleted, or is gone or damaged, which is told.
 
         Raises:
             JobError: It cannot be read now.
@@ -125,6 +127,8 @@ class StoreFiles:
         except OSError as error:
             if error.errno in PASSING:
                 raise JobError(f"{path}: cannot be read: {error.strerror}") from error
+            if isinstance(error, FileNotFoundError) and not self._is_known(piece.segment):
+                return None  # it was deleted while it was about to be read
             why = str(error.strerror)
         if piece not in self._damaged_pieces:
             self.num_damaged += all(each.segment != piece.segment for each in self._damaged_pieces)

@@ -68,6 +68,14 @@ class StreamLedger:
         """Number of the first sample of a stream that is not stored."""
         return self.streams.get(stream, NO_STREAM).next_sequence
 
+    def newest_streams(self) -> set[str]:
+        """Of each node that with its newest sample: its agent may send more of it."""
+        newest: dict[str, tuple[int, str]] = {}
+        for name, state in self.streams.items():
+            found = (state.newest, name)
+            newest[state.node] = max(found, newest.get(state.node, found))
+        return {name for _, name in newest.values()}
+
     def publish(self, changes: LedgerChanges) -> None:
         """What was worked out is stored."""
         self.streams.update(changes.streams)
