@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hetero_hvd.agent.spool import DROPPED_FILE, HUB_FILE
@@ -14,7 +16,10 @@ from hetero_hvd.core.recording.framing import records_in
 from hetero_hvd.discovery.hub_link import Dropped
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
+from hetero_hvd.hub.storage.store import NodeBatch
+from hetero_hvd.messages import NodeSampled
 from hetero_hvd.run.recordings.damaged_files import MAX_KEPT, damaged_files, set_aside
+from hetero_hvd.run.recordings.frames import read_told
 from tests.agent.test_spool import drained, spool
 from tests.hub.rig import acknowledged, frames_of, soon, stored, streaming
 from tests.hub.rig import drained as all_stored
@@ -180,6 +185,27 @@ def test_a_damaged_segment(opened, caplog, damage, left):
         expected = {"a": [3], "b": [3]} | {node: [1, 2, 3] for node in left}
         assert found == [(node, n) for node, numbers in expected.items() for n in numbers]
     assert (told_of(caplog, path), store.num_damaged) == (2 - len(left), 1)
+
+
+def test_a_damaged_figure_costs_that_figure(opened, caplog):
+    """In a recording as in a plot; all else that the samples tell is there, and it is told once."""
+    store = opened()
+    told = [NodeSampled(seconds=math.sin(number), load=math.cos(number)) for number in range(300)]
+    samples = [msgspec.msgpack.encode(each) for each in told]
+    sent = msgspec.structs.replace(batch(1, 300).batch, samples=samples)
+    store.commit([NodeBatch("a", sent)])
+    store.seal()
+    (path,) = (store.folder / "segments").iterdir()
+    flipped(path, path.stat().st_size // 2)
+    for _ in range(2):
+        found = [read_told(each.recorded.sample) for each in store.frames(ALL)]
+        assert [each.load for each in found] == [each.load for each in told]
+        assert all(math.isnan(each.seconds) for each in found)
+    assert (
+        caplog.text.count("300 samples of a do not tell seconds, which is damaged")
+        == store.num_damaged
+        == 1
+    )
 
 
 SMALL_FILES = {

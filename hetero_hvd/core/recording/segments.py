@@ -6,6 +6,7 @@ all else is its skeleton, which is the same in most samples and stands there onc
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -187,8 +188,13 @@ class _PieceReader:
         return msgspec.structs.replace(column, body=_inflated(self._bodies[name]))
 
 
-def decode_piece(content: bytes) -> Iterator[Recorded]:
+def decode_piece(content: bytes, lost: set[str] | None = None) -> Iterator[Recorded]:
     """The samples of a piece, equal bit for bit to what was coded.
+
+    Args:
+        content: The piece.
+        lost: Gets the places of numbers whose columns are damaged; they are left out of all
+            samples, as if they had not been told. None: such a piece is none.
 
     Raises:
         MalformedDataError: It is none, or of a later version.
@@ -197,13 +203,20 @@ def decode_piece(content: bytes) -> Iterator[Recorded]:
         piece = _PieceReader(content)
         choices = piece.integers(_CHOICES).tolist()
         counts = _places_of(piece.skeletons, choices)
-        columns = {
-            place: iter(piece.doubles(place, counts.get(place, 0)).tolist())
-            for place in piece.places
-        }
+        columns: dict[str, Iterator[float]] = {}
+        for place in piece.places:
+            try:
+                columns[place] = iter(piece.doubles(place, counts.get(place, 0)).tolist())
+            except _DAMAGE:
+                if lost is None:
+                    raise
+                lost.add(place)
+        skeletons = (
+            [_without(bare, "", lost) for bare in piece.skeletons] if lost else piece.skeletons
+        )
         sequences, times = piece.integers(_SEQUENCES).tolist(), piece.integers(_TIMES).tolist()
         for sequence, at, choice in zip(sequences, times, choices, strict=True):
-            sample = msgspec.msgpack.encode(_put_together(piece.skeletons[choice], "", columns))
+            sample = msgspec.msgpack.encode(_put_together(skeletons[choice], "", columns))
             yield Recorded(sequence, at, sample)
     except _DAMAGE as error:
         raise MalformedDataError(f"a piece of a recording is damaged: {error}") from error
@@ -293,6 +306,20 @@ def _put_together(value: Any, place: str, columns: dict[str, Iterator[float]]) -
     if isinstance(value, list):
         return [_put_together(v, f"{place}/{n}", columns) for n, v in enumerate(value)]
     return value
+
+
+def _without(value: Any, place: str, lost: set[str]) -> Any:  # noqa: ANN401
+    """A sample without its doubles, and without some of their places."""
+    if isinstance(value, dict):
+        inner = {key: (f"{place}/{key}", v) for key, v in value.items()}
+        return {
+            key: _without(v, at, lost)
+            for key, (at, v) in inner.items()
+            if v is not None or at not in lost
+        }
+    if isinstance(value, list):
+        return [_without(v, f"{place}/{n}", lost) for n, v in enumerate(value)]
+    return math.nan if value is None and place in lost else value
 
 
 def _places(value: Any, place: str) -> Iterable[str]:  # noqa: ANN401

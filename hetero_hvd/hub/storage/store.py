@@ -16,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from hetero_hvd.core.recording.segments import Recorded, decode_piece
 from hetero_hvd.core.recording.sequences import NumberRange
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.core.recording.timeline import MICROSECONDS, new_anchor
@@ -274,7 +273,7 @@ class SampleStore:
         """
         for found in self.stored(session):
             for piece in found.pieces:
-                for frame in self.read_piece(piece, _all_of) or ():
+                for frame in self._files.samples_of(piece):
                     if session.has(found.node, frame.at_microseconds):
                         yield NodeFrame(found.node, found.stream, frame)
             for frame in found.waiting:
@@ -369,10 +368,6 @@ class SampleStore:
         self._journal.close()
         with suppress(OSError):
             os.close(self._held)
-
-
-def _all_of(content: bytes) -> list[Recorded]:
-    return list(decode_piece(content))
 
 
 def _joined(known: StreamState, added: StreamState) -> StreamState:

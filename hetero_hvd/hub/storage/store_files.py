@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from hetero_hvd.core.recording.segments import Recorded, decode_piece
 from hetero_hvd.errors import JobError, MalformedDataError
 from hetero_hvd.hub.storage.index import StoredPiece
 from hetero_hvd.hub.storage.journal import journal_path, read_journal
@@ -17,6 +18,9 @@ from hetero_hvd.run.records.run_files import regular
 logger = logging.getLogger(__name__)
 
 SEGMENTS, SEGMENT = "segments", ".segment"
+MAX_FIGURES = 8
+"""That are named in a line."""
+
 Content = TypeVar("Content")
 
 
@@ -130,10 +134,26 @@ class StoreFiles:
             if isinstance(error, FileNotFoundError) and not self._is_known(piece.segment):
                 return None  # it was deleted while it was about to be read
             why = str(error.strerror)
+        self._tell_piece(piece, f"are left out: {why}")
+        return None
+
+    def samples_of(self, piece: StoredPiece) -> list[Recorded]:
+        """What is whole of a piece: of a figure that is damaged none of its samples tells.
+
+        Raises:
+            JobError: It cannot be read now.
+        """
+        lost: set[str] = set()
+        found = self.read_piece(piece, lambda content: list(decode_piece(content, lost)))
+        if found and lost:
+            figures = ", ".join(sorted(place[1:] for place in lost)[:MAX_FIGURES])
+            more = f" and {n} more" if (n := len(lost) - MAX_FIGURES) > 0 else ""
+            self._tell_piece(piece, f"do not tell {figures}{more}, which is damaged")
+        return found or []
+
+    def _tell_piece(self, piece: StoredPiece, what: str) -> None:
         if piece not in self._damaged_pieces:
             self.num_damaged += all(each.segment != piece.segment for each in self._damaged_pieces)
             self._damaged_pieces.add(piece)
-            logger.warning(
-                "%s: %d samples of %s are left out: %s", path, piece.num_samples, piece.node, why
-            )
-        return None
+            path = self.segment_path(piece.segment)
+            logger.warning("%s: %d samples of %s %s", path, piece.num_samples, piece.node, what)

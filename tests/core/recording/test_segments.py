@@ -6,6 +6,7 @@ import math
 import struct
 import time
 import zlib
+from collections import Counter
 
 import msgspec
 import pytest
@@ -173,6 +174,35 @@ def test_samples_that_are_all_different_are_read_in_the_time_of_others():
     began = time.process_time()
     assert list(decode_piece(encode_piece(frames))) == frames
     assert time.process_time() - began < 30
+
+
+def test_of_a_damaged_column_the_others_are_left():
+    """Whatever bit is wrong: each sample is there without what was in that column, or none is."""
+    told = [
+        (f"{n}", {"a": n / 7, "list": [n / 3, 1], "inner": {"b": n / 9, "c": 2.5}})
+        for n in range(9)
+    ]
+    frames = [Recorded(int(n), 10 + int(n), msgspec.msgpack.encode(sample)) for n, sample in told]
+    content = encode_piece(frames)
+    found = Counter()
+    for at in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[at // 8] ^= 1 << at % 8
+        lost = set()
+        try:
+            left = list(decode_piece(bytes(damaged), lost))
+        except MalformedDataError:
+            continue
+        expected = []
+        for _, sample in told:
+            inner = {k: v for k, v in sample["inner"].items() if f"/inner/{k}" not in lost}
+            first = math.nan if "/list/0" in lost else sample["list"][0]
+            bare = {"a": sample["a"], "list": [first, 1], "inner": inner}
+            expected.append(bare if "/a" not in lost else {k: bare[k] for k in ("list", "inner")})
+        assert [frame[:2] for frame in left] == [frame[:2] for frame in frames]
+        assert [frame.sample for frame in left] == list(map(msgspec.msgpack.encode, expected))
+        found[tuple(lost)] += 1
+    assert found.keys() >= {(), ("/a",), ("/list/0",), ("/inner/b",)}
 
 
 WHOLE = encode_piece([Recorded(1, 1, msgspec.msgpack.encode(sample(1)))])
