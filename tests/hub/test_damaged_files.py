@@ -14,6 +14,7 @@ from hetero_hvd.agent.spool import DROPPED_FILE, HUB_FILE
 from hetero_hvd.cli.record.record import _lines
 from hetero_hvd.core.recording.framing import records_in
 from hetero_hvd.discovery.hub_link import Dropped
+from hetero_hvd.errors import JobError
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.storage.store import NodeBatch
@@ -196,7 +197,11 @@ def test_a_damaged_figure_costs_that_figure(opened, caplog):
     store.commit([NodeBatch("a", sent)])
     store.seal()
     (path,) = (store.folder / "segments").iterdir()
+    commands = HubCommands(store, Fleet(store, lambda: 0.0))
+    asyncio.run(commands.act("cut", {"name": "whole", "from": 1}))
     flipped(path, path.stat().st_size // 2)
+    with pytest.raises(JobError, match="damaged in the store by now: the folder stays"):
+        asyncio.run(commands.act("cut", {"name": "whole"}))
     for _ in range(2):
         found = [read_told(each.recorded.sample) for each in store.frames(ALL)]
         assert [each.load for each in found] == [each.load for each in told]

@@ -68,6 +68,7 @@ class RecordingFacts(msgspec.Struct, frozen=True, kw_only=True):
         nodes: Those that were asked for; empty: all.
         num_frames: In it.
         num_missing: Samples between them that were dropped for want of room.
+        num_bytes: Of all samples as they were sent; 0: an earlier version has written it.
         marks: What happened.
     """
 
@@ -78,6 +79,7 @@ class RecordingFacts(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     num_frames: int
     num_missing: int
+    num_bytes: int = 0
     marks: tuple[RecordingMark, ...] = ()
 
 
@@ -87,6 +89,7 @@ class _Written(NamedTuple):
     nodes: set[str]
     num_frames: int
     num_missing: int
+    num_bytes: int
 
 
 def write_recording(
@@ -125,6 +128,7 @@ def write_recording(
             nodes=session.nodes,
             num_frames=written.num_frames,
             num_missing=written.num_missing,
+            num_bytes=written.num_bytes,
             marks=tuple(marks),
         )
         _write_catalogue_events(new, folder.name, facts, sorted(written.nodes))
@@ -164,6 +168,11 @@ def _check_none_is_lost(folder: Path, earlier: RecordingFacts | None, new: _Writ
             f"{folder}: has {earlier.num_frames} samples, of which the store has only "
             f"{new.num_frames} any more: the folder stays; choose another name for the rest"
         )
+    if earlier is not None and new.num_bytes < earlier.num_bytes:
+        raise JobError(
+            f"{folder}: has figures that are damaged in the store by now: the folder stays; choose "
+            "another name for the rest"
+        )
 
 
 def _put_in_place(new: Path, folder: Path) -> None:
@@ -192,7 +201,7 @@ def finish_interrupted(place: Path) -> None:
 def _write(folder: Path, frames: Iterable[RecordedFrame]) -> _Written:
     """The frames, and the rows of ten seconds each that runs have of their nodes."""
     nodes: set[str] = set()
-    counts = {"frames": 0, "missing": 0}
+    counts = {"frames": 0, "missing": 0, "bytes": 0}
     path = folder / CATALOGUE
     os.close(private(str(path), os.O_RDWR | os.O_CREAT))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -208,6 +217,7 @@ def _write(folder: Path, frames: Iterable[RecordedFrame]) -> _Written:
                     counts["missing"] += number - before[1] - 1
                 before = frame.stream, number
                 counts["frames"] += 1
+                counts["bytes"] += len(frame.recorded.sample)
                 nodes.add(frame.node)
                 if isinstance(sample := frame.sample, NodeSampled):
                     named = msgspec.structs.replace(sample, node=frame.node)
@@ -218,7 +228,7 @@ def _write(folder: Path, frames: Iterable[RecordedFrame]) -> _Written:
             write_frames(file, noted())
         table.close()
         connection.execute("COMMIT")
-    return _Written(nodes, counts["frames"], counts["missing"])
+    return _Written(nodes, counts["frames"], counts["missing"], counts["bytes"])
 
 
 def _write_catalogue_events(
