@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import math
 import os
@@ -14,6 +15,8 @@ import pytest
 from hetero_hvd.core.recording.sessions import RecordingSession
 from hetero_hvd.discovery.hub_link import Dropped, SampleBatch
 from hetero_hvd.errors import JobError
+from hetero_hvd.hub.commands import HubCommands
+from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.storage.index import FILE, MIGRATIONS, HubIndex
 from hetero_hvd.hub.storage.journal import journal_numbers
 from hetero_hvd.hub.storage.sealing import seal_apart
@@ -114,6 +117,24 @@ def test_a_gap_stays_a_gap(opened):
         store.seal()
         store = opened()
     assert numbers(store) == [1, 2, 5, 6, 10]
+
+
+def test_an_agent_that_gets_another_name_keeps_its_samples_apart(opened):
+    """What its spool still has is sent by the new name: it is so before and after it is sealed."""
+    store = opened()
+    store.commit([batch(1, 2, node="b"), batch(3, 2, node="a")])
+    commands = HubCommands(store, Fleet(store, lambda: 0.0))
+    for name in ("before", "after"):
+        found = [(frame.node, frame.recorded.sequence) for frame in store.frames(ALL)]
+        assert found == [("a", 3), ("a", 4), ("b", 1), ("b", 2)]
+        ours = RecordingSession(name="a", from_microseconds=0, nodes=("a",))
+        assert numbers(store, ours) == [3, 4]
+        assert store.streams()["s"].node == "a"
+        told = asyncio.run(commands.act("cut", {"name": name, "from": 1}))
+        assert (told["frames"], told["missing"]) == (4, 0)
+        store.seal()
+        store = opened()
+        commands = HubCommands(store, Fleet(store, lambda: 0.0))
 
 
 CRASHES = ("the segment is written", "the index knows it", "the journal is deleted")

@@ -59,22 +59,24 @@ def seal_here(journal: Path, segment: Path, number: int) -> SealedJournal:
         OSError: The disk does not take it.
     """
     streams: dict[str, list[JournalEntry]] = {}
+    parts: dict[tuple[str, str], list[JournalEntry]] = {}  # an agent may have got another name
     content = read_journal(journal)
     damaged_bytes = len(content)
     for entry, size_bytes in stored_entries(content):
         streams.setdefault(entry.stream, []).append(entry)
+        parts.setdefault((entry.stream, entry.node), []).append(entry)
         damaged_bytes -= size_bytes
     pieces: list[StoredPiece] = []
     new = segment.with_suffix(NEW)
     with open(new, "wb", opener=private) as file:
-        for stream, entries in streams.items():
+        for (stream, node), entries in parts.items():
             frames = [frame for entry in entries for frame in frames_of(entry)]
             if not frames:
                 continue
             content = encode_piece(frames)
             pieces.append(
                 StoredPiece(
-                    number, file.tell(), len(content), stream, entries[0].node,
+                    number, file.tell(), len(content), stream, node,
                     frames[0].sequence, frames[-1].sequence,
                     frames[0].at_microseconds, frames[-1].at_microseconds, len(frames),
                 )
@@ -115,7 +117,7 @@ def seal_apart(journal: Path, segment: Path, number: int) -> SealedJournal:
 def _state(entries: list[JournalEntry]) -> StreamState:
     times = [entry.times[-1] for entry in entries if entry.times]
     return StreamState(
-        entries[0].node,
+        entries[-1].node,
         max(entry.next_sequence for entry in entries),
         max(times, default=0),
         sum(len(entry.samples) for entry in entries),

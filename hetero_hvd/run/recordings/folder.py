@@ -210,12 +210,12 @@ def _write(folder: Path, frames: Iterable[RecordedFrame]) -> _Written:
         table = SampleTable(connection)
 
         def noted() -> Iterator[RecordedFrame]:
-            before: tuple[str, int] | None = None
+            before: tuple[str, str, int] | None = None
             for frame in frames:
                 number = frame.recorded.sequence
-                if before is not None and before[0] == frame.stream:
-                    counts["missing"] += number - before[1] - 1
-                before = frame.stream, number
+                if before is not None and before[:2] == (frame.node, frame.stream):
+                    counts["missing"] += number - before[2] - 1
+                before = frame.node, frame.stream, number
                 counts["frames"] += 1
                 counts["bytes"] += len(frame.recorded.sample)
                 nodes.add(frame.node)
