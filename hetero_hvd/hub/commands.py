@@ -142,12 +142,20 @@ class HubCommands:
         if begin is None and end is None:
             return await self._write(self._fleet.session(name))
         now = self._store.now_microseconds()
+        first = _time(begin, now) if begin is not None else 0
         session = RecordingSession(
             name=name,
-            from_microseconds=_time(begin, now) if begin is not None else 0,
-            until_microseconds=_time(end, now) if end is not None else now,
+            from_microseconds=first,
+            until_microseconds=_time(end, now) if end is not None else max(now, first),
             nodes=_nodes(arguments),
         )
+        if first > now:
+            raise UserError(
+                f"cut {name}: begins in the future, of which nothing is stored; give a begin that "
+                "is before now"
+            )
+        if (session.until_microseconds or 0) > now:  # nothing is known of what comes
+            session = msgspec.structs.replace(session, until_microseconds=now)
         await self._put_new(session)
         return await self._write(session)
 

@@ -84,10 +84,11 @@ class HubRuns:
         self._now_seconds = now_seconds
         self._clock = clock
         self._writing = asyncio.Lock()
-        self._runs = {
-            run.id: run
-            for run in (msgspec.json.decode(facts, type=KnownRun) for facts in index.runs())
-        }
+        try:
+            known = [msgspec.json.decode(facts, type=KnownRun) for facts in index.runs()]
+        except msgspec.DecodeError as error:
+            raise index.damaged(error) from error
+        self._runs = {run.id: run for run in known}
         # A driver that goes on tells so before it is taken for silent.
         self._heard_at_seconds = dict.fromkeys(self._runs, clock())
         self._kept_at_seconds = dict.fromkeys(self._runs, clock())

@@ -310,6 +310,14 @@ def test_a_cut_of_what_is_not_stored_says_so(opened):
     assert "nothing is stored of that time" in second
 
 
+def test_a_cut_ends_now_at_the_latest(opened):
+    """Of what comes nothing is known: it would be told as missing."""
+    store = opened()
+    commands = HubCommands(store, Fleet(store, lambda: 0.0))
+    told = asyncio.run(commands.act("cut", {"name": "x", "from": -60.0, "to": WALL + 1e6}))
+    assert told["until_unix_seconds"] == WALL
+
+
 def test_times_are_written_as_people_do():
     """Or refused in one line."""
     assert [duration("--x", text) for text in ("500ms", "2s", "1.5m", "2h", "7d")] == [

@@ -164,6 +164,7 @@ ORDERS = {
     "a session without a name": ("start", {}, "not understood"),
     "a session that is not there": ("stop", {"name": "x"}, "none of that name"),
     "which session": ("stop", {}, "say which"),
+    "a part of the future": ("cut", {"name": "x", "from": 2e11}, "begins in the future"),
     "a path": ("start", {"name": "../x"}, "must be letters"),
     "a node that is none": ("start", {"name": "x", "nodes": ["../x"]}, "name must be"),
     "a time that is none": ("cut", {"name": "x", "from": "soon"}, "not understood"),

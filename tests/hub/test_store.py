@@ -354,6 +354,7 @@ BAD_INDEX = {
         f"no table {name}": changed(f"DROP TABLE {name}")
         for name in ("meta", "streams", "pieces", "sessions")
     },
+    "a run that is none": changed("INSERT INTO runs VALUES ('r', '{}')"),
     **{
         f"{key} is {value}": changed(
             f"UPDATE meta SET value = '{value}' WHERE key = '{key}'"  # noqa: S608 - ours
@@ -382,6 +383,6 @@ def test_a_damaged_catalogue_is_one_line(opened, tmp_path, damage):
     damage(tmp_path / "hub")
     before = sorted((tmp_path / "hub" / "segments").iterdir())
     with pytest.raises(JobError, match=rf"{FILE}: cannot be used: .*put back a copy"):
-        opened().index.sessions()
+        HubCommands(store := opened(), Fleet(store, lambda: 0.0))
     assert sorted((tmp_path / "hub" / "segments").iterdir()) == before
     assert before
