@@ -1,7 +1,8 @@
-"""What a hub costs: 1,250 agents at once, and the disk that a week takes."""
+"""What a hub costs: 1,250 agents at once, an agent of its own, and the disk that a week takes."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -9,7 +10,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from shutil import which
 from typing import NamedTuple
 
 import psutil
@@ -19,7 +22,9 @@ from benchmarks.tables import Effort, Say, Table
 from benchmarks.workloads.recorded_week import HOUR_SAMPLES, HOURS, hour_of_samples
 from benchmarks.workloads.simulated_fleet import KEY
 from hetero_hvd.core.recording.segments import encode_piece
+from hetero_hvd.discovery.hub_client import HubOrders
 from hetero_hvd.errors import JobError
+from tests.fake_nvml.library import build, environment
 
 NUM_AGENTS = 1250
 MAX_WAIT_SECONDS = 5.0
@@ -27,6 +32,13 @@ MAX_WAIT_SECONDS = 5.0
 
 MAX_MEMORY_BYTES = 2**29
 MAX_CPU_RATIO = 0.5
+AGENT_GOALS = {1: 0.01, 2: 0.02}
+"""Samples a second to the part of a core that an agent may take."""
+
+SETTLE_SECONDS = 20.0
+"""Until an agent has started its sampler, and until that has another rate."""
+
+KEY_FILE = "cluster.key"
 WEEK_SAMPLES = HOURS * HOUR_SAMPLES
 GOALS_BYTES = {8: 300e6, 1: 100e6}
 
@@ -37,6 +49,10 @@ def hub(effort: Effort, say: Say) -> Iterator[Table]:
     say(f"{NUM_AGENTS} agents for {seconds:g} s")
     with tempfile.TemporaryDirectory() as place:
         yield _fleet(Path(place), seconds)
+    if which("gcc"):
+        say(f"an agent for {len(AGENT_GOALS)} times {seconds / 2:g} s")
+        with tempfile.TemporaryDirectory() as place:
+            yield _agent(Path(place), seconds / 2)
     say("a week of one node")
     yield _week()
 
@@ -57,28 +73,34 @@ class _FleetRun(NamedTuple):
     stored_bytes: int
 
 
-def _served(place: Path, seconds: float) -> _FleetRun:
-    key = place / "cluster.key"
+@contextmanager
+def _running_hub(place: Path) -> Iterator[tuple[psutil.Process, int]]:
+    """A hub of this machine and its port, which listens; its key is in the folder."""
+    key = place / KEY_FILE
     key.write_text(KEY.hex())
     key.chmod(0o600)
     with socket.socket() as end:
         end.bind(("127.0.0.1", 0))
-        port = str(end.getsockname()[1])
+        port = int(end.getsockname()[1])
     words = ["hub", "--key-file", str(key), "--store", str(place / "hub")]
-    words += ["--address", "127.0.0.1", "--port", port]
+    words += ["--address", "127.0.0.1", "--port", str(port)]
     with subprocess.Popen([sys.executable, "-m", "hetero_hvd", *words]) as process:
         try:
-            _wait_for(int(port))
-            program = "benchmarks.workloads.simulated_fleet"
-            vector = [sys.executable, "-m", program, port, str(NUM_AGENTS), str(seconds)]
-            known = psutil.Process(process.pid)
-            begins = known.cpu_times()
-            done = subprocess.run(vector, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise JobError(f"the simulated agents have ended: {done.stderr[-300:]}")
-            ends, memory = known.cpu_times(), known.memory_info().rss
+            _wait_for(port)
+            yield psutil.Process(process.pid), port
         finally:
             process.kill()
+
+
+def _served(place: Path, seconds: float) -> _FleetRun:
+    with _running_hub(place) as (known, port):
+        program = "benchmarks.workloads.simulated_fleet"
+        vector = [sys.executable, "-m", program, str(port), str(NUM_AGENTS), str(seconds)]
+        begins = known.cpu_times()
+        done = subprocess.run(vector, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise JobError(f"the simulated agents have ended: {done.stderr[-300:]}")
+        ends, memory = known.cpu_times(), known.memory_info().rss
     stored = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
     cpu = ends.user + ends.system - begins.user - begins.system
     return _FleetRun(json.loads(done.stdout), cpu, memory, stored)
@@ -126,6 +148,62 @@ def _fleet(place: Path, seconds: float) -> Table:
             ),
         ],
     )
+
+
+def _agent(place: Path, seconds: float) -> Table:
+    """One that samples this machine and a stand-in's GPUs, with its sampler."""
+    rows: list[Sequence[str]] = []
+    numbers: list[Number] = []
+    told = place / "gpus"
+    told.mkdir()
+    own = environment(build(place), told=told)
+    with _running_hub(place) as (_, port):
+        orders = HubOrders(place / KEY_FILE, f"127.0.0.1:{port}")
+        words = ["agent", "--key-file", KEY_FILE, "--name", "alpha", "--slots", "0"]
+        words += ["--hub", f"127.0.0.1:{port}", "--address", "127.0.0.1", "--port", "0"]
+        vector = [sys.executable, "-m", "hetero_hvd", *words]
+        with subprocess.Popen(vector, cwd=place, env=own) as process:
+            try:
+                for hertz, goal in AGENT_GOALS.items():
+                    order = {"name": f"at-{hertz}-hertz", "every_seconds": 1 / hertz}
+                    asyncio.run(orders("start", order))
+                    time.sleep(SETTLE_SECONDS)
+                    begins, samples = _cpu_of_all(process.pid), _num_stored(orders)
+                    time.sleep(seconds)
+                    ratio = (_cpu_of_all(process.pid) - begins) / seconds
+                    reached = (_num_stored(orders) - samples) / seconds
+                    rows.append((f"{hertz} Hz", f"{reached:.2f} Hz", f"{ratio:.2%}"))
+                    numbers.append(
+                        Number(
+                            quantity=f"processor of an agent at {hertz} Hz",
+                            goal=f"<= {goal:.0%} of a core",
+                            found=f"{ratio:.2%}",
+                            is_reached=ratio <= goal,
+                        )
+                    )
+            finally:
+                process.terminate()
+    return Table(
+        title="An agent that streams to a hub",
+        text=f"Processor time of `hetero-hvd agent` and of its sampler in {seconds:g} s, as a part "
+        "of one core. It samples this machine and two GPUs of a stand-in for NVML, which answers "
+        "at once: a real NVML takes 40 ms for each GPU, most of which it waits.",
+        columns=("wanted", "reached", "processor"),
+        rows=rows,
+        numbers=numbers,
+    )
+
+
+def _num_stored(orders: HubOrders) -> int:
+    (node,) = asyncio.run(orders("status", {}))["nodes"]
+    return int(node["samples"])
+
+
+def _cpu_of_all(process_id: int) -> float:
+    """Processor time of a process and of all that it has started, seconds."""
+    one = psutil.Process(process_id)
+    times = [each.cpu_times() for each in (one, *one.children(recursive=True))]
+    return float(sum(each.user + each.system for each in times))
 
 
 def _wait_for(port: int) -> None:
