@@ -58,7 +58,8 @@ class StoreKeeping:
         sessions = list(self._unwritten())
         if self._retention == Retention() and not any(each.has_limits for each in sessions):
             return
-        segments = self._store.index.segments()
+        named = {node for each in self._store.index.sessions() for node in each.nodes}
+        segments = self._store.index.segments(named.union(*(each.nodes for each in sessions)))
         now = self._store.now_microseconds()
         soon = self._retention.going(segments, sessions, now, ahead_seconds=NOTICE_SECONDS)
         untold = [each for each in sessions if each.name not in self._told]

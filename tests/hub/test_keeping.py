@@ -118,6 +118,19 @@ def test_what_goes_is_told_before_and_gone_afterwards(opened, clocks, caplog, re
     assert numbers(opened()) == [4]
 
 
+def test_nodes_that_no_session_names_are_told_apart_by_nobody(opened):
+    """What is kept in the memory does not grow with the cluster; what goes is the same."""
+    store = opened()
+    store.commit([batch(1, 1 + n, stream=f"s{n}", node=f"n{n}") for n in range(9)])
+    store.seal()
+    (one,), (each,) = store.index.segments(), store.index.segments(["n2", "n5", "away"])
+    ((own, *_),) = [[part for part in each.parts if part.node == "n2"]]
+    assert [part.node for part in one.parts] == [""]
+    assert sorted(part.node for part in each.parts) == ["", "n2", "n5"]
+    assert (one.begin, one.end, one.size_bytes) == (each.begin, each.end, each.size_bytes)
+    assert own.end - own.begin == 2 * MICROSECONDS
+
+
 def test_streams_and_gaps_go_with_their_samples(opened, clocks):
     """Of each node the newest stream stays: what its agent sends again is known to be stored."""
     store = opened()

@@ -22,10 +22,10 @@ LEAST_SPAN_SECONDS = 3600.0
 
 
 class SegmentPart(NamedTuple):
-    """What a file has of one node.
+    """What a file has of one node, or of all that no session names.
 
     Attributes:
-        node: Its name.
+        node: Its name; empty: of those that no session names.
         begin: Time of the first sample, microseconds.
         end: Time of the last one, microseconds.
         size_bytes: Of all.
