@@ -1,7 +1,9 @@
 """A listening port that cannot be filled by those who never say who they are.
 
 Connections that have proved nothing yet are few, in all and of each address: the newest takes the
-place of the oldest, of the address that has most of them. So one that is left half-open, before,
+place of one that is drawn, of the address that has most of them. Were that the oldest, a crowd that
+comes faster than it is served would cut off each of its own before that has shaken hands; of those
+who may be drawn some always live long enough. So one that is left half-open, before,
 during or after its TLS or WebSocket handshake, keeps nobody out, a flood from elsewhere cuts off
 none who shakes hands, and takes no file descriptors away: it is cut at the socket, before any of it
 is read. A crowd that comes at once waits in the kernel, as few are accepted between two looks at
@@ -13,6 +15,7 @@ from __future__ import annotations
 import gc
 import logging
 import resource
+import secrets
 import socket
 import time
 from collections import Counter
@@ -150,9 +153,9 @@ class ConnectionLimiter:
         address = connection.peer[0]
         same = [peer for peer in self._strangers if peer[0] == address]
         if len(same) > self._max_of_address:
-            self._cut(same[0], "others came from there")
+            self._cut(_drawn(same), "others came from there")
         elif len(self._strangers) > self._max_strangers:
-            self._cut(self._oldest_of_most(), "others came")
+            self._cut(_drawn(self._of_most()), "others came")
 
     def went(self, connection: _Connection) -> None:
         """A connection was closed."""
@@ -171,16 +174,22 @@ class ConnectionLimiter:
             return "TLS failed or was broken off: it may have another key, or none"
         return "it has gone before it has shown who it is"
 
-    def _oldest_of_most(self) -> tuple[Any, ...]:
-        """The oldest stranger of the address that has most of them; in a tie the oldest of all."""
-        (address, _), *_ = Counter(peer[0] for peer in self._strangers).most_common(1)
-        return next(peer for peer in self._strangers if peer[0] == address)
+    def _of_most(self) -> list[tuple[Any, ...]]:
+        """Those of the address that has most of them; in a tie of all that have as many."""
+        counts = Counter(peer[0] for peer in self._strangers)
+        most = max(counts.values())
+        return [peer for peer in self._strangers if counts[peer[0]] == most]
 
     def _cut(self, peer: tuple[Any, ...], why: str) -> None:
         connection = self._strangers[peer]
         self.refuse(peer, why)
         with suppress(OSError):  # it has gone by itself
             connection.shutdown(socket.SHUT_RDWR)  # asyncio sees the end and closes it
+
+
+def _drawn(peers: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """One of them, but not the newest, which would never be served; at least one."""
+    return peers[secrets.randbelow(max(1, len(peers) - 1))]
 
 
 def _max_strangers() -> int:

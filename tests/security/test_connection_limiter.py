@@ -49,7 +49,7 @@ WORDS = {
 
 @pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
 def test_half_open_connections_keep_nobody_out(words, monkeypatch):
-    """The newest takes the place of the oldest; a worker gets in, and the end is not delayed."""
+    """The newest takes the place of another one; a worker gets in, and the end is not delayed."""
     monkeypatch.setattr(doors, "MAX_STRANGERS", 8)
 
     async def scenario():
@@ -126,7 +126,7 @@ def test_a_stranger_cannot_make_us_keep_much():
 
 
 def test_a_flood_from_one_address_cuts_off_nobody_of_another(monkeypatch):
-    """Who shakes hands slowly is not the one that makes room; without a flood it is the oldest."""
+    """Who shakes hands slowly is not the one that makes room."""
     monkeypatch.setattr(doors, "MAX_STRANGERS", 8)
     monkeypatch.setattr(doors, "BURST", 99)
     limiter, ends = doors.ConnectionLimiter("x"), []
@@ -140,6 +140,41 @@ def test_a_flood_from_one_address_cuts_off_nobody_of_another(monkeypatch):
     assert limiter.refused == 24
     for end in ends:
         end.close()
+
+
+class Arrival:
+    """A connection, as the limiter has it."""
+
+    def __init__(self, address, port):
+        self.peer = (address, port)
+        self.is_tolerated = False
+        self.is_cut = False
+
+    def shutdown(self, _how):
+        """The limiter cuts it off."""
+        self.is_cut = True
+
+
+CROWDS = {"of one address": lambda _: "10.0.0.1", "of as many addresses": lambda n: f"10.0.{n}"}
+
+
+@pytest.mark.parametrize("address", CROWDS.values(), ids=CROWDS)
+def test_of_a_crowd_that_comes_too_fast_some_are_served(address):
+    """Each needs twice the time in which as many others come as there are places."""
+    num_places, num_coming = 64, 4000
+    limiter = doors.ConnectionLimiter("x", num_places, num_places)
+    crowd = [Arrival(address(n), n) for n in range(num_coming)]
+    served = 0
+    for number, one in enumerate(crowd):
+        limiter.came(one)
+        earlier = crowd[max(0, number - 2 * num_places)]
+        if earlier.peer in limiter._strangers and number >= 2 * num_places:
+            limiter.authenticated(earlier.peer)
+            served += 1
+        assert not one.is_cut
+        assert len(limiter._strangers) <= num_places
+    assert num_coming / 20 < served < num_coming / 2
+    assert limiter.refused + served + len(limiter._strangers) == num_coming
 
 
 LIMITS = {"an ordinary limit": (1024, 256), "a driver's": (16384, 1024), "a tiny one": (2, 1)}
