@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hetero_hvd.core.names import MAX_NAME_CHARACTERS
+from hetero_hvd.core.recording.runs import MAX_TEXT
 from hetero_hvd.core.recording.timeline import MAX_TIME_SECONDS
 from hetero_hvd.hub.http.bodies import DEVICE, FIGURE, MAX_POINTS
 from hetero_hvd.run.web.operations import Parameters
@@ -10,7 +11,7 @@ from hetero_hvd.run.web.operations import Parameters
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
 _SECONDS = {"type": "number", "minimum": 0, "maximum": MAX_TIME_SECONDS}
 PARAMETERS: Parameters = {
-    "id": {"in": "path", "required": True, "schema": {"type": "string", "maxLength": 200}},
+    "id": {"in": "path", "required": True, "schema": {"type": "string", "maxLength": MAX_TEXT}},
     "name": {
         "in": "path",
         "required": True,
@@ -22,7 +23,7 @@ PARAMETERS: Parameters = {
         "schema": {"type": "string", "pattern": "^[0-9]{1,15}$"},
     },
     "begin": {"in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": 2**53}},
-    "after": {"in": "query", "schema": {"type": "string", "maxLength": 100}},
+    "after": {"in": "query", "schema": {"type": "string", "maxLength": MAX_TEXT}},
     "limit": {
         "in": "query",
         "schema": {
