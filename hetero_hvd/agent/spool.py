@@ -129,7 +129,7 @@ class SampleSpool:
             try:
                 self._write(record)
             except OSError as error:
-                self._close_file()
+                self._leave_file()
                 self._drop(self.stream, NumberRange(sequence, sequence))
                 self._complain(error)
                 return
@@ -246,6 +246,18 @@ class SampleSpool:
             os.close(self._descriptor)
             self._open.forget()
             self._open = None
+
+    def _leave_file(self) -> None:
+        """Write no more to a file to which nothing more could be written; half a sample goes."""
+        file = self._open
+        if file is None:
+            return
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, file.size_bytes)
+        self._close_file()
+        if not file.numbers.size:  # a disk that is full for a night gets no file for each sample
+            self._files.remove(file)
+            self._delete(file)
 
     def _make_room(self) -> None:
         while self.size_bytes > self._max_bytes and len(self._files) > 1:

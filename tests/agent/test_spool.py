@@ -10,6 +10,7 @@ import pytest
 
 from hetero_hvd.agent.spool import SampleSpool
 from hetero_hvd.discovery.hub_link import Dropped
+from hetero_hvd.run.recordings.damaged_files import damaged_files
 
 
 def spool(folder, **more):
@@ -91,12 +92,17 @@ def test_what_was_dropped_of_an_earlier_life_is_told(tmp_path):
     third.close()
 
 
-def test_a_full_disk_costs_what_came_meanwhile_and_no_more(tmp_path, monkeypatch, caplog):
-    """It is told once; what waits before is not taken for lost."""
+@pytest.mark.parametrize("num_written", [0, 9], ids=["nothing fits", "a part fits"])
+def test_a_full_disk_costs_what_came_meanwhile_and_no_more(
+    tmp_path, monkeypatch, caplog, num_written
+):
+    """It is told once; what waits before is not taken for lost, nor any file for damaged."""
     one = spool(tmp_path)
     write, fails = os.write, [False]
 
     def may_fail(descriptor, content):
+        if fails[0] and num_written:
+            return write(descriptor, content[:num_written])
         if fails[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, content)
@@ -106,11 +112,14 @@ def test_a_full_disk_costs_what_came_meanwhile_and_no_more(tmp_path, monkeypatch
         fails[0] = 3 <= number < 6
         one.append(float(number), b"x")
     assert one.num_dropped == 3
+    assert len(list(tmp_path.glob("*.spool"))) == 2
     assert one.dropped() == []  # samples before it wait
     assert [numbers for _, numbers in drained(one)] == [[1, 2, 3], [7, 8, 9]]
     assert one.dropped() == [Dropped(one.stream, 4, 6)]
     assert len([record for record in caplog.records if "cannot be written" in record.message]) == 1
     one.close()
+    assert "damaged" not in caplog.text
+    assert damaged_files(tmp_path) == []
 
 
 @pytest.fixture
