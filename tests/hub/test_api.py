@@ -14,7 +14,6 @@ import pytest
 
 from hetero_hvd.cli import main
 from hetero_hvd.core.recording.foreign import UNITS, IngestAllowance, IngestLimits
-from hetero_hvd.core.recording.runs import MAX_TEXT, RunReport
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.http import ingest
@@ -354,28 +353,6 @@ def test_lists_come_in_parts(tmp_path):
     assert [(each["id"], each["kind"], each["state"]) for each in runs] == [
         ("recording:s1", "recording", "recorded")
     ]
-
-
-def test_a_list_of_the_longest_ids_comes_in_parts(tmp_path):
-    """What is `next` may be given as `after`."""
-    ids = [f"{number}{'r' * (MAX_TEXT - 1)}" for number in range(3)]
-
-    async def act(client):
-        for run_id in ids:
-            report = RunReport(
-                run_id=run_id, name="", host="h", folder="/runs", url=None, nodes=(),
-                now_seconds=1.0, started_at_seconds=1.0, ended_at_seconds=None, exit_code=None,
-                reason="", last_step=None, first_mark=0, marks=(),
-            )  # fmt: skip
-            await client.commands.act("report", msgspec.to_builtins(report))
-        found, after = [], ""
-        while after is not None:
-            _, part, _ = await client.ask(f"/v1/runs?limit=1&after={after}", role="read")
-            found += [each["id"] for each in part["items"]]
-            after = part["next"]
-        return found, (await client.ask(f"/v1/runs/{ids[0]}", role="read"))[0]
-
-    assert run(tmp_path, act) == (ids, 200)
 
 
 def test_the_document_is_about_all_there_is(tmp_path):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from hetero_hvd.core.recording.runs import MAX_TEXT, RunReport
 from tests.hub.test_api import run
 from tests.hub.test_store import batch
 
@@ -44,3 +46,25 @@ def test_a_cut_from_the_first_second_has_all(tmp_path):
 
     status, told, _ = run(tmp_path, act)
     assert (status, told["frames"]) == (200, 1)
+
+
+def test_a_list_of_the_longest_ids_comes_in_parts(tmp_path):
+    """What is `next` may be given as `after`."""
+    ids = [f"{number}{'r' * (MAX_TEXT - 1)}" for number in range(3)]
+
+    async def act(client):
+        for run_id in ids:
+            report = RunReport(
+                run_id=run_id, name="", host="h", folder="/runs", url=None, nodes=(),
+                now_seconds=1.0, started_at_seconds=1.0, ended_at_seconds=None, exit_code=None,
+                reason="", last_step=None, first_mark=0, marks=(),
+            )  # fmt: skip
+            await client.commands.act("report", msgspec.to_builtins(report))
+        found, after = [], ""
+        while after is not None:
+            _, part, _ = await client.ask(f"/v1/runs?limit=1&after={after}", role="read")
+            found += [each["id"] for each in part["items"]]
+            after = part["next"]
+        return found, (await client.ask(f"/v1/runs/{ids[0]}", role="read"))[0]
+
+    assert run(tmp_path, act) == (ids, 200)
