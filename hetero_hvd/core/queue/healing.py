@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from hetero_hvd.core.backoff import doubled
@@ -13,9 +14,16 @@ FailureCause = Literal[
     "foreign_memory",
     "out_of_memory",
     "script_error",
+    "not_started",
     "time_limit",
 ]
 FAILURE_CAUSES: tuple[FailureCause, ...] = get_args(FailureCause)
+CAUSE_IN_WORDS: Mapping[FailureCause, str] = {
+    "script_error": "script error; `hetero-hvd queue logs {job}` has it",
+    "not_started": "its interpreter cannot be started there, or has no hetero_hvd any more",
+}
+"""Where the name alone would not do."""
+
 HEALING: frozenset[FailureCause] = frozenset(
     {"node_lost", "device_failed", "preempted", "foreign_memory"}
 )

@@ -10,7 +10,7 @@ from typing import Any
 from hetero_hvd.core.queue.device_classes import ClassTable
 from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
 from hetero_hvd.core.queue.fair_share import FairShare, ShareFacts
-from hetero_hvd.core.queue.healing import FailureCause, retry_after_seconds
+from hetero_hvd.core.queue.healing import CAUSE_IN_WORDS, FailureCause, retry_after_seconds
 from hetero_hvd.core.queue.jobs import QueuedJob
 from hetero_hvd.core.queue.queue_events import (
     DeviceAdded,
@@ -264,7 +264,9 @@ class QueueState:
     def _fail(self, job: QueuedJob, cause: FailureCause) -> None:
         wait = retry_after_seconds(cause, job.num_failures, job.request.retries)
         if wait is None:
-            self._end(job, f"it failed: {cause.replace('_', ' ')}", has_succeeded=False)
+            words = CAUSE_IN_WORDS.get(cause, cause.replace("_", " "))
+            outcome = f"it failed: {words.format(job=job.request.job)}"
+            self._end(job, outcome, has_succeeded=False)
             return
         self._stop(job)
         job.num_failures += 1

@@ -15,7 +15,9 @@ MAX_LINE_BYTES = 2**21
 """Of an order; the environment of a process is a part of one."""
 
 MAX_DEVICES = 10_000
+MAX_LOG_OFFSET = 2**62
 Text = Annotated[str, msgspec.Meta(max_length=2**17, pattern=r"^[^\x00]*$")]
+VariableName = Annotated[str, msgspec.Meta(max_length=2**17, pattern=r"^[^=\x00]+$")]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_DEVICES)]
 
 
@@ -28,7 +30,7 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     command: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=10_000)]
     python: Text
-    environment: dict[Text, Text]
+    environment: dict[VariableName, Text]
     tree: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     tree_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_TREE_BYTES)]
     settings: dict[Text, Text] = {}
@@ -53,7 +55,7 @@ class QueueOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     submitted: SubmittedJob | None = None
     pool: Text = ""
     priority: JobPriority | None = None
-    begin: Annotated[int, msgspec.Meta(ge=0)] = 0
+    begin: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOG_OFFSET)] = 0
 
 
 class QueueAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ A job's folder belongs to its user. Its nodes.yaml does not: the hub alone write
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Container
@@ -12,8 +13,10 @@ from pathlib import Path
 
 from hetero_hvd.config import JOB_SETTINGS
 from hetero_hvd.errors import UserError
-from hetero_hvd.hub.queue.job_process import JobStart, JobUser
+from hetero_hvd.hub.queue.job_process import JobProcess, JobStart
 from hetero_hvd.hub.queue.queue_store import KeptJob
+
+logger = logging.getLogger(__name__)
 
 FOLDER_MODE = 0o711
 """Its user has to get through to what is his."""
@@ -70,19 +73,32 @@ class JobFiles:
         self._written.pop(name, None)
 
     def remove_unknown(self, known: Container[str]) -> None:
-        """Delete what was left of a job that a crash kept from being taken in."""
-        for folder in list(self._jobs.iterdir()):
-            if folder.name not in known:
-                self.remove(folder.name)
+        """Delete what was left of a job that a crash kept from being taken in.
 
-    def write_nodes(self, name: str, content: bytes, user: JobUser | None) -> None:
+        One that has run stays: somebody wants its results, and has put back an older database.
+        """
+        for folder in list(self._jobs.iterdir()):
+            if folder.name not in known and not any(folder.glob("attempt-*")):
+                self.remove(folder.name)
+            elif folder.name not in known:
+                logger.warning("%s is of a job that queue.sqlite does not know", folder)
+
+    @property
+    def last_number(self) -> int:
+        """The highest of a job that has a folder; 0: there is none."""
+        names = [each.name for each in self._jobs.iterdir()]
+        return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
+
+    def write_nodes(self, name: str, content: bytes, process: JobProcess) -> None:
         """Have a job's nodes.yaml say this, in one piece.
 
         Raises:
             OSError: The disk does not take it.
+            UserError: The machine does not know its user any more.
         """
         if self._written.get(name) == content:
             return
+        user = process.user
         path = self._nodes / f"{name}.yaml"
         new = path.with_suffix(".new")
         new.unlink(missing_ok=True)

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from hetero_hvd.exit_codes import EXIT_NOT_STARTED
+import msgspec
+
 from hetero_hvd.hub.queue.job_runner import PACKED
 from hetero_hvd.probes.kernel.boot_clock import boot_id
-from hetero_hvd.probes.kernel.processes import started_at, state_of
+from hetero_hvd.probes.kernel.processes import runs_as, started_at, state_of
 from hetero_hvd.run.records.run_files import regular
 
 logger = logging.getLogger(__name__)
 
 MAX_MARK_BYTES = 4096
+MAX_PID = 2**22
+OF_THIS_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO})
+"""What the hub itself lacks for a while; it says nothing about a job."""
+
 TERM_SECONDS, KILL_SECONDS = 60.0, 90.0
 """From the first SIGTERM to a second one, which kills the workers, and to SIGKILL."""
 
-Standing = Literal["absent", "running", "lost"] | int
-"""Of a start: not begun, under way, gone without a word, or its exit code."""
+Standing = Literal["absent", "running", "lost", "not_started"] | int
+"""Of a start: not begun, under way, gone without a word, impossible, or its exit code."""
 
 
 class JobUser(NamedTuple):
@@ -59,28 +65,48 @@ class JobStart(NamedTuple):
     tree: str
 
 
+class StartMark(msgspec.Struct, frozen=True):
+    """What a runner says of itself. It is its user's file, so nothing in it is to be believed."""
+
+    pid: Annotated[int, msgspec.Meta(ge=1, le=MAX_PID)]
+    started_at: int
+    boot: str
+
+
 class JobProcess:
     """The starts of one job.
 
     Args:
         folder: Of the job; it belongs to its user.
-        user: As whom it runs; None: as this process.
+        uid: Of its user.
+        user_of: As whom a user's jobs run, by number; None: as this process.
     """
 
-    def __init__(self, folder: Path, user: JobUser | None) -> None:
+    def __init__(self, folder: Path, uid: int, user_of: Callable[[int], JobUser | None]) -> None:
         self.folder = folder
-        self.user = user
-        self._uid = os.geteuid() if user is None else user.uid
+        self._user_of = user_of
+        self._uid = uid
         self._child: subprocess.Popen[bytes] | None = None
         self._child_attempt = 0
         self._ends: dict[int, float] = {}
+
+    @property
+    def user(self) -> JobUser | None:
+        """As whom it runs; None: as this process.
+
+        Raises:
+            UserError: The machine does not know the user any more.
+        """
+        return self._user_of(self._uid)
 
     def make(self, tree: bytes) -> None:
         """Make the folder, with the packed working tree in it, on the disk.
 
         Raises:
             OSError: There is no room.
+            UserError: The machine does not know its user.
         """
+        user = self.user
         self.folder.mkdir(mode=0o700)
         path = self.folder / PACKED
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -88,9 +114,9 @@ class JobProcess:
             file.write(tree)
             file.flush()
             os.fsync(file.fileno())
-        if self.user is not None:
+        if user is not None:
             for each in (path, self.folder):
-                os.chown(each, self.user.uid, self.user.gid)
+                os.chown(each, user.uid, user.gid)
 
     def standing(self, attempt: int) -> Standing:
         """What has become of a start."""
@@ -109,7 +135,7 @@ class JobProcess:
         child = self._child if self._child_attempt == attempt else None
         if child is None:
             return "absent"
-        return "running" if child.returncode is None else EXIT_NOT_STARTED
+        return "running" if child.returncode is None else "not_started"
 
     @property
     def is_reaped(self) -> bool:
@@ -121,26 +147,29 @@ class JobProcess:
 
         Raises:
             OSError: The interpreter is not there.
+            ValueError: The system has no such words.
+            UserError: The machine does not know its user any more.
         """
         words = [order.python, "-m", "hetero_hvd.hub.queue.job_runner"]
-        child = subprocess.Popen(
-            [*words, str(self.folder), str(attempt)],
-            cwd="/",
-            env=dict(order.environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # it outlives this hub
-            user=None if self.user is None else self.user.uid,
-            group=None if self.user is None else self.user.gid,
-            extra_groups=None if self.user is None else self.user.groups,
-        )
-        self._child = child
-        self._child_attempt = attempt
-        assert child.stdin is not None  # noqa: S101 - it is a pipe
+        user = self.user
         content = json.dumps({"command": list(order.command), "tree": order.tree}).encode()
-        with suppress(BrokenPipeError), child.stdin:
-            child.stdin.write(content)
+        # Never a pipe: the interpreter is the user's word, and may read nothing for ever.
+        with os.fdopen(os.memfd_create("order"), "w+b") as told:
+            told.write(content)
+            told.seek(0)
+            self._child = subprocess.Popen(
+                [*words, str(self.folder), str(attempt)],
+                cwd="/",
+                env=dict(order.environment),
+                stdin=told,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # it outlives this hub
+                user=None if user is None else user.uid,
+                group=None if user is None else user.gid,
+                extra_groups=None if user is None else user.groups,
+            )
+        self._child_attempt = attempt
 
     def end(self, attempt: int) -> None:
         """Have a start end, with a checkpoint; who does not is killed after a time. Call often."""
@@ -167,14 +196,15 @@ class JobProcess:
                 os.close(held)
 
     def _pid(self, attempt: int) -> int:
-        """Of the runner of a start, as long as it is there; else 0."""
+        """Of the runner of a start, as long as it is there; else 0. Never another user's."""
         content = self._read(f"attempt-{attempt}.json")
-        with suppress(ValueError, KeyError, TypeError):
-            told = json.loads(content or "")
-            pid, began = int(told["pid"]), int(told["started_at"])
-            is_here = told["boot"] == boot_id() and began == started_at(pid) != 0
-            return pid if is_here and state_of(pid) not in "Z?" else 0
-        return 0
+        try:
+            told = msgspec.json.decode(content or "", type=StartMark)
+        except (msgspec.DecodeError, RecursionError):
+            return 0
+        is_here = told.boot == boot_id() and told.started_at == started_at(told.pid) != 0
+        is_ours = is_here and runs_as(told.pid, self._uid) and state_of(told.pid) not in "Z?"
+        return told.pid if is_ours else 0
 
     def _read(self, name: str) -> str | None:
         """What its user has left there; nothing of another one's."""
@@ -182,10 +212,16 @@ class JobProcess:
         return None if content is None else content.decode(errors="replace").strip()
 
     def read(self, name: str, begin: int, length: int) -> bytes | None:
-        """A part of a file in the folder; None: there is none that is the user's own."""
+        """A part of a file in the folder; None: there is none that is the user's own.
+
+        Raises:
+            OSError: This process cannot tell now.
+        """
         try:
             descriptor = regular(str(self.folder / name), os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError:
+        except OSError as error:
+            if error.errno in OF_THIS_PROCESS:
+                raise  # else a job that runs would be taken for one that does not
             return None
         with os.fdopen(descriptor, "rb") as file:
             if os.fstat(descriptor).st_uid != self._uid:

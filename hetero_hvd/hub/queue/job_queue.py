@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hetero_hvd.core.queue.devices import QueueDevice
@@ -30,10 +31,10 @@ from hetero_hvd.core.queue.queue_plan import decide
 from hetero_hvd.core.queue.queue_state import QueueState
 from hetero_hvd.core.view.job_progress import ProgressFacts
 from hetero_hvd.discovery.submission.queue_link import SubmittedJob
-from hetero_hvd.errors import ConfigError
+from hetero_hvd.errors import ConfigError, UserError
 from hetero_hvd.exit_codes import EXIT_KILLED, EXIT_NO_PLACE, EXIT_TERMINATED, EXIT_TRY_AGAIN
 from hetero_hvd.hub.queue.job_files import JobFiles
-from hetero_hvd.hub.queue.job_process import JobProcess, JobUser, Standing
+from hetero_hvd.hub.queue.job_process import OF_THIS_PROCESS, JobProcess, JobUser, Standing
 from hetero_hvd.hub.queue.queue_cluster import QueueCluster
 from hetero_hvd.hub.queue.queue_store import KeptJob, QueueStore
 
@@ -47,10 +48,11 @@ NOISE_RATIO = 0.1
 """A rate that differs by less from what is known is not worth a new plan."""
 
 MAX_ENDED = 1000
-"""Jobs that have ended and are still known, with their folders."""
+"""Jobs of a user that have ended and are still known, with their folders."""
 
 CAUSES: Mapping[Standing, FailureCause] = {
     "lost": "node_lost",
+    "not_started": "not_started",
     EXIT_TRY_AGAIN: "node_lost",
     EXIT_NO_PLACE: "preempted",
     EXIT_KILLED: "preempted",
@@ -97,8 +99,11 @@ class JobQueue:
         self._cluster_at_seconds = 0.0
         self.kept: dict[str, KeptJob] = {}
         self._leaving: set[str] = set()
+        self._ended: set[str] = set()
+        self._unstarted: list[str] = []
         self._load()
         self._files.remove_unknown(self.kept)
+        self._last_number = self._files.last_number
 
     def _load(self) -> None:
         """Take what is on the disk, in the place of whatever is here."""
@@ -114,11 +119,12 @@ class JobQueue:
         for name in gone:
             self.state.handle(DeviceChanged(name, "lost"), self._now())
         self._leaving = {name for name in self.state.ended if self.kept[name].attempt}
+        self._ended = set(self.state.ended)
 
     @property
     def next_number(self) -> int:
         """Of the next job."""
-        return max((each.number for each in self.kept.values()), default=0) + 1
+        return max([self._last_number, *(each.number for each in self.kept.values())]) + 1
 
     def submit(self, request: JobRequest, submission: SubmittedJob, uid: int, tree: bytes) -> None:
         """Take a job in, and start it if devices are free for it.
@@ -128,18 +134,18 @@ class JobQueue:
             OSError: The disk does not take it; then it is not there.
         """
         name, number = request.job, int(request.job)
-        process = JobProcess(self._files.folder_of(name), self._user_of(uid))
+        process = JobProcess(self._files.folder_of(name), uid, self._user_of)
         self.state.handle(JobSubmitted(request), self._now())
         try:
             process.make(tree)
             self.kept[name] = KeptJob(number, uid, 0, self.state.jobs[name], submission)
             self._decide()
-        except OSError:
+        except (OSError, UserError):
             self._load()
             self._files.remove(name)
             raise
         self._processes[name] = process
-        self._carry_out()
+        self._begin_to_carry_out()
 
     def happened(self, event: QueueEvent) -> None:
         """Take note of something, and do what follows from it.
@@ -150,7 +156,7 @@ class JobQueue:
         """
         self.state.handle(event, self._now())
         self._decide()
-        self._carry_out()
+        self._begin_to_carry_out()
 
     def look(self) -> None:
         """See who has ended and what has changed; call it a few times a second.
@@ -172,8 +178,8 @@ class JobQueue:
     def process_of(self, name: str) -> JobProcess:
         """The starts of a job."""
         if name not in self._processes:
-            user = self._user_of(self.kept[name].uid)
-            self._processes[name] = JobProcess(self._files.folder_of(name), user)
+            folder, uid = self._files.folder_of(name), self.kept[name].uid
+            self._processes[name] = JobProcess(folder, uid, self._user_of)
         return self._processes[name]
 
     def is_leaving(self, name: str) -> bool:
@@ -199,10 +205,12 @@ class JobQueue:
         ]
         return [*news, *changed]
 
-    def running(self) -> dict[str, Path]:
-        """Name to the folder of the run, of each job that has devices."""
+    def running(self) -> dict[str, tuple[Path, int]]:
+        """Name to the folder of the run and the number of its user, of each job with devices."""
         return {
-            name: self._files.run_of(name) for name, job in self.state.jobs.items() if job.devices
+            name: (self._files.run_of(name), self.kept[name].uid)
+            for name, job in self.state.jobs.items()
+            if job.devices
         }
 
     def progressed(self, name: str, facts: ProgressFacts) -> None:
@@ -223,7 +231,13 @@ class JobQueue:
 
     def _ends(self) -> Iterator[QueueEvent]:
         """What has become of the jobs' processes."""
+        unstarted, self._unstarted = self._unstarted, []
+        for name in unstarted:
+            if name in self.state.jobs:
+                yield JobFailed(name, "not_started")
         for name, job in self.state.jobs.items():
+            if name in unstarted:
+                continue
             attempt = self.kept[name].attempt
             if not attempt:
                 continue
@@ -247,7 +261,7 @@ class JobQueue:
         self._plan_at_seconds = now + PLAN_SECONDS
         decisions = decide(self.state, now)
         for each in decisions:
-            if each.kind == "start":
+            if each.kind == "start" and self._is_begun(each.job):
                 kept = self.kept[each.job]
                 self.kept[each.job] = kept._replace(attempt=kept.attempt + 1)
         forgotten = self._outlived()
@@ -268,13 +282,39 @@ class JobQueue:
         ended = {name for name in self.state.ended if self.kept[name].attempt}
         self._leaving |= ended & self._processes.keys()
         for each in decisions:
-            logger.info("job %s: %s: %s", each.job, _in_words(each), each.reason)
+            if each.kind != "end":
+                logger.info("job %s: %s: %s", each.job, _in_words(each), each.reason)
+        for name in self.state.ended.keys() - self._ended:
+            logger.info("job %s: has ended: %s", name, self.state.ended[name].outcome)
+        self._ended = set(self.state.ended)
+
+    def _is_begun(self, name: str) -> bool:
+        """Whether a job's next start needs a number of its own: those before it have all begun."""
+        attempt = self.kept[name].attempt
+        return not attempt or self.process_of(name).standing(attempt) != "absent"
 
     def _outlived(self) -> set[str]:
-        """The oldest jobs that have ended, beyond those that are still known."""
+        """The oldest jobs of each user that have ended, beyond those that are still known.
+
+        Counted for each user: nobody loses results by what others submit.
+        """
+        of_user: dict[int, list[str]] = {}
+        for name in self.state.ended:
+            of_user.setdefault(self.kept[name].uid, []).append(name)
+        if all(len(names) <= MAX_ENDED for names in of_user.values()):
+            return set()
         awaited = {name for job in self.state.jobs.values() for name in job.request.after}
-        names = sorted(self.state.ended.keys() - awaited - self._leaving, key=int)
-        return set(names[: max(0, len(self.state.ended) - MAX_ENDED)])
+        kept = awaited | self._leaving
+        found: set[str] = set()
+        for names in of_user.values():
+            removable = sorted(set(names) - kept, key=int)
+            found.update(removable[: max(0, len(names) - MAX_ENDED)])
+        return found
+
+    def _begin_to_carry_out(self) -> None:
+        """What the disk does not take now is done by the next look, which says so, too."""
+        with suppress(OSError):
+            self._carry_out()
 
     def _carry_out(self) -> None:
         """Make what there is what there should be."""
@@ -288,26 +328,43 @@ class JobQueue:
                 for attempt in earlier:
                     process.end(attempt)
                 continue
-            self._files.write_nodes(name, self._cluster.nodes_file(job.devices), process.user)
-            if process.standing(kept.attempt) != "absent":
+            if name in self._unstarted:
                 continue
-            if kept.attempt > 1 and process.standing(kept.attempt - 1) == "running":
-                process.end(kept.attempt - 1)
-                continue
-            self._start(kept, process)
+            try:
+                self._have_run(kept, process)
+            except (UserError, ValueError) as error:
+                logger.warning("job %s cannot be started: %s", name, error)
+                self._unstarted.append(name)
         for name in list(self._leaving):
             process, attempt = self.process_of(name), self.kept[name].attempt
-            if process.standing(attempt) == "running":
-                process.end(attempt)
-            elif process.is_reaped:
+            still = [n for n in (attempt - 1, attempt) if process.standing(n) == "running"]
+            for each in still:
+                process.end(each)
+            if not still and process.is_reaped:
                 self._leaving.discard(name)
 
-    def _start(self, kept: KeptJob, process: JobProcess) -> None:
+    def _have_run(self, kept: KeptJob, process: JobProcess) -> None:
+        """Have a job run on the devices that it has.
+
+        Raises:
+            UserError: The machine does not know its user any more.
+            ValueError: The system cannot start such a thing.
+            OSError: The hub lacks something for a while.
+        """
+        devices = self.state.jobs[str(kept.number)].devices
+        content = self._cluster.nodes_file(devices)
+        self._files.write_nodes(str(kept.number), content, process)
+        if process.standing(kept.attempt) != "absent":
+            return
+        if kept.attempt > 1 and process.standing(kept.attempt - 1) == "running":
+            process.end(kept.attempt - 1)
+            return
         try:
             process.start(kept.attempt, self._files.order(kept))
         except OSError as error:
-            logger.warning("job %d cannot be started: %s", kept.number, error)
-            self.state.handle(JobFailed(str(kept.number), "script_error"), self._now())
+            if error.errno in OF_THIS_PROCESS:
+                raise
+            raise ValueError(f"{kept.submission.python}: {error.strerror}") from error
 
 
 def _in_words(decision: QueueDecision) -> str:

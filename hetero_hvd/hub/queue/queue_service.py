@@ -130,8 +130,9 @@ async def _ask(queue: JobQueue) -> None:
     """Have the jobs tell how far they are."""
     while True:
         await asyncio.sleep(ASK_SECONDS)
-        for name, folder in queue.running().items():
-            facts = await asyncio.to_thread(progress_of, folder)
+        running = queue.running()
+        asked = (asyncio.to_thread(progress_of, *where) for where in running.values())
+        for name, facts in zip(running, await asyncio.gather(*asked), strict=True):
             if facts is not None:
                 queue.progressed(name, facts)
 

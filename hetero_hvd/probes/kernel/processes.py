@@ -24,6 +24,16 @@ def started_at(pid: int, proc: Path = PROC) -> int:
     return 0
 
 
+def runs_as(pid: int, uid: int, proc: Path = PROC) -> bool:
+    """Whether a process is a user's and has no rights but that user's."""
+    with suppress(OSError):
+        for line in (proc / str(pid) / "status").read_text(errors="replace").splitlines():
+            name, _, ids = line.partition(":")
+            if name == "Uid":  # real, effective, saved, of the file system (proc(5))
+                return set(ids.split()) == {str(uid)}
+    return False
+
+
 def active_seconds(pid: int, proc: Path = PROC) -> float:
     """Processor time that a process has used or has waited for, all its threads together.
 

@@ -113,9 +113,9 @@ def test_a_job_from_python_and_the_command_line(hub, monkeypatch, capfd):
     assert code == 0
     assert "[alpha:0] done\n" in output
     until(lambda: hub.job(number)["state"] == "ended", lambda: hub.log_of(number))
-    assert said("queue", "why", str(number)) == (
-        0, f"{number} has ended: it failed: script error\n", "",
-    )  # fmt: skip
+    ended = f"{number} has ended: it failed: script error; "
+    ended += f"`hetero-hvd queue logs {number}` has it\n"
+    assert said("queue", "why", str(number)) == (0, ended, "")
     assert f"{number} has ended" in " ".join(said("queue")[1].split())
     code, output, _ = said("submit", "--min", "3", "--after", str(number), "--", "train.py", "-x")
     assert (code, output) == (0, f"job {number + 1}\n")
