@@ -14,7 +14,7 @@ look at its top (Minoux 1978): the whole costs about (jobs + devices x classes) 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from hetero_hvd.core.queue.device_classes import ClassSpeeds, ClassTable
 from hetero_hvd.core.queue.jobs import QueuedJob
@@ -93,6 +93,16 @@ class JobShare:
         """Take a device of one class instead of one of another; nothing is given to it later."""
         self.given[here] -= 1
         self.given[there] += 1
+
+    def take(self, index: int, kinds: Sequence[str]) -> None:
+        """Take a device of a class away again."""
+        self.given[index] -= 1
+        chosen = [i for i, number in enumerate(self.given) for _ in range(number)]
+        self.count = len(chosen)
+        self.total = sum(self.speeds.speeds[i] for i in chosen)
+        self.communication = max((self.speeds.communication[i] for i in chosen), default=0.0)
+        self.kinds = {kinds[i] for i in chosen}
+        self.rate = self.rate_of_counts(self.given, kinds)
 
     def give(self, index: int, kind: str) -> None:
         """Give it a device of a class."""
@@ -197,6 +207,85 @@ class DeviceAllocation:
                 self._give(share, chosen)
                 num_free -= len(chosen)
             push(share)
+
+    def take_back(self, waiting: Iterable[JobShare], kept: Container[str]) -> bool:
+        """Serve jobs within their users' limits by what others have above theirs.
+
+        Up to the limit a user is given what serves most, then what is idle is lent. So what the
+        user gives back is not always what was lent: a job that waits may be able to use the other
+        devices alone.
+
+        Args:
+            waiting: The jobs, those with the best rights first.
+            kept: Names of jobs that keep their fewest.
+
+        Returns:
+            Whether it has served one; then more may be idle than before.
+        """
+        above = self._above()
+        has_served = False
+        for share in waiting if above else ():
+            if share.count or self._room(share, is_lent=False) < share.job.request.min_devices:
+                continue
+            if taken := self._takes(share, above, kept):
+                for other, index in taken:
+                    self._take(other, index)
+                self._give(share, self._fewest(share, is_lent=False, may_claim=True))
+                has_served = True
+                above = self._above()
+        return has_served
+
+    def _above(self) -> dict[tuple[str, str], int]:
+        """Pool and user to how many devices the user has above the limit, of those who do."""
+        found = {key: number - self._limits.get(key[0], 0) for key, number in self._of_user.items()}
+        return {key: n for key, n in found.items() if n > 0 and self._limits.get(key[0], 0)}
+
+    def _takes(
+        self, share: JobShare, above: Mapping[tuple[str, str], int], kept: Container[str]
+    ) -> list[tuple[JobShare, int]]:
+        """What makes up the fewest devices of a job, from whom; none: it cannot be made up."""
+        request, left = share.job.request, dict(above)
+        able = [i for i, own in enumerate(share.speeds.is_own) if own and share.speeds.speeds[i]]
+        missing = request.min_devices - sum(self.free[index] for index in able)
+        holders = [
+            other
+            for other in reversed(self._shares)  # what is lent was given last
+            if other.job.request.pool == request.pool
+            and left.get((request.pool, other.job.request.user), 0) > 0
+            and other.job.request.user != request.user
+            and (other.job.request.is_shrinkable or not other.job.devices)
+        ]
+        taken: list[tuple[JobShare, int]] = []
+        for other in holders:  # first what shrinks
+            key = (request.pool, other.job.request.user)
+            spare = other.count - other.job.request.min_devices
+            for index in able:
+                number = min(other.given[index], spare, left[key], missing)
+                if number > 0:
+                    taken += [(other, index)] * number
+                    spare, missing = spare - number, missing - number
+                    left[key] -= number
+        for other in holders:  # then what stops
+            key = (request.pool, other.job.request.user)
+            gone = [index for each, index in taken if each is other]
+            rest = [i for i, n in enumerate(other.given) for _ in range(n - gone.count(i))]
+            number = sum(index in able for index in rest)
+            if missing > 0 and number and left[key] > 0 and other.job.request.job not in kept:
+                taken += [(other, index) for index in rest]
+                missing -= number
+                left[key] -= len(rest)
+        return taken if missing <= 0 else []
+
+    def _take(self, share: JobShare, index: int) -> None:
+        share.take(index, self._kinds)
+        self.free[index] += 1
+        request = share.job.request
+        if share.speeds.is_own[index]:
+            self._of_user[request.pool, request.user] -= 1
+        if not share.count:
+            self._shares.remove(share)
+            if request.array:
+                self._of_array[request.array] -= 1
 
     def exchange(self) -> None:
         """Let two jobs exchange a device each while that serves both together more.

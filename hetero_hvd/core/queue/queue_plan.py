@@ -3,7 +3,8 @@
 The order of rights, highest first: what cannot shrink keeps what it has; whoever has waited too
 long gets its fewest devices, and keeps them for a while, so that waiting is bounded; then higher
 priorities; within one, by `DeviceAllocation`: shortest remaining work, weighed by what users have
-had; then what a pool's own jobs leave idle is lent to others. Everything that can shrink is
+had; then what a pool's own jobs leave idle is lent to others, and to its users above their limits,
+who give back whatever a job within its user's limit can use. Everything that can shrink is
 distributed anew at each event, so a device that is lent, or more than a job's fewest, is back at
 the next.
 
@@ -17,6 +18,7 @@ The plan is a function of its arguments: equal states and times give equal plans
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -107,11 +109,17 @@ def plan(state: QueueState, now_seconds: float) -> list[QueueDecision]:
         request = share.job.request
         return request.is_shrinkable or now_seconds + request.time_limit_seconds <= shadow
 
-    for is_lent in (False, True):
+    def distribute(*, is_lent: bool) -> None:
         for priority in PRIORITIES:
             if any(allocation.free):
                 shares = rights.in_order(priority)
                 allocation.distribute(shares, is_lent=is_lent, may_claim=ends_in_time)
+
+    distribute(is_lent=False)
+    distribute(is_lent=True)
+    waiting = itertools.chain(rights.first, *map(rights.in_order, PRIORITIES))
+    if allocation.take_back(waiting, keeps_until):
+        distribute(is_lent=True)
     allocation.exchange()
     return _changes(state, rights.shares, keeps_until)
 

@@ -273,13 +273,12 @@ class QueueMachine(RuleBasedStateMachine):
             for device in own & holders.keys():
                 holder = holders[device]
                 assert holder.request.pool == request.pool
-                usable = sum(
-                    holders[each].request.user == holder.request.user
-                    for each in own & holders.keys()
-                )  # one that the job cannot use is no reason to give back another one
-                over = usable > self.limit(holder)
-                is_fixed = not holder.request.is_shrinkable
-                assert not over or is_fixed or holder.request.user == request.user
+                user = holder.request.user
+                over = self.num_held_by(user, request.pool) > self.limit(holder)
+                is_kept = holder.keeps_until_seconds > self.state.clock_seconds
+                is_kept = is_kept and len(holder.devices) <= holder.request.min_devices
+                may_give = holder.request.is_shrinkable and not is_kept
+                assert not over or not may_give or user == request.user
 
     @invariant()
     def what_cannot_shrink_never_passes_a_limit(self):

@@ -27,6 +27,15 @@ from hetero_hvd.core.queue.queue_state import QueueState
 from hetero_hvd.errors import UserError
 
 
+ABOVE = {
+    "one that shrinks": ([(1, 3)], "kind!=t4", {"a0": 2, "b": 1}),
+    "one that stops": ([(1, 1)] * 3, "kind==a100", {"a1": 1, "a2": 1, "b": 1}),
+    "what idles then is lent": ([(2, 2), (1, 3)], "kind==a100", {"a1": 2, "b": 1}),
+    "nothing that nobody can use": ([(1, 3)], "memory>=80GiB", {"a0": 3}),
+}
+"""Jobs of a user with a limit of two, as fewest and most devices; what the job of another needs."""
+
+
 @pytest.fixture(name="queue")
 def queue_maker(device):
     """Make a queue of four T4, or of other devices."""
@@ -138,6 +147,20 @@ class TestPools:
         state = queue(pools=[DevicePool(max_devices_per_user=2)])
         assert submit(state, 0, request_of("a", work=600.0)) == {"a": 4}
         assert submit(state, 1, request_of("b", "bob", work=9e9)) == {"a": 2, "b": 2}
+
+    @pytest.mark.parametrize(("jobs", "need", "expected"), ABOVE.values(), ids=ABOVE.keys())
+    def test_a_user_above_the_limit_gives_what_others_can_use(
+        self, queue, device, request_of, jobs, need, expected
+    ):
+        """Not only what was lent: a job that waits may have no use for that."""
+        devices = [device(kind, 0) for kind in ("a100", "v100", "t4")]
+        state = queue(*devices, pools=[DevicePool(max_devices_per_user=2)])
+        for number, (fewest, most) in enumerate(jobs):
+            wanted = {"min_devices": fewest, "max_devices": most, "work": 600.0 + number}
+            submit(state, 0, request_of(f"a{number}", **wanted))
+        needs = (DeviceNeed.parse(need),)
+        found = submit(state, 1, request_of("b", "bob", work=9e9, needs=needs, max_devices=1))
+        assert found == expected
 
     def test_a_job_is_moved(self, queue, device, request_of):
         """To another pool, whose devices it has then; not while it runs and cannot shrink."""
