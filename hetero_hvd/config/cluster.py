@@ -13,13 +13,17 @@ from hetero_hvd.config.node import NodeConfig
 from hetero_hvd.config.setting import check, setting
 from hetero_hvd.config.value_types import (
     COMMAND,
+    NAME,
     WEBHOOK,
     ListOf,
     Section,
+    boolean,
     choice,
+    integer,
     number,
 )
 from hetero_hvd.core.guard.limits import GuardLimits, Reply
+from hetero_hvd.core.queue.devices import DevicePool
 
 LIST = "a list of at least one node, each with its own name"
 MAX_CELSIUS = 150.0
@@ -106,6 +110,26 @@ class GuardConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PoolConfig:
+    """What a hub's queue may do with the devices of a pool; a job that runs alone reads none of it.
+
+    A pool that is not listed here has all defaults.
+    """
+
+    name: str = setting(NAME, "that nodes have as their pool; unique")
+    lends: bool = setting(
+        boolean(),
+        "whether jobs of other pools may use what its own leave idle, until they want it",
+        default=DevicePool.lends,
+    )
+    max_devices_per_user: int = setting(
+        integer(0),
+        "most that one user's jobs have of it while others want more; 0 = as many as there are",
+        default=DevicePool.max_devices_per_user,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
     """Everything that nodes.yaml, the environment and the flags say together.
 
@@ -131,6 +155,12 @@ class ClusterConfig:
         default=None,
         default_text="no guard",
     )
+    pools: tuple[PoolConfig, ...] = setting(
+        ListOf(Section(PoolConfig), "a list of pools, each with its own name", unique="name"),
+        "who may have how much, where a hub's queue gives devices to jobs; see docs/guide/queue.md",
+        default=(),
+        default_text="each as if it were listed by its name alone",
+    )
     follows_lender: bool = field(default=False, compare=False)
     files: tuple[Path, ...] = field(default=(Path("nodes.yaml"),), compare=False)
     sources: dict[str, str] = field(default_factory=dict, compare=False)
@@ -155,6 +185,11 @@ class ClusterConfig:
             return
         if self.guard is not None and not self.job.sample_seconds:
             yield "job.sample_seconds", "found 0, must be at least 1 for guard, which needs samples"
+        of_nodes = {node.pool for node in self.nodes}
+        for index, pool in enumerate(self.pools):
+            if pool.name not in of_nodes and not self.may_grow:
+                known = ", ".join(sorted(of_nodes))
+                yield f"pools[{index}].name", f"found {pool.name!r}, no node has it, but {known}"
         for index, node in enumerate(self.nodes):
             has_key = node.identity_file or self.job.cluster_key_file
             if node.kind.uses_cluster_key and not has_key:

@@ -87,6 +87,8 @@ def reference() -> str:
     guard = next(s.kind for s in settings_of(ClusterConfig) if s.name == "guard")
     assert isinstance(guard, Section)  # noqa: S101 - by its declaration
     lines += ["## `guard`", "", _summary(guard.of), "", *_table(guard.of), ""]
+    pools = _item("pools")
+    lines += ["## `pools`: one entry for each", "", _summary(pools), "", *_table(pools), ""]
     lines += ["## `job`", "", "A flag beats the environment, which beats the file.", ""]
     lines += [*_table(JobConfig), "", "| Key | Environment variable | Flag |", "|---|---|---|"]
     lines += [f"| `{s.name}` | `{s.variable}` | `{flag_text(s.name)}` |" for s in JOB_SETTINGS]

@@ -37,7 +37,7 @@ class QueueDevice:
     condition: DeviceCondition = "ready"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class DevicePool:
     """Devices with one owner. The devices name their pool.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hetero_hvd.core.queue.devices import DeviceCondition, QueueDevice
+from hetero_hvd.core.queue.devices import DeviceCondition, DevicePool, QueueDevice
 from hetero_hvd.core.queue.healing import FailureCause
 from hetero_hvd.core.queue.jobs import JobPriority, JobRequest
 
@@ -117,9 +117,20 @@ class DeviceChanged:
 
 @dataclass(frozen=True, slots=True)
 class DeviceAdded:
-    """The cluster has a device more."""
+    """The cluster has a device more, or has one that is not what it was known as."""
 
     device: QueueDevice
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsChanged:
+    """Pools have other settings of their own.
+
+    Attributes:
+        pools: All that have some.
+    """
+
+    pools: tuple[DevicePool, ...]
 
 
 QueueEvent = (
@@ -135,6 +146,7 @@ QueueEvent = (
     | JobMoved
     | DeviceChanged
     | DeviceAdded
+    | PoolsChanged
 )
 
 DecisionKind = Literal["start", "grow", "shrink", "move", "pause", "end"]

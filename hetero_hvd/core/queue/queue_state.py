@@ -25,6 +25,7 @@ from hetero_hvd.core.queue.queue_events import (
     JobProgressed,
     JobReleased,
     JobSubmitted,
+    PoolsChanged,
     QueueDecision,
     QueueEvent,
 )
@@ -91,6 +92,7 @@ class QueueState:
             JobMoved: self._moved,
             DeviceChanged: self._device_changed,
             DeviceAdded: self._device_added,
+            PoolsChanged: self._pools_changed,
         }
 
     @property
@@ -297,9 +299,11 @@ class QueueState:
         job.request = replace(job.request, pool=pool, priority=priority)
 
     def _device_added(self, event: DeviceAdded) -> None:
-        if event.device.device in self.devices:
-            raise UserError(f"device {event.device.device!r} is in the cluster already")
         self.devices[event.device.device] = event.device
+        self._table = None
+
+    def _pools_changed(self, event: PoolsChanged) -> None:
+        self.pools = {pool.pool: pool for pool in event.pools}
         self._table = None
 
     def _device_changed(self, event: DeviceChanged) -> None:

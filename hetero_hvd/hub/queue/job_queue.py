@@ -112,11 +112,11 @@ class JobQueue:
         had = {device for kept in jobs for device in kept.job.devices}
         gone = sorted(had - devices.keys())
         away = [QueueDevice(device=name, kind="gone", node="gone") for name in gone]
-        self.state = QueueState([*devices.values(), *away])
+        self.state = QueueState([*devices.values(), *away], self._cluster.pools)
         self.kept = {str(each.number): each for each in jobs}
         if (facts := self._store.facts()) is not None:
             self.state.put_back(facts, [each.job for each in jobs])
-        for name in gone:
+        for name in [*gone, *(devices.keys() - self._cluster.listed)]:
             self.state.handle(DeviceChanged(name, "lost"), self._now())
         self._leaving = {name for name in self.state.ended if self.kept[name].attempt}
         self._ended = set(self.state.ended)
@@ -197,7 +197,7 @@ class JobQueue:
                 logger.warning("%s (the queue goes on with the earlier version)", line)
             return ()
         lost = set(self._lost_nodes())
-        listed = {each.device for each in self._cluster.devices}
+        listed = self._cluster.listed
         changed = [
             DeviceChanged(name, "lost" if device.node in lost else "ready")
             for name, device in self.state.devices.items()

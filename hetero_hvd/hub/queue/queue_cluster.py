@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import Any
 
 from hetero_hvd.config import NodeConfig, NodesFile
-from hetero_hvd.core.queue.devices import QueueDevice
-from hetero_hvd.core.queue.queue_events import DeviceAdded, DeviceChanged
+from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
+from hetero_hvd.core.queue.queue_events import DeviceAdded, DeviceChanged, PoolsChanged
 from hetero_hvd.errors import ConfigError, UserError
 
 PATHS_HERE = ("identity_file", "tls_file")
@@ -26,6 +26,10 @@ class QueueCluster:
         path: Of nodes.yaml.
         environment: Of the hub.
 
+    Attributes:
+        listed: Names of the devices that the file has now.
+        pools: Those with settings of their own.
+
     Raises:
         UserError: The file is wrong, or leaves a number of slots to the nodes' GPUs.
     """
@@ -34,14 +38,16 @@ class QueueCluster:
         self._file = NodesFile([path], environment, {})
         self._nodes: dict[str, tuple[NodeConfig, int]] = {}
         self._devices: dict[str, QueueDevice] = {}
+        self.listed: frozenset[str] = frozenset()
+        self.pools: tuple[DevicePool, ...] = ()
         self._take()
 
     @property
     def devices(self) -> list[QueueDevice]:
-        """All, in the order of the file."""
+        """All that the file has or had, in its order: a job may still have one that is gone."""
         return list(self._devices.values())
 
-    def refresh(self) -> list[DeviceAdded | DeviceChanged] | ConfigError:
+    def refresh(self) -> list[DeviceAdded | DeviceChanged | PoolsChanged] | ConfigError:
         """Read the file again: what has come and gone; or, once, what is wrong with it now."""
         news = self._file.refresh()
         if news == "unchanged":
@@ -53,15 +59,15 @@ class QueueCluster:
             self._take()
         except UserError as error:
             return ConfigError(error.lines)
-        found: list[DeviceAdded | DeviceChanged] = []
+        found: list[DeviceAdded | DeviceChanged | PoolsChanged] = [PoolsChanged(self.pools)]
         for name, device in self._devices.items():
-            if name in before:
+            if before.get(name) == device:
                 found.append(DeviceChanged(name, "ready"))
             else:
                 found.append(DeviceAdded(device))
-        gone = [each for name, each in before.items() if name not in self._devices]
-        self._devices |= {each.device: each for each in gone}  # a job may have it still
-        return found + [DeviceChanged(each.device, "lost") for each in gone]
+        gone = {name: each for name, each in before.items() if name not in self._devices}
+        self._devices |= gone
+        return found + [DeviceChanged(name, "lost") for name in gone]
 
     def _take(self) -> None:
         nodes = {}
@@ -85,6 +91,11 @@ class QueueCluster:
             )
             for name, (node, _) in nodes.items()
         }
+        self.listed = frozenset(nodes)
+        self.pools = tuple(
+            DevicePool(pool=p.name, lends=p.lends, max_devices_per_user=p.max_devices_per_user)
+            for p in self._file.current.pools
+        )
 
     def by_kind(self, rates: Mapping[str, float]) -> dict[str, float]:
         """Mean rate of each kind, of a job that has told those of its nodes; all > 0."""
