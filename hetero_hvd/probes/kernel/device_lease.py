@@ -13,9 +13,8 @@ import json
 import os
 import re
 import stat
-import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hetero_hvd.core.printable import printable
@@ -78,7 +77,11 @@ def take_lease(device: str, holder: str, places: Iterable[Path] = PLACES) -> int
     try:
         name = _ODD.sub("_", device)[:200]
         for _ in range(NUM_TRIES):
-            file = _opened_file(folder, name)
+            try:
+                file = _opened_file(folder, name)
+            except PermissionError:
+                place = Path(f"/proc/self/fd/{folder}").readlink()
+                return f"whoever has made {place}/{name} for himself alone"
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -105,8 +108,10 @@ def _opened_folder(places: Iterable[Path]) -> int:
     problems = []
     for path in [Path(given)] if given else [place / NAME for place in places]:
         try:
-            with suppress(FileExistsError):
-                path.mkdir()
+            # What only some could make, others would have elsewhere: a folder each, a device twice.
+            if given or path.exists() or stat.S_IMODE(path.parent.stat().st_mode) == FOR_ALL:
+                with suppress(FileExistsError), _all_bits():
+                    path.mkdir(FOR_ALL)
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             problems.append(f"{path}: {error.strerror}")
@@ -122,6 +127,16 @@ def _opened_folder(places: Iterable[Path]) -> int:
     raise OSError("; ".join(problems))
 
 
+@contextmanager
+def _all_bits() -> Iterator[None]:
+    """What is made is for all at once: who is killed half-way leaves nothing that is not."""
+    before = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def _opened_file(folder: int, name: str) -> int:
     """A file that all users may lock, never through a link.
 
@@ -134,15 +149,13 @@ def _opened_file(folder: int, name: str) -> int:
             file = os.open(name, flags, dir_fd=folder)
         except FileNotFoundError:
             # Never with O_CREAT where it is there: Linux refuses that for files of other users.
-            with suppress(FileExistsError):
-                file = os.open(name, flags | os.O_CREAT | os.O_EXCL, FILE_FOR_ALL, dir_fd=folder)
-                os.fchmod(file, FILE_FOR_ALL)
-                return file
+            with suppress(FileExistsError), _all_bits():
+                return os.open(name, flags | os.O_CREAT | os.O_EXCL, FILE_FOR_ALL, dir_fd=folder)
             continue
-        except PermissionError:  # it has just been made, and is not for all yet
+        except PermissionError:  # by an earlier version, which made it for all in a second step
             if is_last:
                 raise
-            time.sleep(0.01)
+            flags = flags & ~os.O_RDWR | os.O_RDONLY  # enough for the lock
             continue
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)

@@ -101,3 +101,59 @@ def test_users_share_the_leases():
         os.close(take_lease("slot alpha:0", "run of root", places))
     finally:
         shutil.rmtree(places[0])
+
+
+def as_nobody(work):
+    """What another user gets, as text."""
+    told, tells = os.pipe()
+    if not (child := os.fork()):
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        os.write(tells, str(work()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    try:
+        return os.read(told, 1000).decode()
+    finally:
+        os.close(told)
+        os.close(tells)
+
+
+LEFT = {0o644: "is free", 0o600: "is somebody's"}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs two users")
+@pytest.mark.parametrize("mode", LEFT, ids=LEFT.values())
+def test_a_file_that_its_maker_keeps_for_himself_frees_no_device(mode, monkeypatch):
+    """As one is that a program left which was killed half-way, or was told to make so."""
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    place = Path(tempfile.mkdtemp(dir="/tmp"))
+    place.chmod(0o1777)
+    try:
+        os.close(take_lease("slot alpha:0", "run of root", [place]))
+        lease = place / NAME / "slot_alpha:0"
+        lease.chmod(mode)
+        found = as_nobody(lambda: take_lease("slot alpha:0", "run of nobody", [place]))
+        assert (
+            found.isdigit() if mode == 0o644 else found.endswith(f"made {lease} for himself alone")
+        )
+    finally:
+        shutil.rmtree(place)
+
+
+def test_a_folder_is_made_only_where_all_may(tmp_path, monkeypatch):
+    """Else the first user of it decides where the others look."""
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    own, shared = tmp_path / "own", tmp_path / "shared"
+    own.mkdir(0o755)
+    shared.mkdir()
+    shared.chmod(0o1777)
+    before = os.umask(0o077)
+    try:
+        os.close(take_lease("slot alpha:0", "run", [own, shared]))
+    finally:
+        os.umask(before)
+    assert list(own.iterdir()) == []
+    assert stat.S_IMODE((shared / NAME).stat().st_mode) == 0o1777
+    assert stat.S_IMODE((shared / NAME / "slot_alpha:0").stat().st_mode) == 0o666
