@@ -7,8 +7,9 @@ import pwd
 import socket
 import struct
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +65,8 @@ def bound(path: Path, mode: int) -> socket.socket:
 def answer_to(path: Path, asked: bytes, *, wait_seconds: float, max_bytes: int = -1) -> bytes:
     """Say something to who listens there, and get one line back; nothing: it has ended.
 
+    Where many come at once, they wait for each other; who is refused reads why.
+
     Args:
         path: Of the socket.
         asked: What to say.
@@ -74,10 +77,28 @@ def answer_to(path: Path, asked: bytes, *, wait_seconds: float, max_bytes: int =
         OSError: Nobody answers.
     """
     with short_path(path) as short, socket.socket(socket.AF_UNIX) as end:
+        _connect(end, short, wait_seconds)
         end.settimeout(wait_seconds)
-        end.connect(short)
-        end.sendall(asked)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            end.sendall(asked)
         return end.makefile("rb").readline(max_bytes)
+
+
+def _connect(end: socket.socket, path: str, wait_seconds: float) -> None:
+    """Connect, as soon as there is room among those who wait to be accepted.
+
+    Raises:
+        OSError: Nobody listens, or accepts.
+    """
+    deadline = time.monotonic() + wait_seconds
+    end.setblocking(False)
+    while True:
+        try:
+            return end.connect(path)
+        except BlockingIOError:  # of this kind of socket: too many wait already
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def peer_of(end: socket.socket) -> PeerUser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from hetero_hvd.core.queue.jobs import QueuedJob
 from hetero_hvd.core.queue.queue_plan import in_words, remaining_seconds
@@ -10,13 +11,24 @@ from hetero_hvd.core.queue.queue_state import QueueState
 from hetero_hvd.core.queue.set_rate import balanced_rate
 
 
-def why(state: QueueState, name: str, now_seconds: float) -> str:
+def holders_of(state: QueueState) -> dict[str, QueuedJob]:
+    """Device to the job that has it."""
+    return {device: job for job in state.jobs.values() for device in job.devices}
+
+
+def why(
+    state: QueueState,
+    name: str,
+    now_seconds: float,
+    holders: Mapping[str, QueuedJob] | None = None,
+) -> str:
     """What a job does, or what it waits for and about how long.
 
     Args:
         state: Of the queue, after the newest plan.
         name: Of the job.
         now_seconds: On the queue's clock.
+        holders: Who has which device, for who asks of many jobs; None: it is looked up.
 
     Raises:
         UserError: There is no such job.
@@ -36,7 +48,8 @@ def why(state: QueueState, name: str, now_seconds: float) -> str:
     if job.not_before_seconds > now_seconds:
         wait = in_words(job.not_before_seconds - now_seconds)
         return f"{name} failed {job.num_failures} times and is tried again in about {wait}"
-    return f"{name} waits: {_shortage(state, job, now_seconds)}"
+    held = holders_of(state) if holders is None else holders
+    return f"{name} waits: {_shortage(state, job, held, now_seconds)}"
 
 
 def ending_in_seconds(state: QueueState, job: QueuedJob) -> float:
@@ -50,7 +63,9 @@ def ending_in_seconds(state: QueueState, job: QueuedJob) -> float:
     return min(limit, remaining_seconds(job, speeds.best_rate, math.inf) / rate)
 
 
-def _shortage(state: QueueState, job: QueuedJob, now_seconds: float) -> str:
+def _shortage(
+    state: QueueState, job: QueuedJob, held: Mapping[str, QueuedJob], now_seconds: float
+) -> str:
     """Which devices it lacks, and about how long."""
     request = job.request
     speeds = state.table.speeds_for(request)
@@ -65,13 +80,17 @@ def _shortage(state: QueueState, job: QueuedJob, now_seconds: float) -> str:
         return (
             f"{request.pool} has {_counted(len(able))}{asked}, and it needs {request.min_devices}"
         )
-    held = {device: each for each in state.jobs.values() for device in each.devices}
     num_free = len(able - held.keys())
     limit = state.pools[request.pool].max_devices_per_user if request.pool in state.pools else 0
-    own = sum(held[d].request.user == request.user for d in able & held.keys())
+    key = (request.pool, request.user)
+    own = sum(
+        (each.request.pool, each.request.user) == key and state.devices[device].pool == request.pool
+        for device, each in held.items()
+    )
     if limit and own + request.min_devices > limit:
         return f"{request.user} has {own} of at most {_counted(limit)} of {request.pool}"
-    array = sum(each.request.array == request.array for each in state.jobs.values() if each.devices)
+    running = {each.request.job: each.request.array for each in held.values()}
+    array = list(running.values()).count(request.array)
     if request.array_limit and array >= request.array_limit:
         return f"{array} elements of {request.array} run, as many as may at a time"
     ends = (ending_in_seconds(state, held[device]) for device in able & held.keys())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from hetero_hvd.core.queue.jobs import JobRequest
+from hetero_hvd.core.queue.jobs import JobRequest, QueuedJob
 from hetero_hvd.core.queue.needs import DeviceNeed
 from hetero_hvd.core.queue.queue_events import (
     JobCancelled,
@@ -17,7 +17,7 @@ from hetero_hvd.core.queue.queue_events import (
     JobReleased,
     QueueEvent,
 )
-from hetero_hvd.core.queue.why_waiting import why
+from hetero_hvd.core.queue.why_waiting import holders_of, why
 from hetero_hvd.discovery.submission.queue_link import (
     ListedDevice,
     ListedJob,
@@ -143,22 +143,22 @@ class QueueOrders:
 
     def _list(self) -> QueueListing:
         state = self._queue.state
-        holder = {device: name for name, job in state.jobs.items() for device in job.devices}
+        holders = holders_of(state)
         return QueueListing(
-            jobs=[self._listed(name, kept) for name, kept in self._queue.kept.items()],
+            jobs=[self._listed(name, kept, holders) for name, kept in self._queue.kept.items()],
             devices=[
                 ListedDevice(
                     device=each.device,
                     pool=each.pool,
                     kind=each.kind,
                     condition=each.condition,
-                    job=int(holder[each.device]) if each.device in holder else None,
+                    job=int(holders[each.device].request.job) if each.device in holders else None,
                 )
                 for each in state.devices.values()
             ],
         )
 
-    def _listed(self, name: str, kept: KeptJob) -> ListedJob:
+    def _listed(self, name: str, kept: KeptJob, holders: Mapping[str, QueuedJob]) -> ListedJob:
         request = kept.job.request
         return ListedJob(
             job=kept.number,
@@ -169,7 +169,7 @@ class QueueOrders:
             script=kept.submission.command[0],
             devices=list(kept.job.devices),
             attempt=kept.attempt,
-            why=why(self._queue.state, name, self._now()),
+            why=why(self._queue.state, name, self._now(), holders),
         )
 
     def _logs(self, kept: KeptJob, begin: int) -> LogPart:

@@ -5,24 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
+from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from hetero_hvd.discovery.submission.queue_link import MAX_LINE_BYTES, QueueAnswer, QueueOrder
 from hetero_hvd.errors import UserError, job_error
 from hetero_hvd.hub.queue.queue_orders import QueueOrders
-from hetero_hvd.security.local_sockets import REMOVES_NOTHING, bound, peer_of
+from hetero_hvd.security.local_sockets import REMOVES_NOTHING, PeerUser, bound, peer_of
 
 logger = logging.getLogger(__name__)
 
 ORDER_SECONDS = 60.0
 """For an order to come as a whole, its working tree included."""
 
-MAX_CONNECTIONS = 16
-"""At a time, each with a working tree at most; others wait."""
+PLACES = 4
+"""Of a user at a time, each with a working tree at most; the user's others wait, unread."""
+
+MAX_CONNECTIONS = 512
+"""Of a user, those that wait included."""
+
+BACKLOG = 1024
+
+
+CUT_OFF = QueueAnswer(error="the order did not come as a whole", may_pass=True)
 
 
 class QueueSocket:
@@ -37,7 +46,10 @@ class QueueSocket:
         self._path = path
         self._orders = orders
         self._server: asyncio.AbstractServer | None = None
-        self._places = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._places: defaultdict[int, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(PLACES)
+        )
+        self._connections: Counter[int] = Counter()
 
     async def listen(self) -> None:
         """Accept orders: of all users where this is root, who can run their jobs, else of our own.
@@ -51,7 +63,7 @@ class QueueSocket:
             words = f"{self._path} cannot be made: {error.strerror}"
             raise job_error(words, error) from error
         self._server = await asyncio.start_unix_server(
-            self._serve, sock=end, limit=MAX_LINE_BYTES, **REMOVES_NOTHING
+            self._serve, sock=end, limit=MAX_LINE_BYTES, backlog=BACKLOG, **REMOVES_NOTHING
         )
         logger.info("the queue takes jobs at %s", self._path)
 
@@ -63,29 +75,42 @@ class QueueSocket:
             self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with self._places:
-            try:
-                async with asyncio.timeout(ORDER_SECONDS):
-                    answer = await self._answer(reader, writer)
-            except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
-                answer = QueueAnswer(error="the order did not come as a whole", may_pass=True)
-            with suppress(ConnectionError):
-                writer.write(msgspec.json.encode(answer) + b"\n")
-                await writer.drain()
+        user = peer_of(writer.get_extra_info("socket"))
+        transport = cast("asyncio.Transport", writer.transport)  # of a socket it reads, too
+        transport.pause_reading()
+        self._connections[user.uid] += 1
+        try:
+            if self._connections[user.uid] > MAX_CONNECTIONS:
+                words = f"{user.name} has {MAX_CONNECTIONS} orders under way already"
+                await self._end(writer, QueueAnswer(error=words, may_pass=True))
+                return
+            async with self._places[user.uid], asyncio.timeout(ORDER_SECONDS):
+                transport.resume_reading()
+                try:
+                    answer = await self._answer(user, reader)
+                except (ConnectionError, asyncio.IncompleteReadError):
+                    answer = CUT_OFF
+                await self._end(writer, answer)
+        except TimeoutError:
+            writer.write(msgspec.json.encode(CUT_OFF) + b"\n")
+        finally:
             writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
+            self._connections[user.uid] -= 1
+            if not self._connections[user.uid]:
+                del self._connections[user.uid], self._places[user.uid]
 
-    async def _answer(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> QueueAnswer:
-        end: socket.socket = writer.get_extra_info("socket")
+    async def _end(self, writer: asyncio.StreamWriter, answer: QueueAnswer) -> None:
+        with suppress(ConnectionError):
+            writer.write(msgspec.json.encode(answer) + b"\n")
+            await writer.drain()
+
+    async def _answer(self, user: PeerUser, reader: asyncio.StreamReader) -> QueueAnswer:
         try:
             order = msgspec.json.decode(await reader.readline(), type=QueueOrder)
             tree = b""
             if order.submitted is not None:
                 tree = await reader.readexactly(order.submitted.tree_bytes)
-            return QueueAnswer(done=self._orders.act(peer_of(end), order, tree))
+            return QueueAnswer(done=self._orders.act(user, order, tree))
         except UserError as error:
             return QueueAnswer(error=str(error), may_pass=error.may_pass)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
