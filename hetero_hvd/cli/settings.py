@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from hetero_hvd.config import JOB_SETTINGS, NodesFile
@@ -36,10 +37,15 @@ def add_nodes_file(command: argparse.ArgumentParser, *, is_optional: bool = Fals
     )
 
 
-def add_settings(command: argparse.ArgumentParser) -> None:
-    """A flag for each setting of the job, as text: checked together with the file."""
+def add_settings(command: argparse.ArgumentParser, left_out: Collection[str] = frozenset()) -> None:
+    """A flag for each setting of the job, as text: checked together with the file.
+
+    Args:
+        command: Gets them.
+        left_out: Names of those that it has in another way.
+    """
     group = command.add_argument_group("settings of the job, see docs/reference/nodes-yaml.md")
-    for setting in JOB_SETTINGS:
+    for setting in (each for each in JOB_SETTINGS if each.name not in left_out):
         text = f"{setting.doc} (default: {setting.default_text or setting.default})"
         text = text.replace("%", "%%")
         if isinstance(setting.default, bool):

@@ -376,3 +376,6 @@ class JobConfig:
 
 JOB_SETTINGS = tuple(settings_of(JobConfig))
 """The settings that are also environment variables and flags."""
+
+OF_THE_QUEUE = frozenset({"output", "discover", "min_np", "max_np"})
+"""Settings that a hub's queue gives to its jobs: their folder, their nodes and how many of them."""

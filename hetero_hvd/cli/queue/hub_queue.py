@@ -54,6 +54,8 @@ def queue_of(arguments: argparse.Namespace) -> HubQueue | None:
             if getattr(arguments, name):
                 raise UserError(f"--{name.replace('_', '-')}: needs --queue NODES")
         return None
+    for name in arguments.queue_operator:
+        _uid_of("--queue-operator", name)
     return HubQueue(
         nodes=arguments.queue,
         environment=os.environ,
@@ -69,18 +71,27 @@ def _token(text: str) -> tuple[bytes, PeerUser]:
     Raises:
         UserError: There is no such user, or no such token.
     """
-    import pwd  # noqa: PLC0415 - not for all
-
     from hetero_hvd.security.local_sockets import PeerUser  # noqa: PLC0415
     from hetero_hvd.security.token import read_token  # noqa: PLC0415
 
     name, mark, path = text.partition("=")
     if not (name and mark and path):
         raise UserError(f"--queue-token: found {text!r}, must be USER=FILE")
-    try:
-        uid = pwd.getpwnam(name).pw_uid
-    except KeyError as error:
-        raise UserError(f"--queue-token: this machine knows no user {name!r}") from error
+    uid = _uid_of("--queue-token", name)
     token = read_token(path, "--queue-token")
     assert token is not None  # noqa: S101 - there is a path
     return token, PeerUser(uid, name)
+
+
+def _uid_of(flag: str, name: str) -> int:
+    """The number of a user.
+
+    Raises:
+        UserError: There is none of that name.
+    """
+    import pwd  # noqa: PLC0415 - not for all
+
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{flag}: this machine knows no user {name!r}") from error

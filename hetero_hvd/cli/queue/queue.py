@@ -104,13 +104,13 @@ def _list(arguments: argparse.Namespace) -> int:
         return 0
     rows = [
         [
-            str(job["job"]), job["user"], job["pool"], job["priority"], job["state"],
-            job["script"], job["why"],
+            str(job["job"]), job["user"], job["pool"], job["priority"], job["script"],
+            job["why"].removeprefix(f"{job['job']} "),
         ]
         for job in found["jobs"]
     ]  # fmt: skip
     if rows:
-        headings = ["job", "user", "pool", "priority", "state", "script", ""]
+        headings = ["job", "user", "pool", "priority", "script", ""]
         print_table(headings, rows, ends_in_sentences=True)
     busy = sum(each["job"] is not None for each in found["devices"])
     show(f"{len(rows)} jobs; {busy} of {len(found['devices'])} devices are in use")

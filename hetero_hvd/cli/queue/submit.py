@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.record.times import duration, positive
 from hetero_hvd.cli.settings import add_settings, flags_of
+from hetero_hvd.config.job import OF_THE_QUEUE
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.core.digits import whole_number
 from hetero_hvd.errors import UserError
@@ -59,7 +61,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="start when that job has succeeded; may be given again",
     )
     add_socket(command)
-    add_settings(command)
+    add_settings(command, OF_THE_QUEUE)
 
 
 def add_socket(command: argparse.ArgumentParser) -> None:
@@ -74,18 +76,27 @@ def add_socket(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Submit, and print the number of the job."""
-    from hetero_hvd.discovery.submission.queue_client import submit  # noqa: PLC0415 - not for all
+    from hetero_hvd.core.queue.jobs import PRIORITIES  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.submission.queue_client import order, submit  # noqa: PLC0415
+    from hetero_hvd.discovery.submission.queue_link import QueueOrder  # noqa: PLC0415
 
     if not arguments.command:
         raise UserError("no command: hetero-hvd submit [options] -- train.py [arguments]")
+    fewest = positive("--min", arguments.fewest)
+    most = None if arguments.most is None else positive("--max", arguments.most)
+    if most is not None and most < fewest:
+        raise UserError(f"--max: found {most}, must be at least {fewest}, as --min")
+    if arguments.priority not in PRIORITIES:
+        allowed = " or ".join(PRIORITIES)
+        raise UserError(f"--priority: found {arguments.priority!r}, must be {allowed}")
     deadline = arguments.deadline
     given = {name: value for name, value in flags_of(arguments).items() if value is not None}
     number = submit(
         arguments.command,
         pool=arguments.pool,
         priority=arguments.priority,
-        min_devices=positive("--min", arguments.fewest),
-        max_devices=None if arguments.most is None else positive("--max", arguments.most),
+        min_devices=fewest,
+        max_devices=most,
         needs=arguments.needs,
         retries=_number("--retries", arguments.retries),
         deadline_seconds=None if deadline is None else duration("--deadline", deadline),
@@ -94,6 +105,9 @@ def act(arguments: argparse.Namespace) -> int:
         socket_path=arguments.socket,
     )
     show(f"job {number}")
+    why = order(QueueOrder(name="why", job=number), socket_path=arguments.socket)
+    if why.startswith(f"{number} waits"):
+        show(why, sys.stderr)
     return 0
 
 

@@ -61,8 +61,21 @@ class DeviceNeed:
         return _COMPARE[self.comparison](facts[self.what], self.value)
 
     def __str__(self) -> str:
-        value = f"{self.value:.0f}B" if self.what == "memory" else self.value
+        value = _size(self.value) if isinstance(self.value, float) else self.value
         return f"{self.what}{self.comparison}{value}"
+
+
+def _size(num_bytes: float) -> str:
+    """As it would be written: in the unit of which it is the smallest whole number."""
+    units = [(1000.0, ""), (1024.0, "i")]
+    found = [
+        (num_bytes / base**power, f"{unit}{binary}B")
+        for unit, power in _POWERS.items()
+        for base, binary in (units if unit else units[:1])
+        if not num_bytes % base**power
+    ]
+    amount, unit = min(found)
+    return f"{amount:.0f}{unit}"
 
 
 def memory_bytes(text: str, *, where: str) -> int:

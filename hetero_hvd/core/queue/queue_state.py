@@ -220,8 +220,11 @@ class QueueState:
             UserError: There is none of that name.
         """
         if name not in self.jobs:
-            state = "has ended" if name in self.ended else "is not in the queue"
-            raise UserError(f"job {name!r} {state}; `hetero-hvd queue` lists those that are")
+            if name in self.ended:
+                raise UserError(f"job {name} has ended already: {self.ended[name].outcome}")
+            raise UserError(
+                f"job {name!r} is not in the queue; `hetero-hvd queue` lists those that are"
+            )
         return self.jobs[name]
 
     def _submitted(self, event: JobSubmitted) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from hetero_hvd.discovery.submission.pinned_script import check_texts, pinned_command
 from hetero_hvd.discovery.submission.queue_link import (
     MAX_LINE_BYTES,
     MAX_TREE_BYTES,
@@ -70,9 +71,12 @@ def submit(
     Raises:
         UserError: It is refused; says why.
     """
-    packed = packed_tree(Path())
+    check_texts(command, os.environ.items())
+    files = sorted(_files(Path()))
+    pinned = pinned_command(command, Path(), set(files))
+    packed = packed_tree(Path(), files)
     wanted = {
-        "command": list(command),
+        "command": pinned,
         "python": sys.executable,
         "environment": dict(os.environ),
         "tree": hashlib.sha256(packed).hexdigest(),
@@ -142,8 +146,14 @@ def _socket(given: str | Path | None) -> Path:
     return found
 
 
-def packed_tree(folder: Path) -> bytes:
+def packed_tree(folder: Path, files: Sequence[Path] | None = None) -> bytes:
     """The files of a folder as they are now; those that git ignores are left out.
+
+    Links stay links, as to data; but of a module elsewhere its text is taken.
+
+    Args:
+        folder: Of all of it.
+        files: Which of them; None: all.
 
     Raises:
         UserError: They are too many, or cannot be read.
@@ -152,7 +162,7 @@ def packed_tree(folder: Path) -> bytes:
     num_bytes, largest = 0, (0, Path())
     try:
         with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as archive:
-            for path in sorted(_files(folder)):
+            for path in sorted(_files(folder)) if files is None else files:
                 size = path.lstat().st_size
                 num_bytes += size
                 largest = max(largest, (size, path))
@@ -162,6 +172,7 @@ def packed_tree(folder: Path) -> bytes:
                         f"({largest[1]} {largest[0] // MEBIBYTE} MiB), which a job takes with it: "
                         "keep data elsewhere, or list it in .gitignore"
                     )
+                archive.dereference = path.suffix == ".py" and path.is_file()
                 archive.add(path, path.relative_to(folder), recursive=False)
     except OSError as error:
         raise job_error(f"{error.filename}: cannot be read: {error.strerror}", error) from error
@@ -181,6 +192,5 @@ def _files(folder: Path) -> Iterator[Path]:
         return
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in LEFT_OUT]
-        yield from (
-            path for name in names if (path := Path(root) / name).is_symlink() or path.is_file()
-        )
+        found = (Path(root) / name for name in (*names, *folders))
+        yield from (path for path in found if path.is_symlink() or path.is_file())

@@ -12,6 +12,8 @@ from collections.abc import Container
 from pathlib import Path
 
 from hetero_hvd.config import JOB_SETTINGS
+from hetero_hvd.config.job import OF_THE_QUEUE
+from hetero_hvd.config.value_types import Scalar
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.queue.job_process import JobProcess, JobStart
 from hetero_hvd.hub.queue.queue_store import KeptJob
@@ -25,7 +27,7 @@ DEVICE_WAIT_SECONDS = 3600
 """A job's devices are its own as soon as who had them before has left."""
 
 
-SETTINGS = {each.name: each for each in JOB_SETTINGS if each.name not in ("output", "discover")}
+SETTINGS = {each.name: each for each in JOB_SETTINGS if each.name not in OF_THE_QUEUE}
 """What a job may say of how it runs; where and on which nodes says the queue."""
 
 
@@ -33,12 +35,19 @@ def as_flag(given: tuple[str, str]) -> str:
     """A setting and its text as a flag of `hetero-hvd run`.
 
     Raises:
-        UserError: There is none of that name.
+        UserError: There is none of that name, or it cannot be that.
     """
     name, text = given
+    if name in OF_THE_QUEUE:
+        raise UserError(f"settings: {name!r} is decided by the queue")
     if name not in SETTINGS:
         raise UserError(f"settings: {name!r} is none that a job of the queue may have")
-    flag = SETTINGS[name].flag
+    flag, kind = SETTINGS[name].flag, SETTINGS[name].kind
+    if isinstance(kind, Scalar):
+        try:
+            kind.read(text)
+        except (ValueError, OverflowError) as error:
+            raise UserError(f"settings: {name}: found {text!r}, must be {kind.allowed}") from error
     if isinstance(SETTINGS[name].default, bool):
         return flag if text == "true" else f"--no-{flag.removeprefix('--')}"
     return f"{flag}={text}"

@@ -25,7 +25,7 @@ ORDER_SECONDS = 60.0
 PLACES = 4
 """Of a user at a time, each with a working tree at most; the user's others wait, unread."""
 
-MAX_CONNECTIONS = 512
+MAX_CONNECTIONS = 1024
 """Of a user, those that wait included."""
 
 BACKLOG = 1024

@@ -44,3 +44,9 @@ def test_what_is_no_size_is_refused(text):
     """Naming where it stands."""
     with pytest.raises(UserError, match="here: found"):
         memory_bytes(text, where="here")
+
+
+@pytest.mark.parametrize("text", ["memory>=16GiB", "memory<512MB", "memory==1TB", "memory>1023B"])
+def test_a_size_is_shown_as_it_is_written(text):
+    """People read it in what the queue answers."""
+    assert str(DeviceNeed.parse(text)) == text

@@ -26,7 +26,6 @@ from hetero_hvd.core.queue.queue_settings import QueueSettings
 from hetero_hvd.core.queue.queue_state import QueueState
 from hetero_hvd.errors import UserError
 
-
 ABOVE = {
     "one that shrinks": ([(1, 3)], "kind!=t4", {"a0": 2, "b": 1}),
     "one that stops": ([(1, 1)] * 3, "kind==a100", {"a1": 1, "a2": 1, "b": 1}),
@@ -148,11 +147,12 @@ class TestPools:
         assert submit(state, 0, request_of("a", work=600.0)) == {"a": 4}
         assert submit(state, 1, request_of("b", "bob", work=9e9)) == {"a": 2, "b": 2}
 
-    @pytest.mark.parametrize(("jobs", "need", "expected"), ABOVE.values(), ids=ABOVE.keys())
+    @pytest.mark.parametrize("case", ABOVE.values(), ids=ABOVE.keys())
     def test_a_user_above_the_limit_gives_what_others_can_use(
-        self, queue, device, request_of, jobs, need, expected
+        self, queue, device, request_of, case
     ):
         """Not only what was lent: a job that waits may have no use for that."""
+        jobs, need, expected = case
         devices = [device(kind, 0) for kind in ("a100", "v100", "t4")]
         state = queue(*devices, pools=[DevicePool(max_devices_per_user=2)])
         for number, (fewest, most) in enumerate(jobs):

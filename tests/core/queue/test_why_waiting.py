@@ -47,7 +47,7 @@ def test_each_state_has_its_sentence(device, request_of):
         "limited": "limited waits: ann has 2 of at most 2 devices of prod",
         "follows": "follows waits until n has succeeded",
         "wide": "wide waits: prod has 3 devices, and it needs 4",
-        "big": "big waits: prod has 0 devices that fulfil memory>=85899345920B, and it needs 1",
+        "big": "big waits: prod has 0 devices that fulfil memory>=80GiB, and it needs 1",
         "held": "held is held: `hetero-hvd queue release held` lets it start",
         "gone": "gone has ended: it was cancelled",
     }

@@ -99,6 +99,17 @@ REFUSED = {
     "too few": (submission(b"", min_devices=2), b"", "job 1: max_devices must be at least min_"),
     "an unknown job before": (submission(b"", after=[9]), b"", "job '1': it is to follow '9'"),
     "a folder of its own": (submission(b"", settings={"output": "x"}), b"", "settings: 'output'"),
+    "a number of workers": (
+        submission(b"", settings={"min_np": "2"}),
+        b"",
+        "settings: 'min_np' is",
+    ),
+    "no truth": (submission(b"", settings={"balance": "x"}), b"", "settings: balance: found 'x', "),
+    "no number": (
+        submission(b"", settings={"grain": "x"}),
+        b"",
+        "settings: grain: found 'x', must",
+    ),
 }
 
 
