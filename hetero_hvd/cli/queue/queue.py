@@ -104,7 +104,7 @@ def _list(arguments: argparse.Namespace) -> int:
         return 0
     rows = [
         [
-            str(job["job"]), job["user"], job["pool"], job["priority"], job["script"],
+            str(job["job"]), job["user"], job["pool"], job["priority"], printable(job["script"]),
             job["why"].removeprefix(f"{job['job']} "),
         ]
         for job in found["jobs"]

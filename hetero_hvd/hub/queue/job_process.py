@@ -120,10 +120,11 @@ class JobProcess:
 
     def standing(self, attempt: int) -> Standing:
         """What has become of a start."""
-        if self._child is not None:
-            self._child.poll()  # else it stays as a zombie
+        is_over = self.is_reaped  # else it stays as a zombie
         if not attempt:
             return "absent"
+        if self._child_attempt == attempt and not is_over:
+            return "running"  # whatever its user has written
         if (code := self._read(f"attempt-{attempt}.exit")) is not None:
             return int(code) if code.isdecimal() else "lost"
         if self._pid(attempt):
@@ -132,10 +133,7 @@ class JobProcess:
             # It may have left its code since we have looked for that.
             code = self._read(f"attempt-{attempt}.exit")
             return "lost" if code is None or not code.isdecimal() else int(code)
-        child = self._child if self._child_attempt == attempt else None
-        if child is None:
-            return "absent"
-        return "running" if child.returncode is None else "not_started"
+        return "not_started" if self._child_attempt == attempt else "absent"
 
     @property
     def is_reaped(self) -> bool:
@@ -174,26 +172,33 @@ class JobProcess:
     def end(self, attempt: int) -> None:
         """Have a start end, with a checkpoint; who does not is killed after a time. Call often."""
         now_seconds = time.monotonic()
-        pid = self._pid(attempt)
-        if not pid:
+        pids = self._pids(attempt)
+        if not pids:
             return
         first = attempt not in self._ends
         began = self._ends.setdefault(attempt, now_seconds)
         waited = now_seconds - began
-        if waited >= KILL_SECONDS:
-            self._signal(pid, attempt, signal.SIGKILL)
-        elif first or waited >= TERM_SECONDS:
-            self._signal(pid, attempt, signal.SIGTERM)
+        if first or waited >= TERM_SECONDS:
+            number = signal.SIGKILL if waited >= KILL_SECONDS else signal.SIGTERM
+            for pid in pids:
+                self._signal(pid, attempt, number)
 
     def _signal(self, pid: int, attempt: int, number: signal.Signals) -> None:
         """Never to another process that has got its number meanwhile."""
         with suppress(OSError):
             held = os.pidfd_open(pid)
             try:
-                if self._pid(attempt) == pid:
+                if pid in self._pids(attempt):
                     signal.pidfd_send_signal(held, number)
             finally:
                 os.close(held)
+
+    def _pids(self, attempt: int) -> set[int]:
+        """Of the runner of a start: as it says, and as this process knows."""
+        pids = {self._pid(attempt)}
+        if self._child is not None and self._child_attempt == attempt and not self.is_reaped:
+            pids.add(self._child.pid)
+        return pids - {0}
 
     def _pid(self, attempt: int) -> int:
         """Of the runner of a start, as long as it is there; else 0. Never another user's."""

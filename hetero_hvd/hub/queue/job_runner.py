@@ -61,11 +61,11 @@ def main(folder: Path, attempt: int) -> int:
     held = _locked(folder)
     if held is None:
         return EXIT_NOT_STARTED
+    endings = DriverEndings()  # before anybody knows whom to ask
     mark = folder / f"attempt-{attempt}.json"
     told = {"pid": os.getpid(), "started_at": started_at(os.getpid()), "boot": boot_id()}
     if not _write_once(mark, json.dumps(told)):
         return EXIT_NOT_STARTED  # another process has this start already
-    endings = DriverEndings()
     code = EXIT_FAILED
     try:
         log = os.open(folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)

@@ -34,6 +34,9 @@ from hetero_hvd.hub.queue.queue_store import KeptJob
 from hetero_hvd.security.local_sockets import PeerUser
 
 MAX_LOG_BYTES = 2**16
+MAX_SCRIPT_CHARACTERS = 100
+"""In the list, which all read."""
+
 MAX_JOBS = 1000
 """Of a user, that have not ended: each has its files on the hub's disk."""
 
@@ -166,7 +169,7 @@ class QueueOrders:
             pool=request.pool,
             priority=request.priority,
             state="held" if kept.job.is_held and not kept.job.devices else kept.job.phase,
-            script=kept.submission.command[0],
+            script=kept.submission.command[0][:MAX_SCRIPT_CHARACTERS],
             devices=list(kept.job.devices),
             attempt=kept.attempt,
             why=why(self._queue.state, name, self._now(), holders),

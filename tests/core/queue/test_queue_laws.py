@@ -418,7 +418,7 @@ def test_every_user_gets_an_equal_part_when_all_want_it(demands):
                 work=work,
             )
             state.handle(JobSubmitted(request), 0.0)
-    now, step, end = 0.0, 300.0, 200 * 3600.0
+    now, step, end = 0.0, 300.0, 100 * 3600.0
     count = 0
     while now < end:
         now += step

@@ -140,8 +140,8 @@ def test_what_cannot_be_started_ends_alone(rig, facts):
     outcome = rig.until_ended(rig.submit(**facts(rig)))
     assert outcome.startswith("it failed: its interpreter cannot be started there")
     after = rig.submit(rig.runner)
-    until(lambda: rig.queue.look() or rig.begun(after) == [1], lambda: rig.begun(after), 20)
-    assert rig.begun(before) == [1]
+    for name in (before, after):
+        until(lambda name=name: rig.queue.look() or rig.begun(name) == [1], lambda: name, 20)
 
 
 def test_an_interpreter_that_reads_nothing_keeps_nobody_waiting(rig):
@@ -214,6 +214,26 @@ def test_a_mark_is_believed_of_its_users_processes_alone(tmp_path, text):
         if process is not None:
             process.kill()
             process.wait()
+
+
+LIAR = """#!/bin/sh
+echo "{" > $3/attempt-$4.json
+echo $1 > $3/attempt-$4.exit
+exec sleep 60
+"""
+
+
+@pytest.mark.parametrize("written", ["0", "1", "words"])
+def test_a_job_that_lies_about_itself_ends_when_it_is_to(rig, written):
+    """Its device would be in use for ever, though the queue has it as free."""
+    name = rig.submit(rig.program("liar", LIAR.replace("$1", written)))
+    folder = rig.folder / "queue" / "jobs" / name
+    until((folder / "attempt-1.exit").exists, lambda: "no lie", 20)
+    rig.queue.look()
+    assert name in rig.queue.state.jobs
+    rig.queue.happened(JobCancelled(name))
+    until(lambda: rig.queue.look() or not rig.queue.is_leaving(name), lambda: "it stays", 20)
+    assert rig.queue.process_of(name).is_reaped
 
 
 def answer(done):
