@@ -389,7 +389,7 @@ def test_every_job_starts_within_its_bound(jobs):
         assert job.first_started_at_seconds <= bound
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     demands=st.lists(
         st.lists(st.tuples(st.integers(1, 6), st.floats(60, 1e5)), min_size=1, max_size=3),
