@@ -62,6 +62,19 @@ def bound(path: Path, mode: int) -> socket.socket:
     return end
 
 
+def is_served(path: Path) -> bool:
+    """Whether somebody accepts connections there."""
+    try:
+        with short_path(path) as short, socket.socket(socket.AF_UNIX) as end:
+            end.setblocking(False)
+            end.connect(short)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def answer_to(path: Path, asked: bytes, *, wait_seconds: float, max_bytes: int = -1) -> bytes:
     """Say something to who listens there, and get one line back; nothing: it has ended.
 

@@ -164,6 +164,10 @@ class QueueState:
             self.clock_seconds = now
         return now
 
+    def pass_over(self, now_seconds: float) -> None:
+        """Time has passed in which nothing ran, whoever has devices: nobody is charged for it."""
+        self.clock_seconds = max(now_seconds, self.clock_seconds)
+
     def apply(self, decisions: Iterable[QueueDecision]) -> None:
         """Take note that decisions are carried out, at the state's time."""
         now = self.clock_seconds

@@ -47,7 +47,8 @@ def why(
         return f"{name} waits until {blocking} has succeeded"
     if job.not_before_seconds > now_seconds:
         wait = in_words(job.not_before_seconds - now_seconds)
-        return f"{name} failed {job.num_failures} times and is tried again in about {wait}"
+        failed = "once" if job.num_failures == 1 else f"{job.num_failures} times"
+        return f"{name} failed {failed} and is tried again in about {wait}"
     held = holders_of(state) if holders is None else holders
     return f"{name} waits: {_shortage(state, job, held, now_seconds)}"
 

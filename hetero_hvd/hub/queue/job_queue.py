@@ -67,7 +67,7 @@ class JobQueue:
     Args:
         folder: Of the hub's store.
         cluster: The devices.
-        now: Seconds by the hub's clock, which goes on from hub to hub.
+        clock: Seconds by the hub's clock.
         user_of: As whom a user's jobs run, by number; None: as this process.
         lost_nodes: Names of nodes of which nothing is heard any more.
 
@@ -84,14 +84,15 @@ class JobQueue:
         self,
         folder: Path,
         cluster: QueueCluster,
-        now: Callable[[], float],
+        clock: Callable[[], float],
         user_of: Callable[[int], JobUser | None],
         lost_nodes: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self._files = JobFiles(folder / "queue")
         self._store = QueueStore(folder)
         self._cluster = cluster
-        self._now = now
+        self._clock = clock
+        self._ahead_seconds = 0.0
         self._user_of = user_of
         self._lost_nodes = lost_nodes
         self._processes: dict[str, JobProcess] = {}
@@ -116,8 +117,12 @@ class JobQueue:
         self.kept = {str(each.number): each for each in jobs}
         if (facts := self._store.facts()) is not None:
             self.state.put_back(facts, [each.job for each in jobs])
+            # After a reboot without a clock that goes on, time would stand still until it is there.
+            self._ahead_seconds = max(self._ahead_seconds, facts.clock_seconds - self._clock())
+            if not any(map(self._has_process, self.state.jobs)):
+                self.state.pass_over(self.now())
         for name in [*gone, *(devices.keys() - self._cluster.listed)]:
-            self.state.handle(DeviceChanged(name, "lost"), self._now())
+            self.state.handle(DeviceChanged(name, "lost"), self.now())
         self._leaving = {name for name in self.state.ended if self.kept[name].attempt}
         self._ended = set(self.state.ended)
 
@@ -135,7 +140,7 @@ class JobQueue:
         """
         name, number = request.job, int(request.job)
         process = JobProcess(self._files.folder_of(name), uid, self._user_of)
-        self.state.handle(JobSubmitted(request), self._now())
+        self.state.handle(JobSubmitted(request), self.now())
         try:
             process.make(tree)
             self.kept[name] = KeptJob(number, uid, 0, self.state.jobs[name], submission)
@@ -154,9 +159,13 @@ class JobQueue:
             UserError: It cannot be.
             OSError: The disk does not take it; then it has not happened.
         """
-        self.state.handle(event, self._now())
+        self.state.handle(event, self.now())
         self._decide()
         self._begin_to_carry_out()
+
+    def now(self) -> float:
+        """The queue's clock, which goes on from hub to hub and never back."""
+        return self._clock() + self._ahead_seconds
 
     def look(self) -> None:
         """See who has ended and what has changed; call it a few times a second.
@@ -164,7 +173,7 @@ class JobQueue:
         Raises:
             OSError: The disk does not take what follows.
         """
-        now = self._now()
+        now = self.now()
         events = list(self._ends())
         if now >= self._cluster_at_seconds + CLUSTER_SECONDS:
             self._cluster_at_seconds = now
@@ -218,7 +227,7 @@ class JobQueue:
         job = self.state.jobs.get(name)
         if job is None or not facts.samples_done:
             return
-        now, request = self._now(), job.request
+        now, request = self.now(), job.request
         rates = dict(request.rates)
         for kind, rate in self._cluster.by_kind(facts.rates).items():
             if abs(rates.get(kind, 0.0) / rate - 1.0) > NOISE_RATIO:
@@ -257,7 +266,7 @@ class JobQueue:
         Raises:
             OSError: The disk does not take it; then the state is again what it has.
         """
-        now = self._now()
+        now = self.now()
         self._plan_at_seconds = now + PLAN_SECONDS
         decisions = decide(self.state, now)
         for each in decisions:
@@ -287,6 +296,10 @@ class JobQueue:
         for name in self.state.ended.keys() - self._ended:
             logger.info("job %s: has ended: %s", name, self.state.ended[name].outcome)
         self._ended = set(self.state.ended)
+
+    def _has_process(self, name: str) -> bool:
+        attempt = self.kept[name].attempt
+        return attempt > 0 and self.process_of(name).standing(attempt) == "running"
 
     def _is_begun(self, name: str) -> bool:
         """Whether a job's next start needs a number of its own: those before it have all begun."""

@@ -54,16 +54,12 @@ class QueueOrders:
 
     Args:
         queue: What they are about.
-        now: The queue's clock.
         operators: Names of users who may do to all jobs what their owners may; root and the user
             of this process may anyway.
     """
 
-    def __init__(
-        self, queue: JobQueue, now: Callable[[], float], operators: Collection[str] = ()
-    ) -> None:
+    def __init__(self, queue: JobQueue, operators: Collection[str] = ()) -> None:
         self._queue = queue
-        self._now = now
         self._operators = frozenset(operators)
 
     def act(self, user: PeerUser, order: QueueOrder, tree: bytes = b"") -> Any:  # noqa: ANN401 - of JSON's kinds
@@ -90,13 +86,13 @@ class QueueOrders:
         kept = self._job(order)
         name = str(kept.number)
         if order.name == "why":
-            return why(self._queue.state, name, self._now())
+            return why(self._queue.state, name, self._queue.now())
         if not self._may(user, kept):
             raise UserError(f"job {name}: is of {kept.job.request.user}, not of {user.name}")
         if order.name == "logs":
             return self._logs(kept, order.begin)
         self._queue.happened(EVENTS[order.name](name, order))
-        return why(self._queue.state, name, self._now())
+        return why(self._queue.state, name, self._queue.now())
 
     def _may(self, user: PeerUser, kept: KeptJob) -> bool:
         is_operator = user.uid in (0, os.geteuid()) or user.name in self._operators
@@ -127,7 +123,7 @@ class QueueOrders:
         for setting in submitted.settings.items():
             as_flag(setting)
         number = self._queue.next_number
-        now = self._now()
+        now = self._queue.now()
         deadline = submitted.deadline_seconds
         request = JobRequest(
             job=str(number),
@@ -142,7 +138,7 @@ class QueueOrders:
             after=tuple(map(str, submitted.after)),
         )
         self._queue.submit(request, submitted, user.uid, tree)
-        return {"job": number, "why": why(self._queue.state, request.job, self._now())}
+        return {"job": number, "why": why(self._queue.state, request.job, self._queue.now())}
 
     def _list(self) -> QueueListing:
         state = self._queue.state
@@ -172,7 +168,7 @@ class QueueOrders:
             script=kept.submission.command[0][:MAX_SCRIPT_CHARACTERS],
             devices=list(kept.job.devices),
             attempt=kept.attempt,
-            why=why(self._queue.state, name, self._now(), holders),
+            why=why(self._queue.state, name, self._queue.now(), holders),
         )
 
     def _logs(self, kept: KeptJob, begin: int) -> LogPart:

@@ -89,7 +89,7 @@ async def open_queue(
         UserError: Its nodes, its file or its socket cannot be had.
     """
     queue = _queue(options, store, now, lost_nodes)
-    orders = QueueOrders(queue, now, options.operators)
+    orders = QueueOrders(queue, options.operators)
     socket = QueueSocket(options.socket or store / SOCKET, orders)
     opened.push_async_callback(socket.close)
     await socket.listen()

@@ -13,9 +13,9 @@ from typing import cast
 import msgspec
 
 from hetero_hvd.discovery.submission.queue_link import MAX_LINE_BYTES, QueueAnswer, QueueOrder
-from hetero_hvd.errors import UserError, job_error
+from hetero_hvd.errors import JobError, UserError, job_error
 from hetero_hvd.hub.queue.queue_orders import QueueOrders
-from hetero_hvd.security.local_sockets import REMOVES_NOTHING, PeerUser, bound, peer_of
+from hetero_hvd.security.local_sockets import REMOVES_NOTHING, PeerUser, bound, is_served, peer_of
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +55,10 @@ class QueueSocket:
         """Accept orders: of all users where this is root, who can run their jobs, else of our own.
 
         Raises:
-            JobError: The socket cannot be made.
+            JobError: The socket cannot be made, or another hub has it.
         """
+        if is_served(self._path):
+            raise JobError(f"{self._path}: another hub takes jobs there: give --queue-socket")
         try:
             end = bound(self._path, 0o600 if os.geteuid() else 0o666)
         except OSError as error:
@@ -71,8 +73,8 @@ class QueueSocket:
         """Accept no more."""
         if self._server is not None:
             self._server.close()
-        with suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         user = peer_of(writer.get_extra_info("socket"))

@@ -60,7 +60,7 @@ def test_what_failed_says_when_it_is_tried_again(device, request_of):
     decide(state, 0)
     state.handle(JobProgressed("a", 10.0), 60)
     state.handle(JobFailed("a", "foreign_memory"), 60)
-    assert why(state, "a", 60) == "a failed 1 times and is tried again in about 10 s"
+    assert why(state, "a", 60) == "a failed once and is tried again in about 10 s"
 
 
 def test_a_full_array_says_so(device, request_of):

@@ -59,12 +59,17 @@ class Rig:
         self.lost = set()
         (folder / "cluster.yaml").write_text(json.dumps({"nodes": TWO}))
         self.runner = self.program("runner", RUNNER)
+        self.clock = 1e9
         self.queue = self.open()
 
     def open(self):
         """The queue, as the next hub has it."""
         cluster = QueueCluster(self.folder / "cluster.yaml", {})
-        return JobQueue(self.folder, cluster, time.monotonic, self.user_of)
+        return JobQueue(self.folder, cluster, self.seconds, self.user_of)
+
+    def seconds(self):
+        """The hub's clock."""
+        return self.clock + time.monotonic()
 
     def user_of(self, uid):
         """As whom jobs run."""
@@ -84,7 +89,7 @@ class Rig:
         facts = {"command": ["train.py"], "environment": {}, "tree_bytes": 0, **more}
         digest = hashlib.sha256(b"").hexdigest()
         submitted = SubmittedJob(python=python, tree=digest, **facts)
-        self.queue.submit(JobRequest(job=name, user=f"user{uid}"), submitted, uid, b"")
+        self.queue.submit(JobRequest(job=name, user=f"user{uid}", retries=1), submitted, uid, b"")
         return name
 
     def until_ended(self, name):
@@ -331,3 +336,29 @@ def test_an_older_database_deletes_no_results(rig):
     rig.queue = rig.open()
     assert sorted(each.name for each in folder.iterdir()) == ["1", "7"]
     assert rig.queue.next_number == 8
+
+
+JUMPS = {"back to 1970": -1e9, "a month on": 30 * 86400.0}
+
+
+@pytest.mark.parametrize("seconds", JUMPS.values(), ids=JUMPS.keys())
+def test_time_goes_on_after_a_reboot(rig, seconds):
+    """Nobody is charged for the time in which the machine was off, and no clock stands still."""
+    name = rig.submit(rig.runner)
+    until(lambda: rig.begun(name), lambda: "it does not run", 20)
+    mark = rig.folder / "queue" / "jobs" / name / "attempt-1.json"
+    rig.close()
+    (mark.parent / "attempt-1.exit").unlink()
+    mark.write_text(json.dumps({"pid": 1, "started_at": 1, "boot": "before"}))
+    before = rig.queue.state.clock_seconds
+    rig.clock += seconds
+    rig.queue = rig.open()
+    job = rig.queue.state.jobs[name]
+    assert job.lease_seconds < 60
+    rig.queue.look()
+    assert job.num_failures == 1
+    assert not job.devices
+    passed = rig.queue.now() - before
+    assert max(0.0, seconds) <= passed < max(0.0, seconds) + 60
+    again = rig.queue.now()
+    until(lambda: rig.queue.now() > again, lambda: "time stands still", 5)

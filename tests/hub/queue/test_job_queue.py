@@ -105,7 +105,7 @@ def test_a_killed_job_goes_on_from_its_checkpoint(hub):
     (runner,) = hub.runners().values()
     os.kill(runner, signal.SIGKILL)
     until(lambda: hub.job(job)["state"] == "waiting", lambda: hub.job(job))
-    assert hub.job(job)["why"].startswith(f"{job} failed 1 times and is tried again in about ")
+    assert hub.job(job)["why"].startswith(f"{job} failed once and is tried again in about ")
     other = hub.submit("other", max_devices=2, script={"epochs": 2})
     assert hub.wait_for_end(other) == f"{other} has ended: it is done"
     assert hub.wait_for_end(job) == f"{job} has ended: it is done"

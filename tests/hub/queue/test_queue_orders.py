@@ -66,7 +66,7 @@ def queue(tmp_path):
 @pytest.fixture
 def orders(queue):
     """Orders to it; `nobody` is no operator."""
-    return QueueOrders(queue, time.monotonic, ["op"])
+    return QueueOrders(queue, ["op"])
 
 
 WAITS = {"min_devices": 3, "max_devices": 3}
@@ -170,7 +170,7 @@ def test_a_job_runs_as_who_has_submitted_it():
         (place / "cluster.yaml").write_text(json.dumps({"nodes": TWO}))
         cluster = QueueCluster(place / "cluster.yaml", {})
         queue = JobQueue(place, cluster, time.monotonic, user_of)
-        orders = QueueOrders(queue, time.monotonic)
+        orders = QueueOrders(queue)
         tree = packed(train="pinned")
         pinned = {"python": str(PYTHON), "environment": {"PYTHONPATH": str(place / "packages")}}
         orders.act(NOBODY, submission(tree, **pinned), tree)

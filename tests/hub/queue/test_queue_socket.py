@@ -10,7 +10,7 @@ import pytest
 
 from hetero_hvd.discovery.submission.queue_client import order
 from hetero_hvd.discovery.submission.queue_link import QueueOrder
-from hetero_hvd.errors import TryAgainError
+from hetero_hvd.errors import JobError, TryAgainError
 from hetero_hvd.hub.queue import queue_socket
 from hetero_hvd.hub.queue.queue_socket import QueueSocket
 from hetero_hvd.security.local_sockets import PeerUser
@@ -128,3 +128,12 @@ def test_nobody_there_is_said_at_once(tmp_path):
     """It may come."""
     with pytest.raises(TryAgainError, match="no queue answers at"):
         order(QueueOrder(name="list"), socket_path=tmp_path / "queue.sock")
+
+
+def test_a_second_hub_takes_no_socket_away(path):
+    """Nor does it remove it when it ends; one that nobody serves is taken over."""
+    second = QueueSocket(path, Answering())
+    with pytest.raises(JobError, match="another hub takes jobs there"):
+        asyncio.run(second.listen())
+    asyncio.run(second.close())
+    assert order(QueueOrder(name="list"), socket_path=path) == ["ann", "list"]
