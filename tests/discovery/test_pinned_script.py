@@ -102,3 +102,14 @@ def test_a_module_that_is_a_link_is_taken_and_data_stays_a_link(folder, has_git)
         common, data = archive.getmember("common.py"), archive.getmember("data")
         assert archive.extractfile(common).read() == b"of all"
         assert data.issym()
+
+
+def test_a_folder_that_was_removed_is_said(submitted, tmp_path, monkeypatch):
+    """Whoever removes the folder under a shell still submits from there."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UserError, match=r"^submit: this folder is not there any more"):
+        submit(["train.py"])
+    assert not submitted

@@ -106,7 +106,7 @@ def act(arguments: argparse.Namespace) -> int:
     )
     show(f"job {number}")
     why = order(QueueOrder(name="why", job=number), socket_path=arguments.socket)
-    if why.startswith(f"{number} waits"):
+    if not why.startswith(f"{number} runs"):
         show(why, sys.stderr)
     return 0
 

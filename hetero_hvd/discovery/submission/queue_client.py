@@ -72,6 +72,10 @@ def submit(
         UserError: It is refused; says why.
     """
     check_texts(command, os.environ.items())
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise UserError("submit: this folder is not there any more") from error
     files = sorted(_files(Path()))
     pinned = pinned_command(command, Path(), set(files))
     packed = packed_tree(Path(), files)
