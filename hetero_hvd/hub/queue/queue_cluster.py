@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -79,6 +80,13 @@ class QueueCluster:
                 )
             for slot in range(node.declared_slots):
                 nodes[f"{node.name}:{slot}"] = node, slot
+        names = Counter(_name(node, slot) for node, slot in nodes.values())
+        for name, number in names.most_common(1):
+            if number > 1:
+                raise UserError(
+                    f"{self._file.current.where}: jobs would have {number} nodes of the name "
+                    f"{name}: give one of them another name"
+                )
         self._nodes |= nodes
         self._devices = {
             name: QueueDevice(

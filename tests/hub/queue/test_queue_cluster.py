@@ -25,6 +25,8 @@ EDITS = {
                             (DevicePool(lends=False, max_devices_per_user=2),)),
     "a broken edit": ([ALPHA | {"slots": -1}], {},
                       {"alpha:0": "default", "beta:0": "default"}, ()),
+    "a name of two slots": ([ALPHA | {"slots": 2}, BETA | {"name": "alpha-1"}], {},
+                            {"alpha:0": "default", "beta:0": "default"}, ()),
     "a pool of no node": ([ALPHA, BETA], {"pools": [{"name": "lab"}]},
                           {"alpha:0": "default", "beta:0": "default"}, ()),
 }  # fmt: skip
