@@ -287,6 +287,33 @@ class DeviceAllocation:
             if request.array:
                 self._of_array[request.array] -= 1
 
+    def stay(self) -> bool:
+        """Leave jobs on devices that are lent to them, where moving to their own gains nothing.
+
+        Returns:
+            Whether one stays; then others may use what it leaves.
+        """
+        stays = False
+        for share in list(self._shares):
+            lent = [i for i, own in enumerate(share.speeds.is_own) if not own and share.current[i]]
+            for there in lent:
+                for here, own in enumerate(share.speeds.is_own):
+                    while own and self._gains_by_staying(share, here, there):
+                        self._take(share, here)
+                        self._give(share, [there])
+                        stays = True
+        return stays
+
+    def _gains_by_staying(self, share: JobShare, here: int, there: int) -> bool:
+        given, current = share.given, share.current
+        is_new = given[here] > current[here] and given[there] < current[there]
+        if not is_new or self.free[there] <= self.claimed[there]:
+            return False
+        after = list(given)
+        after[here] -= 1
+        after[there] += 1
+        return self._value(share, after) > self._value(share, given) + NO_GAIN
+
     def exchange(self) -> None:
         """Let two jobs exchange a device each while that serves both together more.
 

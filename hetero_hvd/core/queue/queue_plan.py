@@ -92,34 +92,24 @@ def plan(state: QueueState, now_seconds: float) -> list[QueueDecision]:
     )
     for share in rights.fixed:
         allocation.keep(share)
-    shadow, keeps_until = math.inf, {}
-    for share in rights.first:
-        if allocation.grant_fewest(share):
-            until = share.job.keeps_until_seconds
-            is_new = not share.job.devices
-            keeps_until[share.job.request.job] = (
-                now_seconds + state.settings.quantum_seconds if is_new else until
-            )
-        else:
-            missing = allocation.claim(share)
-            if missing:
-                shadow = min(shadow, _leases_end_at(state, share.speeds, missing))
+    shadow, keeps_until = _serve_first(state, allocation, rights, now_seconds)
 
     def ends_in_time(share: JobShare) -> bool:
         request = share.job.request
         return request.is_shrinkable or now_seconds + request.time_limit_seconds <= shadow
 
-    def distribute(*, is_lent: bool) -> None:
-        for priority in PRIORITIES:
+    def distribute(*rounds: bool) -> None:
+        for is_lent, priority in itertools.product(rounds, PRIORITIES):
             if any(allocation.free):
                 shares = rights.in_order(priority)
                 allocation.distribute(shares, is_lent=is_lent, may_claim=ends_in_time)
 
-    distribute(is_lent=False)
-    distribute(is_lent=True)
+    distribute(False, True)
     waiting = itertools.chain(rights.first, *map(rights.in_order, PRIORITIES))
     if allocation.take_back(waiting, keeps_until):
-        distribute(is_lent=True)
+        distribute(True)
+    if allocation.stay():
+        distribute(False, True)
     allocation.exchange()
     return _changes(state, rights.shares, keeps_until)
 
@@ -177,6 +167,30 @@ class _Rights:
         if name not in self.shares:
             self.shares[name] = JobShare(job, self._table, -urgency, remaining)
         return self.shares[name]
+
+
+def _serve_first(
+    state: QueueState, allocation: DeviceAllocation, rights: _Rights, now_seconds: float
+) -> tuple[float, dict[str, float]]:
+    """Give their fewest to those who keep them, and to those who have waited too long.
+
+    Returns:
+        The shadow time; name of a job to until when it keeps its fewest.
+    """
+    shadow = math.inf
+    keeps_until: dict[str, float] = {}
+    for share in rights.first:
+        if allocation.grant_fewest(share):
+            until = share.job.keeps_until_seconds
+            is_new = not share.job.devices
+            keeps_until[share.job.request.job] = (
+                now_seconds + state.settings.quantum_seconds if is_new else until
+            )
+        else:
+            missing = allocation.claim(share)
+            if missing:
+                shadow = min(shadow, _leases_end_at(state, share.speeds, missing))
+    return shadow, keeps_until
 
 
 def _is_pressed(job: QueuedJob, remaining_seconds: float, now_seconds: float) -> bool:

@@ -141,6 +141,20 @@ class TestPools:
         notebook = request_of("notebook", pool="lab", min_devices=2, is_shrinkable=False)
         assert submit(state, 0, notebook) == {}
 
+    def test_nobody_moves_home_for_nothing(self, queue, device, request_of):
+        """A lent device is as good, until somebody of its pool wants it."""
+        state = queue(device("t4", 0, pool="prod"), device("t4", 1, pool="lab"))
+        one = {"pool": "prod", "max_devices": 1}
+        submit(state, 0, request_of("first", **one))
+        submit(state, 1, request_of("second", work=9e9, **one))
+        assert state.jobs["second"].devices == ("t4-1",)
+        state.handle(JobFinished("first"), 2)
+        planned(state, 2)
+        assert state.jobs["second"].devices == ("t4-1",)
+        submit(state, 3, request_of("owner", pool="lab", max_devices=1))
+        assert state.jobs["second"].devices == ("t4-0",)
+        assert state.jobs["owner"].devices == ("t4-1",)
+
     def test_a_users_limit_is_passed_while_nobody_else_wants(self, queue, request_of):
         """And kept when somebody does."""
         state = queue(pools=[DevicePool(max_devices_per_user=2)])
