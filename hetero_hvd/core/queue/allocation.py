@@ -16,102 +16,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-from hetero_hvd.core.queue.device_classes import ClassSpeeds, ClassTable
-from hetero_hvd.core.queue.jobs import QueuedJob
+from hetero_hvd.core.queue.device_classes import ClassTable, JobShare
 from hetero_hvd.core.queue.queue_settings import QueueSettings
-from hetero_hvd.core.queue.set_rate import BALANCED_RATIO, LOG2, rate_of
+from hetero_hvd.core.queue.set_rate import BALANCED_RATIO, LOG2
 
 NO_GAIN = 1e-12
 """Less than this is what rounding leaves, and no reason to move anything."""
-
-
-class JobShare:
-    """What one job is given in a plan.
-
-    Attributes:
-        job: The job.
-        urgency: Its weight / remaining seconds on the fastest device.
-        speeds: What the classes are to it.
-        current: Devices that it has now, of each class.
-        given: Devices that this plan gives it, of each class.
-        count: Sum of these.
-        rate: What it does with them, relative to one device of the fastest kind.
-    """
-
-    __slots__ = (
-        "communication", "count", "current", "given", "job", "kinds", "rate", "remaining_seconds",
-        "speeds", "total", "urgency",
-    )  # fmt: skip
-
-    def __init__(
-        self, job: QueuedJob, table: ClassTable, urgency: float, remaining_seconds: float
-    ) -> None:
-        self.job = job
-        self.urgency = urgency
-        self.remaining_seconds = remaining_seconds
-        self.speeds: ClassSpeeds = table.speeds_for(job.request)
-        self.current = [0] * len(table.classes)
-        for device in job.devices:
-            index = table.class_of.get(device)
-            if index is not None:
-                self.current[index] += 1
-        self.given = [0] * len(table.classes)
-        self.count = 0
-        self.total = 0.0
-        self.communication = 0.0
-        self.kinds: set[str] = set()
-        self.rate = 0.0
-
-    def rate_with(self, index: int, kind: str) -> float:
-        """Its rate with a device of a class more."""
-        total = self.total + self.speeds.speeds[index]
-        slowest = max(self.communication, self.speeds.communication[index])
-        is_mixed = len(self.kinds) > 1 or (self.count > 0 and kind not in self.kinds)
-        return rate_of(total, slowest, self.count + 1, is_mixed=is_mixed)
-
-    def rate_of_counts(self, given: Sequence[int], kinds: Sequence[str]) -> float:
-        """Its rate with so many devices of each class alone."""
-        chosen = [index for index, number in enumerate(given) if number]
-        if not chosen:
-            return 0.0
-        total = sum(self.speeds.speeds[index] * given[index] for index in chosen)
-        return self._rate_of(chosen, total, sum(given), kinds)
-
-    def rate_of_all(self, chosen: Sequence[int], kinds: Sequence[str]) -> float:
-        """Its rate with these classes' devices alone."""
-        total = sum(self.speeds.speeds[index] for index in chosen)
-        return self._rate_of(chosen, total, len(chosen), kinds)
-
-    def _rate_of(
-        self, classes: Sequence[int], total: float, number: int, kinds: Sequence[str]
-    ) -> float:
-        slowest = max(self.speeds.communication[index] for index in classes)
-        is_mixed = len({kinds[index] for index in classes}) > 1
-        return rate_of(total, slowest, number, is_mixed=is_mixed)
-
-    def swap(self, here: int, there: int) -> None:
-        """Take a device of one class instead of one of another; nothing is given to it later."""
-        self.given[here] -= 1
-        self.given[there] += 1
-
-    def take(self, index: int, kinds: Sequence[str]) -> None:
-        """Take a device of a class away again."""
-        self.given[index] -= 1
-        chosen = [i for i, number in enumerate(self.given) for _ in range(number)]
-        self.count = len(chosen)
-        self.total = sum(self.speeds.speeds[i] for i in chosen)
-        self.communication = max((self.speeds.communication[i] for i in chosen), default=0.0)
-        self.kinds = {kinds[i] for i in chosen}
-        self.rate = self.rate_of_counts(self.given, kinds)
-
-    def give(self, index: int, kind: str) -> None:
-        """Give it a device of a class."""
-        self.rate = self.rate_with(index, kind)
-        self.total += self.speeds.speeds[index]
-        self.communication = max(self.communication, self.speeds.communication[index])
-        self.kinds.add(kind)
-        self.count += 1
-        self.given[index] += 1
 
 
 class DeviceAllocation:

@@ -1,4 +1,7 @@
-"""Devices that are alike for every job: counted, not named, so that a plan weighs few choices."""
+"""Devices that are alike for every job: counted, not named, so that a plan weighs few choices.
+
+A job's share in a plan is so many of each class.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hetero_hvd.core.queue.devices import DevicePool, QueueDevice
-from hetero_hvd.core.queue.jobs import JobRequest
+from hetero_hvd.core.queue.jobs import JobRequest, QueuedJob
+from hetero_hvd.core.queue.set_rate import rate_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,3 +139,92 @@ class ClassTable:
             if request.rates.get(group.kind, 0.0) > 0
         ]
         return sum(ratios) / len(ratios) if ratios else 1.0
+
+
+class JobShare:
+    """What one job is given in a plan.
+
+    Attributes:
+        job: The job.
+        urgency: Its weight / remaining seconds on the fastest device.
+        speeds: What the classes are to it.
+        current: Devices that it has now, of each class.
+        given: Devices that this plan gives it, of each class.
+        count: Sum of these.
+        rate: What it does with them, relative to one device of the fastest kind.
+    """
+
+    __slots__ = (
+        "communication", "count", "current", "given", "job", "kinds", "rate", "remaining_seconds",
+        "speeds", "total", "urgency",
+    )  # fmt: skip
+
+    def __init__(
+        self, job: QueuedJob, table: ClassTable, urgency: float, remaining_seconds: float
+    ) -> None:
+        self.job = job
+        self.urgency = urgency
+        self.remaining_seconds = remaining_seconds
+        self.speeds: ClassSpeeds = table.speeds_for(job.request)
+        self.current = [0] * len(table.classes)
+        for device in job.devices:
+            index = table.class_of.get(device)
+            if index is not None:
+                self.current[index] += 1
+        self.given = [0] * len(table.classes)
+        self.count = 0
+        self.total = 0.0
+        self.communication = 0.0
+        self.kinds: set[str] = set()
+        self.rate = 0.0
+
+    def rate_with(self, index: int, kind: str) -> float:
+        """Its rate with a device of a class more."""
+        total = self.total + self.speeds.speeds[index]
+        slowest = max(self.communication, self.speeds.communication[index])
+        is_mixed = len(self.kinds) > 1 or (self.count > 0 and kind not in self.kinds)
+        return rate_of(total, slowest, self.count + 1, is_mixed=is_mixed)
+
+    def rate_of_counts(self, given: Sequence[int], kinds: Sequence[str]) -> float:
+        """Its rate with so many devices of each class alone."""
+        chosen = [index for index, number in enumerate(given) if number]
+        if not chosen:
+            return 0.0
+        total = sum(self.speeds.speeds[index] * given[index] for index in chosen)
+        return self._rate_of(chosen, total, sum(given), kinds)
+
+    def rate_of_all(self, chosen: Sequence[int], kinds: Sequence[str]) -> float:
+        """Its rate with these classes' devices alone."""
+        total = sum(self.speeds.speeds[index] for index in chosen)
+        return self._rate_of(chosen, total, len(chosen), kinds)
+
+    def _rate_of(
+        self, classes: Sequence[int], total: float, number: int, kinds: Sequence[str]
+    ) -> float:
+        slowest = max(self.speeds.communication[index] for index in classes)
+        is_mixed = len({kinds[index] for index in classes}) > 1
+        return rate_of(total, slowest, number, is_mixed=is_mixed)
+
+    def swap(self, here: int, there: int) -> None:
+        """Take a device of one class instead of one of another; nothing is given to it later."""
+        self.given[here] -= 1
+        self.given[there] += 1
+
+    def take(self, index: int, kinds: Sequence[str]) -> None:
+        """Take a device of a class away again."""
+        self.given[index] -= 1
+        chosen = [i for i, number in enumerate(self.given) for _ in range(number)]
+        self.count = len(chosen)
+        self.total = sum(self.speeds.speeds[i] for i in chosen)
+        self.communication = max((self.speeds.communication[i] for i in chosen), default=0.0)
+        self.kinds = {kinds[i] for i in chosen}
+        self.rate = self.rate_of_counts(self.given, kinds)
+
+    def give(self, index: int, kind: str) -> None:
+        """Give it a device of a class."""
+        self.rate = self.rate_with(index, kind)
+        self.total += self.speeds.speeds[index]
+        self.communication = max(self.communication, self.speeds.communication[index])
+        self.kinds.add(kind)
+        self.count += 1
+        self.given[index] += 1

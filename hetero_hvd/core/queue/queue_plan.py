@@ -22,8 +22,8 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from hetero_hvd.core.queue.allocation import DeviceAllocation, JobShare
-from hetero_hvd.core.queue.device_classes import ClassSpeeds
+from hetero_hvd.core.queue.allocation import DeviceAllocation
+from hetero_hvd.core.queue.device_classes import ClassSpeeds, JobShare
 from hetero_hvd.core.queue.jobs import PRIORITIES, QueuedJob
 from hetero_hvd.core.queue.queue_events import DecisionKind, QueueDecision
 from hetero_hvd.core.queue.queue_state import QueueState
