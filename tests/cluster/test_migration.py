@@ -1,4 +1,4 @@
-"""What the guides say is done, line by line, to a script that knows nothing of us: two hosts."""
+"""What the guides say is done, line by line, to a script that knows nothing of us: three hosts."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ if trainer.is_global_zero:
 """
 
 SCRIPTS = {"huggingface": ("transformers", HUGGING_FACE), "lightning": ("lightning", LIGHTNING)}
-SPEEDS = {"alpha": 1.0, "beta": 0.5}
+SPEEDS = {"alpha": 1.0, "beta": 0.5, "gamma": 0.5}
 
 
 def changed(script, guide):
@@ -136,8 +136,8 @@ def run(folder, command):
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_moves_to_two_hosts(virtual_cluster, tmp_path, name):
-    """As it was, changed and alone, changed and on two hosts over ssh: the same is found."""
+def test_a_script_moves_to_three_hosts(virtual_cluster, tmp_path, name):
+    """As it was, changed and alone, changed and on three hosts over ssh: the same is found."""
     package, text = SCRIPTS[name]
     pytest.importorskip(package)
     guide = (GUIDES / f"{name}.md").read_text()
@@ -148,7 +148,7 @@ def test_a_script_moves_to_two_hosts(virtual_cluster, tmp_path, name):
     script.write_text(changed(text, guide))
     assert "already satisfied: hetero_hvd" in typed(tmp_path, install)
     alone, _ = run(tmp_path, train_alone)
-    cluster = virtual_cluster(dict.fromkeys(SPEEDS, 100))
+    cluster = virtual_cluster({"alpha": 100, "beta": 100, "gamma": 100})
     nodes = [
         cluster[host].node(slots=1, devices=[], directory=str(tmp_path), relative_speed=speed)
         for host, speed in SPEEDS.items()
@@ -157,7 +157,7 @@ def test_a_script_moves_to_two_hosts(virtual_cluster, tmp_path, name):
     (tmp_path / "nodes.yaml").write_text(yaml.safe_dump({"job": job, "nodes": nodes}))
     together, said = run(tmp_path, train_together)
     assert (alone, together) == pytest.approx((before, before), rel=1e-5)
-    assert re.search(r"2 workers train together", said)
+    assert re.search(r"3 workers train together", said)
     assert re.search(r"shares alpha:0 (\d+) \| beta:0 (?!\1)\d+", said)
 
 
