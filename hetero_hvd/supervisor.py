@@ -36,7 +36,7 @@ from hetero_hvd.probes.kernel.parent_process import dies_with
 from hetero_hvd.probes.kernel.processes import active_seconds, session_of, state_of
 
 if TYPE_CHECKING:
-    from hetero_hvd.probes.sampling.follower import SampleFollower
+    from hetero_hvd.probes.sampling.node_orders import NodeOrders
 
 TERM_GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL, unless the driver knows better; Horovod's launcher waits as long."""
@@ -261,33 +261,12 @@ def tell_pulse(pid: int) -> None:
         os.write(sys.stdout.fileno(), sign.encode())
 
 
-class SampleOrders:
-    """Tells of this node what the driver wants to know, again and again; nothing at first."""
+def node_orders() -> NodeOrders:
+    """What the driver may want to know of this node."""
+    # Lazily: only one supervisor of a node is asked.
+    from hetero_hvd.probes.sampling.node_orders import NodeOrders  # noqa: PLC0415
 
-    def __init__(self) -> None:
-        self._follower: SampleFollower | None = None
-
-    def tell_every(self, words: bytes) -> None:
-        """From now on, if nobody has asked before.
-
-        Args:
-            words: Seconds between two samples.
-        """
-        # Lazily: only one supervisor of a node is asked.
-        from hetero_hvd.probes.sampling.follower import SampleFollower  # noqa: PLC0415
-
-        with suppress(ValueError):
-            if self._follower is None:
-                self._follower = SampleFollower(_tell_sample, seconds=float(words), say=_complain)
-                self._follower.start()
-
-
-def _tell_sample(sample: bytes) -> None:
-    from hetero_hvd.probes.sampling.sample_signs import sample_signs  # noqa: PLC0415 - as above
-
-    with suppress(OSError):
-        for sign in sample_signs(sample):
-            os.write(sys.stdout.fileno(), sign)
+    return NodeOrders(lambda: visible_gpus(dict(os.environ)), interpreter(), _complain)
 
 
 def _complain(words: str) -> None:
@@ -310,10 +289,9 @@ def tell_of_node(what: str, orders: Iterator[bytes]) -> None:
         sys.stdout.write(f"{len(visible_gpus(dict(os.environ)))}\n")
         sys.stdout.flush()
         return
-    samples = SampleOrders()
+    asked = node_orders()
     for line in orders:
-        if line.startswith(b"SAMPLE "):
-            samples.tell_every(line.removeprefix(b"SAMPLE "))
+        asked.obey(line)
 
 
 class StopGrace:
@@ -345,7 +323,7 @@ def obey(
     grace: StopGrace,
 ) -> None:
     """Read the driver's further orders; the end of the input ends the worker."""
-    samples = SampleOrders()
+    asked: NodeOrders | None = None
     try:
         for line in orders:
             if line == b"KILL":
@@ -357,8 +335,9 @@ def obey(
                 grace.allow(line.removeprefix(b"GRACE "))
             elif line == b"LOOK":
                 tell_pulse(child.pid)
-            elif line.startswith(b"SAMPLE "):
-                samples.tell_every(line.removeprefix(b"SAMPLE "))
+            else:
+                asked = asked or node_orders()
+                asked.obey(line)
     finally:  # also after an error of ours: nobody would hear the order to end any more
         ending.set()
 

@@ -21,6 +21,7 @@ from hetero_hvd.config.value_types import (
     SSH_OPTIONS,
     ListOf,
     Section,
+    boolean,
     byte_size,
     choice,
     integer,
@@ -203,6 +204,28 @@ class NodeConfig:
         default=None,
         default_text="not known",
     )
+    guest: bool = setting(
+        boolean(),
+        "whether jobs are guests there: when its owner uses the node they leave it within seconds, "
+        "and come back later; see docs/guide/queue.md",
+        default=False,
+    )
+    guest_idle_seconds: float = setting(
+        number(minimum=0, maximum=86400),
+        "of a guest's node: for so long its owner must not be seen until they come back",
+        default=60.0,
+    )
+    guest_processors: float = setting(
+        number(above=0, maximum=100_000),
+        "of a guest's node without GPUs: processors; if others use more, its owner is there, and "
+        "is until they use less than 0.6 of it",
+        default=0.5,
+    )
+    guest_file: str = setting(
+        PATH,
+        "of a guest's node: as long as this file is there, on the node, so is its owner",
+        default="/run/lock/hetero_hvd-owner",
+    )
     memory_limit_bytes: int | None = setting(
         byte_size(2**20, "1MiB"),
         "most memory of one worker's device",
@@ -245,6 +268,12 @@ class NodeConfig:
                 "devices",
                 f"found {len(self.devices)} devices for {self.slots} slots, must be equal",
             )
+        for key in ("guest_idle_seconds", "guest_processors", "guest_file"):
+            if (
+                not self.guest
+                and getattr(self, key) != type(self).__dataclass_fields__[key].default
+            ):
+                yield key, "needs 'guest: true'; it has no effect otherwise"
         if self.lease and self.declared_slots != 1:
             yield "lease", f"found {self.lease!r}, needs 'slots: 1'"
 

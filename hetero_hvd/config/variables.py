@@ -93,6 +93,8 @@ ALONE_SETTINGS = (
 )
 """What counts for a script that runs without our driver: under `horovodrun`, or alone."""
 
+ARRAY_VARIABLE = f"{ENVIRONMENT_PREFIX}ARRAY_INDEX"
+
 SET_FOR_WORKERS = {
     LAUNCH_VARIABLE: "what the worker is told at its start, as JSON: `messages/launch.py`",
     WORKER_VARIABLE: "the worker's name, for example `alpha:0`: for the script's own use",
@@ -105,6 +107,7 @@ ON_NODES = {
     "sampled of it (default: one in /dev/shm)",
     LEASES_FOLDER_VARIABLE: "folder in which all users' programs on a node lock the devices that "
     "they use (default: one in /run/lock); for tests",
+    ARRAY_VARIABLE: "index of a job in its array, set by the queue; see docs/guide/queue.md",
     f"{ENVIRONMENT_PREFIX}QUEUE": "socket of the queue that jobs are submitted to (default: "
     "/run/hetero_hvd/queue.sock, else hub/queue.sock)",
 }

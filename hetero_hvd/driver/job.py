@@ -19,8 +19,7 @@ from hetero_hvd.config import ClusterConfig, NodesFile
 from hetero_hvd.core.view.job_progress import JobProgress
 from hetero_hvd.driver.controller import JobController
 from hetero_hvd.driver.ending import JobResult, Lender, Owner
-from hetero_hvd.driver.guard.device_guard import DeviceGuard
-from hetero_hvd.driver.guard.notices import Notices
+from hetero_hvd.driver.guard.node_care import NodeCare
 from hetero_hvd.driver.http_service import HttpService
 from hetero_hvd.driver.hub_side import HubSide
 from hetero_hvd.driver.membership.gpu_conflict import machines_of
@@ -32,7 +31,6 @@ from hetero_hvd.driver.output.pulse import ASK_SECONDS
 from hetero_hvd.driver.standby import Standby
 from hetero_hvd.driver.termination import Termination
 from hetero_hvd.driver.traces import TraceOrders
-from hetero_hvd.driver.workers.node_samples import NodeSamples
 from hetero_hvd.errors import ConfigError, TryAgainError, UserError
 from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_TERMINATED, SIGNALLED, exit_of_user_error
 from hetero_hvd.messages import NodesPriced
@@ -195,17 +193,7 @@ class Job:
         for url, export in zip(nodes_file.current.job.export, self._exports, strict=True):
             self._team.bus.subscribe(export.observe, f"the export to {shown(url)}")
         slots = self._team.slots
-        self._notices = Notices(folder.run_id, nodes_file.current.guard, console.say)
-        self._guard = DeviceGuard(
-            nodes_file.current, slots, self._team.bus, say=console.say, tell=self._notices.tell
-        )
-        self._team.bus.subscribe(self._guard.observe, "the guard")
-        self._samples = NodeSamples(
-            lambda: slots.all,
-            self._team.bus,
-            seconds=nodes_file.current.job.sample_seconds,
-            away=self._guard.away,
-        )
+        self._care = NodeCare(folder.run_id, nodes_file.current, slots, self._team.bus, console.say)
         self._tracing = TraceOrders(lambda: slots.all, self._team.send, console.say)
         self._team.bus.subscribe(self._tracing.observe, "what tells of traces")
         progress = JobProgress()
@@ -244,7 +232,7 @@ class Job:
             await self._hub.reports.close()
             self._recorder.close()
             close_all(self._exports)
-            self._notices.close()
+            self._care.end_notices()
             self._summarize(ending)
             await self._viewing.close()
         return ending
@@ -283,9 +271,7 @@ class Job:
             await asyncio.sleep(TICK_SECONDS)
             self._found.listen()
             await self._follow_file()
-            self._samples.look(time.monotonic())
-            with self._team.bus.tolerance.watching("the guard"):
-                self._guard.look()
+            self._care.look(time.monotonic())
             for line in self._lender.news():
                 self._console.say(line)
             if why := self._lender.must_end():
@@ -366,9 +352,7 @@ class Job:
             self._hide_secrets(cluster)
             self._tell_prices(cluster)
             self._team.slots.follow(cluster)
-            with self._team.bus.tolerance.watching("the guard"):
-                self._notices.follow(cluster.guard)
-                self._guard.follow(cluster)
+            self._care.follow(cluster)
             with self._team.bus.tolerance.watching("what sets workers aside"):
                 self._standby.follow(cluster)
 
@@ -423,7 +407,7 @@ class Job:
     async def _close(self, ending: JobResult) -> None:
         """End every process that was started, and every thread."""
         self._control.close()
-        await self._samples.close()
+        await self._care.close()
         await self._found.close()
         slots = self._team.slots
         slots.end_idle()

@@ -101,6 +101,7 @@ from hetero_hvd.messages.samples import (
     ForeignSampled,
     NodeEquipped,
     NodeSampled,
+    OwnerSeen,
 )
 from hetero_hvd.messages.timing import PassTiming, StepTiming
 
@@ -160,6 +161,7 @@ __all__ = [
     "OperationMeasured",
     "OperationTiming",
     "OutOfMemory",
+    "OwnerSeen",
     "PassTiming",
     "Phase",
     "PhasesTimed",

@@ -33,7 +33,7 @@ from hetero_hvd.messages.profile import (
     SourcesRead,
     TraceWritten,
 )
-from hetero_hvd.messages.samples import NodeEquipped, NodeSampled
+from hetero_hvd.messages.samples import NodeEquipped, NodeSampled, OwnerSeen
 
 
 class RunStarted(Message, frozen=True):
@@ -140,6 +140,7 @@ class GuardReported(Message, frozen=True):
         is_new: Whether an episode begins with it.
         num_drained: Devices whose workers are away because of the guard, from now on.
         num_refused: Devices whose workers should be away, from now on.
+        is_lasting: Whether it does not end by itself.
     """
 
     what: Literal["drained", "refused", "alerted", "returned", "ended", "silent"]
@@ -152,6 +153,7 @@ class GuardReported(Message, frozen=True):
     is_new: bool = False
     num_drained: int = 0
     num_refused: int = 0
+    is_lasting: bool = False
 
 
 class SetAsideReported(Message, frozen=True):
@@ -272,6 +274,7 @@ DriverEvent = (
     | ClockMeasured
     | NodeEquipped
     | NodeSampled
+    | OwnerSeen
     | BatchPlan
     | RunEnded
 )

@@ -204,3 +204,15 @@ class NodeEquipped(Message, frozen=True):
     gpu_driver: str = ""
     cuda: str = ""
     devices: tuple[DeviceEquipment, ...] = ()
+
+
+class OwnerSeen(Message, frozen=True):
+    """Whether the owner of a node uses it: told at first, and whenever that changes.
+
+    Attributes:
+        node: Its name in the job.
+        words: By what its owner was seen; empty: by nothing for as long as nobody else may have it.
+    """
+
+    node: str = ""
+    words: str = ""

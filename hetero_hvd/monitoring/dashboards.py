@@ -65,6 +65,27 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         ),
         ("GPU errors, last ten minutes", f"{G}new_errors{NODE}", "short", DEVICE + " {{kind}}"),
         ("Sampling", f"{NODE_MAX} ({P}node_sample_duration_seconds{NODE})", "s", "{{node}}"),
+        ("Queue: jobs", f"{P}queue_jobs", "short", "{{pool}} {{state}}"),
+        ("Queue: devices", f"{P}queue_devices", "short", "{{pool}} {{state}}"),
+        ("Queue: longest wait", f"{P}queue_longest_wait_seconds", "s", "{{pool}}"),
+        (
+            "Queue: wait of those started in the last hour, 95th percentile",
+            f"histogram_quantile(0.95, sum by (pool, le) (rate({P}queue_wait_seconds_bucket[1h])))",
+            "s",
+            "{{pool}}",
+        ),
+        (
+            "Queue: jobs that have ended in the last hour",
+            f"sum by (outcome) (increase({P}queue_jobs_ended_total[1h]))",
+            "short",
+            "{{outcome}}",
+        ),
+        (
+            "Queue: devices that a user has, as of the fastest kind",
+            f"sum by (user) (rate({P}queue_device_seconds_total[5m]))",
+            "short",
+            "{{user}}",
+        ),
     ),
     "run": (
         ("Samples per second", f"rate({P}samples_total{RUN}[1m])", "ops", ""),

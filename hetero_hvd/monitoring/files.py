@@ -22,6 +22,7 @@ def stack_files(
     token_file: str | None = None,
     ca_file: str | None = None,
     alerts_to: str | None = None,
+    hub: str | None = None,
 ) -> dict[str, str]:
     """prometheus.yml, the rules, alertmanager.yml, and Grafana's files.
 
@@ -32,6 +33,7 @@ def stack_files(
         token_file: File with the driver's token for looking; Prometheus reads it, we do not.
         ca_file: Certificate authority of the driver, PEM.
         alerts_to: Where Alertmanager sends alerts; None: nowhere.
+        hub: Address of a hub with a queue, which has the same token and authority; None: none.
 
     Returns:
         Path in a folder to text.
@@ -39,7 +41,7 @@ def stack_files(
     provisioning = "grafana/provisioning"
     path = "/etc/grafana/dashboards"
     contents = {
-        "prometheus.yml": _json(_prometheus(driver, token_file, ca_file)),
+        "prometheus.yml": _json(_prometheus(driver, token_file, ca_file, hub)),
         "rules.yml": RULES.read_text(encoding="utf-8"),
         "gpu_rules.yml": _json(gpu_rules()),
         "alertmanager.yml": _json(alertmanager(alerts_to)),
@@ -51,7 +53,9 @@ def stack_files(
     return contents
 
 
-def _prometheus(driver: str, token_file: str | None, ca_file: str | None) -> dict[str, Any]:
+def _prometheus(
+    driver: str, token_file: str | None, ca_file: str | None, hub: str | None
+) -> dict[str, Any]:
     client: dict[str, Any] = {}
     if token_file:
         # In http_sd_configs the type has no default in Prometheus 2.42: it would send a bare token.
@@ -59,6 +63,11 @@ def _prometheus(driver: str, token_file: str | None, ca_file: str | None) -> dic
     if ca_file:
         client["tls_config"] = {"ca_file": ca_file}
     discovery = {"url": f"{driver.rstrip('/')}/sd", "refresh_interval": "5s", **client}
+    hubs = []
+    if hub is not None:
+        scheme, _, target = hub.rstrip("/").partition("://")
+        place = {"job_name": "hetero_hvd_hub", "scheme": scheme}
+        hubs = [{**place, "static_configs": [{"targets": [target]}], **client}]
     return {
         "global": {"scrape_interval": "5s", "evaluation_interval": "5s"},
         "rule_files": ["gpu_rules.yml", "rules.yml"],
@@ -69,7 +78,8 @@ def _prometheus(driver: str, token_file: str | None, ca_file: str | None) -> dic
                 "scheme": driver.partition("://")[0],
                 "http_sd_configs": [discovery],
                 **client,
-            }
+            },
+            *hubs,
         ],
     }
 

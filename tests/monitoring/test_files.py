@@ -28,7 +28,8 @@ def test_the_folder_is_complete_and_valid(tmp_path, capsys):
     """Prometheus takes the configuration; the token is named, and not copied."""
     token = tmp_path / "token"
     token.write_text("a secret")
-    flags = ("--driver", "http://127.0.0.1:9500", "--token-file", str(token))
+    flags = ["--driver", "http://127.0.0.1:9500", "--token-file", str(token)]
+    flags += ["--hub", "https://127.0.0.1:9392/"]
     assert main(["stack", str(tmp_path / "s"), *flags]) == 0
     files = [Path(line) for line in capsys.readouterr().out.splitlines()]
     assert len(files) == 10
@@ -53,7 +54,7 @@ def test_each_alert_fires_when_it_should_and_not_before(tmp_path):
     promtool("test", "rules", "rules_test.yml", folder=tmp_path)
     rules = (tmp_path / "rules.yml").read_text()
     alerts = [line.split()[-1] for line in rules.splitlines() if "alert:" in line]
-    assert len(alerts) == 14
+    assert len(alerts) == 15
     assert all(f"alertname: {alert}\n" in cases for alert in alerts)
     assert all(f"alertname: {alert}}}" in cases for alert in alerts)
 

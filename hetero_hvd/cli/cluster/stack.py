@@ -31,6 +31,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--ca-file", type=path_text, metavar="FILE", help="certificate authority of the driver"
     )
     command.add_argument(
+        "--hub",
+        metavar="URL",
+        help="http[s]://HOST:PORT of a hub with a queue; token and authority as of the driver",
+    )
+    command.add_argument(
         "--alerts-to",
         metavar="URL",
         help="where Alertmanager sends alerts as JSON, such as a gateway on its machine; without "
@@ -40,8 +45,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def act(arguments: argparse.Namespace) -> int:
     """Write the files and name them."""
-    if ADDRESS.fullmatch(arguments.driver) is None:
-        raise UserError(f"--driver: found {arguments.driver!r}, must be http[s]://HOST:PORT")
+    for flag, address in (("--driver", arguments.driver), ("--hub", arguments.hub)):
+        if address is not None and ADDRESS.fullmatch(address) is None:
+            raise UserError(f"{flag}: found {address!r}, must be http[s]://HOST:PORT")
     if arguments.alerts_to is not None and RECEIVER.fullmatch(arguments.alerts_to) is None:
         raise UserError(
             "--alerts-to: must be http[s]://HOST[:PORT][/PATH] without password or token"
@@ -51,6 +57,7 @@ def act(arguments: argparse.Namespace) -> int:
         token_file=arguments.token_file,
         ca_file=arguments.ca_file,
         alerts_to=arguments.alerts_to,
+        hub=arguments.hub,
     )
     for file in write_folder(arguments.folder, FolderContents(files=files), force=True):
         print(file)

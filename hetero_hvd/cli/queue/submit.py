@@ -10,6 +10,7 @@ from hetero_hvd.cli.record.times import duration, positive
 from hetero_hvd.cli.settings import add_settings, flags_of
 from hetero_hvd.config.job import OF_THE_QUEUE
 from hetero_hvd.config.paths import some_path
+from hetero_hvd.config.variables import ARRAY_VARIABLE
 from hetero_hvd.core.digits import whole_number
 from hetero_hvd.errors import UserError
 
@@ -23,6 +24,9 @@ train, on as many devices as there are for it, between --min and --max, more or 
 This folder's files, the arguments, the environment and the interpreter are taken as they are now;
 what is edited later does not reach the job. Files that git ignores stay behind.
 """
+
+
+MAX_ARRAY = 1000
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -58,10 +62,35 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="JOB",
-        help="start when that job has succeeded; may be given again",
+        help="start when that job has succeeded, or jobs such as 3-12; may be given again",
     )
+    _add_limits(command)
     add_socket(command)
     add_settings(command, OF_THE_QUEUE)
+
+
+def _add_limits(command: argparse.ArgumentParser) -> None:
+    """What is said of programs, of time and of arrays."""
+    command.add_argument(
+        "--devices",
+        metavar="N",
+        help="what follows is any program, such as jupyter lab: it has N devices of one node until "
+        "it ends, and is not shrunk",
+    )
+    command.add_argument(
+        "--time-limit",
+        metavar="TIME",
+        help="end it after so long with devices (default: 8h for a program, never for a training)",
+    )
+    command.add_argument(
+        "--idle-limit", metavar="TIME", help="end a program whose devices did nothing for so long"
+    )
+    command.add_argument(
+        "--array",
+        metavar="RANGE",
+        help="a job for each index of 1-10, or at most 4 at a time: 1-10%%4; each finds its own in "
+        f"{ARRAY_VARIABLE}",
+    )
 
 
 def add_socket(command: argparse.ArgumentParser) -> None:
@@ -74,6 +103,20 @@ def add_socket(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _num_devices(arguments: argparse.Namespace) -> tuple[int, int | None]:
+    """Fewest and most devices; None: as many as the fewest."""
+    if arguments.devices is not None and (arguments.most is not None or arguments.fewest != "1"):
+        raise UserError("--devices: takes the place of --min and --max")
+    if arguments.devices is not None:
+        fewest = positive("--devices", arguments.devices)
+    else:
+        fewest = positive("--min", arguments.fewest)
+    most = None if arguments.most is None else positive("--max", arguments.most)
+    if most is not None and most < fewest:
+        raise UserError(f"--max: found {most}, must be at least {fewest}, as --min")
+    return fewest, most
+
+
 def act(arguments: argparse.Namespace) -> int:
     """Submit, and print the number of the job."""
     from hetero_hvd.core.queue.jobs import PRIORITIES  # noqa: PLC0415 - not for all
@@ -82,14 +125,16 @@ def act(arguments: argparse.Namespace) -> int:
 
     if not arguments.command:
         raise UserError("no command: hetero-hvd submit [options] -- train.py [arguments]")
-    fewest = positive("--min", arguments.fewest)
-    most = None if arguments.most is None else positive("--max", arguments.most)
-    if most is not None and most < fewest:
-        raise UserError(f"--max: found {most}, must be at least {fewest}, as --min")
+    times = {
+        f"{name}_seconds": None if text is None else duration(f"--{name.replace('_', '-')}", text)
+        for name in ("deadline", "time_limit", "idle_limit")
+        for text in [getattr(arguments, name)]
+    }
+    array, limit = _array(arguments.array)
+    fewest, most = _num_devices(arguments)
     if arguments.priority not in PRIORITIES:
         allowed = " or ".join(PRIORITIES)
         raise UserError(f"--priority: found {arguments.priority!r}, must be {allowed}")
-    deadline = arguments.deadline
     given = {name: value for name, value in flags_of(arguments).items() if value is not None}
     number = submit(
         arguments.command,
@@ -99,16 +144,47 @@ def act(arguments: argparse.Namespace) -> int:
         max_devices=most,
         needs=arguments.needs,
         retries=_number("--retries", arguments.retries),
-        deadline_seconds=None if deadline is None else duration("--deadline", deadline),
-        after=[positive("--after", job) for job in arguments.after],
+        after=[job for text in arguments.after for job in _range("--after", text)],
+        is_command=arguments.devices is not None,
+        array=array,
+        array_limit=limit,
+        **times,
         settings=given,
         socket_path=arguments.socket,
     )
-    show(f"job {number}")
+    last = number + len(array) - 1
+    show(f"job {number}" if last <= number else f"jobs {number}-{last}")
     why = order(QueueOrder(name="why", job=number), socket_path=arguments.socket)
     if not why.startswith(f"{number} runs"):
         show(why, sys.stderr)
     return 0
+
+
+def _array(text: str | None) -> tuple[list[int], int]:
+    """Indices, and how many of them at a time; 0: any number."""
+    if text is None:
+        return [], 0
+    indices, mark, limit = text.partition("%")
+    return _range("--array", indices), positive("--array: behind %", limit) if mark else 0
+
+
+def _range(flag: str, text: str) -> list[int]:
+    """All of a text such as 3, 3-12 or 1,4-6.
+
+    Raises:
+        UserError: It is none.
+    """
+    numbers: list[int] = []
+    for part in text.split(","):
+        ends = [found for end in part.split("-", 1) if (found := whole_number(end)) is not None]
+        is_whole = len(ends) == part.count("-") + 1
+        if not is_whole or not 0 <= ends[-1] - ends[0] < MAX_ARRAY:
+            raise UserError(
+                f"{flag}: found {text!r}, must be numbers such as 3, 3-12 or 1,4-6, at most "
+                f"{MAX_ARRAY}"
+            )
+        numbers += range(ends[0], ends[-1] + 1)
+    return numbers
 
 
 def _number(flag: str, text: str) -> int:

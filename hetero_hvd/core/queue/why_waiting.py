@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
+from hetero_hvd.core.queue.devices import DeviceCondition
 from hetero_hvd.core.queue.jobs import QueuedJob
 from hetero_hvd.core.queue.queue_plan import in_words, remaining_seconds
 from hetero_hvd.core.queue.queue_state import QueueState
@@ -79,7 +81,8 @@ def _shortage(
     if len(able) < request.min_devices:
         asked = f" that fulfil {', '.join(map(str, request.needs))}" if request.needs else ""
         return (
-            f"{request.pool} has {_counted(len(able))}{asked}, and it needs {request.min_devices}"
+            f"{request.pool} has {_counted(len(able))}{asked}, and it needs "
+            f"{request.min_devices}{_away(state)}"
         )
     num_free = len(able - held.keys())
     limit = state.pools[request.pool].max_devices_per_user if request.pool in state.pools else 0
@@ -103,3 +106,23 @@ def _shortage(
 
 def _counted(number: int) -> str:
     return f"{number} device" if number == 1 else f"{number} devices"
+
+
+AWAY: dict[DeviceCondition, str] = {
+    "guest_busy": "used by its owner",
+    "failing": "failing",
+    "lost": "lost",
+}
+
+
+def _away(state: QueueState) -> str:
+    """Why devices that there are can be had by nobody."""
+    conditions = Counter(device.condition for device in state.devices.values())
+    found = [
+        f"{_counted(conditions[each])} is {words}"
+        if conditions[each] == 1
+        else f"{_counted(conditions[each])} are {words.replace('its owner', 'their owners')}"
+        for each, words in AWAY.items()
+        if conditions[each]
+    ]
+    return f" ({', '.join(found)})" if found else ""

@@ -7,7 +7,19 @@ import math
 import msgspec
 
 from hetero_hvd.core.step_table import Observed, StepTable
-from hetero_hvd.messages import Logged
+from hetero_hvd.messages import GuardReported, Logged
+
+
+class FailingNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that the job's guard has drained, or would have.
+
+    Attributes:
+        words: Why, for people.
+        is_lasting: Whether that does not end by itself.
+    """
+
+    words: str
+    is_lasting: bool
 
 
 class ProgressFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,11 +29,15 @@ class ProgressFacts(msgspec.Struct, frozen=True, kw_only=True):
         samples_done: That the training has used so far; 0: nothing is known.
         samples_left: Until the last epoch is done; None: not known.
         rates: Node to samples per second of a worker's own time there.
+        failing: Node to what its guard says of it.
+        idle_seconds: For so long the devices of a command have done nothing; None: of a training.
     """
 
     samples_done: float = 0.0
     samples_left: float | None = None
     rates: dict[str, float] = {}
+    failing: dict[str, FailingNode] = {}
+    idle_seconds: float | None = None
 
 
 class JobProgress:
@@ -32,12 +48,15 @@ class JobProgress:
         self._samples_per_step = 0
         self._last_step = -1
         self._rates: dict[str, float] = {}
+        self._failing: dict[str, FailingNode] = {}
 
     def observe(self, _at_unix_seconds: float, event: Observed) -> None:
         """An event of the bus."""
         match event:
             case StepTable():
                 self._timed(event)
+            case GuardReported():
+                self._guarded(event)
             case Logged():
                 self._step = max(self._step, event.step)
                 self._last_step = -1
@@ -52,6 +71,13 @@ class JobProgress:
             if row.local_batch_size and math.isfinite(row.busy_seconds) and row.busy_seconds > 0:
                 self._rates[worker.node] = row.local_batch_size / row.busy_seconds
 
+    def _guarded(self, event: GuardReported) -> None:
+        for node in {worker.node for worker in event.workers}:
+            if event.what in ("drained", "refused"):
+                self._failing[node] = FailingNode(words=event.words, is_lasting=event.is_lasting)
+            elif event.what in ("returned", "ended"):
+                self._failing.pop(node, None)
+
     def told(self, _question: object) -> str:
         """The facts as JSON: the answer to an order to the driver."""
         return msgspec.json.encode(self.facts).decode()
@@ -65,4 +91,5 @@ class JobProgress:
             samples_done=float(self._step * self._samples_per_step),
             samples_left=max(0.0, float(left)) if is_known else None,
             rates=dict(self._rates),
+            failing=dict(self._failing),
         )

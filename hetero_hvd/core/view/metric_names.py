@@ -136,6 +136,47 @@ RUN = (
     MetricName("checkpoint_step", "gauge", "Applied steps of the newest checkpoint."),
     MetricName("best_checkpoint_step", "gauge", "Of the best one by the metric the job names."),
 )
+QUEUE = (
+    MetricName(
+        "queue_jobs",
+        "gauge",
+        "Jobs that have not ended: `waiting` for devices, `held`, `blocked` until others have "
+        "ended or a retry is due, `running`.",
+        ("pool", "state"),
+    ),
+    MetricName(
+        "queue_devices",
+        "gauge",
+        "Devices by what they do: `busy`, `free`, `guest_busy` (their owner uses them), "
+        "`failing`, `lost`.",
+        ("pool", "state"),
+    ),
+    MetricName(
+        "queue_longest_wait_seconds",
+        "gauge",
+        "Of the jobs that could start, how long the one that has waited longest did; 0: none.",
+        ("pool",),
+    ),
+    MetricName(
+        "queue_wait_seconds",
+        "histogram",
+        "From when a job could start, or had its devices taken away, until it was started.",
+        ("pool",),
+    ),
+    MetricName(
+        "queue_jobs_ended",
+        "counter",
+        "Jobs that have `succeeded`, `failed` or were `cancelled`, since the hub was started.",
+        ("pool", "outcome"),
+    ),
+    MetricName(
+        "queue_device_seconds",
+        "counter",
+        "Device-seconds that users have had, an hour of a slow device being less than one of the "
+        "fastest kind, since the hub was started.",
+        ("pool", "user"),
+    ),
+)
 WORKER = (
     MetricName("worker_rank", "gauge", "Rank in the present rendezvous.", ("worker",)),
     MetricName("worker_local_batch_size", "gauge", "Samples per step.", ("worker",)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hetero_hvd.core.view.metric_names import RUN, WORKER, MetricName
+from hetero_hvd.core.view.metric_names import QUEUE, RUN, WORKER, MetricName
 from hetero_hvd.core.view.sample_metrics import DEVICE, NODE
 
 HEAD = """# Metrics
@@ -23,6 +23,7 @@ whoever has told of it: the driver, an agent, or else a dcgm-exporter that Prome
 (`DCGM_FI_DEV_*` and `DCGM_FI_PROF_DRAM_ACTIVE`, with its labels `Hostname`, `gpu` and `UUID`).
 
 `hetero-hvd stack DIR --driver http://HOST:PORT` writes prometheus.yml, rules with alerts,
+(also of a hub's [queue](../guide/queue.md), with `--hub http://HOST:PORT`),
 alertmanager.yml (`--alerts-to URL` says where alerts go; without it they are on the page of
 Alertmanager, `localhost:9093`), and Grafana provisioning with four dashboards: cluster, run,
 worker, collectives. `/sd` lists the nodes whose [agent](../guide/discovery.md) serves metrics; add
@@ -41,6 +42,7 @@ def reference() -> str:
     parts = [
         HEAD,
         _table("Run and workers, from the driver (label `run_id` on all)", (*RUN, *WORKER)),
+        _table("The queue of a hub, from its `/metrics`", QUEUE),
         _table("Nodes, from the driver and from a node's exporter (label `node` on all)", NODE),
         _table("Their GPUs (labels `node`, `device` and `uuid` on all)", DEVICE),
     ]

@@ -47,6 +47,11 @@ def submit(
     retries: int = 3,
     deadline_seconds: float | None = None,
     after: Sequence[int] = (),
+    is_command: bool = False,
+    time_limit_seconds: float | None = None,
+    idle_limit_seconds: float | None = None,
+    array: Sequence[int] = (),
+    array_limit: int = 0,
     settings: Mapping[str, object] | None = None,
     socket_path: str | Path | None = None,
 ) -> int:
@@ -62,23 +67,22 @@ def submit(
         retries: So many times it is started again after a failure that can heal.
         deadline_seconds: From now on, in which it should have ended.
         after: Jobs that must have succeeded before it starts.
+        is_command: Whether it is any program, which runs once, on `min_devices` of one node.
+        time_limit_seconds: It is ended after so long with devices; None: 8 h for a command, never
+            for a training.
+        idle_limit_seconds: A command is ended when its devices did nothing for so long.
+        array: Indices: a job for each of them, which finds its own in HETERO_HVD_ARRAY_INDEX.
+        array_limit: So many of these run at a time; 0: any number.
         settings: Of `hetero-hvd run`, by their names in nodes.yaml.
         socket_path: Of the queue; None: where it is usually.
 
     Returns:
-        The number of the job.
+        The number of the job; of an array that of the first, those of the others follow.
 
     Raises:
         UserError: It is refused; says why.
     """
-    check_texts(command, os.environ.items())
-    try:
-        Path.cwd()
-    except OSError as error:
-        raise UserError("submit: this folder is not there any more") from error
-    files = sorted(_files(Path()))
-    pinned = pinned_command(command, Path(), set(files))
-    packed = packed_tree(Path(), files)
+    pinned, packed = _pinned(command, is_command=is_command)
     wanted = {
         "command": pinned,
         "python": sys.executable,
@@ -94,12 +98,42 @@ def submit(
         "retries": retries,
         "deadline_seconds": deadline_seconds,
         "after": list(after),
+        "is_command": is_command,
+        "time_limit_seconds": time_limit_seconds,
+        "idle_limit_seconds": idle_limit_seconds,
+        "array": list(array),
+        "array_limit": array_limit,
     }
+    asked = QueueOrder(name="submit", submitted=_submitted(wanted))
+    return int(order(asked, packed, socket_path)["job"])
+
+
+def _submitted(wanted: Mapping[str, Any]) -> SubmittedJob:
+    """A job of these fields.
+
+    Raises:
+        UserError: One of them cannot be.
+    """
     try:
-        submitted = msgspec.convert(wanted, SubmittedJob)
+        return msgspec.convert(wanted, SubmittedJob)
     except msgspec.ValidationError as error:
         raise UserError(f"submit: {error}") from error
-    return int(order(QueueOrder(name="submit", submitted=submitted), packed, socket_path)["job"])
+
+
+def _pinned(command: Sequence[str], *, is_command: bool) -> tuple[list[str], bytes]:
+    """The command, and the packed working tree, as they are now.
+
+    Raises:
+        UserError: They cannot be had.
+    """
+    check_texts(command, os.environ.items())
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise UserError("submit: this folder is not there any more") from error
+    files = sorted(_files(Path()))
+    words = list(command) if is_command else pinned_command(command, Path(), set(files))
+    return words, packed_tree(Path(), files)
 
 
 def text_of(value: object) -> str:

@@ -17,6 +17,7 @@ MAX_LINE_BYTES = 2**21
 MAX_DEVICES = 10_000
 MAX_LOG_OFFSET = 2**62
 Text = Annotated[str, msgspec.Meta(max_length=2**17, pattern=r"^[^\x00]*$")]
+ArrayIndex = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 VariableName = Annotated[str, msgspec.Meta(max_length=2**17, pattern=r"^[^=\x00]+$")]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_DEVICES)]
 
@@ -26,6 +27,9 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     `settings` are those of a job, by their names in nodes.yaml; `tree` is the SHA-256 of the packed
     working tree, of `tree_bytes`; `python` is the interpreter. `deadline_seconds` is from now on.
+    `is_command` is of what is no training: it has `min_devices` until it ends. `array` has an index
+    for each job that is wanted, at most `array_limit` of them at a time (0: any number); what is
+    kept of one has its own index only.
     """
 
     command: Annotated[list[Text], msgspec.Meta(min_length=1, max_length=10_000)]
@@ -42,6 +46,11 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     retries: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
     deadline_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
     after: list[int] = []
+    is_command: bool = False
+    time_limit_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    idle_limit_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    array: Annotated[list[ArrayIndex], msgspec.Meta(max_length=1000)] = []
+    array_limit: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
 
 
 class QueueOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -267,6 +267,7 @@ class DeviceGuard:
             is_new=is_new,
             num_drained=sum(bool(one.drained) for one in devices),
             num_refused=sum(bool(one.refused) for one in devices),
+            is_lasting=device.is_lasting,
         )
         self._say(f"guard: {event.words}")
         self._bus.publish(event)

@@ -28,16 +28,15 @@ class NodeWatch:
         retry_seconds: See `RETRY_SECONDS`.
 
     Attributes:
-        name: Of the node.
+        node: As above.
         process: Its supervisor; None between two.
         samples: What it has told and nobody has taken yet, oldest first; anything, if others write.
     """
 
     def __init__(self, node: NodeConfig, *, retry_seconds: float = RETRY_SECONDS) -> None:
-        self.name = node.name
+        self.node = node
         self.process: WorkerProcess | None = None
         self.samples: deque[bytes] = deque(maxlen=MAX_SAMPLES)
-        self._node = node
         self._signs = SignFilter()
         self._words = b""
         self._retry_seconds = retry_seconds
@@ -61,12 +60,12 @@ class NodeWatch:
     async def _keep(self) -> None:
         while True:
             try:
-                self.process = await WorkerProcess.run(self._node, ("--samples",), self)
+                self.process = await WorkerProcess.run(self.node, ("--samples",), self)
                 code = await asyncio.shield(self.process.exited)
                 words = self._words.decode(errors="replace").strip()
-                logger.warning("%s: its samples have ended (%s): %s", self.name, code, words)
+                logger.warning("%s: its samples have ended (%s): %s", self.node.name, code, words)
             except (OSError, UserError) as error:
-                logger.warning("%s: its samples cannot be had: %s", self.name, error)
+                logger.warning("%s: its samples cannot be had: %s", self.node.name, error)
             finally:
                 process, self.process = self.process, None
                 if process is not None:
@@ -88,7 +87,8 @@ class NodeWatches:
     def follow(self, nodes: Iterable[NodeConfig]) -> None:
         """Watch these nodes from now on, and no others."""
         wanted = {node.name: node for node in nodes}
-        for name in self._watches.keys() - wanted.keys():
+        changed = {n for n, watch in self._watches.items() if watch.node != wanted.get(n)}
+        for name in changed:
             task = asyncio.create_task(self._watches.pop(name).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)

@@ -26,6 +26,7 @@ FOLDER_MODE = 0o711
 DEVICE_WAIT_SECONDS = 3600
 """A job's devices are its own as soon as who had them before has left."""
 
+COMMAND_JOB = "hetero_hvd.driver.queued.command_job"
 
 SETTINGS = {each.name: each for each in JOB_SETTINGS if each.name not in OF_THE_QUEUE}
 """What a job may say of how it runs; where and on which nodes says the queue."""
@@ -121,14 +122,18 @@ class JobFiles:
         self._written[name] = content
 
     def order(self, kept: KeptJob) -> JobStart:
-        """What to run: `hetero-hvd run`, which goes on from its own newest checkpoint."""
+        """What to run: `hetero-hvd run`, which goes on from its newest checkpoint, or a command."""
         name = str(kept.number)
         submission = kept.submission
-        words = [submission.python, "-m", "hetero_hvd", "run"]
-        words += ["--nodes-file", str(self._nodes / f"{name}.yaml")]
-        words += ["--output", str(self.run_of(name)), "--resume", "auto"]
-        words += [f"--device-wait-seconds={DEVICE_WAIT_SECONDS}"]
-        words += map(as_flag, submission.settings.items())
+        nodes, output = str(self._nodes / f"{name}.yaml"), str(self.run_of(name))
+        words = [submission.python, "-m"]
+        if submission.is_command:
+            words += [COMMAND_JOB, nodes, output, str(DEVICE_WAIT_SECONDS)]
+        else:
+            words += ["hetero_hvd", "run", "--nodes-file", nodes]
+            words += ["--output", output, "--resume", "auto"]
+            words += [f"--device-wait-seconds={DEVICE_WAIT_SECONDS}"]
+            words += map(as_flag, submission.settings.items())
         return JobStart(
             python=submission.python,
             command=[*words, "--", *submission.command],

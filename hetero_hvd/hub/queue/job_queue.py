@@ -14,13 +14,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from hetero_hvd.core.queue.devices import QueueDevice
+from hetero_hvd.config.variables import ARRAY_VARIABLE
+from hetero_hvd.core.queue.devices import DeviceCondition, QueueDevice
 from hetero_hvd.core.queue.healing import FailureCause
 from hetero_hvd.core.queue.jobs import JobRequest
 from hetero_hvd.core.queue.queue_events import (
     DeviceChanged,
     JobFailed,
     JobFinished,
+    JobIdled,
     JobMeasured,
     JobProgressed,
     JobSubmitted,
@@ -29,13 +31,15 @@ from hetero_hvd.core.queue.queue_events import (
 )
 from hetero_hvd.core.queue.queue_plan import decide
 from hetero_hvd.core.queue.queue_state import QueueState
-from hetero_hvd.core.view.job_progress import ProgressFacts
+from hetero_hvd.core.view.job_progress import FailingNode, ProgressFacts
 from hetero_hvd.discovery.submission.queue_link import SubmittedJob
 from hetero_hvd.errors import ConfigError, UserError
 from hetero_hvd.exit_codes import EXIT_KILLED, EXIT_NO_PLACE, EXIT_TERMINATED, EXIT_TRY_AGAIN
+from hetero_hvd.hub.queue.devices.failing_devices import FailingDevices
 from hetero_hvd.hub.queue.job_files import JobFiles
 from hetero_hvd.hub.queue.job_process import OF_THIS_PROCESS, JobProcess, JobUser, Standing
 from hetero_hvd.hub.queue.queue_cluster import QueueCluster
+from hetero_hvd.hub.queue.queue_metrics import QueueMetrics
 from hetero_hvd.hub.queue.queue_store import KeptJob, QueueStore
 
 logger = logging.getLogger(__name__)
@@ -70,10 +74,12 @@ class JobQueue:
         clock: Seconds by the hub's clock.
         user_of: As whom a user's jobs run, by number; None: as this process.
         lost_nodes: Names of nodes of which nothing is heard any more.
+        owners: Gives names of nodes that their owners use, where jobs are guests.
 
     Attributes:
         state: What the policy knows.
         kept: Name to job, of all that are known.
+        metrics: For Prometheus.
 
     Raises:
         JobError: What was kept is damaged.
@@ -86,7 +92,9 @@ class JobQueue:
         cluster: QueueCluster,
         clock: Callable[[], float],
         user_of: Callable[[int], JobUser | None],
+        *,
         lost_nodes: Callable[[], Collection[str]] = frozenset,
+        owners: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self._files = JobFiles(folder / "queue")
         self._store = QueueStore(folder)
@@ -95,14 +103,19 @@ class JobQueue:
         self._ahead_seconds = 0.0
         self._user_of = user_of
         self._lost_nodes = lost_nodes
+        self._owners = owners
+        self._seen_owners: set[str] = set()
         self._processes: dict[str, JobProcess] = {}
         self._plan_at_seconds = 0.0
         self._cluster_at_seconds = 0.0
         self.kept: dict[str, KeptJob] = {}
         self._leaving: set[str] = set()
+        self.metrics = QueueMetrics(self.now)
+        self._failing = FailingDevices(folder / "queue" / "failing.json")
         self._ended: set[str] = set()
         self._unstarted: list[str] = []
         self._load()
+        self.metrics.take(self.state)
         self._files.remove_unknown(self.kept)
         self._last_number = self._files.last_number
 
@@ -175,8 +188,11 @@ class JobQueue:
         """
         now = self.now()
         events = list(self._ends())
-        if now >= self._cluster_at_seconds + CLUSTER_SECONDS:
+        owners = set(self._owners())
+        is_due = now >= self._cluster_at_seconds + CLUSTER_SECONDS
+        if is_due or owners != self._seen_owners:
             self._cluster_at_seconds = now
+            self._seen_owners = owners
             events += self._news_of_cluster()
         for event in events:
             self.state.handle(event, now)
@@ -205,14 +221,26 @@ class JobQueue:
             for line in news.lines:
                 logger.warning("%s (the queue goes on with the earlier version)", line)
             return ()
-        lost = set(self._lost_nodes())
+        lost, now = set(self._lost_nodes()), self.now()
         listed = self._cluster.listed
-        changed = [
-            DeviceChanged(name, "lost" if device.node in lost else "ready")
-            for name, device in self.state.devices.items()
-            if name in listed and device.condition == ("ready" if device.node in lost else "lost")
+
+        def condition(device: QueueDevice) -> DeviceCondition:
+            if device.node in lost:
+                return "lost"
+            if device.node in self._seen_owners:
+                return "guest_busy"
+            digest = self._cluster.entry_digest(device.device)
+            return "failing" if self._failing.is_failing(device.device, digest, now) else "ready"
+
+        told = [
+            each for each in news if not isinstance(each, DeviceChanged) or each.condition == "lost"
         ]
-        return [*news, *changed]
+        changed = [
+            DeviceChanged(name, condition(device))
+            for name, device in self.state.devices.items()
+            if name in listed and device.condition != condition(device)
+        ]
+        return [*told, *changed]
 
     def running(self) -> dict[str, tuple[Path, int]]:
         """Name to the folder of the run and the number of its user, of each job with devices."""
@@ -225,6 +253,10 @@ class JobQueue:
     def progressed(self, name: str, facts: ProgressFacts) -> None:
         """A job's driver has told how far it is; the next plan counts with it."""
         job = self.state.jobs.get(name)
+        for entry, told in facts.failing.items():
+            self._ails(name, self._cluster.device_of_entry.get(entry, ""), told)
+        if job is not None and facts.idle_seconds is not None:
+            self.state.handle(JobIdled(name, facts.idle_seconds), self.now())
         if job is None or not facts.samples_done:
             return
         now, request = self.now(), job.request
@@ -237,6 +269,18 @@ class JobQueue:
         self.state.handle(JobProgressed(name, facts.samples_done), now)
         if rates != request.rates or str(work) != str(request.work):  # NaN is unlike itself
             self.state.handle(JobMeasured(name, work, rates), now)
+
+    def _ails(self, name: str, device: str, told: FailingNode) -> None:
+        """The guard of a job wants to be rid of a device: it leaves the pool with the next look."""
+        if name in self.state.jobs and device in self.state.jobs[name].devices:
+            digest, num_devices = self._cluster.entry_digest(device), len(self.state.devices)
+            try:
+                has_left = self._failing.note(device, digest, told, self.now(), num_devices)
+            except OSError as error:
+                logger.warning("%s stays, the disk does not take that it ails: %s", device, error)
+                return
+            if has_left:
+                self._cluster_at_seconds = -math.inf
 
     def _ends(self) -> Iterator[QueueEvent]:
         """What has become of the jobs' processes."""
@@ -284,6 +328,7 @@ class JobQueue:
         except OSError:
             self._load()
             raise
+        self.metrics.take(self.state, decisions)
         for name in forgotten:
             del self.kept[name]
             self._processes.pop(name, None)
@@ -365,7 +410,9 @@ class JobQueue:
             OSError: The hub lacks something for a while.
         """
         devices = self.state.jobs[str(kept.number)].devices
-        content = self._cluster.nodes_file(devices)
+        index = kept.submission.array
+        variables = {ARRAY_VARIABLE: str(index[0])} if index else {}
+        content = self._cluster.nodes_file(devices, variables)
         self._files.write_nodes(str(kept.number), content, process)
         if process.standing(kept.attempt) != "absent":
             return

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,6 +19,8 @@ from hetero_hvd.errors import ConfigError, UserError
 
 PATHS_HERE = ("identity_file", "tls_file")
 OF_ONE_SLOT = ("name", "slots", "devices", "lease", "pool", "device_kind")
+OF_GUESTS = ("guest", "guest_idle_seconds", "guest_processors", "guest_file")
+"""The hub itself hears of owners: the device leaves the file of a job then."""
 
 
 class QueueCluster:
@@ -47,6 +50,11 @@ class QueueCluster:
     def devices(self) -> list[QueueDevice]:
         """All that the file has or had, in its order: a job may still have one that is gone."""
         return list(self._devices.values())
+
+    @property
+    def has_guests(self) -> bool:
+        """Whether jobs are guests on one of the nodes."""
+        return any(node.guest for node in self._file.current.nodes)
 
     def refresh(self) -> list[DeviceAdded | DeviceChanged | PoolsChanged] | ConfigError:
         """Read the file again: what has come and gone; or, once, what is wrong with it now."""
@@ -96,6 +104,7 @@ class QueueCluster:
                 pool=node.pool,
                 memory_bytes=node.memory_limit_bytes or 0,
                 relative_speed=node.relative_speed or 1.0,
+                is_guest=node.guest,
             )
             for name, (node, _) in nodes.items()
         }
@@ -105,22 +114,38 @@ class QueueCluster:
             for p in self._file.current.pools
         )
 
+    @property
+    def device_of_entry(self) -> dict[str, str]:
+        """Name of an entry in the nodes.yaml of a job to the device that it is."""
+        return {_name(node, slot): name for name, (node, slot) in self._nodes.items()}
+
+    def entry_digest(self, device: str) -> str:
+        """Of a device's entry in the file: it differs when that has changed."""
+        return hashlib.sha256(repr(self._nodes[device][0]).encode()).hexdigest()
+
     def by_kind(self, rates: Mapping[str, float]) -> dict[str, float]:
         """Mean rate of each kind, of a job that has told those of its nodes; all > 0."""
-        known = {
-            _name(node, slot): self._devices[name].kind
-            for name, (node, slot) in self._nodes.items()
-        }
+        known = self.device_of_entry
         found: dict[str, list[float]] = {}
         for name, rate in rates.items():
             if name in known and 0 < rate < math.inf:
-                found.setdefault(known[name], []).append(rate)
+                found.setdefault(self._devices[known[name]].kind, []).append(rate)
         return {kind: fmean(each) for kind, each in found.items()}
 
-    def nodes_file(self, devices: Iterable[str]) -> bytes:
-        """A nodes.yaml with these devices alone, an entry each, so that any of them can leave."""
+    def nodes_file(self, devices: Iterable[str], environment: Mapping[str, str]) -> bytes:
+        """A nodes.yaml with these devices alone, an entry each, so that any of them can leave.
+
+        Args:
+            devices: Their names.
+            environment: Variables of the job on all of them.
+        """
         entries = [dict(self._entry(*self._nodes[name])) for name in devices]
-        return json.dumps({"nodes": entries}, indent=1).encode() + b"\n"
+        for entry in entries if environment else ():
+            entry["env"] = entry.get("env", {}) | environment
+        content: dict[str, Any] = {"nodes": entries}
+        if (guard := self._file.current.guard) is not None:
+            content["guard"] = asdict(guard.limits)  # whom to tell of it is no matter of a job
+        return json.dumps(content, indent=1).encode() + b"\n"
 
     def _entry(self, node: NodeConfig, slot: int) -> Iterator[tuple[str, Any]]:
         yield "name", _name(node, slot)
@@ -133,7 +158,7 @@ class QueueCluster:
         for name, value in _given(node).items():
             if name in PATHS_HERE:
                 yield name, str(Path(value).expanduser().absolute())
-            elif name not in OF_ONE_SLOT:
+            elif name not in OF_ONE_SLOT + OF_GUESTS:
                 yield name, value
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from starlette.responses import PlainTextResponse, Response
 
 from hetero_hvd.core.queue.jobs import JobPriority
 from hetero_hvd.discovery.submission.queue_link import (
@@ -18,7 +19,7 @@ from hetero_hvd.discovery.submission.queue_link import (
 )
 from hetero_hvd.errors import UserError
 from hetero_hvd.hub.queue.queue_orders import EVENTS, QueueOrders
-from hetero_hvd.run.web.operations import Answer, ApiOperation, Asked
+from hetero_hvd.run.web.operations import TEXT, Answer, ApiOperation, Asked
 from hetero_hvd.security.local_sockets import PeerUser
 
 JOBS = "/v1/queue/jobs"
@@ -39,7 +40,7 @@ class MovedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TakenJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that was taken in, and what it does or waits for."""
+    """A job that was taken in, the first one of an array, and what it does or waits for."""
 
     job: int
     why: str
@@ -62,11 +63,18 @@ class QueueHttp:
     Args:
         orders: Carries them out.
         users: Digest of a token to whose it is.
+        metrics: Text for Prometheus.
     """
 
-    def __init__(self, orders: QueueOrders, users: Mapping[bytes, PeerUser]) -> None:
+    def __init__(
+        self,
+        orders: QueueOrders,
+        users: Mapping[bytes, PeerUser],
+        metrics: Callable[[], bytes] = bytes,
+    ) -> None:
         self._orders = orders
         self._users = users
+        self._metrics = metrics
 
     def knows(self, token: bytes) -> bool:
         """Whether it is a user's."""
@@ -77,6 +85,8 @@ class QueueHttp:
         """All of them, for the hub's table."""
         about = f"{JOBS}/{{job}}"
         return (
+            ApiOperation("GET", "/metrics", "read", "For Prometheus.", self._scraped,
+                      media=TEXT),
             ApiOperation("GET", "/v1/queue", "queue", "Jobs and devices of the queue.", self._list,
                       (), None, QueueListing),
             ApiOperation("POST", JOBS, "queue", "Submit a job.", self._submit,
@@ -94,6 +104,9 @@ class QueueHttp:
 
     def _act(self, asked: Asked, order: QueueOrder, tree: bytes = b"") -> Any:  # noqa: ANN401 - of JSON's kinds
         return self._orders.act(self._users[digest_of(asked.shown)], order, tree)
+
+    async def _scraped(self, _asked: Asked) -> Response:
+        return PlainTextResponse(self._metrics())
 
     async def _list(self, asked: Asked) -> Answer:
         return Answer(self._act(asked, QueueOrder(name="list")))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+import msgspec
 
 from hetero_hvd.core.queue.jobs import JobRequest, QueuedJob
 from hetero_hvd.core.queue.needs import DeviceNeed
@@ -40,6 +43,9 @@ MAX_SCRIPT_CHARACTERS = 100
 MAX_JOBS = 1000
 """Of a user, that have not ended: each has its files on the hub's disk."""
 
+COMMAND_SECONDS = 8 * 3600.0
+"""A command keeps its devices until it ends, so it does end: after a working day."""
+
 EVENTS: dict[str, Callable[[str, QueueOrder], QueueEvent]] = {
     "cancel": lambda name, _: JobCancelled(name),
     "hold": lambda name, _: JobHeld(name),
@@ -47,6 +53,36 @@ EVENTS: dict[str, Callable[[str, QueueOrder], QueueEvent]] = {
     "move": lambda name, order: JobMoved(name, order.pool, order.priority),
 }
 """Orders about a job that are an event each, for its owner and operators."""
+
+
+def check(submitted: SubmittedJob) -> None:
+    """Refuse what says two things at once.
+
+    Raises:
+        UserError: It does.
+    """
+    for setting in submitted.settings.items():
+        as_flag(setting)
+    one_node = any(DeviceNeed.parse(need).what == "node" for need in submitted.needs)
+    wrong = {
+        "array: an index is there twice": len({*submitted.array}) < len(submitted.array),
+        "array_limit: needs an array": submitted.array_limit and not submitted.array,
+        "idle_limit: is of commands (--devices): a training is not idle": (
+            submitted.idle_limit_seconds is not None and not submitted.is_command
+        ),
+        "a command (--devices) has no settings of `hetero-hvd run`": (
+            submitted.is_command and submitted.settings
+        ),
+        "a command (--devices) has as many devices all the time, no --min and --max": (
+            submitted.is_command and submitted.max_devices != submitted.min_devices
+        ),
+        "a command on several devices needs them on one node: --needs node==NAME": (
+            submitted.is_command and submitted.min_devices > 1 and not one_node
+        ),
+    }
+    for words, holds in wrong.items():
+        if holds:
+            raise UserError(f"submit: {words}")
 
 
 class QueueOrders:
@@ -118,14 +154,31 @@ class QueueOrders:
         if hashlib.sha256(tree).hexdigest() != submitted.tree:
             raise UserError("submit: the working tree is not what was packed")
         jobs = self._queue.state.jobs
-        if sum(self._queue.kept[name].uid == user.uid for name in jobs) >= MAX_JOBS:
+        num_jobs = sum(self._queue.kept[name].uid == user.uid for name in jobs)
+        if num_jobs + len(submitted.array) > MAX_JOBS - (not submitted.array):
             raise UserError(f"submit: {user.name} has {MAX_JOBS} jobs that have not ended already")
-        for setting in submitted.settings.items():
-            as_flag(setting)
-        number = self._queue.next_number
-        now = self._queue.now()
+        check(submitted)
+        first = self._queue.next_number
+        requests = [
+            self._request(user, submitted, first, number)
+            for number in range(first, first + max(1, len(submitted.array)))
+        ]
+        for request, index in itertools.zip_longest(requests, submitted.array):
+            element = [] if index is None else [index]
+            kept = msgspec.structs.replace(submitted, array=element)
+            self._queue.submit(request, kept, user.uid, tree)
+        return {"job": first, "why": why(self._queue.state, str(first), self._queue.now())}
+
+    def _request(
+        self, user: PeerUser, submitted: SubmittedJob, first: int, number: int
+    ) -> JobRequest:
+        """What the policy knows of a job, or of an element of an array."""
         deadline = submitted.deadline_seconds
-        request = JobRequest(
+        limit = submitted.time_limit_seconds
+        if limit is None:
+            limit = COMMAND_SECONDS if submitted.is_command else math.inf
+        idle = submitted.idle_limit_seconds
+        return JobRequest(
             job=str(number),
             user=user.name,
             pool=submitted.pool,
@@ -134,11 +187,14 @@ class QueueOrders:
             max_devices=submitted.max_devices,
             needs=tuple(map(DeviceNeed.parse, submitted.needs)),
             retries=submitted.retries,
-            deadline_seconds=math.inf if deadline is None else now + deadline,
+            deadline_seconds=math.inf if deadline is None else self._queue.now() + deadline,
             after=tuple(map(str, submitted.after)),
+            is_shrinkable=not submitted.is_command,
+            time_limit_seconds=limit,
+            idle_limit_seconds=math.inf if idle is None else idle,
+            array=str(first) if submitted.array else "",
+            array_limit=submitted.array_limit,
         )
-        self._queue.submit(request, submitted, user.uid, tree)
-        return {"job": number, "why": why(self._queue.state, request.job, self._queue.now())}
 
     def _list(self) -> QueueListing:
         state = self._queue.state

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.hub.queue.devices.node_owners import NodeOwners
 from hetero_hvd.hub.queue.job_process import JobUser
 from hetero_hvd.hub.queue.job_questions import progress_of
 from hetero_hvd.hub.queue.job_queue import JobQueue
@@ -88,29 +89,34 @@ async def open_queue(
     Raises:
         UserError: Its nodes, its file or its socket cannot be had.
     """
-    queue = _queue(options, store, now, lost_nodes)
+    cluster = QueueCluster(options.nodes, options.environment)
+    owners = NodeOwners(options.nodes, lambda: cluster.has_guests)
+    queue = _queue(store, cluster, now, lost_nodes, owners)
     orders = QueueOrders(queue, options.operators)
     socket = QueueSocket(options.socket or store / SOCKET, orders)
     opened.push_async_callback(socket.close)
     await socket.listen()
-    tasks = {asyncio.create_task(work) for work in (_look(queue), _ask(queue))}
-
+    tasks = {asyncio.create_task(work) for work in (_look(queue), _ask(queue), owners.follow())}
     tokens = {digest_of(token): user for token, user in options.tokens}
-    running = RunningQueue(QueueHttp(orders, tokens), tasks)
+
+    def metrics() -> bytes:
+        return queue.metrics.render(queue.state)
+
+    running = RunningQueue(QueueHttp(orders, tokens, metrics), tasks)
     opened.push_async_callback(running.close)
     return running
 
 
 def _queue(
-    options: HubQueue,
     store: Path,
+    cluster: QueueCluster,
     now: Callable[[], float],
     lost_nodes: Callable[[], Collection[str]],
+    owners: NodeOwners,
 ) -> JobQueue:
     if os.geteuid() == 0:
         store.chmod(0o711)  # each user has to get through to his jobs; all files are private
-    cluster = QueueCluster(options.nodes, options.environment)
-    return JobQueue(store, cluster, now, user_of, lost_nodes)
+    return JobQueue(store, cluster, now, user_of, lost_nodes=lost_nodes, owners=owners.here)
 
 
 async def _look(queue: JobQueue) -> None:

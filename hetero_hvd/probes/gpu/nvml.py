@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -182,6 +182,23 @@ class GpuWatch:
 
 
 @contextmanager
+def computing_processes() -> Iterator[Callable[[], dict[str, set[int]]]]:
+    """Ask all GPUs again and again who computes on them; the library stays open meanwhile.
+
+    Yields:
+        What gives UUID to the processes that compute there; empty where the driver cannot be asked.
+        Windows and games, which a desktop always has, are left out.
+    """
+    try:
+        with _library() as nvml:
+            handles = list(map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount())))
+            found = {str(nvml.nvmlDeviceGetUUID(each)): _Device(nvml, each) for each in handles}
+            yield lambda: {uuid: set(_processes(gpu, ["Compute"])) for uuid, gpu in found.items()}
+    except _UnavailableError:
+        yield dict
+
+
+@contextmanager
 def device_use(uuid: str) -> Iterator[Callable[[], float]]:
     """Ask one GPU again and again; the library stays open meanwhile.
 
@@ -319,9 +336,11 @@ def _sample(index: int, device: _Device) -> GpuSample:
     )
 
 
-def _processes(device: _Device) -> dict[int, int | None]:
+def _processes(
+    device: _Device, kinds: Iterable[str] = ("Graphics", "Compute")
+) -> dict[int, int | None]:
     found: dict[int, int | None] = {}
-    for kind in ("Graphics", "Compute"):
+    for kind in kinds:
         # The third version came with driver 510, the second one with 470.
         newest = device.ask(f"Get{kind}RunningProcesses_v3")
         told = device.ask(f"Get{kind}RunningProcesses_v2") if newest is None else newest

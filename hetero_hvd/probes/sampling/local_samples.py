@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from hetero_hvd.messages import NodeEquipped, NodeSampled, event_from_json
+from hetero_hvd.messages import NodeEquipped, NodeSampled, OwnerSeen, event_from_json
 from hetero_hvd.probes.sampling.follower import SampleFollower
 from hetero_hvd.probes.sampling.shared_folder import SharedFolder
 
@@ -19,15 +19,18 @@ MAX_AGE_SECONDS = 10.0
 SAMPLES_MISSED = 3
 """After as many a node's newest sample says nothing about now."""
 
+MAX_WORDS = 200
 Told = NodeSampled | NodeEquipped
 
 
-def read_sample(content: bytes) -> Told | None:
-    """What a sampler has written; None: it is none, whatever it is."""
+def read_sample(content: bytes) -> Told | OwnerSeen | None:
+    """What a sampler or a watch has written; None: it is neither, whatever it is."""
     try:
         told = event_from_json(content)
     except (msgspec.DecodeError, TypeError, RecursionError):
         return None
+    if isinstance(told, OwnerSeen):
+        return told if len(told.words) <= MAX_WORDS else None
     if not isinstance(told, Told) or len(told.devices) > MAX_DEVICES:
         return None
     if isinstance(told, NodeSampled) and any(len(g.used_by) > MAX_USERS for g in told.devices):
@@ -57,7 +60,8 @@ def follow_samples(
     """
 
     def hand_on(content: bytes) -> None:
-        if told := read_sample(content):
+        told = read_sample(content)
+        if isinstance(told, Told):
             take(msgspec.structs.replace(told, node=node))
 
     follower = SampleFollower(hand_on, seconds=seconds, say=say, find_folder=find_folder)

@@ -1,6 +1,7 @@
 """One supervisor of each node tells what that does, and another one when it is gone."""
 
 import asyncio
+import json
 import time
 from collections import deque
 from types import SimpleNamespace
@@ -12,7 +13,14 @@ from hetero_hvd.driver.output.console import Console, WorkerOutput
 from hetero_hvd.driver.workers.launch_order import LaunchOrder
 from hetero_hvd.driver.workers.node_samples import NodeSamples
 from hetero_hvd.driver.workers.worker_process import WorkerProcess
-from hetero_hvd.messages import DeviceSample, NodeEquipped, NodeSampled, WorkerId, event_to_json
+from hetero_hvd.messages import (
+    DeviceSample,
+    NodeEquipped,
+    NodeSampled,
+    OwnerSeen,
+    WorkerId,
+    event_to_json,
+)
 from hetero_hvd.probes.sampling.shared_folder import FOLDER_VARIABLE
 from hetero_hvd.run.event_bus import EventBus
 
@@ -28,11 +36,14 @@ class Process:
         self.told.append(line)
 
 
-def slot(node, index, *, runs=True):
+def slot(node, index, *, runs=True, **more):
     """A slot of a node."""
     output = SimpleNamespace(samples=deque(maxlen=4))
     process = Process() if runs else None
-    return SimpleNamespace(worker=WorkerId(node, index), process=process, output=output)
+    config = NodeConfig(name=node, **more)
+    return SimpleNamespace(
+        worker=WorkerId(node, index), node=config, process=process, output=output
+    )
 
 
 @pytest.fixture
@@ -56,6 +67,28 @@ def test_one_supervisor_of_each_node_is_asked_once(heard):
     samples.look(4)
     assert slots[2].process.told == ["SAMPLE 1"]
     assert slots[3].process.told == ["SAMPLE 1"]
+
+
+def test_an_owner_is_asked_for_and_heard_of_once(heard):
+    """Who watches after another one is told what that has seen; of nodes without guests nothing."""
+    slots = [slot("a", 0, guest=True, guest_idle_seconds=5, slots=1), slot("b", 0)]
+    samples = NodeSamples(lambda: slots, heard.bus, seconds=0)
+    seen = event_to_json(OwnerSeen(node="root", words="a file is there"))
+    for one in slots:
+        one.output.samples.extend([seen, seen])
+    samples.look(0.0)
+    assert heard.events == [OwnerSeen(node="a", words="a file is there")]
+    slots[0].process = Process()
+    samples.look(1.0)
+    (order,) = slots[0].process.told
+    assert json.loads(order.removeprefix("OWNER ")) == {
+        "file": "/run/lock/hetero_hvd-owner",
+        "processors": 0.5,
+        "idle_seconds": 5,
+        "gpus": [0],
+        "is_here": True,
+    }
+    assert (slots[1].process.told, samples.num_refused) == ([], 2)
 
 
 def test_nobody_is_asked_where_nothing_is_wanted(heard):
@@ -120,9 +153,11 @@ def test_two_nodes_of_one_machine_share_a_sampler_and_hand_it_over(heard, tmp_pa
         console, slots = Console(), []
         for name in ("alpha", "beta"):
             output = WorkerOutput(console, tmp_path / f"{name}.log", f"[{name}] ")
-            process = await WorkerProcess.start(NodeConfig(name=name), order, output)
+            node = NodeConfig(name=name)
+            process = await WorkerProcess.start(node, order, output)
             worker = WorkerId(name, 0)
-            slots.append(SimpleNamespace(worker=worker, process=process, output=output))
+            one = SimpleNamespace(worker=worker, node=node, process=process, output=output)
+            slots.append(one)
         samples = NodeSamples(lambda: slots, heard.bus, seconds=1)
 
         async def heard_of(node, count):

@@ -43,16 +43,17 @@ class QueueHub:
         folder: For all of it.
         nodes: Entries of its nodes.yaml.
         words: Further words of the command.
+        more: Further sections of its nodes.yaml.
     """
 
-    def __init__(self, folder, nodes=TWO, words=()):
+    def __init__(self, folder, nodes=TWO, words=(), **more):
         self.folder = folder
         self.socket = folder / "hub" / "queue.sock"
         self.words = words
         self.process = None
         (folder / "cluster.key").write_text(KEY.hex())
         (folder / "cluster.key").chmod(0o600)
-        (folder / "cluster.yaml").write_text(json.dumps({"nodes": nodes}))
+        (folder / "cluster.yaml").write_text(json.dumps({"nodes": nodes, **more}))
         (folder / "tree").mkdir()
         shutil.copy(SCRIPT, folder / "tree" / "train.py")
 

@@ -89,6 +89,15 @@ def test_a_job_over_http(hub):
     assert asked(hub, f"{about}/logs")[1]["is_over"]
 
 
+def test_prometheus_scrapes_it(hub):
+    """Who may look may scrape."""
+    url = hub.url.replace("/v1/queue", "/metrics")
+    with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - a hub's
+        lines = answer.read().decode().splitlines()
+    assert 'hetero_hvd_queue_devices{pool="default",state="free"} 2.0' in lines
+    assert 'hetero_hvd_queue_longest_wait_seconds{pool="default"} 0.0' in lines
+
+
 def test_nobody_asks_without_a_token(hub):
     """Nor with another one, nor with that of another role."""
     for user in (None, "x" * 20):

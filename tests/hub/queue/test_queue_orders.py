@@ -89,6 +89,7 @@ def test_only_owner_and_operators_act_on_a_job(orders, queue):
     assert orders.act(owner, QueueOrder(name="cancel", job=1)) == "1 has ended: it was cancelled"
 
 
+PAIR = {"min_devices": 2, "max_devices": 2}
 REFUSED = {
     "an unknown order": (QueueOrder(name="dance"), b"", "'dance' is no order to the queue; "),
     "no job": (QueueOrder(name="hold"), b"", "hold: say which job, by its number"),
@@ -98,6 +99,24 @@ REFUSED = {
     "an unknown need": (submission(b"", needs=["fast"]), b"", "needs: found 'fast', must be a "),
     "too few": (submission(b"", min_devices=2), b"", "job 1: max_devices must be at least min_"),
     "an unknown job before": (submission(b"", after=[9]), b"", "job '1': it is to follow '9'"),
+    "an index twice": (submission(b"", array=[1, 1]), b"", "submit: array: an index is there tw"),
+    "a limit of no array": (submission(b"", array_limit=2), b"", "submit: array_limit: needs an "),
+    "an idle training": (submission(b"", idle_limit_seconds=9), b"", "submit: idle_limit: is of "),
+    "a shrinking command": (
+        submission(b"", is_command=True, max_devices=2),
+        b"",
+        "submit: a command (--devices) has ",
+    ),
+    "a command with settings": (
+        submission(b"", is_command=True, settings={"grain": "1"}),
+        b"",
+        "submit: a command (--de",
+    ),
+    "a command on many nodes": (
+        submission(b"", is_command=True, **PAIR),
+        b"",
+        "submit: a command on several devices ne",
+    ),
     "a folder of its own": (submission(b"", settings={"output": "x"}), b"", "settings: 'output'"),
     "a number of workers": (
         submission(b"", settings={"min_np": "2"}),

@@ -1,0 +1,1 @@
+"""Processes of the driver that a hub starts for its queue."""

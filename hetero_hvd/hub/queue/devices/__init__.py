@@ -1,0 +1,1 @@
+"""Which devices of the cluster may be had now: what their owners use and what ails may not."""

@@ -1,0 +1,1 @@
+"""Whether the owner of a machine uses it, where jobs are its guests."""
