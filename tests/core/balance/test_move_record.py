@@ -50,6 +50,26 @@ def test_a_move_must_bring_half_of_what_it_promised(promised, brought, holds):
     assert record.holds(step) is holds
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "holds"),
+    [
+        ([1.0, 1.02, 1.04, 1.06, 1.08], [1.02, 1.04, 1.06], False),
+        ([1.0, 1.02, 1.04, 1.06, 1.08], [1.18, 1.20, 1.22], True),
+        ([1.0, 1.0, 1.0, 1.0, 1.0], [1.05, 1.05, 1.05], True),
+    ],
+    ids=["kept in a drift", "broken in a drift", "broken"],
+)
+def test_what_a_drift_costs_is_not_the_fault_of_a_move(before, after, holds):
+    """Promised are 10 %: in a drift they came if the rows go on 10 % below the line from before."""
+    record = MoveRecord()
+    for step, seconds in enumerate(before):
+        record.observe(OLD, seconds, step)
+    record.moved(OLD, NEW, 0.1, 4)
+    for step, seconds in enumerate([*after, *(after[-1:] * (MOST_ROWS if holds else 0))], 7):
+        record.observe(NEW, seconds, step)
+    assert record.holds(7 + len(after) + MOST_ROWS) is holds
+
+
 def test_each_failure_doubles_the_hold_up_to_a_limit_and_a_success_ends_the_row():
     """40, 80, 160 ... 1280 steps; after a move that kept its promise 40 again."""
     record, step, found = MoveRecord(), 0, []
