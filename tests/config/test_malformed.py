@@ -65,7 +65,7 @@ MALFORMED = {
     ),
     "nothing near": (
         NODE + "x: 1\n",
-        ["F:2: x: unknown key; known keys are 'job', 'nodes', 'guard'"],
+        ["F:2: x: unknown key; known keys are 'job', 'nodes', 'guard', 'pools'"],
     ),
     "key twice": (
         one("slots: 1", "slots: 2"),
@@ -73,11 +73,11 @@ MALFORMED = {
     ),
     "key of two lines": (
         '"a\\nb": 1\n' + NODE,
-        ["F:1: 'a\\nb': unknown key; known keys are 'job', 'nodes', 'guard'"],
+        ["F:1: 'a\\nb': unknown key; known keys are 'job', 'nodes', 'guard', 'pools'"],
     ),
     "key a list": (
         "? [a]\n: 1\n" + NODE,
-        ["F:1: a list: unknown key; known keys are 'job', 'nodes', 'guard'"],
+        ["F:1: a list: unknown key; known keys are 'job', 'nodes', 'guard', 'pools'"],
     ),
     "text for integer": (one("port: abc"), [f"F:3: nodes[0].port: found 'abc', {PORT}"]),
     "out of range": (one("port: 65536"), [f"F:3: nodes[0].port: found '65536', {PORT}"]),

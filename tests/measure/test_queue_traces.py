@@ -66,7 +66,7 @@ def test_our_own_layout(tmp_path):
     assert (first.num_devices, first.request.max_devices, first.is_work_told) == (1, 1, True)
     assert (second.num_devices, second.request.max_devices) == (2, 4)
     assert second.request.priority == "high"
-    assert list(map(str, second.request.needs)) == ["memory>=13958643712B", "kind!=t4"]
+    assert list(map(str, second.request.needs)) == ["memory>=13GiB", "kind!=t4"]
     assert not second.is_work_told
 
 
