@@ -179,9 +179,10 @@ LEASED = {
 def test_a_device_is_its_worker_s_alone(tmp_path, visible, name):
     """Who comes second is told who has it; a supervisor that is killed frees it."""
     lease = {"slot": "alpha:0", "is_emulated": False, "holder": "run one"}
+    works = tmp_path / "works"
     order = {
-        "command": ["sleep", "60"], "directory": str(tmp_path), "environment": visible, "gpu": None,
-        "lease": lease,
+        "command": ["sh", "-c", f"touch {works}; exec sleep 60"], "directory": str(tmp_path),
+        "environment": visible, "gpu": None, "lease": lease,
     }  # fmt: skip
     command = [sys.executable, "-m", "hetero_hvd.supervisor"]
     pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -196,7 +197,7 @@ def test_a_device_is_its_worker_s_alone(tmp_path, visible, name):
     with subprocess.Popen(command, env=variables_of_checkout(), **pipes) as first:
         first.stdin.write(f"{json.dumps(order)}\n".encode())
         first.stdin.flush()
-        wait_until(lambda: second()[0] == EXIT_NO_PLACE, 60, "its lease")
+        wait_until(works.exists, 60, "its lease")
         assert second() == (EXIT_NO_PLACE, f"{name} is in use: run one has it\n")
         first.kill()
         first.wait()
