@@ -187,7 +187,13 @@ class Diagnoser:
         return changed
 
     def _confirms(self, recurring: Recurring) -> bool:
-        """Whether it is what binds the run from its first spell on, even without the worst one."""
+        """Whether it is what binds the run from its first spell on, even without the worst one.
+
+        What was told stands until it is over: between two spells there is always less of it.
+        """
+        told = self._told.get("bound")
+        if isinstance(told, tuple) and told[0] == recurring.kind:
+            return True
         pairs = zip(self._steps, self._tables, strict=True)
         tables = [table for step, table in pairs if step >= recurring.since_step]
         tables.remove(max(tables, key=lambda table: longest_step(table.values())))
