@@ -221,26 +221,28 @@ class JobQueue:
             for line in news.lines:
                 logger.warning("%s (the queue goes on with the earlier version)", line)
             return ()
-        lost, now = set(self._lost_nodes()), self.now()
-        listed = self._cluster.listed
-
-        def condition(device: QueueDevice) -> DeviceCondition:
-            if device.node in lost:
-                return "lost"
-            if device.node in self._seen_owners:
-                return "guest_busy"
-            digest = self._cluster.entry_digest(device.device)
-            return "failing" if self._failing.is_failing(device.device, digest, now) else "ready"
-
-        told = [
-            each for each in news if not isinstance(each, DeviceChanged) or each.condition == "lost"
-        ]
-        changed = [
-            DeviceChanged(name, condition(device))
+        lost = self._lost_nodes()
+        conditions = {
+            name: self._condition(device, lost)
             for name, device in self.state.devices.items()
-            if name in listed and device.condition != condition(device)
+            if name in self._cluster.listed
+        }
+        changed = [
+            DeviceChanged(name, condition)
+            for name, condition in conditions.items()
+            if condition != self.state.devices[name].condition
         ]
-        return [*told, *changed]
+        return [*news, *changed]
+
+    def _condition(self, device: QueueDevice, lost: Collection[str]) -> DeviceCondition:
+        """Whether jobs may have a device that is listed."""
+        if device.node in lost:
+            return "lost"
+        if device.node in self._seen_owners:
+            return "guest_busy"
+        digest = self._cluster.entry_digest(device.device)
+        is_failing = self._failing.is_failing(device.device, digest, self.now())
+        return "failing" if is_failing else "ready"
 
     def running(self) -> dict[str, tuple[Path, int]]:
         """Name to the folder of the run and the number of its user, of each job with devices."""

@@ -57,7 +57,10 @@ class QueueCluster:
         return any(node.guest for node in self._file.current.nodes)
 
     def refresh(self) -> list[DeviceAdded | DeviceChanged | PoolsChanged] | ConfigError:
-        """Read the file again: what has come and gone; or, once, what is wrong with it now."""
+        """Read the file again: what has come and gone; or, once, what is wrong with it now.
+
+        A device that is there as before is not told of, also if it was gone in between.
+        """
         news = self._file.refresh()
         if news == "unchanged":
             return []
@@ -69,11 +72,11 @@ class QueueCluster:
         except UserError as error:
             return ConfigError(error.lines)
         found: list[DeviceAdded | DeviceChanged | PoolsChanged] = [PoolsChanged(self.pools)]
-        for name, device in self._devices.items():
-            if before.get(name) == device:
-                found.append(DeviceChanged(name, "ready"))
-            else:
-                found.append(DeviceAdded(device))
+        found += [
+            DeviceAdded(device)
+            for name, device in self._devices.items()
+            if before.get(name) != device
+        ]
         gone = {name: each for name, each in before.items() if name not in self._devices}
         self._devices |= gone
         return found + [DeviceChanged(name, "lost") for name in gone]
