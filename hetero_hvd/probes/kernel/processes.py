@@ -11,7 +11,7 @@ PROC = Path("/proc")
 
 def state_of(pid: int, proc: Path = PROC) -> str:
     """`T` if the process is stopped, `R` if it runs, `S` or `D` if it waits; `?` if it is gone."""
-    return _fields(pid, proc)[0]
+    return stat_fields(pid, proc)[0]
 
 
 def started_at(pid: int, proc: Path = PROC) -> int:
@@ -20,7 +20,7 @@ def started_at(pid: int, proc: Path = PROC) -> int:
     With its number this tells it from any other process of the same boot.
     """
     with suppress(ValueError, IndexError):
-        return int(_fields(pid, proc)[19])
+        return int(stat_fields(pid, proc)[19])
     return 0
 
 
@@ -46,7 +46,7 @@ def active_seconds(pid: int, proc: Path = PROC) -> float:
             total += (int(used) + int(waited)) / 1e9
             continue
         with suppress(OSError, ValueError, IndexError):  # a kernel without scheduler statistics
-            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            fields = stat_fields(int(task.name), task.parent)
             total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return total
 
@@ -54,17 +54,17 @@ def active_seconds(pid: int, proc: Path = PROC) -> float:
 def session_of(leader: int, proc: Path = PROC) -> list[int]:
     """The processes that a process has started in its session, itself included."""
     pids = [int(entry.name) for entry in _entries(proc) if entry.name.isdecimal()]
-    return [pid for pid in pids if _fields(pid, proc)[3] == str(leader)]
+    return [pid for pid in pids if stat_fields(pid, proc)[3] == str(leader)]
+
+
+def stat_fields(pid: int, proc: Path = PROC) -> list[str]:
+    """State, parent, group, session, ... (proc(5), stat); if it is gone, four question marks."""
+    with suppress(OSError):
+        return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return ["?"] * 4
 
 
 def _entries(folder: Path) -> list[Path]:
     with suppress(OSError):
         return list(folder.iterdir())
     return []
-
-
-def _fields(pid: int, proc: Path) -> list[str]:
-    """State, parent, group, session, ... (proc(5), stat); if it is gone, four question marks."""
-    with suppress(OSError):
-        return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    return ["?"] * 4

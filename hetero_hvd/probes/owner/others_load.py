@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hetero_hvd.probes.kernel.boot_clock import boot_seconds
+from hetero_hvd.probes.kernel.processes import PROC, stat_fields
 
-PROC = Path("/proc")
 WINDOW_SECONDS = 1.0
 """Over which a load is a mean: shorter ones are of what does not last."""
 
@@ -143,9 +143,8 @@ class OthersLoad:
         return is_ours
 
     def _process(self, pid: int) -> _Process | None:
-        with suppress(OSError, ValueError, IndexError):
-            text = (self._proc / str(pid) / "stat").read_bytes()
-            words = text[text.rindex(b")") + 2 :].split()
+        with suppress(ValueError, IndexError):
+            words = stat_fields(pid, self._proc)
             ticks = int(words[11]) + int(words[12])
             return _Process(int(words[1]), int(words[6]), int(words[19]), ticks)
         return None
