@@ -11,20 +11,11 @@ import time
 
 import pytest
 
-from tests.hub.queue.queue_rig import QueueHub, until
+from tests.hub.queue.queue_rig import until
 from tests.kit.fault_job import FaultJob, trace_in
 
 LONG = {"epochs": 25, "step_seconds": 0.03}
 """Of 8 steps each."""
-
-
-@pytest.fixture
-def hub(tmp_path):
-    """A hub with two devices."""
-    found = QueueHub(tmp_path)
-    found.start()
-    yield found
-    found.close()
 
 
 def results_of(folder):

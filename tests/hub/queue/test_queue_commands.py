@@ -9,20 +9,11 @@ import sys
 import pytest
 
 from hetero_hvd.probes.kernel.device_lease import take_lease
-from tests.hub.queue.queue_rig import QueueHub, until
+from tests.hub.queue.queue_rig import until
 from tests.kit.checkout import variables
 
 NOTEBOOK = 'trap "echo saved; exit 0" TERM; echo begun; sleep 100 & wait'
 ELEMENT = 'echo "I am $HETERO_HVD_ARRAY_INDEX of $PWD"; sleep 0.2'
-
-
-@pytest.fixture
-def hub(tmp_path):
-    """A hub with two devices."""
-    found = QueueHub(tmp_path)
-    found.start()
-    yield found
-    found.close()
 
 
 def submitted(hub, *words):
