@@ -30,7 +30,7 @@ def test_jobs_do_not_share_slots(tmp_path):
         third = job_in(tmp_path / "third", ["beta", "gamma"], epochs=8, **patient)
         assert second.wait() == 75
         lines = [line for line in second.console.splitlines() if "[alpha:0]" in line]
-        holder = rf"out \(process {first.process.pid} of .*\)"
+        holder = rf"alpha:0 of out \(process {first.process.pid} of .*\)"
         assert len(lines) == 1
         assert re.fullmatch(rf"\[alpha:0\] slot alpha:0 is in use: {holder} has it", lines[0])
         third.wait_for_step(1, 120)

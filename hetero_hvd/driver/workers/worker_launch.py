@@ -113,7 +113,8 @@ class WorkerLauncher:
             given = torchrun_variables(slot, self._all_slots(), endpoint.address)
             environment |= {n: v for n, v in given.items() if n not in slot.node.env}
         what = self._command, environment, launch
-        order = launch_order(slot.node, slot.worker.slot, *what, holder=self._job)
+        holder = f"{slot.worker} of {self._job}"  # two nodes of one job may mean one device
+        order = launch_order(slot.node, slot.worker.slot, *what, holder=holder)
         return await WorkerProcess.start(slot.node, order, slot.output, job=self._job)
 
 
