@@ -40,7 +40,7 @@ def run(*words, timeout=400):
     )
 
 
-PARTS = "install, device, training, trainers, faults, bits, speed, nccl"
+PARTS = "install, device, training, trainers, faults, bits, speed, examples, nccl"
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_the_part_of_a_step_that_is_waited_is_read_from_the_records(tmp_path):
 @pytest.mark.matrix
 @pytest.mark.process
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", ["training", "faults", "bits", "speed"])
+@pytest.mark.parametrize("part", ["training", "faults", "bits", "speed", "examples"])
 def test_each_part_passes_with_a_cpu_in_the_place_of_the_card(part):
     """Nothing fails; what needs a card is skipped and says so."""
     done = run("--device", "cpu", "--installed", part, timeout=590)

@@ -15,7 +15,17 @@ from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
 
-from gpu_check import bits, device, faults, installing, nccl, speed, trainers, training
+from gpu_check import (
+    bits,
+    device,
+    examples,
+    faults,
+    installing,
+    nccl,
+    speed,
+    trainers,
+    training,
+)
 from gpu_check.packing import pack
 from gpu_check.site import (
     PART_SECONDS,
@@ -39,6 +49,7 @@ PARTS: Mapping[str, ModuleType] = {
     "faults": faults,
     "bits": bits,
     "speed": speed,
+    "examples": examples,
     "nccl": nccl,
 }
 DEVICES = ("auto", "cuda", "xpu", "cpu")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpu_check.clusters import CPUS, alone, far, node, spread, train
 from gpu_check.site import Check, CheckError, Figure, Site, at_most
 from gpu_check.training import TOLERANCE
@@ -59,7 +61,7 @@ def two(site: Site) -> Figure:
     pair = [node(site, name) for name in ("card1", "card2")]
     limits = ["--elastic-timeout-seconds", "20", "--min-np", "2"]
     refused = train(site, "two-refused", nodes=pair, flags=limits, expected_code=None)
-    if "has its GPU" not in refused.printed:
+    if not re.search(r"is in use: card\d:0 of \S+ .* has it", refused.printed):
         raise CheckError(f"the second worker was not refused: see {refused.folder}/printed")
     emulated = [each | {"emulate": {"relative_speed": 1.0}} for each in pair]
     run = train(site, "two", nodes=emulated)

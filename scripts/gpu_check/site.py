@@ -159,3 +159,15 @@ def at_least(value: float, limit: float, what: str) -> None:
     """Fail if a figure is below its limit, or no number."""
     if not value >= limit:
         raise CheckError(f"{what}: {value:.4g}, must be at least {limit:g}")
+
+
+def skip_without(site: Site, package: str) -> None:
+    """Go on if the Python of the checks has it.
+
+    Raises:
+        Skipped: It has not.
+    """
+    log = site.folder(f"{package}-package") / "printed"
+    printed = site.run([site.python, "-c", f"import {package}"], log=log, expected_code=None)
+    if printed.rstrip().endswith(f"No module named '{package.partition('.')[0]}'"):
+        raise Skipped(f"no {package} here")

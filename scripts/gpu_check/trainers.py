@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpu_check.clusters import alone, spread, train
-from gpu_check.site import SCRIPTS, Check, CheckError, Figure, Site, Skipped, at_most
+from gpu_check.site import SCRIPTS, Check, CheckError, Figure, Site, at_most, skip_without
 
 JOB = SCRIPTS / "gpu_check" / "trainer_job.py"
 NODES = ("card", "cpu1")
@@ -16,11 +16,7 @@ MAX_LOSS_RATIO = {"float32": 1.001, "bf16": 1.1, "fp16": 1.2}
 
 def learns(site: Site, trainer: str, precision: str) -> Figure:
     """Train on the card beside a CPU: both end alike, and as one process does."""
-    package = PACKAGES[trainer]
-    log = site.folder(f"{trainer}-package") / "printed"
-    printed = site.run([site.python, "-c", f"import {package}"], log=log, expected_code=None)
-    if printed.rstrip().endswith(f"No module named '{package.partition('.')[0]}'"):
-        raise Skipped(f"no {package} here")
+    skip_without(site, PACKAGES[trainer])
     name = f"{trainer}-{precision}"
     job = {"trainer": trainer, "precision": precision}
     run = train(site, name, nodes=NODES, script=(str(JOB),), **job)
