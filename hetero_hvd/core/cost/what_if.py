@@ -6,32 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hetero_hvd.core.balance.planner import best_plan, stretched
 from hetero_hvd.core.balance.step_time import StepTimeModel
-from hetero_hvd.errors import InfeasiblePlanError
+from hetero_hvd.core.cost.placement import ShareTime, is_varied, line_through, step_seconds
 from hetero_hvd.messages import WorkerId, WorkersJoined
 
 HOUR_SECONDS = 3600.0
-DISTINCT_RATIO = 0.2
-"""Two shares that differ by more tell what of a step's time does not depend on the share."""
-
 SAME_RATIO = 0.02
 """Costs that differ by less are called the same: the curves are not known better."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShareTime:
-    """What a worker needed for a share, mean over some time.
-
-    Attributes:
-        share: Samples per step, > 0.
-        busy_seconds: Its own time in a step.
-        num_steps: So many were measured.
-    """
-
-    share: float
-    busy_seconds: float
-    num_steps: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +86,10 @@ def without(
         return Without(node=node, problem=f"no speed of {_and(unmeasured)} was measured")
     if unpriced:
         return Without(node=node, problem=f"{_and(unpriced)}: no price_per_hour")
-    models = {worker: _model(measured[worker]) for worker in joined.workers}
+    models = {worker: line_through(measured[worker]) for worker in joined.workers}
     reduction = exposed_seconds if math.isfinite(exposed_seconds) else 0.0
-    all_seconds = _step_seconds(joined, models, joined.workers)
-    left_seconds = _step_seconds(joined, models, left)
+    all_seconds = step_seconds(joined, models, joined.workers)
+    left_seconds = step_seconds(joined, models, left)
     if not math.isfinite(all_seconds + left_seconds):
         return Without(node=node, problem="the others cannot hold the global batch")
     size = joined.global_batch_size
@@ -131,55 +112,13 @@ def without(
     )
 
 
-def _step_seconds(
-    joined: WorkersJoined, models: Mapping[WorkerId, StepTimeModel], workers: Sequence[WorkerId]
-) -> float:
-    """Of the best plan for these workers, without the reduction; infinite: they cannot hold it."""
-    pairs = zip(joined.workers, joined.capacities, strict=True)
-    capacities = [capacity for worker, capacity in pairs if worker in workers]
-    part = WorkersJoined(
-        rendezvous_id=joined.rendezvous_id,
-        workers=tuple(workers),
-        applied_steps=joined.applied_steps,
-        global_batch_size=joined.global_batch_size,
-        capacities=stretched(capacities, joined.global_batch_size),
-        prefetch_steps=joined.prefetch_steps,
-    )
-    own = {worker: models[worker] for worker in workers}
-    try:
-        plan = best_plan(own, part, trusted=[-1] * len(workers), grain=max(1, joined.undivided))
-    except InfeasiblePlanError:
-        return math.inf
-    return max(own[worker].step_seconds(share) for worker, share in zip(own, plan, strict=True))
-
-
-def _model(rows: Sequence[ShareTime]) -> StepTimeModel:
-    """A line through what was measured; through zero, where there is but one share."""
-    steps = math.fsum(row.num_steps for row in rows)
-    share = math.fsum(row.num_steps * row.share for row in rows) / steps
-    seconds = math.fsum(row.num_steps * row.busy_seconds for row in rows) / steps
-    slope = seconds / share
-    if _is_varied(rows):
-        spread = math.fsum(row.num_steps * (row.share - share) ** 2 for row in rows)
-        together = math.fsum(
-            row.num_steps * (row.share - share) * (row.busy_seconds - seconds) for row in rows
-        )
-        slope = min(max(together / spread, 1e-3 * slope), slope)  # an overhead is never negative
-    return StepTimeModel(overhead_seconds=seconds - slope * share, seconds_per_sample=slope)
-
-
-def _is_varied(rows: Sequence[ShareTime]) -> bool:
-    smallest, largest = min(row.share for row in rows), max(row.share for row in rows)
-    return largest - smallest > DISTINCT_RATIO * largest
-
-
 def _in_words(worker: WorkerId, rows: Sequence[ShareTime], model: StepTimeModel) -> str:
     smallest, largest = min(row.share for row in rows), max(row.share for row in rows)
     said = (
         f"{worker}: {model.overhead_seconds * 1e3:.2f} ms + "
         f"{model.seconds_per_sample * 1e3:.4f} ms per sample"
     )
-    if _is_varied(rows):
+    if is_varied(rows):
         return f"{said}, measured at shares of {smallest:.0f} to {largest:.0f}"
     return (
         f"{said}, measured at shares of {largest:.0f} alone, so its time is taken as proportional "

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from hetero_hvd.core.cost.bill import Bill, NodeCost, bill_of
 from hetero_hvd.core.cost.energy import EnergyMeters, NodeEnergy
 from hetero_hvd.core.cost.meters import interval_samples
+from hetero_hvd.core.cost.placement import ShareTime
 from hetero_hvd.core.cost.presence import Stay, stays_of
 from hetero_hvd.core.cost.training import Point, Target, Trained, trained_of
-from hetero_hvd.core.cost.what_if import ShareTime
 from hetero_hvd.messages import OWN_PHASES, WorkerId, WorkersJoined
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.records.rollup import INTERVAL_SECONDS

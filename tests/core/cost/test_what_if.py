@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from hetero_hvd.core.cost.what_if import ShareTime, break_even, without
+from hetero_hvd.core.cost.placement import ShareTime
+from hetero_hvd.core.cost.what_if import break_even, without
 from hetero_hvd.messages import WorkerId, WorkersJoined
 
 ALPHA, GAMMA = WorkerId("alpha", 0), WorkerId("gamma", 0)

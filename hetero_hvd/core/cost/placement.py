@@ -1,0 +1,73 @@
+"""What other sets of workers would do: curves of step times, and the best plan on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hetero_hvd.core.balance.planner import best_plan, stretched
+from hetero_hvd.core.balance.step_time import StepTimeModel
+from hetero_hvd.errors import InfeasiblePlanError
+from hetero_hvd.messages import WorkerId, WorkersJoined
+
+DISTINCT_RATIO = 0.2
+"""Two shares that differ by more tell what of a step's time does not depend on the share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareTime:
+    """What a worker needed for a share, mean over some time.
+
+    Attributes:
+        share: Samples per step, > 0.
+        busy_seconds: Its own time in a step.
+        num_steps: So many were measured.
+    """
+
+    share: float
+    busy_seconds: float
+    num_steps: float
+
+
+def step_seconds(
+    joined: WorkersJoined, models: Mapping[WorkerId, StepTimeModel], workers: Sequence[WorkerId]
+) -> float:
+    """Of the best plan for these workers, without the reduction; infinite: they cannot hold it."""
+    pairs = zip(joined.workers, joined.capacities, strict=True)
+    capacities = [capacity for worker, capacity in pairs if worker in workers]
+    part = WorkersJoined(
+        rendezvous_id=joined.rendezvous_id,
+        workers=tuple(workers),
+        applied_steps=joined.applied_steps,
+        global_batch_size=joined.global_batch_size,
+        capacities=stretched(capacities, joined.global_batch_size),
+        prefetch_steps=joined.prefetch_steps,
+    )
+    own = {worker: models[worker] for worker in workers}
+    try:
+        plan = best_plan(own, part, trusted=[-1] * len(workers), grain=max(1, joined.undivided))
+    except InfeasiblePlanError:
+        return math.inf
+    return max(own[worker].step_seconds(share) for worker, share in zip(own, plan, strict=True))
+
+
+def line_through(rows: Sequence[ShareTime]) -> StepTimeModel:
+    """A line through what was measured; through zero, where there is but one share."""
+    steps = math.fsum(row.num_steps for row in rows)
+    share = math.fsum(row.num_steps * row.share for row in rows) / steps
+    seconds = math.fsum(row.num_steps * row.busy_seconds for row in rows) / steps
+    slope = seconds / share
+    if is_varied(rows):
+        spread = math.fsum(row.num_steps * (row.share - share) ** 2 for row in rows)
+        together = math.fsum(
+            row.num_steps * (row.share - share) * (row.busy_seconds - seconds) for row in rows
+        )
+        slope = min(max(together / spread, 1e-3 * slope), slope)  # an overhead is never negative
+    return StepTimeModel(overhead_seconds=seconds - slope * share, seconds_per_sample=slope)
+
+
+def is_varied(rows: Sequence[ShareTime]) -> bool:
+    """Whether its shares tell what of a step's time does not depend on them."""
+    smallest, largest = min(row.share for row in rows), max(row.share for row in rows)
+    return largest - smallest > DISTINCT_RATIO * largest
