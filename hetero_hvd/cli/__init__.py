@@ -27,7 +27,7 @@ from hetero_hvd.cli.mistakes import about_command, about_words
 from hetero_hvd.cli.queue import queue, submit
 from hetero_hvd.cli.record import hub, record
 from hetero_hvd.cli.train import drain, run, trace
-from hetero_hvd.cli.watch import compare, cost, export, report, runs, top
+from hetero_hvd.cli.watch import advise, compare, cost, export, report, runs, top
 from hetero_hvd.errors import UserError
 from hetero_hvd.exit_codes import exit_of_user_error
 
@@ -42,6 +42,7 @@ COMMANDS = {
     "runs": runs,
     "compare": compare,
     "cost": cost,
+    "advise": advise,
     "export": export,
     "nodes": nodes,
     "install": install,

@@ -1,0 +1,1 @@
+"""What to change about a run, how much that would bring, and how sure that is."""

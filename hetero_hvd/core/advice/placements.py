@@ -1,0 +1,249 @@
+"""Which nodes are worth their time, money and energy: other sets, by measured step times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from statistics import pvariance
+
+from hetero_hvd.core.advice.advice import WORTH_RATIO, Advice, Gain, Goal
+from hetero_hvd.core.balance.step_time import StepTimeModel
+from hetero_hvd.core.cost.placement import (
+    DISTINCT_RATIO,
+    ShareTime,
+    line_through,
+    step_seconds,
+)
+from hetero_hvd.messages import WorkerId, WorkersJoined
+
+MAX_NODES = 8
+"""Of more than so many nodes, only those sets are tried that lack one node, or have but one."""
+
+SAME_RATIO = 0.02
+"""Of sets whose gains differ by less the fastest is advised."""
+
+MIN_INTERVALS = 3
+"""Of less nothing can be said about how much a worker's time varies."""
+
+MAX_BLOCKS = 20
+"""A worker's intervals are left out in at most so many blocks: neighbours are alike."""
+
+WIDTH = 1.2816
+"""An interval of so many standard deviations to both sides holds 80 % of a normal distribution."""
+
+Figures = Mapping[Goal, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredJob:
+    """What a run has shown of its newest members.
+
+    Attributes:
+        joined: Who they are.
+        times: What each worker needed for its shares, a row for each interval.
+        exposed_seconds: Reduction that nobody could hide, per step; NaN: not measured.
+        prices: Node to its price per hour, where it has one.
+        watts: Node to its mean power, where that was measured.
+        samples_per_second: Of all together, as they were lately; NaN: not measured.
+    """
+
+    joined: WorkersJoined
+    times: Mapping[WorkerId, Sequence[ShareTime]]
+    exposed_seconds: float
+    prices: Mapping[str, float]
+    watts: Mapping[str, float]
+    samples_per_second: float = math.nan
+
+    @property
+    def nodes(self) -> list[str]:
+        """Those of the members, by name."""
+        return sorted({worker.node for worker in self.joined.workers})
+
+    @property
+    def problem(self) -> str:
+        """Why nothing can be said of other sets of nodes; empty: something can."""
+        few = [
+            str(worker)
+            for worker in self.joined.workers
+            if len(self.times.get(worker, ())) < MIN_INTERVALS
+        ]
+        if len(self.nodes) < 2:  # noqa: PLR2004 - there is nothing to leave out
+            return "there is but one node"
+        if few:
+            return f"fewer than {MIN_INTERVALS} intervals were measured of {', '.join(few)}"
+        if not math.isfinite(self.exposed_seconds):
+            return "what a step waits for reductions was not measured"
+        return ""
+
+    def figures(
+        self, nodes: Sequence[str], models: Mapping[WorkerId, StepTimeModel], reduction: float
+    ) -> Figures:
+        """What these nodes would do with the best plan for them.
+
+        Args:
+            nodes: At least one of `nodes`.
+            models: Curve of each worker.
+            reduction: Of it nobody could hide so many seconds per step.
+
+        Returns:
+            Samples per second; price per hour and power for each of them, where each node has
+            one. Zero samples, and infinite prices: they cannot hold the batch.
+        """
+        workers = [worker for worker in self.joined.workers if worker.node in nodes]
+        seconds = step_seconds(self.joined, models, workers)
+        seconds += reduction if len(workers) > 1 else 0.0
+        size = self.joined.global_batch_size
+        found: dict[Goal, float] = {"speed": size / seconds if seconds > 0 else math.inf}
+        rates: dict[Goal, Mapping[str, float]] = {"money": self.prices, "energy": self.watts}
+        for goal, per_node in rates.items():
+            if all(node in per_node for node in nodes):
+                found[goal] = math.fsum(per_node[node] for node in nodes) * seconds / size
+        return found
+
+
+def placements(
+    run: MeasuredJob, *, worth_ratio: float = WORTH_RATIO, command: str = ""
+) -> Iterator[Advice]:
+    """For each goal the best set of nodes, where it is better than all together for certain.
+
+    How certain: each block of a worker's intervals is left out once, and the curves and plans are
+    made again (jackknife, Tukey 1958), which gives the standard deviation of the gain. At the lower
+    end of its interval fewer workers wait as long for reductions as all do, at the upper end for
+    none; and all together are as fast as was measured, or as the curves say, whichever is worse or
+    better.
+
+    Args:
+        run: What was measured; `problem` must be empty.
+        worth_ratio: The least gain.
+        command: How to leave a node out; `{node}` is its name.
+    """
+    models = {worker: line_through(rows) for worker, rows in run.times.items()}
+    before = run.figures(run.nodes, models, run.exposed_seconds)
+    sets = {nodes: run.figures(nodes, models, run.exposed_seconds) for nodes in _sets(run.nodes)}
+    told: set[tuple[str, ...]] = set()
+    for goal in before:
+        gained = {nodes: _gain(goal, before, found[goal]) for nodes, found in sets.items()}
+        good = [each for each in sets if gained[each] >= max(gained.values()) - SAME_RATIO]
+        nodes = max(good, key=lambda each: sets[each]["speed"])
+        if nodes in told or gained[nodes] < worth_ratio:
+            continue
+        gains = _gains(run, nodes)
+        if gains[goal].low < worth_ratio:
+            continue
+        told.add(nodes)
+        order = [gains[goal], *(each for each in gains.values() if each.goal != goal)]
+        yield _advice(run, nodes, order, command)
+
+
+def _sets(nodes: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """All sets that lack something, or with many nodes those that lack one or are one."""
+    sizes = range(1, len(nodes)) if len(nodes) <= MAX_NODES else {1, len(nodes) - 1}
+    for size in sizes:
+        yield from combinations(nodes, size)
+
+
+def _gain(goal: Goal, before: Figures, after: float) -> float:
+    """See `Gain`."""
+    if goal == "speed":
+        return after / before[goal] - 1.0
+    return 1.0 - after / before[goal] if before[goal] > 0 else -math.inf
+
+
+def _gains(run: MeasuredJob, nodes: Sequence[str]) -> dict[Goal, Gain]:
+    """How much better a set is than all, as an interval; see `placements`."""
+
+    def gain(models: Mapping[WorkerId, StepTimeModel], reduction: float) -> dict[Goal, float]:
+        after = run.figures(nodes, models, reduction)
+        before = run.figures(run.nodes, models, run.exposed_seconds)
+        return {goal: _gain(goal, before, after[goal]) for goal in before}
+
+    models = {worker: line_through(rows) for worker, rows in run.times.items()}
+    variances: dict[Goal, float] = {}
+    for worker, rows in run.times.items():
+        without = [
+            gain(models | {worker: line_through(rest)}, run.exposed_seconds)
+            for rest in _without_a_block(rows)
+        ]
+        for goal in without[0]:
+            values = [each[goal] for each in without]
+            part = (len(values) - 1) * pvariance(values)
+            variances[goal] = variances.get(goal, 0.0) + part
+    # As much faster all are in truth than the curves say, so much less is gained.
+    modelled = run.figures(run.nodes, models, run.exposed_seconds)["speed"]
+    faster = run.samples_per_second / modelled
+    faster = faster if math.isfinite(faster) and faster > 0 else 1.0
+    worst, best = gain(models, run.exposed_seconds), gain(models, 0.0)
+    return {
+        goal: Gain(
+            goal=goal,
+            low=_against(goal, worst[goal], max(1.0, faster)) - WIDTH * math.sqrt(variances[goal]),
+            high=_against(goal, best[goal], min(1.0, faster)) + WIDTH * math.sqrt(variances[goal]),
+        )
+        for goal in worst
+    }
+
+
+def _against(goal: Goal, gain: float, faster: float) -> float:
+    """A gain over what is so many times as fast as it was taken to be."""
+    if goal == "speed":
+        return (1.0 + gain) / faster - 1.0
+    return 1.0 - (1.0 - gain) * faster
+
+
+def _without_a_block(rows: Sequence[ShareTime]) -> Iterator[list[ShareTime]]:
+    """All but a part of neighbouring rows, each part once."""
+    num_blocks = min(MAX_BLOCKS, len(rows))
+    bounds = [len(rows) * number // num_blocks for number in range(num_blocks + 1)]
+    for begin, end in pairwise(bounds):
+        yield [*rows[:begin], *rows[end:]]
+
+
+def _advice(run: MeasuredJob, nodes: Sequence[str], gains: Sequence[Gain], command: str) -> Advice:
+    """To train with these nodes alone; what is gained most stands first."""
+    left_out = [node for node in run.nodes if node not in nodes]
+    staying = [worker for worker in run.joined.workers if worker.node in nodes]
+    curves = {worker: line_through(rows) for worker, rows in run.times.items()}
+    evidence = [
+        f"{worker}: {curve.overhead_seconds * 1e3:.2f} ms a step and "
+        f"{curve.seconds_per_sample * 1e3:.4f} ms a sample, by {len(run.times[worker])} intervals"
+        for worker, curve in curves.items()
+    ]
+    unknown = []
+    wait = f"{run.exposed_seconds * 1e3:.1f} ms of a step are waiting for reductions"
+    if len(staying) > 1:
+        unknown.append("how long fewer workers wait for reductions: at most as long, at least not")
+    else:
+        wait += ", and one worker has none"
+    evidence.append(wait)
+    if math.isfinite(run.samples_per_second):
+        evidence.append(f"all together have trained {run.samples_per_second:.0f} samples/s")
+    goal = gains[0].goal
+    if goal == "money":
+        evidence.append(f"prices per hour: {_listed(run.prices, run.nodes)}")
+    if goal == "energy":
+        watts = {node: round(value) for node, value in run.watts.items()}
+        evidence.append(f"mean power in W: {_listed(watts, run.nodes)}")
+        unknown.append("what a node that is left out draws meanwhile")
+    if grown := [str(worker) for worker in staying if _is_beyond(run, worker, staying)]:
+        unknown.append(f"{', '.join(grown)} would have larger shares than were measured")
+    return Advice(
+        kind="placement",
+        what=f"leave {' and '.join(left_out)} out",
+        evidence=tuple(evidence),
+        gains=tuple(gains),
+        command=" && ".join(command.format(node=node) for node in left_out),
+        unknown=tuple(unknown),
+    )
+
+
+def _is_beyond(run: MeasuredJob, worker: WorkerId, staying: Sequence[WorkerId]) -> bool:
+    """Whether its part of the batch, in proportion to speeds, is more than was measured."""
+    rates = {each: run.times[each][-1].share / run.times[each][-1].busy_seconds for each in staying}
+    share = run.joined.global_batch_size * rates[worker] / math.fsum(rates.values())
+    return share > (1 + DISTINCT_RATIO) * max(row.share for row in run.times[worker])
+
+
+def _listed(values: Mapping[str, float], names: Sequence[str]) -> str:
+    return ", ".join(f"{name} {values[name]:g}" for name in names)

@@ -1,0 +1,130 @@
+"""What is to be changed about recorded runs: their records as `core.advice` wants them."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetero_hvd.core.advice.advice import WORTH_RATIO, Advice, Advised, Goal, ranked
+from hetero_hvd.core.advice.placements import MeasuredJob, placements
+from hetero_hvd.core.advice.verdicts import Judgement, limits, recurring
+from hetero_hvd.run.records.parts import read_run
+from hetero_hvd.run.records.reader import Record
+from hetero_hvd.run.reports.costs import Costs, costs_of, exposed_seconds, share_times
+from hetero_hvd.run.reports.facts import facts_of, throughput
+
+
+def advised(
+    folders: Sequence[Path], *, goal: Goal | None = None, worth_ratio: float = WORTH_RATIO
+) -> Advised:
+    """What to change.
+
+    Args:
+        folders: Of runs, at least one. What is said of one run is said of the last one; all of them
+            tell who is slow again and again.
+        goal: See `ranked`.
+        worth_ratio: The least gain that is worth being told, >= 0.
+
+    Raises:
+        JobError: One of them is no run.
+    """
+    records = {folder: read_run(folder) for folder in folders}
+    newest = folders[-1]
+    record = records[newest]
+    costs, facts = costs_of(record), facts_of(record)
+    found: list[Advice] = []
+    run = _measured(record, costs)
+    problem = "no membership was recorded" if run is None else run.problem
+    if run is not None and not problem:
+        command = _command(newest, is_running=record.is_held)
+        found += placements(run, worth_ratio=worth_ratio, command=command)
+    places_out = any(each.kind == "placement" for each in found)
+    found += (
+        advice
+        for advice in limits(facts.findings)
+        if not (places_out and advice.what.startswith("leave "))  # the same, with figures
+    )
+    found += recurring([_judgement(folder, each) for folder, each in records.items()])
+    not_judged = [finding.words for finding in facts.findings if not finding.is_complete]
+    not_judged += [f"other sets of nodes: {problem}"] if problem else list(_unpriced(run))
+    return Advised(
+        advice=ranked(found, goal=goal, worth_ratio=worth_ratio), not_judged=tuple(not_judged)
+    )
+
+
+def in_words(said: Advised) -> Iterator[str]:
+    """Lines for people."""
+    if not said.advice:
+        yield "nothing to gain, as far as it was measured"
+    for number, advice in enumerate(said.advice, 1):
+        gains = "; ".join(map(str, advice.gains))
+        yield f"{number}. {advice.what}" + (f": {gains}" if gains else "")
+        yield from (f"   as      {line}" for line in advice.evidence)
+        yield from (f"   unknown {line}" for line in advice.unknown)
+        if advice.command:
+            yield f"   try     {advice.command}"
+    yield from (f"not judged: {line}" for line in said.not_judged)
+
+
+def _measured(record: Record, costs: Costs) -> MeasuredJob | None:
+    joined, times = share_times(record)
+    if joined is None:
+        return None
+    watts = {used.node: used.mean_watts for used in costs.run.energy}
+    return MeasuredJob(
+        joined=joined,
+        times=times,
+        exposed_seconds=exposed_seconds(record),
+        prices=costs.newest_prices,
+        watts={node: value for node, value in watts.items() if math.isfinite(value)},
+        samples_per_second=_lately(record, {str(worker) for worker in joined.workers}),
+    )
+
+
+def _lately(record: Record, members: set[str]) -> float:
+    """Samples per second of all members in the newer half of the intervals that all were in."""
+    intervals: dict[float, list[dict[str, Any]]] = {}
+    for row in record.rollups:
+        intervals.setdefault(row["at_unix_seconds"], []).append(row)
+    times = [at for at, rows in intervals.items() if {row["worker"] for row in rows} == members]
+    newer = sorted(times)[len(times) // 2 :]
+    return throughput([row for at in newer for row in intervals[at]])
+
+
+def _command(folder: Path, *, is_running: bool) -> str:
+    """How to leave out a node of a run that goes on; of one that has ended, what it would cost."""
+    run = shlex.quote(str(folder)).replace("{", "{{").replace("}", "}}")
+    if is_running:
+        return f"hetero-hvd drain {{node}} {run}"
+    return f"hetero-hvd cost {run} --without {{node}}"
+
+
+def _unpriced(run: MeasuredJob | None) -> Iterator[str]:
+    """What is not known of money and energy."""
+    if run is None:
+        return
+    for what, known in (("money", run.prices), ("energy", run.watts)):
+        missing = [node for node in run.nodes if node not in known]
+        why = "price_per_hour" if what == "money" else "power was measured"
+        if missing:
+            yield f"{what}: no {why} of {', '.join(missing)}"
+
+
+def _judgement(folder: Path, record: Record) -> Judgement:
+    facts, (joined, _) = facts_of(record), share_times(record)
+    nodes = {row["worker"].rpartition(":")[0] for row in record.rollups}
+    nodes |= {worker.node for worker in (joined.workers if joined else ())}
+    longest: dict[float, float] = {}
+    for row in record.rollups:
+        if row["step_seconds"] is not None:
+            at = row["at_unix_seconds"]
+            longest[at] = max(longest.get(at, 0.0), row["step_seconds"])
+    return Judgement(
+        name=folder.name,
+        nodes=frozenset(nodes),
+        seconds=math.fsum(longest.values()) or math.nan,
+        findings=facts.findings,
+    )

@@ -1,0 +1,85 @@
+"""What is advised of recorded runs, by the command: its lines, its JSON, its commands, mistakes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from hetero_hvd.cli import main
+
+from .test_costs import day, record, timed
+
+
+def told(capsys, *words):
+    """What the command prints."""
+    assert main(["advise", *map(str, words)]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture
+def long_run(tmp_path):
+    """Two nodes of the same price, of which one is four times as slow, over many intervals."""
+    events = day({"alpha": 1.0, "gamma": 1.0})
+    more = [(0.95 + 0.005 * number, timed(number, 3.0)) for number in range(9)]
+    return record(tmp_path / "long one", sorted([*events, *more], key=lambda pair: pair[0]))
+
+
+def test_a_node_that_costs_more_than_it_brings_is_told(long_run, capsys):
+    """With curves and prices; the line to try is carried out as it is printed."""
+    said = told(capsys, long_run, "--for", "money")
+    assert "1. leave gamma out: " in said
+    assert "cheaper per sample; " in said
+    assert "   as      prices per hour: alpha 1, gamma 1" in said
+    (line,) = [line for line in said.splitlines() if line.startswith("   try ")]
+    words = shlex.split(line.removeprefix("   try "))
+    assert words[0] == "hetero-hvd"
+    assert main(words[1:]) == 0
+    assert "without gamma: " in capsys.readouterr().out
+
+
+def test_programs_are_told_the_same(long_run, capsys):
+    """As JSON; what could not be judged, too."""
+    found = json.loads(told(capsys, long_run, "--json"))
+    assert found["advice"][0]["kind"] == "placement"
+    assert found["advice"][0]["gains"][0]["goal"] == "money"
+    assert any("energy: no power was measured of gamma" in line for line in found["not_judged"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--worth", "99%"], "nothing to gain, as far as it was measured"),
+        (["--for", "energy"], "nothing to gain, as far as it was measured"),
+        (["--worth", "0.99"], "nothing to gain, as far as it was measured"),
+    ],
+)
+def test_what_is_not_asked_for_is_not_told(long_run, capsys, words, said):
+    """Nothing to gain is one line."""
+    assert told(capsys, long_run, *words).splitlines()[0] == said
+
+
+def test_a_short_run_is_not_judged(tmp_path, capsys):
+    """It says how little was measured."""
+    said = told(capsys, record(tmp_path / "short", day({"alpha": 1.0, "gamma": 9.0})[:8]))
+    assert "not judged: other sets of nodes: fewer than 3 intervals were measured" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--worth", "much"], "'much': must be a part of at least 0, such as 10%"),
+        (["--worth=-1"], "'-1': must be a part of at least 0, such as 10%"),
+        (["--worth", "nan"], "'nan': must be a part of at least 0, such as 10%"),
+        (["--for", "fun"], "invalid choice: 'fun'"),
+        (["nowhere"], "nowhere: no run is recorded there (run.sqlite is missing)"),
+        ([], "latest: no run is recorded there (run.sqlite is missing)"),
+    ],
+)
+def test_wrong_words_are_told_in_one_line(tmp_path, monkeypatch, capsys, words, said):
+    """As of every command."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["advise", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
