@@ -45,7 +45,7 @@ CASES = {
 def test_samples_are_read_in_loader_processes_only(case):
     """A part that is taken again, or anew after a fault, comes from there too."""
     options, fault = CASES[case]
-    hub = Hub(1, [fault] if fault else [])
+    hub = Hub(2, [fault] if fault else [])
 
     def train(context):
         model = nn.Linear(3, 1)

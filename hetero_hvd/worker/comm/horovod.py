@@ -52,6 +52,10 @@ class Interrupted(TransientError):  # noqa: N818 - control flow, as in Horovod
     """A collective operation broke: a new rendezvous, and on from the last complete step."""
 
 
+ALONE = -1
+"""The number of a sum that Horovod does not know, as there is nobody to add up with."""
+
+
 class Pending:
     """An operation of one rendezvous.
 
@@ -60,7 +64,7 @@ class Pending:
     ValueError, and in the next rendezvous the number belongs to another operation.
 
     Args:
-        number: Horovod's.
+        number: Horovod's, or `ALONE`.
         generation: Of the rendezvous.
 
     Attributes:
@@ -251,8 +255,13 @@ class HorovodCollective:
     def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
         """Start `hvd.allreduce_async_` with `op=Sum`; equal names and shapes on all ranks.
 
-        From a device that Horovod cannot use the tensor goes through the host's memory.
+        From a device that Horovod cannot use the tensor goes through the host's memory. The sum of
+        one worker is its own, and does not travel.
         """
+        if self.size == 1:
+            alone = Pending(ALONE, self.generation)
+            alone.result = tensor
+            return alone
         if is_accelerator(tensor.device) and self.instruments.backend_of(tensor) == "gloo":
             return self._staging.begin(tensor, lambda host: self._sum_async(host, name))
         return self._sum_async(tensor, name)

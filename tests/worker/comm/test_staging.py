@@ -80,11 +80,17 @@ def test_a_device_and_a_host_add_up_and_survive_a_broken_rendezvous(fake, fault)
     assert (results[0][0] > 0) == (fault != "none")
 
 
+def staging(context):
+    """The collective of one worker that takes itself for one of two: alone it would not reduce."""
+    context.collective.size = 2
+    return context.collective
+
+
 def test_nothing_is_reduced_before_the_device_has_written_it(fake):
     """Not by a look, and not by another operation; a start waits for one after the other."""
 
     def work(context):
-        collective = context.collective
+        collective = staging(context)
         mine = tensors(fake, collective.rank)
         handles = [collective.sum_async(each, name) for each, name in zip(mine, "abc", strict=True)]
         assert not collective.is_done(handles[0])
@@ -101,9 +107,10 @@ def test_what_was_not_started_when_a_rendezvous_ended_never_is(fake):
     """Its wait is interrupted, as that of any other operation of that rendezvous."""
 
     def work(context):
-        collective = context.collective
+        collective = staging(context)
         old = collective.sum_async(tensors(fake, 0)[0], "a")
         collective.restart()
+        staging(context)
         assert collective.is_done(old)
         with pytest.raises(Interrupted, match="is over"):
             collective.wait(old)
@@ -118,7 +125,7 @@ def test_a_start_that_fails_is_told_to_whoever_waits_for_it(fake):
     """Not to whoever happens to ask for another one."""
 
     def work(context):
-        collective = context.collective
+        collective = staging(context)
         mine = tensors(fake, 0)
         handle = collective.sum_async(mine[0], "a")
         collective._hvd.has_noticed = True  # a peer is lost: nothing can be submitted
@@ -135,7 +142,7 @@ def test_a_start_that_fails_otherwise_is_told_each_time(fake, kind):
     """What Horovod refuses, as two sums of one name, is no fault: who waits for it hears it."""
 
     def work(context):
-        collective = context.collective
+        collective = staging(context)
         mine, others = tensors(fake, 0), tensors(fake, 0)
 
         def refuse(*_, **__):
@@ -163,12 +170,32 @@ def test_no_room_on_the_host_is_a_lack_of_memory(fake, monkeypatch):
         raise torch.OutOfMemoryError("no memory")
 
     def work(context):
+        collective = staging(context)
         tensor = tensors(fake, 0)[0]
         with monkeypatch.context() as patch:
             patch.setattr(fake, "empty_like", full, raising=False)
             with pytest.raises(torch.OutOfMemoryError):
-                context.collective.sum_async(tensor, "a")
-        context.collective.wait(context.collective.sum_async(tensor, "a"))
+                collective.sum_async(tensor, "a")
+        collective.wait(collective.sum_async(tensor, "a"))
         return read(fake, tensor)
 
     assert run_together(Hub(1), work) == [[1.0, 2.0]]
+
+
+def test_the_sum_of_one_worker_does_not_travel(fake):
+    """Neither to the host nor through Horovod; it is there at once, whatever the device."""
+
+    def work(context):
+        collective = context.collective
+        collective.operations.take()
+        mine = [*tensors(fake, 0), torch.ones(2)]
+        handles = [collective.sum_async(tensor, f"{i}") for i, tensor in enumerate(mine)]
+        assert all(collective.is_done(handle) for handle in handles)
+        assert all(
+            collective.wait(handle) is tensor for handle, tensor in zip(handles, mine, strict=True)
+        )
+        assert not collective.operations.take()
+        return [read(fake, tensor) for tensor in mine]
+
+    (found,) = run_together(Hub(1, []), work)
+    assert found == [[1, 2], [10], [100, 200, 300], [1, 1]]
