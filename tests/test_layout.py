@@ -203,7 +203,7 @@ WALL_CLOCK = {
     "hetero_hvd/hub/announcer.py": "until when an advert is to be believed, on other machines too",
     "hetero_hvd/agent/interruptions.py": "until when the cloud leaves the machine",
     "hetero_hvd/agent/service.py": "until when an advert is to be believed, on other machines too",
-    "hetero_hvd/driver/nodes/node_discovery.py": "whether an advert is still to be believed",
+    "hetero_hvd/discovery/receiver.py": "whether an advert is still to be believed",
     "scripts/benchmarks/report.py": "the date of a measurement",
     "scripts/benchmarks/causes/drawn.py": "when a fault began, beside the records of the run",
     "hetero_hvd/worker/session/worker_context.py": "when a phase began, on another machine",

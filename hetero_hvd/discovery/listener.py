@@ -47,14 +47,18 @@ class AdvertListener:
     Args:
         port: UDP port for those who announce themselves to an address of this machine; 0: none.
         kind: Whose adverts are heard.
+        address: Of this machine, to which they do; None: any.
 
     Attributes:
         dropped: Packets that were too large, or too many.
     """
 
-    def __init__(self, port: int = 0, kind: AdvertKind = OF_NODE) -> None:
+    def __init__(
+        self, port: int = 0, kind: AdvertKind = OF_NODE, *, address: str | None = None
+    ) -> None:
         self.dropped = 0
         self._kind = kind
+        self._address = address
         self._port = port
         self._doors: list[socket.socket] = []
         self._waiting: list[tuple[str, bytes]] = []
@@ -131,13 +135,15 @@ class AdvertListener:
         Raises:
             OSError: Another program has the port.
         """
-        is_dual = socket.has_dualstack_ipv6()
-        end = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_DGRAM)
+        is_dual = self._address is None and socket.has_dualstack_ipv6()
+        address = self._address or ("::" if is_dual else "")
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        end = socket.socket(family, socket.SOCK_DGRAM)
         self._doors.append(end)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         if is_dual:
             end.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        end.bind(("::" if is_dual else "", self._port))
+        end.bind((address, self._port))
         end.setblocking(False)
         asyncio.get_running_loop().add_reader(end, self._read, end)
 

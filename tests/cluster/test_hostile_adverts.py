@@ -29,13 +29,13 @@ class Listener:
         self._config = ClusterConfig(job=job, nodes=(NodeConfig(name="local", slots=1),))
         self.longest_tick_seconds = 0.0
         self.packets = []
-        heard = self.found._ear.heard
+        heard = self.found._receiver._listener.heard
 
         def noted(sender, packet):
             self.packets.append((sender, packet))
             heard(sender, packet)
 
-        self.found._ear.heard = noted
+        self.found._receiver._listener.heard = noted
 
     def nodes(self):
         """Names to addresses of the announced nodes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import ipaddress
 import logging
 import time
@@ -14,40 +13,22 @@ from hetero_hvd.config import ClusterConfig, NodeConfig
 from hetero_hvd.config.job import JobConfig
 from hetero_hvd.config.launchers import AGENT
 from hetero_hvd.config.paths import own_path
-from hetero_hvd.discovery.advert import LIFETIME_SECONDS, MAX_SKEW_SECONDS, Advert, Verifier
-from hetero_hvd.discovery.listener import AdvertListener, ListenPortError
+from hetero_hvd.discovery.advert import Advert
+from hetero_hvd.discovery.receiver import AdvertReceiver
 from hetero_hvd.discovery.registry import NodeRegistry
 from hetero_hvd.discovery.words import in_words
 from hetero_hvd.driver.nodes.host_resolver import HostResolver
-from hetero_hvd.errors import JobError, job_error
+from hetero_hvd.errors import JobError
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.security.cluster_key import read_key
 from hetero_hvd.security.cluster_tls import DRIVER_NAME, for_driver_with
 
 logger = logging.getLogger(__name__)
 
-COMPLAINT_SECONDS = 10.0
-MAX_SAID = 20
-"""Reasons that people are told, each once."""
-
-ASK_SECONDS = 5.0
-
 NO_IPV4 = (
     "it announces no IPv4 address, and Horovod knows nothing else: give its agent one, or an "
     "--address that is one"
 )
-IN_WORDS = {
-    "stale": f"by the clock here it was signed more than {LIFETIME_SECONDS:g} s ago, or "
-    f"{MAX_SKEW_SECONDS:g} s ahead: set the clocks, if nobody repeats an old one"
-}
-"""Reasons for which an advert is not used that do not speak for themselves."""
-
-PORT_HINTS = {
-    errno.EADDRINUSE: "; does another job here listen there? Give this one another",
-    errno.EACCES: "; ports below 1024 are the system's, give another",
-}
-"""What to do where job.listen cannot be had, by the kernel's number of the reason."""
-
 
 LOOKS = 3
 """A second each: zeroconf lets who has just announced himself wait for so long."""
@@ -117,24 +98,21 @@ class NodeDiscovery:
         self._key_file = job.cluster_key_file or ""
         self._tls_file = job.tls_file
         self._allowed = set(job.allow.split(",")) if job.allow else None
-        self._ear = AdvertListener(job.listen) if job.discover else None
-        key = read_key(own_path(self._key_file, "job.cluster_key_file")) if job.discover else b""
-        self._verifier = Verifier(key)
+        self._receiver: AdvertReceiver | None = None
+        if job.discover:
+            key = read_key(own_path(self._key_file, "job.cluster_key_file"))
+            self._receiver = AdvertReceiver(key, job.listen, say)
         self._roster = NodeRegistry()
-        self._complained_at_seconds = self._asked_at_seconds = -1e9
         self._own_machine = machine_identity()
         self._names = HostResolver()
         self._added = set[str]()
-        self._said = set[str]()
-        self._complaints = set[str]()
         self._machines: dict[str, str] = {}
 
     @property
     def ignored(self) -> dict[str, int]:
         """How many adverts were not used, by reason."""
-        dropped = self._ear.dropped if self._ear else 0
-        counts = {"dropped": dropped, "conflict": self._roster.conflicts}
-        return dict(self._verifier.ignored) | counts
+        counts = {"dropped": 0} if self._receiver is None else self._receiver.ignored
+        return counts | {"conflict": self._roster.conflicts}
 
     async def open(self) -> None:
         """Listen.
@@ -142,49 +120,33 @@ class NodeDiscovery:
         Raises:
             JobError: There is no network to listen on, or the port cannot be had.
         """
-        if self._ear is None:
-            return
-        try:
-            await self._ear.open()
-        except ListenPortError as error:
-            hint = PORT_HINTS.get(error.errno or 0, "")
-            raise job_error(f"job.listen: {error.strerror}{hint}", error) from error
-        except OSError as error:
-            words = f"job.discover: cannot listen for nodes: {error}"
-            raise job_error(words, error) from error
+        if self._receiver is not None:
+            await self._receiver.open(port_setting="job.listen", setting="job.discover", user="job")
 
     async def close(self) -> None:
         """Listen no more."""
         self._names.close()
-        if self._ear is not None:
-            await self._ear.close()
+        if self._receiver is not None:
+            await self._receiver.close()
 
     def ask(self) -> None:
         """Ask all agents to announce themselves; `listen` does so every 5 s."""
-        self._asked_at_seconds = time.monotonic()
-        if self._ear is not None:
-            self._ear.ask()
+        if self._receiver is not None:
+            self._receiver.ask()
 
     def listen(self) -> bool:
-        """Check what came since the last tick: what is too much the ear has dropped.
+        """Check what came since the last tick.
 
         Returns:
             Whether there is news: an advert that is believed.
         """
-        if self._ear is None:
+        if self._receiver is None:
             return False
         has_news = False
-        now_seconds = time.monotonic()
-        if now_seconds - self._asked_at_seconds >= ASK_SECONDS:
-            self.ask()
-        for sender, text in self._ear.take():
-            verdict = self._verifier.check(text, now_seconds=time.time())
-            if isinstance(verdict, Advert):
-                has_news = True
-                if why := self._roster.heard(verdict, now_seconds=now_seconds):
-                    self._complain(sender, why, now_seconds)
-            elif verdict != "replayed":  # zeroconf itself repeats what it says
-                self._complain(sender, verdict, now_seconds)
+        for sender, _, advert in self._receiver.take():
+            has_news = True
+            if why := self._roster.heard(advert, now_seconds=time.monotonic()):
+                self._receiver.complain(sender, why)
         return has_news
 
     def meet(self, machines: Mapping[str, str]) -> None:
@@ -194,7 +156,7 @@ class NodeDiscovery:
     def merge(self, config: ClusterConfig) -> ClusterConfig:
         """The nodes of nodes.yaml, completed, and the announced ones that it does not have."""
         listed = tuple(self._with_key(node) for node in config.nodes)
-        if self._ear is None:
+        if self._receiver is None:
             return config if listed == config.nodes else replace(config, nodes=listed)
         names = {node.name for node in listed}
         are_known = self._names.look_up(node.address for node in listed)
@@ -256,26 +218,9 @@ class NodeDiscovery:
                     identity_file=self._key_file,
                     tls_file=self._tls_file,
                 )
-        self._say_once(f"{advert.name} is not used: {NO_IPV4}")
+        if self._receiver is not None:
+            self._receiver.say_once(f"{advert.name} is not used: {NO_IPV4}")
         return None
 
     def _greet(self, advert: Advert) -> None:
         self._say(f"{advert.name} announces itself: {in_words(advert)}")
-
-    def _say_once(self, words: str) -> None:
-        if words not in self._said and len(self._said) < MAX_SAID:
-            self._said.add(words)
-            self._say(words)
-
-    def _complain(self, sender: str, why: str, now_seconds: float) -> None:
-        if why not in self._complaints:
-            self._complaints.add(why)
-            words = IN_WORDS.get(why, why)
-            self._say_once(
-                f"an advert from {sender} is not used: {words}; more of these only in the log"
-            )
-        if now_seconds - self._complained_at_seconds >= COMPLAINT_SECONDS:
-            self._complained_at_seconds = now_seconds
-            logger.warning(
-                "an advert from %s was ignored: %s; so far: %s", sender, why, self.ignored
-            )

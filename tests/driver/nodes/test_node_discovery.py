@@ -40,7 +40,7 @@ def network(tmp_path):
         key = read_key(tmp_path / "key")
         for advert in adverts:
             text = advert if isinstance(advert, bytes) else as_text(sign(key, advert))
-            found._ear.heard(sender, as_packet(text))
+            found._receiver._listener.heard(sender, as_packet(text))
         found.listen()
 
     return view, hear
@@ -67,7 +67,7 @@ def test_the_file_wins_and_may_restrict(network):
     hear(found, *(announced(number) for number in (1, 2, 3, 4)))
     hear(found, announced(5, addresses=("fd00::5",)), announced(6, slots=0))
     said = []
-    found._say = said.append
+    found._receiver._say = found._say = said.append
     for _ in range(2):
         nodes = found.merge(config).nodes
         assert [node.name for node in nodes] == ["n1", "b", "n3"]
@@ -96,7 +96,7 @@ def test_people_are_told_of_a_new_node_once_and_of_a_conflict(network, caplog):
     view, hear = network
     said = []
     found, config = view(NodeConfig(name="a", slots=1))
-    found._say = said.append
+    found._receiver._say = found._say = said.append
     figures = {"matrix product float32": 41.23e9, "Linear 0123": 1234.5}
     hear(found, announced(1, summary="2 x H100", slots=2, version="0.0", figures=figures))
     found.merge(config)
@@ -133,7 +133,7 @@ def test_a_burst_of_one_sender_delays_nobody_else(network):
     found, config = view(NodeConfig(name="a", slots=1))
     burst = [as_packet(b"\x05hello")] * 10_000
     for packet in burst:
-        found._ear.heard("10.0.0.66", packet)
+        found._receiver._listener.heard("10.0.0.66", packet)
     hear(found, announced(1))
     assert [node.name for node in found.merge(config).nodes] == ["a", "n1"]
     counts = {"malformed": MAX_FROM_ONE, "dropped": 10_000 - MAX_FROM_ONE, "conflict": 0}
@@ -145,9 +145,11 @@ def test_a_burst_of_many_senders_costs_a_tick_no_more_than_its_budget(network):
     view, hear = network
     found, config = view(NodeConfig(name="a", slots=1))
     for number in range(10_000):
-        found._ear.heard(f"10.1.{number // 250}.{number % 250}", as_packet(b"\x05hello"))
-    found._ear.heard("10.0.0.66", bytes(MAX_PACKET_BYTES + 1))
-    assert len(found._ear._waiting) == MAX_FROM_ALL
+        found._receiver._listener.heard(
+            f"10.1.{number // 250}.{number % 250}", as_packet(b"\x05hello")
+        )
+    found._receiver._listener.heard("10.0.0.66", bytes(MAX_PACKET_BYTES + 1))
+    assert len(found._receiver._listener._waiting) == MAX_FROM_ALL
     found.listen()
     assert found.ignored["malformed"] == MAX_FROM_ALL
     assert found.ignored["dropped"] == 10_001 - MAX_FROM_ALL
@@ -169,7 +171,7 @@ def test_what_is_not_used_is_said_once_where_people_look(network):
     view, hear = network
     said = []
     found, _ = view()
-    found._say = said.append
+    found._receiver._say = found._say = said.append
     hear(found, announced(1))
     for _ in range(3):
         hear(found, announced(2, name="n1"), announced(3, issued_at_seconds=1e9), b"noise")
@@ -226,7 +228,7 @@ def test_what_cannot_be_heard_begins_with_the_option_that_asks_for_it(network, c
     assert str(caught.value).startswith(beginning)
     assert words in str(caught.value)
     assert caught.value.may_pass == may_pass
-    assert not found._ear._sockets
+    assert not found._receiver._listener._sockets
 
 
 def test_a_port_that_another_job_has_is_that_of_job_listen(network):
