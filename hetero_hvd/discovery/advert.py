@@ -20,6 +20,9 @@ from hetero_hvd.messages import NODE_NAME
 MAX_ADVERT_BYTES = 1100
 """One advert fits into one packet of an ordinary network, 1500 bytes, with the other records."""
 
+MAX_TEXT_BYTES = MAX_ADVERT_BYTES + 64
+"""The same as a raw TXT record."""
+
 LIFETIME_SECONDS = 45.0
 """From signing to expiry; the agent signs anew every third of it."""
 
@@ -122,7 +125,7 @@ def sign(key: bytes, advert: Advert, kind: AdvertKind = OF_NODE) -> dict[str, by
 
 def text_blob(text: bytes) -> bytes | None:
     """The signed bytes in a raw TXT record; None if it cannot be one of ours."""
-    if len(text) > MAX_ADVERT_BYTES + 64:
+    if len(text) > MAX_TEXT_BYTES:
         return None
     blob, at = b"", 0
     for index in range(len(text)):

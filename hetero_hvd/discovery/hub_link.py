@@ -7,11 +7,12 @@ an upgrade of one end cuts off none; `agreed` says which versions talk with each
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from hetero_hvd.channel import decoded
+from hetero_hvd.discovery.advert import MAX_TEXT_BYTES
 from hetero_hvd.errors import ChannelError
 
 PATH = "/hub"
@@ -151,10 +152,33 @@ class HubAnswer(Spoken, frozen=True):
     """What became of a command.
 
     Attributes:
-        result: Of JSON's kinds.
+        result: Of JSON's kinds, and bytes.
     """
 
     result: Any
+
+
+MAX_TOLD_ADVERTS = 256
+
+
+class ToldAdverts(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of the command `adverts`: those that came to the hub after a number.
+
+    Attributes:
+        is_listening: Whether the hub takes adverts at all.
+        hub: Identity of the hub's store.
+        next: Number of the last one, to be asked for those after it.
+        adverts: The raw TXT record of each, the newest of its machine, in the order of their
+            numbers; as many as go into a frame, with the others in the next answer.
+    """
+
+    is_listening: bool
+    hub: Annotated[str, msgspec.Meta(max_length=MAX_SHOWN, pattern="^[0-9A-Za-z]*$")] = ""
+    next: Annotated[int, msgspec.Meta(ge=0)] = 0
+    adverts: Annotated[
+        list[Annotated[bytes, msgspec.Meta(max_length=MAX_TEXT_BYTES)]],
+        msgspec.Meta(max_length=MAX_TOLD_ADVERTS),
+    ] = []
 
 
 HubFrame = Hello | Welcome | SampleBatch | Stored | HubRefusal | HubCommand | HubAnswer

@@ -15,6 +15,7 @@ from hetero_hvd.core.names import NODE
 from hetero_hvd.core.recording.sessions import DEFAULT_EVERY_SECONDS, RecordingSession
 from hetero_hvd.core.recording.timeline import MICROSECONDS
 from hetero_hvd.errors import UserError
+from hetero_hvd.hub.announced_nodes import AnnouncedNodes
 from hetero_hvd.hub.fleet import Fleet
 from hetero_hvd.hub.runs import HubRuns, recorded_items
 from hetero_hvd.hub.storage.store import SampleStore
@@ -39,11 +40,20 @@ class HubCommands:
     Args:
         store: Of the hub.
         fleet: Its nodes and sessions.
+        announced: Nodes that announce themselves to the hub; None: no hub runs.
         late_seconds: So long a session that is stopped waits for samples that are under way.
     """
 
-    def __init__(self, store: SampleStore, fleet: Fleet, *, late_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        store: SampleStore,
+        fleet: Fleet,
+        announced: AnnouncedNodes | None = None,
+        *,
+        late_seconds: float = 0.0,
+    ) -> None:
         self._store = store
+        self._announced = announced
         self._fleet = fleet
         self._late_seconds = late_seconds
         self._runs = HubRuns(store.index, store.now_seconds, time.monotonic)
@@ -56,6 +66,8 @@ class HubCommands:
             "report": self._runs.take,
             "runs": self._list_runs,
         }
+        if announced is not None:
+            self._actions["adverts"] = announced.told
         finish_interrupted(store.folder / RECORDINGS)
 
     async def act(self, name: str, arguments: Arguments) -> Any:  # noqa: ANN401 - of JSON's kinds
@@ -184,6 +196,7 @@ class HubCommands:
             "duplicates": self._store.num_duplicates,
             "from_the_future": self._store.num_ahead,
             "damaged_files": self._store.num_damaged,
+            **({} if self._announced is None else self._announced.facts),
         }
 
     async def _list_runs(self, arguments: Arguments) -> Any:  # noqa: ANN401

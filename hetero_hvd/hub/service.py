@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hetero_hvd.core.recording.retention import Retention
-from hetero_hvd.errors import JobError, UserError
+from hetero_hvd.errors import JobError, job_error
+from hetero_hvd.hub.announced_nodes import AnnouncedNodes
 from hetero_hvd.hub.announcer import HubAnnouncer
 from hetero_hvd.hub.commands import HubCommands
 from hetero_hvd.hub.fleet import Fleet
@@ -51,6 +52,7 @@ class HubOptions:
         store: Folder of all that is kept.
         address: To listen on; None for all.
         port: To listen on; 0 for any.
+        listen: UDP port for nodes that announce themselves to this machine; 0: none.
         seal_bytes: Of a journal.
         http: Its HTTP side; None: it has none.
         retention: How long samples are kept.
@@ -61,6 +63,7 @@ class HubOptions:
     store: Path
     address: str | None
     port: int
+    listen: int = 0
     seal_bytes: int = SEAL_BYTES
     http: HubHttp | None = None
     retention: Retention = KEEP_ALL
@@ -95,7 +98,7 @@ async def serve_cluster(options: HubOptions) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
-        UserError: The store or the port cannot be had.
+        UserError: The store or a port cannot be had.
     """
     raise_limit()  # each agent has a connection
     ending = asyncio.Event()
@@ -108,7 +111,10 @@ async def serve_cluster(options: HubOptions) -> None:
         # Whoever writes in the store ends before it goes.
         opened.push_async_callback(loop.shutdown_default_executor)
         fleet = Fleet(store, time.monotonic)
-        commands = HubCommands(store, fleet, late_seconds=LATE_SECONDS)
+        announced = AnnouncedNodes(
+            options.key, store.index.identity, options.address, options.listen
+        )
+        commands = HubCommands(store, fleet, announced, late_seconds=LATE_SECONDS)
         keeping = StoreKeeping(
             store, options.retention, commands.unwritten, fleet.note, fleet.forget
         )
@@ -116,12 +122,10 @@ async def serve_cluster(options: HubOptions) -> None:
         opened.push_async_callback(_ended, sealing)
         server = HubServer(options.key, store, fleet, commands.act)
         opened.push_async_callback(server.close)
-        try:
-            port = await server.listen(options.address, options.port)
-        except OSError as error:
-            words = f"port {options.port}: cannot listen: {error.strerror}"
-            raise UserError(words) from error
+        port = await _listen(server, options)
         logger.info("hub %s listens on port %d", store.index.identity, port)
+        await announced.open()
+        opened.push_async_callback(announced.close)
         queue = await _queue(options.queue, store, fleet, opened)
         operations = None if queue is None else queue.http
         if http := await _http(options.http, store, commands, server, operations):
@@ -131,6 +135,7 @@ async def serve_cluster(options: HubOptions) -> None:
         while not ending.is_set():
             await fleet.look()
             server.look()
+            announced.look()
             if queue is not None:
                 queue.look()
             if sealing.done():
@@ -138,6 +143,19 @@ async def serve_cluster(options: HubOptions) -> None:
             await announcer.look()
             with suppress(TimeoutError):
                 await asyncio.wait_for(ending.wait(), LOOK_SECONDS)
+
+
+async def _listen(server: HubServer, options: HubOptions) -> int:
+    """Accept connections; gives the port.
+
+    Raises:
+        JobError: The port cannot be had.
+    """
+    try:
+        return await server.listen(options.address, options.port)
+    except OSError as error:
+        words = f"port {options.port}: cannot listen: {error.strerror}"
+        raise job_error(words, error) from error
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

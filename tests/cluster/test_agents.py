@@ -68,6 +68,11 @@ class Scene:
         vector += ["--name", name, "--slots", "1", *more]
         return self._start([*self._cluster[name].enter(), *vector], self.folder / f"{name}.txt")
 
+    def hub(self, host, *more):
+        """Start a hub on a host, of whatever network."""
+        vector = [sys.executable, "-c", self._program, "hub", "--key-file", str(self.key), *more]
+        return self._start([*host.enter(), *vector], self.folder / "hub.txt")
+
     def start_on(self, name, vector):
         """Start a program on a host."""
         return self._start([*self._cluster[name].enter(), *vector], self.folder / "more.txt")
@@ -107,10 +112,11 @@ class Scene:
             assert time.monotonic() < deadline, f"{text} {times}: {log.read_text()}"
             time.sleep(0.05)
 
-    def listed(self):
-        """What `hetero-hvd nodes --discover` shows."""
+    def listed(self, on=None, folder=None):
+        """What `hetero-hvd nodes --discover` shows, here or elsewhere."""
         command = [sys.executable, "-m", "hetero_hvd", "nodes", "--discover", "--json"]
-        nodes = json.loads(subprocess.check_output(command, cwd=self.folder))
+        command = [*(on.enter() if on else ()), *command]
+        nodes = json.loads(subprocess.check_output(command, cwd=folder or self.folder))
         return [node["name"] for node in nodes]
 
     def metrics(self, name, token):

@@ -120,17 +120,16 @@ def hostile(key_file, other_key_file):
     }
 
 
-def attack(scene, sender, driver_host, attacks):
+def attack(sender, target, attacks, counted):
     """Send what nobody must believe, beside noise, and wait until each of it was counted."""
-    before = status_of(scene, driver_host)["ignored_adverts"]
+    before = counted()
     for packets in attacks.values():
-        send(sender, driver_host.address, *packets)
-    send(sender, driver_host.address, *map(os.urandom, NOISE_BYTES))
+        send(sender, target.address, *packets)
+    send(sender, target.address, *map(os.urandom, NOISE_BYTES))
     deadline = time.monotonic() + 20
     expected = {"of another key": 3, "stale": 2, "replayed": 2}
     while True:
-        status = status_of(scene, driver_host)
-        counts = {n: c - before.get(n, 0) for n, c in status["ignored_adverts"].items()}
+        counts = {n: c - before.get(n, 0) for n, c in counted().items()}
         if all(counts.get(name, 0) >= number for name, number in expected.items()):
             break
         assert time.monotonic() < deadline, counts
@@ -164,7 +163,13 @@ def test_agents_beyond_a_router_train(virtual_cluster, driver_network, tmp_path)
             scene.wait_for(f"[{name}:0] takes part")
 
         make_key(tmp_path / "other.key")
-        attack(scene, cluster["beta"], driver_host, hostile(scene.key, tmp_path / "other.key"))
+        attacks = hostile(scene.key, tmp_path / "other.key")
+        attack(
+            cluster["beta"],
+            driver_host,
+            attacks,
+            lambda: status_of(scene, driver_host)["ignored_adverts"],
+        )
 
         (tmp_path / "preempted").write_text("TRUE")
         scene.wait_for("alpha:0 is no longer announced and leaves")

@@ -29,7 +29,7 @@ NO_PORTS = ("", "-1", "65536", "x", "²", LONG)
 CASES = [
     *((["hub"], "--keep-bytes", text) for text in NO_AMOUNTS),
     *((["record", "start", "one"], "--keep-bytes", text) for text in NO_AMOUNTS),
-    *((["hub"], flag, text) for flag in ("--port", "--http-port") for text in NO_PORTS),
+    *((["hub"], flag, text) for flag in ("--port", "--listen", "--http-port") for text in NO_PORTS),
     *((["hub"], "--keep", text) for text in NO_SPANS),
     *(
         (["record", "start", "one"], flag, text)

@@ -40,7 +40,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--address", default=None, help="listen here only (default: everywhere)")
     command.add_argument("--port", default="9391", help="default: 9391; 0 = any")
-
+    command.add_argument(
+        "--listen",
+        default="0",
+        metavar="PORT",
+        help="UDP port at which nodes announce themselves (agent --announce-to), for all jobs with "
+        "--discover; 0 = none (default: 0)",
+    )
     command.add_argument(
         "--keep",
         metavar="TIME",
@@ -98,6 +104,7 @@ def act(arguments: argparse.Namespace) -> int:
         store=arguments.store,
         address=None if arguments.address is None else _address(arguments.address),
         port=_port("--port", arguments.port),
+        listen=_port("--listen", arguments.listen),
         http=_http(arguments),
         retention=_retention(arguments),
         queue=queue_of(arguments),

@@ -14,10 +14,12 @@ from hetero_hvd.config.job import JobConfig
 from hetero_hvd.config.launchers import AGENT
 from hetero_hvd.config.paths import own_path
 from hetero_hvd.discovery.advert import Advert
+from hetero_hvd.discovery.hub_client import HubOrders
 from hetero_hvd.discovery.receiver import AdvertReceiver
 from hetero_hvd.discovery.registry import NodeRegistry
 from hetero_hvd.discovery.words import in_words
 from hetero_hvd.driver.nodes.host_resolver import HostResolver
+from hetero_hvd.driver.nodes.hub_adverts import HubAdverts
 from hetero_hvd.errors import JobError
 from hetero_hvd.probes.kernel.machine_identity import machine_identity
 from hetero_hvd.security.cluster_key import read_key
@@ -99,9 +101,11 @@ class NodeDiscovery:
         self._tls_file = job.tls_file
         self._allowed = set(job.allow.split(",")) if job.allow else None
         self._receiver: AdvertReceiver | None = None
+        self._hub: HubAdverts | None = None
         if job.discover:
             key = read_key(own_path(self._key_file, "job.cluster_key_file"))
             self._receiver = AdvertReceiver(key, job.listen, say)
+            self._hub = HubAdverts(HubOrders(job.cluster_key_file, job.hub), say)
         self._roster = NodeRegistry()
         self._own_machine = machine_identity()
         self._names = HostResolver()
@@ -115,17 +119,20 @@ class NodeDiscovery:
         return counts | {"conflict": self._roster.conflicts}
 
     async def open(self) -> None:
-        """Listen.
+        """Listen, and ask the hub for those that announce themselves there.
 
         Raises:
             JobError: There is no network to listen on, or the port cannot be had.
         """
-        if self._receiver is not None:
+        if self._receiver is not None and self._hub is not None:
             await self._receiver.open(port_setting="job.listen", setting="job.discover", user="job")
+            self._hub.begin()
 
     async def close(self) -> None:
         """Listen no more."""
         self._names.close()
+        if self._hub is not None:
+            await self._hub.close()
         if self._receiver is not None:
             await self._receiver.close()
 
@@ -135,15 +142,15 @@ class NodeDiscovery:
             self._receiver.ask()
 
     def listen(self) -> bool:
-        """Check what came since the last tick.
+        """Check what came since the last tick, directly or through the hub.
 
         Returns:
             Whether there is news: an advert that is believed.
         """
-        if self._receiver is None:
+        if self._receiver is None or self._hub is None:
             return False
         has_news = False
-        for sender, _, advert in self._receiver.take():
+        for sender, _, advert in self._receiver.take(self._hub.take()):
             has_news = True
             if why := self._roster.heard(advert, now_seconds=time.monotonic()):
                 self._receiver.complain(sender, why)

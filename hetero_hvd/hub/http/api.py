@@ -186,6 +186,7 @@ class HubApi:
         """Who is there and what is recorded, whenever that changes."""
         status = await self._commands.act("status", {})
         del status["now_unix_seconds"], status["streams"]
+        status.pop("ignored_adverts", None)  # of noise in the network there is news all the time
         news = json.dumps(status).encode()
         return news, b"" if news == seen else news
 

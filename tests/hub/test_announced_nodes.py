@@ -1,0 +1,382 @@
+"""Nodes that announce themselves to a hub: what it believes, tells, forgets, and a driver finds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+
+import msgspec
+import pytest
+
+from hetero_hvd.cli import main
+from hetero_hvd.config.job import JobConfig
+from hetero_hvd.discovery.advert import MAX_REMEMBERED, Verifier, sign
+from hetero_hvd.discovery.hub_link import MAX_TOLD_ADVERTS, ToldAdverts
+from hetero_hvd.discovery.multicast import packet_of
+from hetero_hvd.discovery.receiver import HeardAdvert
+from hetero_hvd.driver.nodes import hub_adverts
+from hetero_hvd.driver.nodes.hub_adverts import HubAdverts
+from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery
+from hetero_hvd.errors import JobError, TryAgainError
+from hetero_hvd.hub.announced_nodes import RENEW_SECONDS, SILENT_SECONDS, AnnouncedNodes
+from tests.discovery.test_advert import as_text, make
+from tests.hub.rig import KEY, HubProcess, free_port, order
+
+OTHER_KEY = bytes(32)
+
+
+def packet(name, *, key=KEY, ago=0.0, **more):
+    """An advert in a packet, of a machine of its own."""
+    fields = {"machine": name.encode().hex().ljust(32, "0"), "issued_at_seconds": time.time() - ago}
+    advert = make(name=name, **(fields | more))
+    return packet_of(name, advert.port, sign(key, advert))
+
+
+def send(port, *packets):
+    """As an agent with --announce-to."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+        for each in packets:
+            end.sendto(each, ("127.0.0.1", port))
+
+
+def started(folder, *more):
+    """A hub that listens for adverts; gives it and the port."""
+    folder.mkdir(exist_ok=True)
+    hub, port = HubProcess(folder), free_port()
+    hub.start("--listen", str(port), *more)
+    return hub, port
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    """One for all rows: each has nodes of its own."""
+    hub, port = started(tmp_path_factory.mktemp("hub"))
+    yield hub, port
+    hub.kill()
+
+
+async def asked(hub, action, **arguments):
+    """Have the hub do something, as soon as it is there."""
+    return await hub.order(action, **arguments)
+
+
+async def told(hub, key=KEY):
+    """Name to advert of all that a driver believes that asks the hub now."""
+    answer = msgspec.convert(await asked(hub, "adverts"), ToldAdverts)
+    verifier = Verifier(key)
+    found = [verifier.check(text, now_seconds=time.time()) for text in answer.adverts]
+    return {advert.name: advert for advert in found}
+
+
+async def until(is_so, seconds=30):
+    """Wait for something that the hub tells."""
+    deadline = time.monotonic() + seconds
+    while not (found := await is_so()):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.1)
+    return found
+
+
+def changed(found, at):
+    """With another byte there."""
+    return found[:at] + bytes([found[at] ^ 1]) + found[at + 1 :]
+
+
+AT_THE_HUB = {
+    "a genuine one": (lambda name: [packet(name)], True, None),
+    "without a slot": (lambda name: [packet(name, slots=0)], True, None),
+    "a good-bye": (lambda name: [packet(name, ago=1), packet(name, leaves=True)], "leaves", None),
+    "one after its good-bye": (
+        lambda name: [packet(name, leaves=True, ago=1), packet(name, ago=2)], "leaves", "replayed"),
+    "twice": (lambda name: [packet(name, ago=0.5)] * 2, True, None),
+    "again": (lambda name: [packet(name), packet(name, ago=5)], True, "replayed"),
+    "of another key": (lambda name: [packet(name, key=OTHER_KEY)], False, "of another key"),
+    "forged": (lambda name: [changed(packet(name), -5)], False, "of another key"),
+    "old": (lambda name: [packet(name, ago=60)], False, "stale"),
+    "of the future": (lambda name: [packet(name, ago=-60)], False, "stale"),
+    "not to be connected to": (
+        lambda name: [packet(name, addresses=("224.0.0.1",))], False, "unsound"),
+    "cut off": (lambda name: [packet(name)[:60]], False, None),
+    "noise": (lambda _name: [os.urandom(n) for n in (1, 12, 100, 1400, 9000)], False, None),
+    "a flood": (lambda name: [packet(name, key=OTHER_KEY)] * 500, False, "dropped"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", AT_THE_HUB)
+def test_the_hub_tells_what_a_driver_would_believe(hub, case):
+    """All else is counted by its reason, and the next genuine one is heard none the later."""
+    process, port = hub
+    packets, is_told, reason = AT_THE_HUB[case]
+    name = f"n{list(AT_THE_HUB).index(case)}"
+
+    async def act():
+        before = (await asked(process, "status"))["ignored_adverts"]
+        send(port, *packets(name))
+        await asyncio.sleep(0.3)  # a tick: of one address so much is read in each
+        send(port, packet(f"{name}x"))
+
+        async def is_heard():
+            return f"{name}x" in await told(process)
+
+        await until(is_heard)
+        found, status = await told(process), await asked(process, "status")
+        assert (name in found) == bool(is_told)
+        assert (name in status["announced"]) == (is_told is True)
+        assert f"{name}x" in status["announced"]
+        if is_told == "leaves":
+            assert found[name].leaves
+        if reason is not None:
+            assert status["ignored_adverts"][reason] > before.get(reason, 0)
+
+    asyncio.run(act())
+
+
+def test_a_hub_that_was_killed_hears_them_again_and_two_hubs_have_what_each_is_told(tmp_path):
+    """Nothing is kept on the disk, and one hub tells nothing of the other's."""
+    first, port = started(tmp_path / "first")
+    second, second_port = started(tmp_path / "second")
+
+    async def act():
+        await asked(first, "status")
+        await asked(second, "status")
+        send(port, packet("alpha"))
+        send(second_port, packet("beta"))
+        await until(lambda: told(first))
+        assert list(await told(first)) == ["alpha"]
+        await until(lambda: told(second))
+        assert list(await told(second)) == ["beta"]
+        first.kill()
+        first.start("--listen", str(port))
+        assert await told(first) == {}
+        send(port, packet("alpha"))
+        await until(lambda: told(first))
+
+    try:
+        asyncio.run(act())
+        assert "Traceback" not in first.log + second.log
+    finally:
+        first.kill()
+        second.kill()
+
+
+NO_HUB = {
+    "a port that is taken": (("--listen={taken}",), 75, "--listen: UDP port {taken}: Address alr"),
+    "an address of another": (
+        ("--listen={free}", "--address=192.0.2.1"), 2, "port 0: cannot listen: Cannot assign"),
+    "no key": (("--listen={free}", "--key-file=none"), 2, "none: "),
+    "no port": (("--listen=x",), 2, "--listen: found 'x', must be an integer from 0 to 65535"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NO_HUB)
+def test_a_hub_that_cannot_listen_ends_with_one_line(tmp_path, monkeypatch, capsys, case):
+    """And with the code that tells whether the same may succeed later."""
+    flags, code, words = NO_HUB[case]
+    monkeypatch.chdir(tmp_path)
+    main(["key"])
+    capsys.readouterr()
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as other:
+        other.bind(("::", 0))
+        ports = {"taken": other.getsockname()[1], "free": free_port()}
+        vector = [flag.format(**ports) for flag in flags]
+        assert main(["hub", "--port=0", *vector]) == code
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"hetero-hvd: {words.format(**ports)}")
+
+
+class Heard:
+    """What a hub has heard, by a clock of the test; asked as a driver asks."""
+
+    def __init__(self):
+        self.nodes = AnnouncedNodes(KEY, "hub", None, 9)
+        self.after = 0
+
+    def hears(self, number, at_seconds, **more):
+        """An advert of a machine of this number."""
+        advert = make(name=f"n{number}", machine=f"{number:032}", **more)
+        text = as_text(sign(KEY, advert))
+        self.nodes.heard(HeardAdvert("10.0.0.9", text, advert), at_seconds)
+
+    def news(self, at_seconds):
+        """How many there are that were not told before; answers come in parts."""
+        self.nodes.forget(at_seconds)
+        number = 0
+        while True:
+            answer = asyncio.run(self.nodes.told({"after": self.after}))
+            self.after = answer["next"]
+            number += len(answer["adverts"])
+            if len(answer["adverts"]) < MAX_TOLD_ADVERTS:
+                return number
+
+
+def test_what_is_news_to_a_driver():
+    """A node, a change of it, and that it is still there; by a clock."""
+    heard = Heard()
+    heard.hears(1, 0.0)
+    assert heard.news(0.0) == 1
+    heard.hears(1, 2.0)
+    assert heard.news(2.0) == 0
+    heard.hears(1, 4.0, slots=2)
+    assert heard.news(4.0) == 1
+    heard.hears(1, 4.0 + RENEW_SECONDS, slots=2)
+    assert heard.news(4.0 + RENEW_SECONDS) == 1
+    heard.hears(1, 15.0, slots=2, leaves=True)
+    assert heard.news(15.0) == 1
+    heard.after = 0
+    assert heard.news(15.0 + SILENT_SECONDS) == 1
+    heard.after = 0
+    assert heard.news(15.1 + SILENT_SECONDS) == 0
+
+
+@pytest.mark.parametrize("number", [MAX_TOLD_ADVERTS, 1250, MAX_REMEMBERED + 10])
+def test_many_nodes_come_in_parts_each_once(number):
+    """As many as a verifier remembers, whoever has the key may say so."""
+    heard = Heard()
+    for each in range(number):
+        heard.hears(each, 0.0)
+    assert heard.news(0.0) == min(number, MAX_REMEMBERED)
+    assert heard.news(0.0) == 0
+    heard.hears(number - 1, 1.0, slots=2)
+    assert heard.news(1.0) == 1
+
+
+def discovery(tmp_path, hub, said):
+    """A driver that names a hub, or not."""
+    path = tmp_path / "driver.key"
+    path.write_text(KEY.hex())
+    path.chmod(0o600)
+    job = JobConfig(discover=True, cluster_key_file=str(path), hub=hub)
+    return NodeDiscovery(job, said.append)
+
+
+async def found_by(discovered, is_so, least_seconds):
+    """Names of the nodes that a driver has found when something is so, as it ticks."""
+    await discovered.open()
+    try:
+        before = time.monotonic()
+        while not is_so(discovered) or time.monotonic() - before < least_seconds:
+            assert time.monotonic() - before < 30
+            discovered.listen()
+            await asyncio.sleep(0.1)
+    finally:
+        await discovered.close()
+    return [advert.name for advert in discovered.present()]
+
+
+def notes(said):
+    """What a driver has told of the hub."""
+    return [line for line in said if line.startswith("note: ")]
+
+
+AT_A_DRIVER = {
+    "one that listens": (True, KEY, [], ["driven"]),
+    "one that does not": (False, KEY, [], []),
+    "one of another key": (True, OTHER_KEY, ["the other end does not hold this cluster's key"], []),
+    "none": (None, KEY, ["no hub answers there"], []),
+}
+
+
+@pytest.mark.parametrize("case", AT_A_DRIVER)
+def test_what_a_driver_finds_at_a_hub_that_it_names(tmp_path, case):
+    """What keeps it from asking is told once, and training goes on."""
+    listens, key, words, names = AT_A_DRIVER[case]
+    hub, port, said = HubProcess(tmp_path), free_port(), []
+    if listens is not None:
+        (tmp_path / "cluster.key").write_text(key.hex())
+        hub.start(*(["--listen", str(port)] if listens else []))
+
+    async def act():
+        if listens is not None:
+            await until(lambda: answering(key, hub.target))
+        send(port, packet("driven"))
+        return await found_by(
+            discovery(tmp_path, str(hub.target), said),
+            lambda found: len(found.present()) == len(names) and len(notes(said)) == len(words),
+            2.0 if listens is False else 0.0,
+        )
+
+    try:
+        assert asyncio.run(act()) == names
+    finally:
+        if listens is not None:
+            hub.kill()
+    assert all(word in note for word, note in zip(words, notes(said), strict=True))
+
+
+async def answering(key, target):
+    """Whether a hub is there."""
+    try:
+        return await order(key, target, "status", {})
+    except Exception:  # noqa: BLE001 - of whatever kind
+        return None
+
+
+class OddHub:
+    """One that answers something else each time, then what is right."""
+
+    is_named = True
+    NUMBER = 7
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def conversation(self):
+        """Talk with it."""
+        return self
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        return None
+
+    async def order(self, _name, arguments, **_):
+        """The next answer."""
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is not None:
+            return answer
+        is_known = arguments["after"] == OddHub.NUMBER
+        return {"is_listening": True, "next": OddHub.NUMBER, "adverts": [] if is_known else [b"x"]}
+
+
+ODD_HUBS = {
+    "one of an earlier version": [JobError("'adverts' is no command of this hub; there are start")],
+    "one that is away": [TryAgainError("no hub answers there")] * 3,
+    "one that begins to take adverts": [{"is_listening": False}] * 2,
+    "one that goes on": [{"is_listening": True, "next": 3, "adverts": [b"y"]}],
+    "nonsense": [
+        "x", [], {"is_listening": 1}, {"is_listening": True, "next": -1},
+        {"is_listening": True, "adverts": [b"x" * 5000]},
+        {"is_listening": True, "adverts": [b"x"] * 300},
+        {"is_listening": True, "hub": "\x1b[31m"},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ODD_HUBS)
+def test_a_hub_that_says_something_else_is_asked_again(case, monkeypatch):
+    """What is wrong is told once; what it says rightly is taken, and checked as all adverts are."""
+    for name in ("ASK_SECONDS", "MORE_SECONDS", "DEAF_SECONDS", "FIRST_RETRY_SECONDS"):
+        monkeypatch.setattr(hub_adverts, name, 0.01)
+    monkeypatch.setattr(hub_adverts, "MAX_RETRY_SECONDS", 0.02)
+    answers, said, found = ODD_HUBS[case], [], []
+
+    async def act():
+        adverts = HubAdverts(OddHub(*answers), said.append)
+        adverts.begin()
+        async with asyncio.timeout(20):
+            while not any(text == b"x" for _, text in found):
+                await asyncio.sleep(0.01)
+                found.extend(adverts.take())
+        await asyncio.sleep(0.1)
+        found.extend(adverts.take())
+        await adverts.close()
+
+    asyncio.run(act())
+    is_wrong = case not in ("one that begins to take adverts", "one that goes on")
+    assert len(said) == is_wrong, said
+    assert [text for _, text in found] == ([b"y"] if case == "one that goes on" else []) + [b"x"]
