@@ -48,6 +48,9 @@ def is_one_machine(host: str) -> bool:
 GIVEN_TO_HUB = "hetero-hvd hub --port PORT"
 """Who was told the port of a hub."""
 
+GIVEN_TO_LISTENER = "hetero-hvd hub --listen PORT` or `hetero-hvd run --listen PORT"
+"""Who was told the port for adverts."""
+
 
 class AnnounceTarget(NamedTuple):
     """Whom to tell.
@@ -61,9 +64,7 @@ class AnnounceTarget(NamedTuple):
     port: int
 
     @classmethod
-    def read(
-        cls, text: str, flag: str, given_as: str = "hetero-hvd run --listen PORT"
-    ) -> AnnounceTarget:
+    def read(cls, text: str, flag: str, given_as: str = GIVEN_TO_LISTENER) -> AnnounceTarget:
         """From `HOST:PORT` or `[IPv6]:PORT`.
 
         Args:

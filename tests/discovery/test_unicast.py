@@ -54,8 +54,12 @@ def test_what_names_nobody_is_refused_in_one_line(text):
 
 def test_who_gives_the_port_is_named():
     """Of a driver, or of a hub."""
-    for more, words in (((), "run --listen PORT"), ((GIVEN_TO_HUB,), "hub --port PORT")):
-        with pytest.raises(UserError, match=f"as `hetero-hvd {words}` was given"):
+    for more, words in (
+        ((), "run --listen PORT"),
+        ((), "hub --listen PORT"),
+        ((GIVEN_TO_HUB,), "hub --port PORT"),
+    ):
+        with pytest.raises(UserError, match=f"`hetero-hvd {words}`"):
             AnnounceTarget.read("host", "--hub", *more)
 
 

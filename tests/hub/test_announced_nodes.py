@@ -167,6 +167,7 @@ NO_HUB = {
         ("--listen={free}", "--address=192.0.2.1"), 2, "port 0: cannot listen: Cannot assign"),
     "no key": (("--listen={free}", "--key-file=none"), 2, "none: "),
     "no port": (("--listen=x",), 2, "--listen: found 'x', must be an integer from 0 to 65535"),
+    "that of multicast": (("--listen=5353",), 2, "--listen: found 5353, must be another port"),
 }  # fmt: skip
 
 

@@ -81,8 +81,8 @@ def _add_drivers(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="HOST:PORT",
-        help="also announce to the driver at this address, where multicast ends at a router: what "
-        "`hetero-hvd run --listen PORT` was given there; may be given again",
+        help="also announce to the hub or the driver at this address, where multicast ends at a "
+        "router: what `hetero-hvd hub --listen PORT` or `run` was given there; may be given again",
     )
     command.add_argument(
         "--driver-file",

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from hetero_hvd.hub.service import HubHttp
 
 SUMMARY = "store what all agents of the cluster tell of their nodes, for recordings"
+HELP = """\
+Store what all agents of the cluster tell of their nodes, for recordings; on request
+tell all jobs which nodes announce themselves here (--listen) and give devices to jobs
+(--queue). Ends with 0 at SIGTERM or Ctrl-C, with 2 where something that was given is
+wrong, with 75 where the same may succeed later: a port is taken, the disk is full."""
 STORE = Path("hub")
 MAX_PORT = 65535
 HTTP_ADDRESS = "127.0.0.1"
@@ -104,7 +109,7 @@ def act(arguments: argparse.Namespace) -> int:
         store=arguments.store,
         address=None if arguments.address is None else _address(arguments.address),
         port=_port("--port", arguments.port),
-        listen=_port("--listen", arguments.listen),
+        listen=_listen(arguments.listen),
         http=_http(arguments),
         retention=_retention(arguments),
         queue=queue_of(arguments),
@@ -190,6 +195,14 @@ def _port(flag: str, text: str) -> int:
     number = whole_number(text)
     if number is None or number > MAX_PORT:
         raise UserError(f"{flag}: found {text!r}, must be an integer from 0 to {MAX_PORT}")
+    return number
+
+
+def _listen(text: str) -> int:
+    from hetero_hvd.config.job import MULTICAST_PORT  # noqa: PLC0415 - not for all
+
+    if (number := _port("--listen", text)) == MULTICAST_PORT:
+        raise UserError(f"--listen: found {number}, must be another port: that is of multicast")
     return number
 
 

@@ -175,6 +175,8 @@ def _lines(action: str, result: Any) -> list[str]:  # noqa: ANN401
         found = [_session_line(session) for session in result["sessions"]]
         found += filter(None, (session.get("notice") for session in result["sessions"]))
         found += [_node_line(node) for node in result.get("nodes", ())]
+        if announced := result.get("announced"):
+            found.append(f"announce themselves to the hub: {', '.join(announced)}")
         found += [words.format(n) for key, words in _COUNTED.items() if (n := result.get(key))]
         found += [
             f"damaged {path}  what was whole in it is stored" for path in result.get("damaged", ())
