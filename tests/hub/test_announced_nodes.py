@@ -16,7 +16,7 @@ from hetero_hvd.discovery.advert import MAX_REMEMBERED, Verifier, sign
 from hetero_hvd.discovery.hub_link import MAX_TOLD_ADVERTS, ToldAdverts
 from hetero_hvd.discovery.multicast import packet_of
 from hetero_hvd.discovery.receiver import HeardAdvert
-from hetero_hvd.driver.nodes import hub_adverts
+from hetero_hvd.driver.nodes import hub_adverts, node_discovery
 from hetero_hvd.driver.nodes.hub_adverts import HubAdverts
 from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery
 from hetero_hvd.errors import JobError, TryAgainError
@@ -312,6 +312,19 @@ async def answering(key, target):
         return await order(key, target, "status", {})
     except Exception:  # noqa: BLE001 - of whatever kind
         return None
+
+
+def test_a_list_of_nodes_says_that_the_hub_was_not_asked(tmp_path, monkeypatch, capsys, caplog):
+    """Where people look, beside a list that would be empty without a word."""
+    monkeypatch.setattr(node_discovery, "LOOKS", 1)
+    monkeypatch.chdir(tmp_path)
+    main(["key"])
+    monkeypatch.setenv("HETERO_HVD_CLUSTER_KEY_FILE", "cluster.key")
+    monkeypatch.setenv("HETERO_HVD_HUB", f"127.0.0.1:{free_port()}")
+    capsys.readouterr()
+    assert main(["nodes", "--discover", "--json"]) == 0
+    assert capsys.readouterr().out.strip() == "[]"
+    assert "note: nodes that announce themselves to the hub are not found: hub 127" in caplog.text
 
 
 class OddHub:

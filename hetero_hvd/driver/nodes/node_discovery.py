@@ -62,14 +62,14 @@ async def scan(config: ClusterConfig) -> tuple[ClusterConfig, dict[str, Advert]]
 
 async def _listening(job: JobConfig) -> NodeDiscovery:
     """For a look at the nodes; where a job that runs here has the port, without it."""
-    found = NodeDiscovery(job)
+    found = NodeDiscovery(job, logger.warning, greets=False)
     try:
         await found.open()
     except JobError as error:
         if not job.listen:
             raise
         logger.warning("%s: nodes that announce themselves there are not shown", error)
-        found = NodeDiscovery(replace(job, listen=0))
+        found = NodeDiscovery(replace(job, listen=0), logger.warning, greets=False)
         await found.open()
     return found
 
@@ -89,14 +89,18 @@ class NodeDiscovery:
 
     Args:
         job: Of the job at its start: whether to listen, the key, and who is welcome.
-        say: Tells people of a node that is new.
+        say: Tells people of a node that is new, and of what is not used.
+        greets: Whether a node that is new is told.
 
     Raises:
         UserError: The key cannot be read.
     """
 
-    def __init__(self, job: JobConfig, say: Callable[[str], None] = logger.info) -> None:
+    def __init__(
+        self, job: JobConfig, say: Callable[[str], None] = logger.info, *, greets: bool = True
+    ) -> None:
         self._say = say
+        self._greets = greets
         self._key_file = job.cluster_key_file or ""
         self._tls_file = job.tls_file
         self._allowed = set(job.allow.split(",")) if job.allow else None
@@ -181,7 +185,7 @@ class NodeDiscovery:
             if are_known or advert.name in self._added
             if (node := self._node(advert)) is not None
         ]
-        for advert in present:
+        for advert in present if self._greets else ():
             if advert.name in {node.name for node in added} - self._added:
                 self._greet(advert)
         self._added = {node.name for node in added}
