@@ -386,3 +386,47 @@ def test_a_damaged_catalogue_is_one_line(opened, tmp_path, damage):
         HubCommands(store := opened(), Fleet(store, lambda: 0.0))
     assert sorted((tmp_path / "hub" / "segments").iterdir()) == before
     assert before
+
+
+ONE_NODE = {
+    "while it is written": lambda store, _again: store,
+    "after a restart": lambda _store, again: again(),
+    "over two journals": lambda store, _again: store,
+    "sealed": lambda store, _again: store.seal() or store,
+    "damaged at another's": lambda store, _again: damage(store, b"other") or store,
+}
+
+
+def damage(store, mark):
+    """Change a byte behind the first mark of its journal."""
+    (path,) = store.folder.glob("*.journal")
+    content = bytearray(path.read_bytes())
+    content[content.index(mark) + len(mark) + 3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("case", ONE_NODE)
+def test_of_a_journal_one_nodes_part_is_read_alone(opened, monkeypatch, case):
+    """The same samples as of all that there is, from a hundredth of its bytes."""
+    one = RecordingSession(name="one", from_microseconds=0, nodes=("other-7",))
+    store = opened()
+
+    def commit(first):
+        store.commit([batch(first, 3, stream=f"s{n}", node=f"other-{n}") for n in range(300)])
+
+    commit(1)
+    if case == "over two journals":
+        store._sealer = lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full"))
+        with pytest.raises(OSError, match="full"):
+            store.seal()
+    commit(4)
+    store = ONE_NODE[case](store, opened)
+    expected = [each for each in store.frames(ALL) if each.node == "other-7"]
+    read = []
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda *words: read.append(real(*words)) or read[-1])
+    assert list(store.frames(one)) == expected
+    assert len(expected) == 6
+    assert bool(read) == (case != "sealed")
+    size_bytes = sum(path.stat().st_size for path in store.folder.glob("*.journal"))
+    assert sum(map(len, read)) * 100 <= size_bytes

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +60,39 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
         return tuple(NumberRange(*each) for each in self.missing)
 
 
+class JournalPart(NamedTuple):
+    """An entry's place in its file.
+
+    Attributes:
+        begin: Where it begins.
+        size_bytes: It takes in the file.
+    """
+
+    begin: int
+    size_bytes: int
+
+
+class JournalParts:
+    """Where the entries of each node are, so that one node's are read alone; 16 bytes for each."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, dict[str, array[int]]] = {}
+
+    def add(self, number: int, node: str, part: JournalPart) -> None:
+        """Know of an entry of a node in a journal of a number."""
+        self._of.setdefault(number, {}).setdefault(node, array("Q")).extend(part)
+
+    def of(self, number: int, nodes: Iterable[str]) -> list[JournalPart]:
+        """Those of some nodes in a journal, in the order of the file."""
+        known = self._of.get(number, {})
+        found = [iter(known.get(node, ())) for node in set(nodes)]
+        return sorted(JournalPart(begin, next(of)) for of in found for begin in of)
+
+    def forget(self, number: int) -> None:
+        """Know nothing more of a journal, which is gone."""
+        self._of.pop(number, None)
+
+
 class Journal:
     """The file that is written to. Used by one thread.
 
@@ -77,13 +112,15 @@ class Journal:
         self._is_torn = False
         sync_folder(folder)
 
-    def append(self, entries: Sequence[JournalEntry]) -> None:
-        """Write entries, all or none of them.
+    def append(self, entries: Sequence[JournalEntry]) -> list[JournalPart]:
+        """Write entries, all or none of them; gives the place of each.
 
         Raises:
             OSError: The disk does not take them.
         """
-        content = b"".join(framed(msgspec.msgpack.encode(entry)) for entry in entries)
+        frames = [framed(msgspec.msgpack.encode(entry)) for entry in entries]
+        begins = accumulate(map(len, frames), initial=self.size_bytes)
+        content = b"".join(frames)
         try:
             if self._is_torn:
                 self._mend()
@@ -95,6 +132,7 @@ class Journal:
                 self._mend()
             raise
         self.size_bytes += len(content)
+        return [JournalPart(at, len(frame)) for at, frame in zip(begins, frames, strict=False)]
 
     def _mend(self) -> None:
         """Take away what a failure has left: it would else be read as what was acknowledged."""
@@ -127,11 +165,11 @@ class StoredEntry(NamedTuple):
 
     Attributes:
         entry: What is in it.
-        size_bytes: It takes in the file.
+        part: Its place.
     """
 
     entry: JournalEntry
-    size_bytes: int
+    part: JournalPart
 
 
 def stored_entries(content: bytes) -> Iterator[StoredEntry]:
@@ -139,11 +177,11 @@ def stored_entries(content: bytes) -> Iterator[StoredEntry]:
     for found in records_in(content, past_damage=True):
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
             entry = msgspec.msgpack.decode(found.record, type=JournalEntry)
-            yield StoredEntry(entry, found.size_bytes)
+            yield StoredEntry(entry, JournalPart(found.begin, found.size_bytes))
 
 
 def entries_in(content: bytes) -> Iterator[JournalEntry]:
-    """The same without their sizes."""
+    """The same without their places."""
     return (found.entry for found in stored_entries(content))
 
 
@@ -177,10 +215,12 @@ def holes_in(
         known[entry.stream] = max(before, entry.next_sequence)
 
 
-def read_journal(path: Path) -> bytes:
-    """All of a journal; nothing: it is not there, as it was sealed."""
+def read_journal(path: Path, parts: Iterable[JournalPart] | None = None) -> bytes:
+    """All of a journal, or some parts of it; nothing: it is not there, as it was sealed."""
     with suppress(FileNotFoundError), open(path, "rb", opener=regular) as file:
-        return file.read()
+        if parts is None:
+            return file.read()
+        return b"".join(os.pread(file.fileno(), size, begin) for begin, size in parts)
     return b""
 
 

@@ -62,10 +62,10 @@ def seal_here(journal: Path, segment: Path, number: int) -> SealedJournal:
     parts: dict[tuple[str, str], list[JournalEntry]] = {}  # an agent may have got another name
     content = read_journal(journal)
     damaged_bytes = len(content)
-    for entry, size_bytes in stored_entries(content):
+    for entry, part in stored_entries(content):
         streams.setdefault(entry.stream, []).append(entry)
         parts.setdefault((entry.stream, entry.node), []).append(entry)
-        damaged_bytes -= size_bytes
+        damaged_bytes -= part.size_bytes
     pieces: list[StoredPiece] = []
     new = segment.with_suffix(NEW)
     with open(new, "wb", opener=private) as file:

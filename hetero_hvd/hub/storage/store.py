@@ -23,6 +23,7 @@ from hetero_hvd.errors import JobError, job_error
 from hetero_hvd.hub.storage.index import HubIndex, StoredPiece, StoredStream, StreamState
 from hetero_hvd.hub.storage.journal import (
     Journal,
+    JournalParts,
     entries_in,
     frames_of,
     holes_in,
@@ -80,6 +81,7 @@ class SampleStore:
         self._seal_bytes = seal_bytes
         self._sealer = sealer
         self._lock = threading.Lock()
+        self._parts = JournalParts()
         try:
             self._held = self._locked()
             try:
@@ -138,9 +140,10 @@ class SampleStore:
                 continue
             content = self._files.journal(number)
             damaged_bytes = len(content)
-            for entry, size_bytes in stored_entries(content):
+            for entry, part in stored_entries(content):
                 changes.replay(entry)
-                damaged_bytes -= size_bytes
+                self._parts.add(number, entry.node, part)
+                damaged_bytes -= part.size_bytes
             self._files.tell_left_out(number, damaged_bytes)
         self._ledger.publish(changes)
         # A segment that nobody knows, as the index was lost, is not written over.
@@ -203,7 +206,9 @@ class SampleStore:
             for node, batch in batches:
                 changes.take(node, batch, self.now_microseconds())
             if changes.entries:
-                self._journal.append(changes.entries)
+                parts = self._journal.append(changes.entries)
+                for entry, part in zip(changes.entries, parts, strict=True):
+                    self._parts.add(self._journal.number, entry.node, part)
             self._ledger.publish(changes)
             return [self._ledger.next_sequence(batch.stream) for _, batch in batches]
 
@@ -245,6 +250,8 @@ class SampleStore:
                 self._files.tell_left_out(number, sealed.damaged_bytes)
                 self._note_sealed(number, sealed)
         self._files.remove_journal(number)
+        with self._lock:
+            self._parts.forget(number)
 
     def _note_sealed(self, number: int, sealed: SealedJournal) -> None:
         known = self.index.streams()
@@ -285,7 +292,7 @@ class SampleStore:
         with self._lock:
             sealed = self.index.last_sealed
             numbers = [n for n in journal_numbers(self.folder) if n > sealed]
-            journals = [self._files.journal(number) for number in numbers]
+            journals = [self._waiting(number, session) for number in numbers]
             pieces = self.index.pieces(session)
         found: dict[tuple[str, str], StoredStream] = {}
         for piece in pieces:
@@ -300,6 +307,11 @@ class SampleStore:
                     )
         there = [each for each in found.values() if each.pieces or each.waiting]
         return sorted(there, key=lambda each: (each.node, each.begin))
+
+    def _waiting(self, number: int, session: RecordingSession) -> bytes:
+        """What a journal has of a session's nodes: of all, or of those that it names."""
+        parts = self._parts.of(number, session.nodes) if session.nodes else None
+        return self._files.journal(number, parts)
 
     def read_piece(self, piece: StoredPiece, decode: Callable[[bytes], Content]) -> Content | None:
         """What is in a piece; None: it is gone or damaged, which is told.

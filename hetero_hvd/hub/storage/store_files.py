@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 from hetero_hvd.core.recording.segments import Recorded, decode_piece
 from hetero_hvd.errors import JobError, MalformedDataError
 from hetero_hvd.hub.storage.index import StoredPiece
-from hetero_hvd.hub.storage.journal import journal_path, read_journal
+from hetero_hvd.hub.storage.journal import JournalPart, journal_path, read_journal
 from hetero_hvd.hub.storage.sealing import NEW
 from hetero_hvd.run.recordings.damaged_files import PASSING, kept_name, set_aside
 from hetero_hvd.run.records.run_files import regular
@@ -66,15 +66,15 @@ class StoreFiles:
             if number <= last_sealed and number not in known:
                 self.segment_path(number).unlink()
 
-    def journal(self, number: int) -> bytes:
-        """All of a journal; nothing: it cannot be read, which is told.
+    def journal(self, number: int, parts: Iterable[JournalPart] | None = None) -> bytes:
+        """All of a journal, or some parts of it; nothing: it cannot be read, which is told.
 
         Raises:
             OSError: It cannot be read now.
         """
         path = journal_path(self._folder, number)
         try:
-            return read_journal(path)
+            return read_journal(path, parts)
         except OSError as error:
             if error.errno in PASSING:
                 raise
