@@ -48,17 +48,19 @@ class HubProcess:
         folder: Where it runs.
         address: To listen on.
         environment: Of the process, beside ours.
+        secret: The cluster key; others announce themselves by the usual one, too.
     """
 
-    def __init__(self, folder, address="127.0.0.1", environment=()):
+    def __init__(self, folder, address="127.0.0.1", environment=(), secret=KEY):
         self.folder = folder
+        self.secret = secret
         self.address = address
         self.environment = dict(environment)
         self.port = free_port()
         self.process = None
         self.num_kills = 0
         key = folder / "cluster.key"
-        key.write_text(KEY.hex())
+        key.write_text(secret.hex())
         key.chmod(0o600)
 
     def start(self, *more, program=("-m", "hetero_hvd")):
@@ -106,7 +108,7 @@ class HubProcess:
 
     async def once(self, action, /, **arguments):
         """Have something done, if it listens."""
-        return await order(KEY, self.target, action, arguments)
+        return await order(self.secret, self.target, action, arguments)
 
 
 class CutLink:

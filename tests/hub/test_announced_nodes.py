@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import socket
 import time
 
@@ -22,9 +23,10 @@ from hetero_hvd.driver.nodes.node_discovery import NodeDiscovery
 from hetero_hvd.errors import JobError, TryAgainError
 from hetero_hvd.hub.announced_nodes import RENEW_SECONDS, SILENT_SECONDS, AnnouncedNodes
 from tests.discovery.test_advert import as_text, make
-from tests.hub.rig import KEY, HubProcess, free_port, order
+from tests.hub.rig import HubProcess, free_port
 
-OTHER_KEY = bytes(32)
+KEY, OTHER_KEY = secrets.token_bytes(32), secrets.token_bytes(32)
+"""Nobody else announces himself by these."""
 
 
 def packet(name, *, key=KEY, ago=0.0, **more):
@@ -44,7 +46,7 @@ def send(port, *packets):
 def started(folder, *more):
     """A hub that listens for adverts; gives it and the port."""
     folder.mkdir(exist_ok=True)
-    hub, port = HubProcess(folder), free_port()
+    hub, port = HubProcess(folder, secret=KEY), free_port()
     hub.start("--listen", str(port), *more)
     return hub, port
 
@@ -283,14 +285,13 @@ AT_A_DRIVER = {
 def test_what_a_driver_finds_at_a_hub_that_it_names(tmp_path, case):
     """What keeps it from asking is told once, and training goes on."""
     listens, key, words, names = AT_A_DRIVER[case]
-    hub, port, said = HubProcess(tmp_path), free_port(), []
+    hub, port, said = HubProcess(tmp_path, secret=key), free_port(), []
     if listens is not None:
-        (tmp_path / "cluster.key").write_text(key.hex())
         hub.start(*(["--listen", str(port)] if listens else []))
 
     async def act():
         if listens is not None:
-            await until(lambda: answering(key, hub.target))
+            await hub.order("status")
         send(port, packet("driven"))
         return await found_by(
             discovery(tmp_path, str(hub.target), said),
@@ -304,14 +305,6 @@ def test_what_a_driver_finds_at_a_hub_that_it_names(tmp_path, case):
         if listens is not None:
             hub.kill()
     assert all(word in note for word, note in zip(words, notes(said), strict=True))
-
-
-async def answering(key, target):
-    """Whether a hub is there."""
-    try:
-        return await order(key, target, "status", {})
-    except Exception:  # noqa: BLE001 - of whatever kind
-        return None
 
 
 def test_a_list_of_nodes_says_that_the_hub_was_not_asked(tmp_path, monkeypatch, capsys, caplog):
