@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import which
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import psutil
 
@@ -152,46 +152,67 @@ def _fleet(place: Path, seconds: float) -> Table:
 
 def _agent(place: Path, seconds: float) -> Table:
     """One that samples this machine and a stand-in's GPUs, with its sampler."""
-    rows: list[Sequence[str]] = []
-    numbers: list[Number] = []
     told = place / "gpus"
     told.mkdir()
     own = environment(build(place), told=told)
-    with _running_hub(place) as (_, port):
+    with _running_hub(place) as (_, port), _running_agent(place, port, own) as pid:
         orders = HubOrders(place / KEY_FILE, f"127.0.0.1:{port}")
-        words = ["agent", "--key-file", KEY_FILE, "--name", "alpha", "--slots", "0"]
-        words += ["--hub", f"127.0.0.1:{port}", "--address", "127.0.0.1", "--port", "0"]
-        vector = [sys.executable, "-m", "hetero_hvd", *words]
-        with subprocess.Popen(vector, cwd=place, env=own) as process:
-            try:
-                for hertz, goal in AGENT_GOALS.items():
-                    order = {"name": f"at-{hertz}-hertz", "every_seconds": 1 / hertz}
-                    asyncio.run(orders("start", order))
-                    time.sleep(SETTLE_SECONDS)
-                    begins, samples = _cpu_of_all(process.pid), _num_stored(orders)
-                    time.sleep(seconds)
-                    ratio = (_cpu_of_all(process.pid) - begins) / seconds
-                    reached = (_num_stored(orders) - samples) / seconds
-                    rows.append((f"{hertz} Hz", f"{reached:.2f} Hz", f"{ratio:.2%}"))
-                    numbers.append(
-                        Number(
-                            quantity=f"processor of an agent at {hertz} Hz",
-                            goal=f"<= {goal:.0%} of a core",
-                            found=f"{ratio:.2%}",
-                            is_reached=ratio <= goal,
-                        )
-                    )
-            finally:
-                process.terminate()
+        rates = [_AgentRate.measured(orders, pid, hertz, seconds) for hertz in AGENT_GOALS]
     return Table(
         title="An agent that streams to a hub",
         text=f"Processor time of `hetero-hvd agent` and of its sampler in {seconds:g} s, as a part "
         "of one core. It samples this machine and two GPUs of a stand-in for NVML, which answers "
         "at once: a real NVML takes 40 ms for each GPU, most of which it waits.",
         columns=("wanted", "reached", "processor"),
-        rows=rows,
-        numbers=numbers,
+        rows=[(f"{r.hertz} Hz", f"{r.reached_hertz:.2f} Hz", f"{r.ratio:.2%}") for r in rates],
+        numbers=[
+            Number(
+                quantity=f"processor of an agent at {rate.hertz} Hz",
+                goal=f"<= {AGENT_GOALS[rate.hertz]:.0%} of a core",
+                found=f"{rate.ratio:.2%}",
+                is_reached=rate.ratio <= AGENT_GOALS[rate.hertz],
+            )
+            for rate in rates
+        ],
     )
+
+
+@contextmanager
+def _running_agent(place: Path, port: int, own: Mapping[str, str]) -> Iterator[int]:
+    """An agent of that hub; gives the id of its process."""
+    words = ["agent", "--key-file", KEY_FILE, "--name", "alpha", "--slots", "0"]
+    words += ["--hub", f"127.0.0.1:{port}", "--address", "127.0.0.1", "--port", "0"]
+    vector = [sys.executable, "-m", "hetero_hvd", *words]
+    with subprocess.Popen(vector, cwd=place, env=own) as process:
+        try:
+            yield process.pid
+        finally:
+            process.terminate()
+
+
+class _AgentRate(NamedTuple):
+    """What an agent took at a rate.
+
+    Attributes:
+        hertz: What was wanted.
+        reached_hertz: What the hub has stored.
+        ratio: Its processor time as a part of one core.
+    """
+
+    hertz: int
+    reached_hertz: float
+    ratio: float
+
+    @classmethod
+    def measured(cls, orders: HubOrders, pid: int, hertz: int, seconds: float) -> Self:
+        """Have the hub ask for the rate, and look on."""
+        order = {"name": f"at-{hertz}-hertz", "every_seconds": 1 / hertz}
+        asyncio.run(orders("start", order))
+        time.sleep(SETTLE_SECONDS)
+        begins, samples = _cpu_of_all(pid), _num_stored(orders)
+        time.sleep(seconds)
+        ratio = (_cpu_of_all(pid) - begins) / seconds
+        return cls(hertz, (_num_stored(orders) - samples) / seconds, ratio)
 
 
 def _num_stored(orders: HubOrders) -> int:
