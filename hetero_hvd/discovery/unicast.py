@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import re
@@ -22,6 +23,11 @@ WAIT_SECONDS = 1.0
 
 LOOK_UP_SECONDS = 5.0
 """After so long without an answer people are told."""
+
+REFUSAL_SECONDS = 0.2
+"""So long the other machine may take to say that the port is closed, where it does so at all."""
+
+NOBODY = "nobody listens at that port; is it the one of --listen there?"
 
 MAX_TARGETS = 16
 """Of one agent: for each a thread may wait for a name server."""
@@ -115,7 +121,7 @@ class UnicastSender:
     async def send(self, packet: bytes) -> None:
         """Send a packet, once to each address of the target; takes at most 1 s, never raises."""
         trouble = await self._renew() if self._is_name else None
-        told = [_sent(family, address, packet) for family, address in self._found]
+        told = await asyncio.gather(*(_sent(*found, packet) for found in self._found))
         if told and None not in told:
             trouble = told[0]
         if trouble != self._trouble:
@@ -162,12 +168,15 @@ def _addresses(target: AnnounceTarget, *, is_name: bool) -> Found:
     return [(family, address) for family, *_, address in found[:MAX_ADDRESSES]]
 
 
-def _sent(family: int, address: tuple[object, ...], packet: bytes) -> str | None:
-    """Why it could not be sent; None: it was, which says nothing of its coming there."""
+async def _sent(family: int, address: tuple[object, ...], packet: bytes) -> str | None:
+    """Why it could not be sent; None: it was, which says little of its coming there."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as end:
             end.setblocking(False)
-            end.sendto(packet, address)
+            end.connect(address)  # so that the other machine's refusal is heard
+            end.send(packet)
+            await asyncio.sleep(REFUSAL_SECONDS)
+            is_refused = end.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
+            return NOBODY if is_refused else None
     except OSError as error:  # also a kernel without IPv6, or no descriptor
         return error.strerror or str(error)
-    return None

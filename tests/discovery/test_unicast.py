@@ -211,6 +211,29 @@ def test_a_target_that_cannot_be_told_is_named_once(caplog, monkeypatch):
     assert "announces itself to nowhere.invalid:" in lines[1]
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_port_that_is_closed_is_told_and_that_it_is_open_again(host, caplog):
+    """As that of a hub which is away, or the wrong one: nothing else would say so."""
+
+    async def act():
+        port = free_port()
+        sender = UnicastSender(AnnounceTarget(host, port))
+        for _ in range(2):
+            await sender.send(signed())
+        ear = await listening(port)
+        try:
+            await sender.send(signed())
+            return len(await heard(ear))
+        finally:
+            await ear.close()
+
+    with caplog.at_level(logging.INFO):
+        assert asyncio.run(act()) == 1
+    lines = [record.getMessage() for record in caplog.records if "announce" in record.getMessage()]
+    assert [line.partition(" ")[0] for line in lines] == ["cannot", "announces"]
+    assert "nobody listens at that port" in lines[0]
+
+
 class NameServer:
     """In place of the resolver: answers, fails or hangs, as told; counts who asks."""
 
