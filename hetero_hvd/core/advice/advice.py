@@ -62,6 +62,10 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     unknown: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        gains = "; ".join(map(str, self.gains))
+        return self.what + (f": {gains}" if gains else "")
+
 
 class Advised(msgspec.Struct, frozen=True, kw_only=True):
     """All that is to be said.

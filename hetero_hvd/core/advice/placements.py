@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 from statistics import pvariance
 
 from hetero_hvd.core.advice.advice import WORTH_RATIO, Advice, Gain, Goal
@@ -19,7 +19,13 @@ from hetero_hvd.core.cost.placement import (
 from hetero_hvd.messages import WorkerId, WorkersJoined
 
 MAX_NODES = 8
-"""Of more than so many nodes, only those sets are tried that lack one node, or have but one."""
+"""Of more than so many nodes not all sets are tried, but those without the worst ones of a goal."""
+
+MAX_SETS = 32
+"""Then so many sets at most."""
+
+MAX_NAMED = 5
+"""More nodes are told by their number; the command has all."""
 
 SAME_RATIO = 0.02
 """Of sets whose gains differ by less the fastest is advised."""
@@ -108,10 +114,10 @@ def placements(
 ) -> Iterator[Advice]:
     """For each goal the best set of nodes, where it is better than all together for certain.
 
-    How certain: each block of a worker's intervals is left out once, and the curves and plans are
-    made again (jackknife, Tukey 1958), which gives the standard deviation of the gain. At the lower
-    end of its interval fewer workers wait as long for reductions as all do, at the upper end for
-    none; and all together are as fast as was measured, or as the curves say, whichever is worse or
+    How certain: each block of intervals is left out once, and the curves and plans are made again
+    (jackknife, Tukey 1958), which gives the standard deviation of the gain. At the lower end of its
+    interval fewer workers wait as long for reductions as all do, at the upper end for none; and all
+    together are as fast as was measured, or as the curves say, whichever is worse or
     better.
 
     Args:
@@ -121,9 +127,12 @@ def placements(
     """
     models = {worker: line_through(rows) for worker, rows in run.times.items()}
     before = run.figures(run.nodes, models, run.exposed_seconds)
-    sets = {nodes: run.figures(nodes, models, run.exposed_seconds) for nodes in _sets(run.nodes)}
     told: set[tuple[str, ...]] = set()
     for goal in before:
+        sets = {
+            nodes: run.figures(nodes, models, run.exposed_seconds)
+            for nodes in _sets(run, goal, models)
+        }
         gained = {nodes: _gain(goal, before, found[goal]) for nodes, found in sets.items()}
         good = [each for each in sets if gained[each] >= max(gained.values()) - SAME_RATIO]
         nodes = max(good, key=lambda each: sets[each]["speed"])
@@ -137,11 +146,21 @@ def placements(
         yield _advice(run, nodes, order, command)
 
 
-def _sets(nodes: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """All sets that lack something, or with many nodes those that lack one or are one."""
-    sizes = range(1, len(nodes)) if len(nodes) <= MAX_NODES else {1, len(nodes) - 1}
-    for size in sizes:
-        yield from combinations(nodes, size)
+def _sets(
+    run: MeasuredJob, goal: Goal, models: Mapping[WorkerId, StepTimeModel]
+) -> Iterator[tuple[str, ...]]:
+    """All sets that lack something; of many nodes those without the worst ones."""
+    if len(run.nodes) <= MAX_NODES:
+        for size in range(1, len(run.nodes)):
+            yield from combinations(run.nodes, size)
+        return
+    speeds = dict.fromkeys(run.nodes, 0.0)
+    for worker, model in models.items():
+        speeds[worker.node] += 1.0 / model.step_seconds(1)
+    price = {"speed": dict.fromkeys(run.nodes, 1.0), "money": run.prices, "energy": run.watts}[goal]
+    order = sorted(run.nodes, key=lambda node: price[node] / speeds[node])
+    for size in range(1, len(order), math.ceil(len(order) / MAX_SETS)):
+        yield tuple(sorted(order[: len(order) - size]))
 
 
 def _gain(goal: Goal, before: Figures, after: float) -> float:
@@ -160,16 +179,11 @@ def _gains(run: MeasuredJob, nodes: Sequence[str]) -> dict[Goal, Gain]:
         return {goal: _gain(goal, before, after[goal]) for goal in before}
 
     models = {worker: line_through(rows) for worker, rows in run.times.items()}
-    variances: dict[Goal, float] = {}
-    for worker, rows in run.times.items():
-        without = [
-            gain(models | {worker: line_through(rest)}, run.exposed_seconds)
-            for rest in _without_a_block(rows)
-        ]
-        for goal in without[0]:
-            values = [each[goal] for each in without]
-            part = (len(values) - 1) * pvariance(values)
-            variances[goal] = variances.get(goal, 0.0) + part
+    without = [gain(part, run.exposed_seconds) for part in _without_a_block(run.times)]
+    deviations = {
+        goal: math.sqrt((len(without) - 1) * pvariance([each[goal] for each in without]))
+        for goal in without[0]
+    }
     # As much faster all are in truth than the curves say, so much less is gained.
     modelled = run.figures(run.nodes, models, run.exposed_seconds)["speed"]
     faster = run.samples_per_second / modelled
@@ -178,8 +192,8 @@ def _gains(run: MeasuredJob, nodes: Sequence[str]) -> dict[Goal, Gain]:
     return {
         goal: Gain(
             goal=goal,
-            low=_against(goal, worst[goal], max(1.0, faster)) - WIDTH * math.sqrt(variances[goal]),
-            high=_against(goal, best[goal], min(1.0, faster)) + WIDTH * math.sqrt(variances[goal]),
+            low=_against(goal, worst[goal], max(1.0, faster)) - WIDTH * deviations[goal],
+            high=_against(goal, best[goal], min(1.0, faster)) + WIDTH * deviations[goal],
         )
         for goal in worst
     }
@@ -192,17 +206,24 @@ def _against(goal: Goal, gain: float, faster: float) -> float:
     return 1.0 - (1.0 - gain) * faster
 
 
-def _without_a_block(rows: Sequence[ShareTime]) -> Iterator[list[ShareTime]]:
-    """All but a part of neighbouring rows, each part once."""
-    num_blocks = min(MAX_BLOCKS, len(rows))
-    bounds = [len(rows) * number // num_blocks for number in range(num_blocks + 1)]
-    for begin, end in pairwise(bounds):
-        yield [*rows[:begin], *rows[end:]]
+def _without_a_block(
+    times: Mapping[WorkerId, Sequence[ShareTime]],
+) -> Iterator[dict[WorkerId, StepTimeModel]]:
+    """Curves from all but a part of neighbouring intervals, the same of all workers, each once."""
+    num_blocks = min(MAX_BLOCKS, *map(len, times.values()))
+    for block in range(num_blocks):
+        models = {}
+        for worker, rows in times.items():
+            begin, end = (len(rows) * number // num_blocks for number in (block, block + 1))
+            models[worker] = line_through([*rows[:begin], *rows[end:]])
+        yield models
 
 
 def _advice(run: MeasuredJob, nodes: Sequence[str], gains: Sequence[Gain], command: str) -> Advice:
     """To train with these nodes alone; what is gained most stands first."""
     left_out = [node for node in run.nodes if node not in nodes]
+    others = len(left_out) - MAX_NAMED
+    named = left_out if others <= 0 else [*left_out[:MAX_NAMED], f"{others} others"]
     staying = [worker for worker in run.joined.workers if worker.node in nodes]
     curves = {worker: line_through(rows) for worker, rows in run.times.items()}
     evidence = [
@@ -230,7 +251,7 @@ def _advice(run: MeasuredJob, nodes: Sequence[str], gains: Sequence[Gain], comma
         unknown.append(f"{', '.join(grown)} would have larger shares than were measured")
     return Advice(
         kind="placement",
-        what=f"leave {' and '.join(left_out)} out",
+        what=f"leave {' and '.join(named)} out",
         evidence=tuple(evidence),
         gains=tuple(gains),
         command=" && ".join(command.format(node=node) for node in left_out),

@@ -33,26 +33,37 @@ def advised(
     """
     records = {folder: read_run(folder) for folder in folders}
     newest = folders[-1]
-    record = records[newest]
+    found, not_judged = _of_run(records[newest], newest, worth_ratio)
+    found += recurring([_judgement(folder, each) for folder, each in records.items()])
+    return Advised(
+        advice=ranked(found, goal=goal, worth_ratio=worth_ratio), not_judged=tuple(not_judged)
+    )
+
+
+def beyond_the_verdict(record: Record, folder: Path) -> list[str]:
+    """What is advised of one run that its verdict does not say, a line for each."""
+    found, _ = _of_run(record, folder, WORTH_RATIO)
+    return [str(advice) for advice in ranked(found) if advice.kind == "placement"]
+
+
+def _of_run(record: Record, folder: Path, worth_ratio: float) -> tuple[list[Advice], list[str]]:
+    """What to change about it, and what could not be judged."""
     costs, facts = costs_of(record), facts_of(record)
     found: list[Advice] = []
     run = _measured(record, costs)
     problem = "no membership was recorded" if run is None else run.problem
     if run is not None and not problem:
-        command = _command(newest, is_running=record.is_held)
+        command = _command(folder, is_running=record.is_held)
         found += placements(run, worth_ratio=worth_ratio, command=command)
-    places_out = any(each.kind == "placement" for each in found)
+    places_out = bool(found)
     found += (
         advice
         for advice in limits(facts.findings)
         if not (places_out and advice.what.startswith("leave "))  # the same, with figures
     )
-    found += recurring([_judgement(folder, each) for folder, each in records.items()])
     not_judged = [finding.words for finding in facts.findings if not finding.is_complete]
-    not_judged += [f"other sets of nodes: {problem}"] if problem else list(_unpriced(run))
-    return Advised(
-        advice=ranked(found, goal=goal, worth_ratio=worth_ratio), not_judged=tuple(not_judged)
-    )
+    not_judged += [f"other sets of nodes: {problem}"] if problem else _unpriced(run)
+    return found, not_judged
 
 
 def in_words(said: Advised) -> Iterator[str]:
@@ -60,8 +71,7 @@ def in_words(said: Advised) -> Iterator[str]:
     if not said.advice:
         yield "nothing to gain, as far as it was measured"
     for number, advice in enumerate(said.advice, 1):
-        gains = "; ".join(map(str, advice.gains))
-        yield f"{number}. {advice.what}" + (f": {gains}" if gains else "")
+        yield f"{number}. {advice}"
         yield from (f"   as      {line}" for line in advice.evidence)
         yield from (f"   unknown {line}" for line in advice.unknown)
         if advice.command:

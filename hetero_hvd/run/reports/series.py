@@ -25,6 +25,7 @@ from hetero_hvd.messages import (
 )
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.reader import Record
+from hetero_hvd.run.reports.advice import beyond_the_verdict
 from hetero_hvd.run.reports.costs import costs_of, in_words
 from hetero_hvd.run.reports.facts import facts_of
 from hetero_hvd.run.reports.intervals import observed
@@ -58,6 +59,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
         run_id: See `RunStarted`.
         state: As in `RunFacts`.
         verdict: In sentences.
+        advice: What is to be changed beside what the verdict says, in sentences.
         spent: What it cost, in lines; none where nothing is known of it.
         samples_per_second: Mean over the run; None: not measured.
         steps: Last step of each point.
@@ -75,6 +77,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     state: str
     verdict: list[str]
+    advice: list[str]
     spent: list[str]
     samples_per_second: float | None
     steps: list[int]
@@ -160,6 +163,7 @@ def _series(
         run_id=facts.run_id or folder.absolute().name,
         state=facts.state,
         verdict=list(map(str, facts.findings)),
+        advice=beyond_the_verdict(record, folder),
         spent=list(in_words(costs_of(record))),
         samples_per_second=speed if math.isfinite(speed) else None,
         steps=[point[-1][1].step for point in points],

@@ -47,6 +47,14 @@ def test_programs_are_told_the_same(long_run, capsys):
     assert any("energy: no power was measured of gamma" in line for line in found["not_judged"])
 
 
+def test_a_report_has_it_too(long_run, tmp_path, capsys):
+    """In lines, and on its page."""
+    assert main(["report", str(long_run)]) == 0
+    assert "  advice: leave gamma out: " in capsys.readouterr().out
+    assert main(["report", str(long_run), "--html", str(tmp_path / "page.html")]) == 0
+    assert '"advice":["leave gamma out: ' in (tmp_path / "page.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

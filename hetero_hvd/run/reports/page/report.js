@@ -147,7 +147,8 @@ function show(range) { view = range; plots.forEach(render); }
 
 document.title = document.getElementById("title").textContent =
   `${run.run_id}: ${run.state}, ${short(run.samples_per_second)} samples/s`;
-document.getElementById("verdict").append(...run.verdict.map((sentence) => make("p", sentence)));
+const advised = run.advice.map((sentence) => `Advice: ${sentence}`);
+document.getElementById("verdict").append(...[...run.verdict, ...advised].map((sentence) => make("p", sentence)));
 document.getElementById("spent").append(...run.spent.map((line) => make("p", line)));
 document.getElementById("achieved").append(...run.achieved.map((sentence) => make("p", sentence)));
 plot("Throughput", "samples/s", [{ name: "all workers", values: run.throughput }], false);
