@@ -12,6 +12,7 @@ import socket
 import ssl
 import threading
 import time
+from contextlib import suppress
 
 CHUNK_BYTES = 65536
 
@@ -72,6 +73,8 @@ class TlsStream(socket.socket):
             finally:  # an answer of TLS itself, or why it ends the connection
                 if owes:
                     self.sendall(b"")
+            if data and is_over:  # in one packet: select would wait for one that never comes
+                self._end_reading()
             if data or is_over:
                 return data
             packet = super().recv(CHUNK_BYTES)
@@ -92,6 +95,14 @@ class TlsStream(socket.socket):
                     self._tls.write(data)
                 packet = self._to_network.read()
             super().sendall(packet)
+
+    def _end_reading(self) -> None:
+        """Let whoever selects this socket see at once that no more will come.
+
+        The other end waits for us to close, and we would for it, until one of us loses patience.
+        """
+        with suppress(OSError):  # it is gone already
+            self.shutdown(socket.SHUT_RD)
 
     def _decrypted(self) -> tuple[bytes, bool]:
         """What can be read now, and whether the other end has said that no more will come."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import select
 import socket
 import ssl
 import sys
@@ -112,23 +113,29 @@ def test_threads_write_while_another_reads():
         sys.setswitchinterval(interval)
 
 
+def in_memory(end):
+    """The server's TLS over a connection, what it has to send, and what carries out its steps."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = SERVER.wrap_bio(incoming, outgoing, server_side=True)
+
+    def until_done(step):
+        while True:
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                end.sendall(outgoing.read())
+                incoming.write(end.recv(65536))
+
+    until_done(tls.do_handshake)
+    return tls, outgoing, until_done
+
+
 def test_a_reader_that_waits_holds_up_no_writer():
     """Also when half a record has come, so that there is something to read and nothing to give."""
     half, goes_on, heard = threading.Event(), threading.Event(), []
 
     def serve(end):
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = SERVER.wrap_bio(incoming, outgoing, server_side=True)
-
-        def until_done(step):
-            while True:
-                try:
-                    return step()
-                except ssl.SSLWantReadError:
-                    end.sendall(outgoing.read())
-                    incoming.write(end.recv(65536))
-
-        until_done(tls.do_handshake)
+        tls, outgoing, until_done = in_memory(end)
         tls.write(b"a whole record")
         record = outgoing.read()
         end.sendall(record[:-5])
@@ -156,6 +163,24 @@ def test_nothing_stays_where_select_does_not_see_it():
         while stream._from_network.pending < 100 * 50:
             stream._from_network.write(socket.socket.recv(stream, 65536))
         assert stream.recv(10) == b"x" * 5000
+
+
+def test_an_end_that_comes_with_the_last_data_is_seen_at_once():
+    """The other end waits for ours: nothing more would come for select to wake at."""
+
+    def serve(end):
+        tls, outgoing, _ = in_memory(end)
+        tls.write(b"last")
+        with contextlib.suppress(ssl.SSLWantReadError):
+            tls.unwrap()
+        end.sendall(outgoing.read())
+        assert end.recv(65536) == b""
+
+    with meeting(serve, tls=None) as (stream, errors):
+        assert stream.recv() == b"last"
+        assert select.select([stream], [], [], 10)[0]
+        assert stream.recv() == b""
+    assert errors == []
 
 
 ENDS = {
