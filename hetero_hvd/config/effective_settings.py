@@ -46,4 +46,9 @@ def value_text(setting: Setting, value: Any) -> str:  # noqa: ANN401 - any setti
         return "{" + ", ".join(f"{name}: {text}" for name, text in value.items()) + "}"
     if isinstance(value, tuple):
         return "[" + ", ".join(redacted_command(map(str, value))) + "]"
+    return scalar_text(value)
+
+
+def scalar_text(value: object) -> str:
+    """A single value as a file has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

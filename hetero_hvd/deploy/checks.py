@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hetero_hvd.config.value_types import CHECKPOINT_URL
 from hetero_hvd.core.digits import whole_number
 from hetero_hvd.errors import UserError
 
@@ -79,6 +80,21 @@ def endpoint(flag: str, text: str) -> str:
     if _ENDPOINT.fullmatch(text) is None:
         raise UserError(f"{flag}: found {text!r}, must be such as http://minio:9000")
     return text
+
+
+def checkpoint_url(text: str | None) -> str | None:
+    """Where checkpoints are kept, if it was said.
+
+    Raises:
+        UserError: It is no such place.
+    """
+    if text is None:
+        return None
+    try:
+        return str(CHECKPOINT_URL.read(text))
+    except ValueError as error:
+        allowed = CHECKPOINT_URL.allowed
+        raise UserError(f"--checkpoint-url: found {text!r}, must be {allowed}") from error
 
 
 def cpu(flag: str, text: str) -> str:

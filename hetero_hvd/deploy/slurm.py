@@ -11,8 +11,9 @@ from pathlib import Path
 
 from hetero_hvd.config.yaml_document import yaml_text
 from hetero_hvd.deploy import checks
-from hetero_hvd.deploy.folder import with_mark
+from hetero_hvd.deploy.folder import FolderContents, with_mark
 from hetero_hvd.errors import UserError
+from hetero_hvd.security.cluster_key import read_key
 from hetero_hvd.slurm.agent_jobs import AFTER, BEFORE
 from hetero_hvd.slurm.driver_address import FILE as ADDRESS_FILE
 
@@ -89,6 +90,8 @@ class SlurmDeployment:
         leave_seconds: So long before its time limit an agent leaves.
         stagger_seconds: Of which a part of the agent's own is added.
         idle_seconds: An agent without a worker ends after so long.
+        run_flags: Of `hetero-hvd run`, for the driver.
+        after: Numbers of Slurm's jobs that must have succeeded before the driver starts.
     """
 
     name: str
@@ -101,6 +104,8 @@ class SlurmDeployment:
     leave_seconds: int
     stagger_seconds: int
     idle_seconds: int
+    run_flags: tuple[str, ...] = ()
+    after: tuple[int, ...] = ()
 
 
 def files(job: SlurmDeployment) -> dict[str, str | None]:
@@ -115,6 +120,15 @@ def files(job: SlurmDeployment) -> dict[str, str | None]:
         "submit.sh": f"#!/bin/sh\nexec sbatch {shlex.quote(str(job.folder / 'driver.sh'))}\n",
         "README.md": _readme(job),
     }
+
+
+def slurm_contents(job: SlurmDeployment) -> FolderContents:
+    """All that its folder holds."""
+    return FolderContents(
+        files=files(job),
+        folders={LOGS: 0o777, str(Path(KEY).parent): 0o700},  # less what the umask takes away
+        keys={KEY: read_key},
+    )
 
 
 def read_pool(text: str) -> AgentPool:
@@ -230,9 +244,11 @@ HIDE_GPUS = """\
 
 
 def _driver(job: SlurmDeployment) -> str:
-    words = [job.python, "-m", "hetero_hvd", "run", "--slurm-agents", str(job.folder), "--"]
+    words = [job.python, "-m", "hetero_hvd", "run", "--slurm-agents", str(job.folder)]
+    words += [*job.run_flags, "--"]
     folder = hashlib.sha256(os.fsencode(job.folder)).hexdigest()[:NUM_DIGITS]
-    options = ("--dependency=singleton", *job.driver_options)
+    earlier = "".join(f",afterok:{number}" for number in job.after)
+    options = (f"--dependency=singleton{earlier}", *job.driver_options)
     head = _head(job, f"driver-{folder}", "driver.txt", options)
     return f"{head}exec {shlex.join([*words, *job.command])}\n"
 

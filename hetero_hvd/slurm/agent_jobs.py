@@ -26,6 +26,15 @@ OF_A_JOB = ("SLURM", "SBATCH")
 """How variables begin that Slurm leaves in a job, and of which sbatch takes some for options."""
 
 
+def of_no_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which sbatch takes no option from the job that it is called in."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in NOT_OF_THIS_NODE and (name == CONFIGURATION or not name.startswith(OF_A_JOB))
+    }
+
+
 class AgentTask(NamedTuple):
     """A task that Slurm lists.
 
@@ -73,12 +82,7 @@ class AgentJobs:
                 f"--slurm-agents {folder}: there is no {BEFORE}NAME{AFTER} in it; write the folder "
                 "with hetero-hvd deploy slurm"
             )
-        self._environment = {
-            name: value
-            for name, value in environment.items()
-            if name not in NOT_OF_THIS_NODE
-            and (name == CONFIGURATION or not name.startswith(OF_A_JOB))
-        }
+        self._environment = of_no_job(environment)
         self._arrays: dict[str, str] = {}
 
     def submit(self) -> dict[str, str]:

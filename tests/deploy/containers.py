@@ -68,8 +68,9 @@ class Pod:
         name: What Kubernetes would call it.
         folder: For its volumes.
         secret: Folder with what is in the Secret.
-        config: The data of the ConfigMap.
-        claims: Folder of the volumes that pods share, and of the working folder.
+        config: The data of the ConfigMap, text or bytes.
+        claims: Folder of the volumes that pods share, and of the working folder, unless the pod
+            unpacks one.
         enter: Words before each command.
         address: Of the pod.
     """
@@ -93,7 +94,7 @@ class Pod:
         for volume in self.spec["volumes"]:
             if "configMap" in volume:
                 self._put_config(self._folders[volume["name"]], config)
-        self._work = claims / "workspace"
+        self._work = self._folders.get("tree", claims / "workspace")
         self._work.mkdir(parents=True, exist_ok=True)
         self._outside = local_environment(folder / name)
         self.process = None
@@ -104,8 +105,11 @@ class Pod:
             Path(copy).chmod(mode)
 
     def _put_config(self, path, config):
-        for name, text in config.items():
-            (path / name).write_text(self._here(text, self.container))
+        for name, content in config.items():
+            if isinstance(content, bytes):
+                (path / name).write_bytes(content)
+            else:
+                (path / name).write_text(self._here(content, self.container))
 
     def start(self):
         """Run the init containers to their end, then the container."""

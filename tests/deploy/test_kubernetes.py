@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import itertools
 import json
@@ -326,6 +327,7 @@ def make_pods(folder, documents, number, changes):
     nodes = yaml.safe_load(config["data"]["nodes.yaml"])
     nodes["job"] |= changes
     data = config["data"] | {"nodes.yaml": yaml.safe_dump(nodes)}
+    data |= {name: base64.b64decode(text) for name, text in config.get("binaryData", {}).items()}
     return {
         workload["metadata"]["name"]: Pod(
             workload["spec"]["template"],

@@ -11,7 +11,8 @@ import pytest
 
 from hetero_hvd.discovery.submission import queue_client
 from hetero_hvd.discovery.submission.pinned_script import check_texts
-from hetero_hvd.discovery.submission.queue_client import packed_tree, submit
+from hetero_hvd.discovery.submission.queue_client import submit
+from hetero_hvd.discovery.submission.working_tree import packed_tree
 from hetero_hvd.errors import UserError
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from hetero_hvd.cli.cluster.agent import CLOUDS
 from hetero_hvd.config.paths import some_path
-from hetero_hvd.config.value_types import CHECKPOINT_URL
 from hetero_hvd.deploy import checks
 from hetero_hvd.deploy.folder import FolderContents, write_folder
 from hetero_hvd.deploy.kubernetes.chart import chart_files
@@ -96,12 +95,19 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
         return written, f"  helm install {job.name} {folder}"
     return written, "\n".join(
         [
-            "  hetero-hvd key cluster.key",
-            "  hetero-hvd key token",
-            f"  kubectl create secret generic {job.keys} --from-file=cluster.key --from-file=token",
+            *first_steps(job),
             f"  kubectl apply -f {folder}",
             f"  kubectl logs -f job/{job.driver}",
         ]
+    )
+
+
+def first_steps(job: KubernetesJob) -> tuple[str, ...]:
+    """The keys of a job, before anything else."""
+    return (
+        "  hetero-hvd key cluster.key",
+        "  hetero-hvd key token",
+        f"  kubectl create secret generic {job.keys} --from-file=cluster.key --from-file=token",
     )
 
 
@@ -132,7 +138,7 @@ def _job(arguments: argparse.Namespace) -> KubernetesJob:
         storage_class=None
         if storage_class is None
         else checks.subdomain("--storage-class", storage_class),
-        checkpoint_url=_url(arguments.checkpoint_url),
+        checkpoint_url=checks.checkpoint_url(arguments.checkpoint_url),
         s3_endpoint=None
         if arguments.s3_endpoint is None
         else checks.endpoint("--s3-endpoint", arguments.s3_endpoint),
@@ -155,13 +161,3 @@ def _shared_memory(arguments: argparse.Namespace) -> str:
             "it is a part"
         )
     return found
-
-
-def _url(text: str | None) -> str | None:
-    if text is None:
-        return None
-    try:
-        return str(CHECKPOINT_URL.read(text))
-    except ValueError as error:
-        allowed = CHECKPOINT_URL.allowed
-        raise UserError(f"--checkpoint-url: found {text!r}, must be {allowed}") from error

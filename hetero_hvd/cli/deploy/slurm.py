@@ -12,19 +12,16 @@ from hetero_hvd.cli.train.run import check_script
 from hetero_hvd.config import NodeConfig
 from hetero_hvd.config.paths import path_text
 from hetero_hvd.deploy import checks
-from hetero_hvd.deploy.folder import FolderContents, write_folder
+from hetero_hvd.deploy.folder import write_folder
 from hetero_hvd.deploy.slurm import (
-    KEY,
-    LOGS,
     AgentPool,
     SlurmDeployment,
-    files,
     read_pool,
     sbatch_options,
     shared_path,
+    slurm_contents,
 )
 from hetero_hvd.errors import JobError, UserError
-from hetero_hvd.security.cluster_key import read_key
 
 SUMMARY = "write batch scripts for Slurm: a driver, and agents that are jobs of one node each"
 DRIVER_OPTIONS = "--cpus-per-task=2 --mem=4G"
@@ -86,12 +83,7 @@ def write(arguments: argparse.Namespace) -> tuple[list[Path], str]:
     """
     job = _job(arguments)
     note = _note_of_script(job)
-    contents = FolderContents(
-        files=files(job),
-        folders={LOGS: 0o777, str(Path(KEY).parent): 0o700},  # less what the umask takes away
-        keys={KEY: read_key},
-    )
-    written = write_folder(job.folder, contents, force=arguments.force)
+    written = write_folder(job.folder, slurm_contents(job), force=arguments.force)
     if note:
         show(note, file=sys.stderr)
     return written, f"  sh {job.folder / 'submit.sh'}"

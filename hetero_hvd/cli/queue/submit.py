@@ -6,12 +6,15 @@ import argparse
 import sys
 
 from hetero_hvd.cli.lines import show
+from hetero_hvd.cli.queue import submit_to
+from hetero_hvd.cli.queue.submit_to import Numbers
 from hetero_hvd.cli.record.times import duration, positive
 from hetero_hvd.cli.settings import add_settings, flags_of
 from hetero_hvd.config.job import OF_THE_QUEUE
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.config.variables import ARRAY_VARIABLE
 from hetero_hvd.core.digits import whole_number
+from hetero_hvd.core.queue.jobs import PRIORITIES
 from hetero_hvd.errors import UserError
 
 SUMMARY = "give the queue a job"
@@ -27,6 +30,7 @@ what is edited later does not reach the job. Files that git ignores stay behind.
 
 
 MAX_ARRAY = 1000
+RETRIES = 3
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -50,9 +54,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--retries",
-        default="3",
         metavar="N",
-        help="starts after failures that can heal, such as a lost node (default: 3)",
+        help=f"starts after failures that can heal, such as a lost node (default: {RETRIES})",
     )
     command.add_argument(
         "--deadline", metavar="TIME", help="from now on, such as 12h: when it should have ended"
@@ -66,6 +69,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     _add_limits(command)
     add_socket(command)
+    submit_to.add_arguments(command)
     add_settings(command, OF_THE_QUEUE)
 
 
@@ -119,40 +123,20 @@ def _num_devices(arguments: argparse.Namespace) -> tuple[int, int | None]:
 
 def act(arguments: argparse.Namespace) -> int:
     """Submit, and print the number of the job."""
-    from hetero_hvd.core.queue.jobs import PRIORITIES  # noqa: PLC0415 - not for all
-    from hetero_hvd.discovery.submission.queue_client import order, submit  # noqa: PLC0415
-    from hetero_hvd.discovery.submission.queue_link import QueueOrder  # noqa: PLC0415
+    from hetero_hvd.discovery.submission.queue_client import order  # noqa: PLC0415 - not for all
+    from hetero_hvd.discovery.submission.queue_link import QueueOrder  # noqa: PLC0415 - likewise
 
     if not arguments.command:
         raise UserError("no command: hetero-hvd submit [options] -- train.py [arguments]")
-    times = {
-        f"{name}_seconds": None if text is None else duration(f"--{name.replace('_', '-')}", text)
-        for name in ("deadline", "time_limit", "idle_limit")
-        for text in [getattr(arguments, name)]
-    }
-    array, limit = _array(arguments.array)
-    fewest, most = _num_devices(arguments)
+    submit_to.check_flags(arguments)
+    numbers = _numbers(arguments)
     if arguments.priority not in PRIORITIES:
         allowed = " or ".join(PRIORITIES)
         raise UserError(f"--priority: found {arguments.priority!r}, must be {allowed}")
-    given = {name: value for name, value in flags_of(arguments).items() if value is not None}
-    number = submit(
-        arguments.command,
-        pool=arguments.pool,
-        priority=arguments.priority,
-        min_devices=fewest,
-        max_devices=most,
-        needs=arguments.needs,
-        retries=_number("--retries", arguments.retries),
-        after=[job for text in arguments.after for job in _range("--after", text)],
-        is_command=arguments.devices is not None,
-        array=array,
-        array_limit=limit,
-        **times,
-        settings=given,
-        socket_path=arguments.socket,
-    )
-    last = number + len(array) - 1
+    if arguments.to is not None:
+        submit_to.hand_over(arguments, numbers)
+        return 0
+    number, last = _submitted(arguments, numbers)
     show(f"job {number}" if last <= number else f"jobs {number}-{last}")
     why = order(QueueOrder(name="why", job=number), socket_path=arguments.socket)
     if not why.startswith(f"{number} runs"):
@@ -160,15 +144,58 @@ def act(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _numbers(arguments: argparse.Namespace) -> Numbers:
+    """All options that are numbers, times or ranges."""
+    fewest, most = _num_devices(arguments)
+    return Numbers(
+        fewest=fewest,
+        most=most,
+        retries=None if arguments.retries is None else _number("--retries", arguments.retries),
+        after=[job for text in arguments.after for job in numbers_of("--after", text)],
+        **{
+            f"{name}_seconds": text and duration(f"--{name.replace('_', '-')}", text)
+            for name in ("deadline", "time_limit", "idle_limit")
+            for text in [getattr(arguments, name)]
+        },
+    )
+
+
+def _submitted(arguments: argparse.Namespace, numbers: Numbers) -> tuple[int, int]:
+    """The number of the job; of an array the first and the last."""
+    from hetero_hvd.discovery.submission.queue_client import submit  # noqa: PLC0415 - not for all
+
+    array, limit = _array(arguments.array)
+    given = {name: value for name, value in flags_of(arguments).items() if value is not None}
+    number = submit(
+        arguments.command,
+        pool=arguments.pool,
+        priority=arguments.priority,
+        min_devices=numbers.fewest,
+        max_devices=numbers.most,
+        needs=arguments.needs,
+        retries=RETRIES if numbers.retries is None else numbers.retries,
+        after=numbers.after,
+        is_command=arguments.devices is not None,
+        array=array,
+        array_limit=limit,
+        deadline_seconds=numbers.deadline_seconds,
+        time_limit_seconds=numbers.time_limit_seconds,
+        idle_limit_seconds=numbers.idle_limit_seconds,
+        settings=given,
+        socket_path=arguments.socket,
+    )
+    return number, number + len(array) - 1
+
+
 def _array(text: str | None) -> tuple[list[int], int]:
     """Indices, and how many of them at a time; 0: any number."""
     if text is None:
         return [], 0
     indices, mark, limit = text.partition("%")
-    return _range("--array", indices), positive("--array: behind %", limit) if mark else 0
+    return numbers_of("--array", indices), positive("--array: behind %", limit) if mark else 0
 
 
-def _range(flag: str, text: str) -> list[int]:
+def numbers_of(flag: str, text: str) -> list[int]:
     """All of a text such as 3, 3-12 or 1,4-6.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hetero_hvd.config.launchers import AGENT_PORT
@@ -60,7 +61,7 @@ def _set_of(job: KubernetesJob, pool: str, number: int) -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": kind,
-        "metadata": job.metadata(name),
+        "metadata": job.metadata(name, is_queued=True),
         "spec": {**own, "selector": {"matchLabels": labels}, "template": _template(job, pool)},
     }
 
@@ -78,10 +79,11 @@ def _template(job: KubernetesJob, pool: str) -> Manifest:
             }
         ],
     }
+    conditions: list[Mapping[str, Any]] = [*job.conditions]
     if job.agents == "daemonset":
-        operator = "Exists" if pool == GPU else "DoesNotExist"
-        terms = [{"matchExpressions": [{"key": GPU_LABEL, "operator": operator}]}]
-        required = {"nodeSelectorTerms": terms}
+        conditions += [{"key": GPU_LABEL, "operator": "Exists" if pool == GPU else "DoesNotExist"}]
+    if conditions:
+        required = {"nodeSelectorTerms": [{"matchExpressions": conditions}]}
         more["affinity"] = {
             "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
         }

@@ -42,7 +42,7 @@ def _start(job: KubernetesJob) -> list[str]:
     words += f" --http-address 0.0.0.0 --output {RUNS}/{job.name} --resume auto"
     if job.annotate:
         words += f" --export kubernetes:job/{job.driver}"
-    return words.split()
+    return [*words.split(), *map(literal, job.run_flags)]
 
 
 def nodes_file(job: KubernetesJob) -> dict[str, Any]:
@@ -80,9 +80,11 @@ def driver_job(job: KubernetesJob) -> Manifest:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": job.metadata(job.driver),
+        "metadata": job.metadata(job.driver, is_queued=True),
         "spec": {
-            "backoffLimit": MAX_TRIES,
+            **({"suspend": True} if job.queue_labels else {}),  # until the queue admits it
+            **_limit(job),
+            "backoffLimit": MAX_TRIES if job.tries is None else job.tries,
             "podFailurePolicy": {
                 "rules": [
                     {"action": "FailJob", "onExitCodes": wrong_input},
@@ -92,6 +94,11 @@ def driver_job(job: KubernetesJob) -> Manifest:
             "template": template,
         },
     }
+
+
+def _limit(job: KubernetesJob) -> Manifest:
+    limit = job.time_limit_seconds
+    return {} if limit is None else {"activeDeadlineSeconds": limit}
 
 
 def _container(job: KubernetesJob) -> Manifest:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+
 from hetero_hvd.config.yaml_document import yaml_text
 from hetero_hvd.deploy.folder import with_mark
 from hetero_hvd.deploy.kubernetes.access import access
 from hetero_hvd.deploy.kubernetes.agents import agent_sets
 from hetero_hvd.deploy.kubernetes.driver import driver_job, driver_service, nodes_file
 from hetero_hvd.deploy.kubernetes.network import network_policy, pod_monitor
-from hetero_hvd.deploy.kubernetes.options import KubernetesJob
+from hetero_hvd.deploy.kubernetes.options import PACKED, KubernetesJob
 from hetero_hvd.deploy.kubernetes.pod import Manifest
 
 
@@ -38,11 +40,16 @@ def _config(job: KubernetesJob) -> Manifest:
     if job.script is not None:
         name, text = job.script
         data[name] = text
+    more: Manifest = {}
+    if job.packed:
+        packed = base64.b64encode(job.packed).decode()
+        more = {"binaryData": {PACKED: packed}, "immutable": True}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": job.metadata(job.config),
         "data": data,
+        **more,
     }
 
 

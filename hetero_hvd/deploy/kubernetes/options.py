@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hetero_hvd.config.launchers import AGENT_PORT
@@ -14,6 +15,9 @@ ADVERT_PORT = 9389
 """UDP, where the driver listens for agents."""
 
 PAGE_PORT = 8080
+PACKED = "tree.tar.gz"
+"""Name of the working tree in the ConfigMap."""
+
 DEFAULT_NAME = "train"
 """Of a job."""
 
@@ -56,6 +60,12 @@ class KubernetesJob:
         monitoring_namespace: Where Prometheus is, of its operator; None: there is none.
         annotate: Whether the driver tells the state of the run in annotations of its Job.
         allow_https: Whether the pods may reach port 443 anywhere.
+        run_flags: Of `hetero-hvd run`, for the driver.
+        packed: The working tree, a tar.gz that nobody can change; empty: it is in the image.
+        queue_labels: By which a queue admits driver and agents; none: they start at once.
+        conditions: On the labels of the agents' nodes, as a `nodeAffinity` has them.
+        tries: So many times the driver is started again after a failure; None: as usual.
+        time_limit_seconds: The driver is ended after so long; None: never.
     """
 
     name: str
@@ -77,6 +87,12 @@ class KubernetesJob:
     monitoring_namespace: str | None = None
     annotate: bool = False
     allow_https: bool = False
+    run_flags: tuple[str, ...] = ()
+    packed: bytes = b""
+    queue_labels: Mapping[str, str] = field(default_factory=dict)
+    conditions: tuple[Mapping[str, Any], ...] = ()
+    tries: int | None = None
+    time_limit_seconds: int | None = None
 
     @property
     def driver(self) -> str:
@@ -108,9 +124,17 @@ class KubernetesJob:
         found = {"app.kubernetes.io/name": "hetero-hvd", "app.kubernetes.io/instance": self.name}
         return found if component is None else found | {"app.kubernetes.io/component": component}
 
-    def metadata(self, name: str) -> dict[str, Any]:
-        """Of an object; without a namespace: `kubectl -n` says where."""
-        return {"name": name, "labels": self.labels()}
+    def metadata(self, name: str, *, is_queued: bool = False) -> dict[str, Any]:
+        """Of an object; without a namespace: `kubectl -n` says where.
+
+        Args:
+            name: Of the object.
+            is_queued: Whether a queue admits it, if there is one.
+        """
+        return {
+            "name": name,
+            "labels": {**self.labels(), **(self.queue_labels if is_queued else {})},
+        }
 
 
 def places_of(name: str) -> PodPlaces:

@@ -7,6 +7,7 @@ from typing import Any
 from hetero_hvd.deploy.kubernetes.options import (
     CONFIG,
     KEYS,
+    PACKED,
     RUNS,
     SHARED_MEMORY,
     TEMPORARY,
@@ -115,7 +116,7 @@ def pod(
             "shareProcessNamespace": True,  # its first process is one that buries orphans
             "securityContext": POD_SECURITY,
             **more,
-            "initContainers": [_keys_container(job)],
+            "initContainers": [_keys_container(job), *_tree_container(job)],
             "containers": [
                 {
                     "name": name,
@@ -152,6 +153,21 @@ def _keys_container(job: KubernetesJob) -> Manifest:
     }
 
 
+def _tree_container(job: KubernetesJob) -> list[Manifest]:
+    """Unpacks the working tree, if it is not in the image."""
+    if not job.packed:
+        return []
+    container = _keys_container(job) | {
+        "name": "tree",
+        "command": ["tar", "-xzf", f"{CONFIG}/{PACKED}", "--no-same-owner", "-C", WORKSPACE],
+        "volumeMounts": [
+            {"name": "config", "mountPath": CONFIG, "readOnly": True},
+            {"name": "tree", "mountPath": WORKSPACE},
+        ],
+    }
+    return [container]
+
+
 def _mounts(job: KubernetesJob) -> list[Manifest]:
     found: list[Manifest] = [
         {"name": "keys", "mountPath": KEYS, "readOnly": True},
@@ -160,6 +176,8 @@ def _mounts(job: KubernetesJob) -> list[Manifest]:
         {"name": "tmp", "mountPath": TEMPORARY},
         {"name": "shm", "mountPath": SHARED_MEMORY},
     ]
+    if job.packed:
+        found.append({"name": "tree", "mountPath": WORKSPACE})
     if job.script is not None:
         name, _ = job.script
         path = f"{WORKSPACE}/{name}"
@@ -179,4 +197,5 @@ def _volumes(job: KubernetesJob, shared_memory: str) -> list[Manifest]:
         {"name": "runs", **runs},
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": memory},
+        *([{"name": "tree", "emptyDir": {}}] if job.packed else []),
     ]

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-import subprocess
 import sys
-import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hetero_hvd.config.effective_settings import scalar_text
 from hetero_hvd.discovery.submission.pinned_script import check_texts, pinned_command
 from hetero_hvd.discovery.submission.queue_link import (
     MAX_LINE_BYTES,
-    MAX_TREE_BYTES,
     QueueAnswer,
     QueueOrder,
     SubmittedJob,
 )
-from hetero_hvd.errors import JobError, TryAgainError, UserError, job_error
+from hetero_hvd.discovery.submission.working_tree import files_of, packed_tree
+from hetero_hvd.errors import JobError, TryAgainError, UserError
 from hetero_hvd.security.local_sockets import answer_to
 
 SOCKET_VARIABLE = "HETERO_HVD_QUEUE"
@@ -30,10 +28,6 @@ PLACES = (Path("/run/hetero_hvd/queue.sock"), Path("hub/queue.sock"))
 """Where the socket is if nothing else is said: that of a hub of root, or of one that runs here."""
 
 ANSWER_SECONDS = 120.0
-LEFT_OUT = frozenset({".git", "__pycache__", "runs", "hub", ".venv", "node_modules"})
-"""Of a folder that is no repository: what a job makes, or is not made of."""
-
-MEBIBYTE = 2**20
 
 
 def submit(
@@ -82,14 +76,14 @@ def submit(
     Raises:
         UserError: It is refused; says why.
     """
-    pinned, packed = _pinned(command, is_command=is_command)
+    pinned, packed = pinned_job(command, is_command=is_command)
     wanted = {
         "command": pinned,
         "python": sys.executable,
         "environment": dict(os.environ),
         "tree": hashlib.sha256(packed).hexdigest(),
         "tree_bytes": len(packed),
-        "settings": {name: text_of(value) for name, value in (settings or {}).items()},
+        "settings": {name: scalar_text(value) for name, value in (settings or {}).items()},
         "pool": pool,
         "priority": priority,
         "min_devices": min_devices,
@@ -120,7 +114,7 @@ def _submitted(wanted: Mapping[str, Any]) -> SubmittedJob:
         raise UserError(f"submit: {error}") from error
 
 
-def _pinned(command: Sequence[str], *, is_command: bool) -> tuple[list[str], bytes]:
+def pinned_job(command: Sequence[str], *, is_command: bool) -> tuple[list[str], bytes]:
     """The command, and the packed working tree, as they are now.
 
     Raises:
@@ -131,14 +125,9 @@ def _pinned(command: Sequence[str], *, is_command: bool) -> tuple[list[str], byt
         Path.cwd()
     except OSError as error:
         raise UserError("submit: this folder is not there any more") from error
-    files = sorted(_files(Path()))
+    files = sorted(files_of(Path()))
     words = list(command) if is_command else pinned_command(command, Path(), set(files))
     return words, packed_tree(Path(), files)
-
-
-def text_of(value: object) -> str:
-    """A setting's value as a file has it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def order(asked: QueueOrder, tree: bytes = b"", socket_path: str | Path | None = None) -> Any:  # noqa: ANN401 - of JSON's kinds
@@ -182,53 +171,3 @@ def _socket(given: str | Path | None) -> Path:
             f"hub --queue nodes.yaml`, or name its socket by --socket or {SOCKET_VARIABLE}"
         )
     return found
-
-
-def packed_tree(folder: Path, files: Sequence[Path] | None = None) -> bytes:
-    """The files of a folder as they are now; those that git ignores are left out.
-
-    Links stay links, as to data; but of a module elsewhere its text is taken.
-
-    Args:
-        folder: Of all of it.
-        files: Which of them; None: all.
-
-    Raises:
-        UserError: They are too many, or cannot be read.
-    """
-    stream = io.BytesIO()
-    num_bytes, largest = 0, (0, Path())
-    try:
-        with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as archive:
-            for path in sorted(_files(folder)) if files is None else files:
-                size = path.lstat().st_size
-                num_bytes += size
-                largest = max(largest, (size, path))
-                if num_bytes > MAX_TREE_BYTES:
-                    raise UserError(
-                        f"{folder.absolute()}: has more than {MAX_TREE_BYTES // MEBIBYTE} MiB "
-                        f"({largest[1]} {largest[0] // MEBIBYTE} MiB), which a job takes with it: "
-                        "keep data elsewhere, or list it in .gitignore"
-                    )
-                archive.dereference = path.suffix == ".py" and path.is_file()
-                archive.add(path, path.relative_to(folder), recursive=False)
-    except OSError as error:
-        raise job_error(f"{error.filename}: cannot be read: {error.strerror}", error) from error
-    return stream.getvalue()
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Files and links; of a repository those that git has or does not ignore."""
-    command = ["git", "-C", str(folder), "ls-files", "-z", "-co", "--exclude-standard"]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
-    except OSError:  # there is no git
-        done = None
-    if done is not None and done.returncode == 0:
-        paths = {folder / os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
-        yield from (path for path in paths if path.is_file() or path.is_symlink())
-        return
-    for root, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in LEFT_OUT]
-        found = (Path(root) / name for name in (*names, *folders))
-        yield from (path for path in found if path.is_symlink() or path.is_file())

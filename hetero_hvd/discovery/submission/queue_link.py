@@ -7,9 +7,7 @@ from typing import Annotated
 import msgspec
 
 from hetero_hvd.core.queue.jobs import JobPriority
-
-MAX_TREE_BYTES = 64 * 2**20
-"""Of a working tree, packed."""
+from hetero_hvd.discovery.submission.working_tree import MAX_TREE_BYTES
 
 MAX_LINE_BYTES = 2**21
 """Of an order; the environment of a process is a part of one."""

@@ -11,10 +11,7 @@ import shutil
 from collections.abc import Container
 from pathlib import Path
 
-from hetero_hvd.config import JOB_SETTINGS
-from hetero_hvd.config.job import OF_THE_QUEUE
-from hetero_hvd.config.value_types import Scalar
-from hetero_hvd.errors import UserError
+from hetero_hvd.discovery.submission.job_settings import as_flag
 from hetero_hvd.hub.queue.job_process import JobProcess, JobStart
 from hetero_hvd.hub.queue.queue_store import KeptJob
 
@@ -27,31 +24,6 @@ DEVICE_WAIT_SECONDS = 3600
 """A job's devices are its own as soon as who had them before has left."""
 
 COMMAND_JOB = "hetero_hvd.driver.queued.command_job"
-
-SETTINGS = {each.name: each for each in JOB_SETTINGS if each.name not in OF_THE_QUEUE}
-"""What a job may say of how it runs; where and on which nodes says the queue."""
-
-
-def as_flag(given: tuple[str, str]) -> str:
-    """A setting and its text as a flag of `hetero-hvd run`.
-
-    Raises:
-        UserError: There is none of that name, or it cannot be that.
-    """
-    name, text = given
-    if name in OF_THE_QUEUE:
-        raise UserError(f"settings: {name!r} is decided by the queue")
-    if name not in SETTINGS:
-        raise UserError(f"settings: {name!r} is none that a job of the queue may have")
-    flag, kind = SETTINGS[name].flag, SETTINGS[name].kind
-    if isinstance(kind, Scalar):
-        try:
-            kind.read(text)
-        except (ValueError, OverflowError) as error:
-            raise UserError(f"settings: {name}: found {text!r}, must be {kind.allowed}") from error
-    if isinstance(SETTINGS[name].default, bool):
-        return flag if text == "true" else f"--no-{flag.removeprefix('--')}"
-    return f"{flag}={text}"
 
 
 class JobFiles:

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hetero_hvd.discovery.submission.working_tree import unpack
 from hetero_hvd.exit_codes import EXIT_FAILED, EXIT_NOT_STARTED, EXIT_USER_ERROR, as_exit_code
 from hetero_hvd.probes.kernel.boot_clock import boot_id
 from hetero_hvd.probes.kernel.parent_process import dies_with
@@ -127,11 +128,8 @@ def _unpack(folder: Path, digest: str) -> None:
             raise ValueError(f"{packed} is not what was submitted")
     new = folder / f".{TREE}"
     shutil.rmtree(new, ignore_errors=True)
-    new.mkdir()
-    with tarfile.open(packed) as archive:
-        if hasattr(tarfile, "tar_filter"):  # before Python 3.11.4 there is none; it is our own file
-            archive.extraction_filter = tarfile.tar_filter
-        archive.extractall(new)  # noqa: S202 - by who has packed it
+    with packed.open("rb") as file:
+        unpack(file, new)
     new.rename(tree)
 
 

@@ -21,6 +21,7 @@ from hetero_hvd.core.queue.queue_events import (
     QueueEvent,
 )
 from hetero_hvd.core.queue.why_waiting import holders_of, why
+from hetero_hvd.discovery.submission.job_settings import as_flag
 from hetero_hvd.discovery.submission.queue_link import (
     ListedDevice,
     ListedJob,
@@ -30,7 +31,6 @@ from hetero_hvd.discovery.submission.queue_link import (
     SubmittedJob,
 )
 from hetero_hvd.errors import UserError
-from hetero_hvd.hub.queue.job_files import as_flag
 from hetero_hvd.hub.queue.job_queue import JobQueue
 from hetero_hvd.hub.queue.job_runner import LOG
 from hetero_hvd.hub.queue.queue_store import KeptJob

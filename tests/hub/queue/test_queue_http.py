@@ -14,7 +14,7 @@ import urllib.request
 import pytest
 
 import hetero_hvd
-from hetero_hvd.discovery.submission.queue_client import packed_tree
+from hetero_hvd.discovery.submission.working_tree import packed_tree
 from tests.hub.queue.queue_rig import QueueHub, until
 from tests.hub.queue.test_queue_orders import SECRET, submission
 from tests.hub.rig import free_port

@@ -1,0 +1,108 @@
+"""The job for Kubernetes with Kueue: a driver and an agent for each device, admitted one by one.
+
+A pool is a LocalQueue, a priority a WorkloadPriorityClass. The working tree is in a ConfigMap that
+nobody can change, the interpreter in an image that is named by its digest.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hetero_hvd.core.queue.needs import DeviceNeed
+from hetero_hvd.deploy import checks
+from hetero_hvd.deploy.handover.handed_job import (
+    CPU,
+    DEFAULT_PRIORITY,
+    HandedJob,
+    not_there,
+)
+from hetero_hvd.deploy.kubernetes.options import MAX_AGENTS, KubernetesJob
+from hetero_hvd.deploy.kubernetes.pod import Manifest
+from hetero_hvd.errors import UserError
+
+QUEUE_LABEL, PRIORITY_LABEL = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+MEBIBYTE = 2**20
+MAX_TREE_BYTES = 900_000
+"""A ConfigMap holds 1 MiB."""
+
+KEYS = {
+    "kind": "nvidia.com/gpu.product",
+    "memory": "nvidia.com/gpu.memory",
+    "node": "kubernetes.io/hostname",
+}
+"""Labels of nodes; the first two by NVIDIA's GPU feature discovery, memory in MiB."""
+
+
+def kubernetes_job(
+    job: HandedJob,
+    *,
+    image: str | None,
+    tries: int | None,
+    time_limit_seconds: float | None,
+    checkpoint_url: str | None,
+) -> KubernetesJob:
+    """What is to be written.
+
+    Args:
+        job: What was submitted.
+        image: With hetero_hvd, named by its digest.
+        tries: So many times the driver is started again after a failure; None: as usual.
+        time_limit_seconds: It is ended after so long since Kueue has admitted it; None: never.
+        checkpoint_url: Where checkpoints go; None: they go with the driver's pod.
+
+    Raises:
+        UserError: Kubernetes has nothing for a part of it; names that.
+    """
+    if image is None or "@sha256:" not in checks.image("--image", image):
+        raise UserError(
+            f"--image: found {image!r}, must be NAME@sha256:DIGEST, so that what runs is what was "
+            "submitted, whatever is pushed later"
+        )
+    if len(job.packed) > MAX_TREE_BYTES:
+        raise UserError(
+            f"--to kubernetes: the files of this folder have {len(job.packed)} bytes, packed; a "
+            f"ConfigMap takes {MAX_TREE_BYTES}: put them into the image, and submit an empty folder"
+        )
+    labels = {QUEUE_LABEL: checks.name("--pool", job.pool, checks.MAX_LABEL)}
+    if job.priority != DEFAULT_PRIORITY:
+        labels[PRIORITY_LABEL] = job.priority
+    number = checks.count("--max", str(job.max_devices), 1, MAX_AGENTS)
+    return KubernetesJob(
+        name=job.name,
+        image=image,
+        command=checks.command(job.command),
+        num_gpu_agents=number if job.uses_gpus else 0,
+        num_cpu_agents=0 if job.uses_gpus else number,
+        checkpoint_url=checkpoint_url,
+        run_flags=job.run_flags,
+        packed=job.packed,
+        queue_labels=labels,
+        conditions=tuple(_condition(job, need) for need in job.needs if need.value != CPU),
+        tries=tries,
+        time_limit_seconds=None if time_limit_seconds is None else math.ceil(time_limit_seconds),
+    )
+
+
+def _condition(job: HandedJob, need: DeviceNeed) -> Manifest:
+    """A condition on the labels of an agent's node."""
+    if not job.uses_gpus and need.what != "node":
+        raise not_there("kubernetes", need, "what has no GPU has no label for it")
+    operator = "In" if need.comparison == "==" else "NotIn"
+    value = str(need.value)
+    if isinstance(need.value, float):
+        operator, value = _of_memory(need, need.value / MEBIBYTE)
+    return {"key": KEYS[need.what], "operator": operator, "values": [value]}
+
+
+def _of_memory(need: DeviceNeed, mebibytes: float) -> tuple[str, str]:
+    """Kubernetes compares whole numbers, by more or less only."""
+    operators = {
+        ">=": ("Gt", math.ceil(mebibytes) - 1),
+        ">": ("Gt", math.floor(mebibytes)),
+        "<=": ("Lt", math.floor(mebibytes) + 1),
+        "<": ("Lt", math.ceil(mebibytes)),
+        "==": ("In", round(mebibytes)),
+        "!=": ("NotIn", round(mebibytes)),
+    }
+    operator, number = operators[need.comparison]
+    return operator, str(number)
