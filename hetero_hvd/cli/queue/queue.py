@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from hetero_hvd.cli.lines import show
-from hetero_hvd.cli.queue.submit import add_socket
+from hetero_hvd.cli.queue.submit import add_socket, numbers_of
 from hetero_hvd.cli.record.times import positive
 from hetero_hvd.cli.table import print_table
 from hetero_hvd.core.printable import printable
@@ -21,10 +21,10 @@ Jobs that were given to the queue by hetero-hvd submit.
   (nothing)         all jobs and devices
   why JOB           what it does, or what it waits for and about how long, in a sentence
   logs [-f] JOB     what it has printed; -f: and prints, until it has ended
-  cancel JOB        end it
-  hold JOB          give back its devices, with a checkpoint, until it is released
-  release JOB       let it start again
-  move JOB          give it another --pool or --priority
+  cancel JOBS       end them: 3, 3-12 or 3,5
+  hold JOBS         give back their devices, with a checkpoint, until they are released
+  release JOBS      let them start again
+  move JOBS         give them another --pool or --priority
 
 Only who has submitted a job, and operators, may do the last five."""
 USAGE = "hetero-hvd queue [ACTION JOB] [options]"
@@ -37,7 +37,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "action", nargs="?", default="list", metavar="ACTION", help=", ".join(ACTIONS)
     )
-    command.add_argument("job", nargs="?", metavar="JOB", help="its number")
+    command.add_argument(
+        "job",
+        nargs="?",
+        metavar="JOB",
+        help="its number; but for why and logs also 3-12 or 3,5",
+    )
     command.add_argument(
         "-f",
         "--follow",
@@ -67,13 +72,17 @@ def act(arguments: argparse.Namespace) -> int:
             raise UserError(f"queue {action}: does not take --{flag}, which is of {of}")
     if action == "list":
         return _list(arguments)
-    job = positive("JOB", arguments.job)
     if action == "logs":
-        return _logs(arguments, job)
-    if action == "move":
-        show(_ordered(arguments, "move", job=job, **_moved(arguments)))
+        return _logs(arguments, positive("JOB", arguments.job))
+    if action == "why":
+        show(_ordered(arguments, action, job=positive("JOB", arguments.job)))
         return 0
-    show(_ordered(arguments, action, job=job))
+    more = _moved(arguments) if action == "move" else {}
+    numbers = numbers_of("JOB", arguments.job)
+    about = {"job": numbers[0]} if len(numbers) == 1 else {"jobs": numbers}
+    said = _ordered(arguments, action, **about, **more)
+    for line in said if isinstance(said, list) else [said]:
+        show(line)
     return 0
 
 

@@ -14,7 +14,7 @@ from hetero_hvd.config.job import OF_THE_QUEUE
 from hetero_hvd.config.paths import some_path
 from hetero_hvd.config.variables import ARRAY_VARIABLE
 from hetero_hvd.core.digits import whole_number
-from hetero_hvd.core.queue.jobs import PRIORITIES
+from hetero_hvd.core.queue.jobs import MAX_ARRAY, PRIORITIES
 from hetero_hvd.errors import UserError
 
 SUMMARY = "give the queue a job"
@@ -29,7 +29,6 @@ what is edited later does not reach the job. Files that git ignores stay behind.
 """
 
 
-MAX_ARRAY = 1000
 RETRIES = 3
 
 
@@ -205,7 +204,8 @@ def numbers_of(flag: str, text: str) -> list[int]:
     for part in text.split(","):
         ends = [found for end in part.split("-", 1) if (found := whole_number(end)) is not None]
         is_whole = len(ends) == part.count("-") + 1
-        if not is_whole or not 0 <= ends[-1] - ends[0] < MAX_ARRAY:
+        num_left = MAX_ARRAY - len(numbers)
+        if not is_whole or not 0 <= ends[-1] - ends[0] < num_left:
             raise UserError(
                 f"{flag}: found {text!r}, must be numbers such as 3, 3-12 or 1,4-6, at most "
                 f"{MAX_ARRAY}"

@@ -12,6 +12,9 @@ from hetero_hvd.errors import UserError
 
 JobPriority = Literal["high", "normal", "low"]
 PRIORITIES: tuple[JobPriority, ...] = get_args(JobPriority)
+MAX_ARRAY = 1000
+"""Elements of an array, and jobs that one order is about."""
+
 JobPhase = Literal["waiting", "running", "ended"]
 """A job that has been shrunk to nothing waits again, with all that it has done."""
 

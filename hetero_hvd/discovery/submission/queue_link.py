@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from hetero_hvd.core.queue.jobs import JobPriority
+from hetero_hvd.core.queue.jobs import MAX_ARRAY, JobPriority
 from hetero_hvd.discovery.submission.working_tree import MAX_TREE_BYTES
 
 MAX_LINE_BYTES = 2**21
@@ -47,18 +47,20 @@ class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     is_command: bool = False
     time_limit_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
     idle_limit_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    array: Annotated[list[ArrayIndex], msgspec.Meta(max_length=1000)] = []
-    array_limit: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    array: Annotated[list[ArrayIndex], msgspec.Meta(max_length=MAX_ARRAY)] = []
+    array_limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_ARRAY)] = 0
 
 
 class QueueOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line to the queue; behind that of a job its packed working tree follows.
 
-    `pool` and `priority` are what `move` changes, `begin` is where `logs` goes on.
+    `pool` and `priority` are what `move` changes, `begin` is where `logs` goes on. Of orders that
+    change something `jobs` names all that they are about; those of them that have ended stay so.
     """
 
     name: str
     job: int | None = None
+    jobs: Annotated[list[int], msgspec.Meta(max_length=MAX_ARRAY)] = []
     submitted: SubmittedJob | None = None
     pool: Text = ""
     priority: JobPriority | None = None

@@ -165,14 +165,20 @@ class JobQueue:
         self._processes[name] = process
         self._begin_to_carry_out()
 
-    def happened(self, event: QueueEvent) -> None:
-        """Take note of something, and do what follows from it.
+    def happened(self, *events: QueueEvent) -> None:
+        """Take note of what has happened at once, and do what follows from it.
 
         Raises:
-            UserError: It cannot be.
-            OSError: The disk does not take it; then it has not happened.
+            UserError: One of it cannot be; then nothing has happened.
+            OSError: The disk does not take it; likewise.
         """
-        self.state.handle(event, self.now())
+        now = self.now()
+        try:
+            for event in events:
+                self.state.handle(event, now)
+        except UserError:
+            self._load()
+            raise
         self._decide()
         self._begin_to_carry_out()
 

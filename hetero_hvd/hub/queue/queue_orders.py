@@ -119,28 +119,43 @@ class QueueOrders:
         if order.name not in {"why", "logs", *EVENTS}:
             names = ", ".join(["submit", "list", "why", "logs", *EVENTS])
             raise UserError(f"{order.name!r} is no order to the queue; there are {names}")
-        kept = self._job(order)
-        name = str(kept.number)
+        if order.name in EVENTS:
+            return self._change(user, order)
+        kept = self._job(order.name, order.job)
         if order.name == "why":
-            return why(self._queue.state, name, self._queue.now())
-        if not self._may(user, kept):
-            raise UserError(f"job {name}: is of {kept.job.request.user}, not of {user.name}")
-        if order.name == "logs":
-            return self._logs(kept, order.begin)
-        self._queue.happened(EVENTS[order.name](name, order))
-        return why(self._queue.state, name, self._queue.now())
+            return self._why(kept)
+        self._check_may(user, kept)
+        return self._logs(kept, order.begin)
 
-    def _may(self, user: PeerUser, kept: KeptJob) -> bool:
+    def _change(self, user: PeerUser, order: QueueOrder) -> str | list[str]:
+        """Change one job or several: all of them, or none; gives what each does then."""
+        found = [
+            self._job(order.name, number) for number in dict.fromkeys(order.jobs) or [order.job]
+        ]
+        for kept in found:
+            self._check_may(user, kept)
+        names = [str(kept.number) for kept in found]
+        if order.jobs:  # of an array some may have ended
+            names = [name for name in names if name in self._queue.state.jobs]
+        self._queue.happened(*(EVENTS[order.name](name, order) for name in names))
+        return [self._why(kept) for kept in found] if order.jobs else self._why(found[0])
+
+    def _why(self, kept: KeptJob) -> str:
+        return why(self._queue.state, str(kept.number), self._queue.now())
+
+    def _check_may(self, user: PeerUser, kept: KeptJob) -> None:
         is_operator = user.uid in (0, os.geteuid()) or user.name in self._operators
-        return is_operator or user.uid == kept.uid
+        if not is_operator and user.uid != kept.uid:
+            owner = kept.job.request.user
+            raise UserError(f"job {kept.number}: is of {owner}, not of {user.name}")
 
-    def _job(self, order: QueueOrder) -> KeptJob:
-        if order.job is None:
-            raise UserError(f"{order.name}: say which job, by its number")
-        kept = self._queue.kept.get(str(order.job))
+    def _job(self, what: str, number: int | None) -> KeptJob:
+        if number is None:
+            raise UserError(f"{what}: say which job, by its number")
+        kept = self._queue.kept.get(str(number))
         if kept is None:
             raise UserError(
-                f"job {order.job}: there is none of that number; `hetero-hvd queue` lists them"
+                f"job {number}: there is none of that number; `hetero-hvd queue` lists them"
             )
         return kept
 

@@ -18,8 +18,13 @@ ELEMENT = 'echo "I am $HETERO_HVD_ARRAY_INDEX of $PWD"; sleep 0.2'
 
 def submitted(hub, *words):
     """What `hetero-hvd submit` says."""
+    return called(hub, "submit", *words)
+
+
+def called(hub, *words):
+    """What a command says."""
     done = subprocess.run(
-        [sys.executable, "-m", "hetero_hvd", "submit", *words],
+        [sys.executable, "-m", "hetero_hvd", *words],
         cwd=hub.folder / "tree",
         env=variables(HETERO_HVD_QUEUE=str(hub.socket)),
         capture_output=True,
@@ -57,6 +62,11 @@ def test_commands_and_arrays(hub):
     os.close(lease)
     assert submitted(hub, "--devices", "1", "--", "sh", "-c", "exit 3") == "job 6\n"
     assert hub.wait_for_end(6).startswith("6 has ended: it failed: script error; ")
+    assert submitted(hub, "--devices", "1", "--array", "1-3", "--", "sleep", "99") == "jobs 7-9\n"
+    assert called(hub, "queue", "cancel", "5,7-9").splitlines() == [
+        "5 has ended: its time limit of 1 s is over",
+        *(f"{number} has ended: it was cancelled" for number in (7, 8, 9)),
+    ]
     wrong = {
         ("--array", "9-1"): "hetero-hvd: --array: found '9-1', must be numbers such as 3, ",
         ("--array", "1-9%0"): "hetero-hvd: --array: behind %: found '0', must be ",

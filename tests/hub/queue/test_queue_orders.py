@@ -89,6 +89,31 @@ def test_only_owner_and_operators_act_on_a_job(orders, queue):
     assert orders.act(owner, QueueOrder(name="cancel", job=1)) == "1 has ended: it was cancelled"
 
 
+def test_an_order_is_about_several_jobs_at_once_or_none(orders, queue):
+    """Each says what it does then; of an array some may have ended, but none is another one's."""
+    tree = packed(train="")
+    for _ in range(4):
+        orders.act(OWN, submission(tree, **WAITS), tree)
+    orders.act(OWN, QueueOrder(name="cancel", job=2))
+    assert orders.act(OWN, QueueOrder(name="hold", jobs=[1, 2, 3, 3])) == [
+        "1 is held: `hetero-hvd queue release 1` lets it start",
+        "2 has ended: it was cancelled",
+        "3 is held: `hetero-hvd queue release 3` lets it start",
+    ]
+    queue.kept["4"] = queue.kept["4"]._replace(uid=4711)
+    refused = {
+        "job 4: is of": (PeerUser(4712, "stranger"), QueueOrder(name="release", jobs=[4])),
+        "job 9: there is none": (OWN, QueueOrder(name="release", jobs=[1, 9])),
+        "job '1': no pool 'prod'": (OWN, QueueOrder(name="move", jobs=[1, 3], pool="prod")),
+        "why: say which job": (OWN, QueueOrder(name="why", jobs=[1, 3])),
+    }
+    for words, (user, order) in refused.items():
+        with pytest.raises(UserError) as error:
+            orders.act(user, order)
+        assert str(error.value).startswith(words)
+    assert [name for name, job in queue.state.jobs.items() if job.is_held] == ["1", "3"]
+
+
 PAIR = {"min_devices": 2, "max_devices": 2}
 REFUSED = {
     "an unknown order": (QueueOrder(name="dance"), b"", "'dance' is no order to the queue; "),
