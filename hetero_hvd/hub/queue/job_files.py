@@ -48,10 +48,15 @@ class JobFiles:
         """Folder of a job's run, the same through all its starts."""
         return self.folder_of(name) / f"job-{name}"
 
+    def note_of(self, name: str) -> Path:
+        """File of the hub's own in which a job's newest start is noted."""
+        return self._nodes / f"{name}.start"
+
     def remove(self, name: str) -> None:
         """Delete all of a job."""
         shutil.rmtree(self.folder_of(name), ignore_errors=True)
-        (self._nodes / f"{name}.yaml").unlink(missing_ok=True)
+        for path in (self._nodes / f"{name}.yaml", self.note_of(name)):
+            path.unlink(missing_ok=True)
         self._written.pop(name, None)
 
     def remove_unknown(self, known: Container[str]) -> None:

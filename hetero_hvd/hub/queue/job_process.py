@@ -73,17 +73,28 @@ class StartMark(msgspec.Struct, frozen=True):
     boot: str
 
 
+class NotedStart(StartMark, frozen=True, kw_only=True):
+    """What a hub notes of a runner that it has started, where the runner's user cannot write."""
+
+    attempt: int
+
+
 class JobProcess:
     """The starts of one job.
 
     Args:
         folder: Of the job; it belongs to its user.
+        note: File of the hub's own in which the newest start is noted.
         uid: Of its user.
         user_of: As whom a user's jobs run, by number; None: as this process.
     """
 
-    def __init__(self, folder: Path, uid: int, user_of: Callable[[int], JobUser | None]) -> None:
+    def __init__(
+        self, folder: Path, note: Path, uid: int, user_of: Callable[[int], JobUser | None]
+    ) -> None:
         self.folder = folder
+        self._note = note
+        self._noted = _read_note(note)
         self._user_of = user_of
         self._uid = uid
         self._child: subprocess.Popen[bytes] | None = None
@@ -123,7 +134,7 @@ class JobProcess:
         is_over = self.is_reaped  # else it stays as a zombie
         if not attempt:
             return "absent"
-        if self._child_attempt == attempt and not is_over:
+        if (self._child_attempt == attempt and not is_over) or self._noted_pid(attempt):
             return "running"  # whatever its user has written
         if (code := self._read(f"attempt-{attempt}.exit")) is not None:
             return int(code) if code.isdecimal() else "lost"
@@ -168,6 +179,12 @@ class JobProcess:
                 extra_groups=None if user is None else user.groups,
             )
         self._child_attempt = attempt
+        pid = self._child.pid
+        self._noted = NotedStart(pid, started_at(pid), boot_id(), attempt=attempt)
+        with suppress(OSError):  # what the runner says of itself has to do for the next hub then
+            new = self._note.with_suffix(".new")
+            new.write_bytes(msgspec.json.encode(self._noted))
+            new.replace(self._note)
 
     def end(self, attempt: int) -> None:
         """Have a start end, with a checkpoint; who does not is killed after a time. Call often."""
@@ -194,8 +211,8 @@ class JobProcess:
                 os.close(held)
 
     def _pids(self, attempt: int) -> set[int]:
-        """Of the runner of a start: as it says, and as this process knows."""
-        pids = {self._pid(attempt)}
+        """Of the runner of a start: as it says, as a hub has noted, and as this process knows."""
+        pids = {self._pid(attempt), self._noted_pid(attempt)}
         if self._child is not None and self._child_attempt == attempt and not self.is_reaped:
             pids.add(self._child.pid)
         return pids - {0}
@@ -207,9 +224,13 @@ class JobProcess:
             told = msgspec.json.decode(content or "", type=StartMark)
         except (msgspec.DecodeError, RecursionError):
             return 0
-        is_here = told.boot == boot_id() and told.started_at == started_at(told.pid) != 0
-        is_ours = is_here and runs_as(told.pid, self._uid) and state_of(told.pid) not in "Z?"
-        return told.pid if is_ours else 0
+        return told.pid if _is_there(told) and runs_as(told.pid, self._uid) else 0
+
+    def _noted_pid(self, attempt: int) -> int:
+        """Of the runner of a start that a hub has begun, as long as it is there; else 0."""
+        noted = self._noted
+        is_here = noted is not None and noted.attempt == attempt and _is_there(noted)
+        return noted.pid if noted is not None and is_here else 0
 
     def _read(self, name: str) -> str | None:
         """What its user has left there; nothing of another one's."""
@@ -233,3 +254,17 @@ class JobProcess:
                 return None
             file.seek(begin)
             return file.read(length)
+
+
+def _read_note(path: Path) -> NotedStart | None:
+    """What a hub has noted; None: nothing, or not as a whole."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=NotedStart)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _is_there(mark: StartMark) -> bool:
+    """Whether that process runs, and not another one that has got its number."""
+    is_same = mark.boot == boot_id() and mark.started_at == started_at(mark.pid) != 0
+    return is_same and state_of(mark.pid) not in "Z?"

@@ -152,7 +152,7 @@ class JobQueue:
             OSError: The disk does not take it; then it is not there.
         """
         name, number = request.job, int(request.job)
-        process = JobProcess(self._files.folder_of(name), uid, self._user_of)
+        process = self._new_process(name, uid)
         self.state.handle(JobSubmitted(request), self.now())
         try:
             process.make(tree)
@@ -209,9 +209,12 @@ class JobQueue:
     def process_of(self, name: str) -> JobProcess:
         """The starts of a job."""
         if name not in self._processes:
-            folder, uid = self._files.folder_of(name), self.kept[name].uid
-            self._processes[name] = JobProcess(folder, uid, self._user_of)
+            self._processes[name] = self._new_process(name, self.kept[name].uid)
         return self._processes[name]
+
+    def _new_process(self, name: str, uid: int) -> JobProcess:
+        folder, note = self._files.folder_of(name), self._files.note_of(name)
+        return JobProcess(folder, note, uid, self._user_of)
 
     def is_leaving(self, name: str) -> bool:
         """Whether a job that has ended still has a process."""

@@ -209,7 +209,7 @@ def test_a_mark_is_believed_of_its_users_processes_alone(tmp_path, text):
         until(lambda: process is None or started_at(pid), lambda: "no process")
         text = mark_of(pid) if text is None else text
         (tmp_path / "attempt-1.json").write_text(text)
-        job = JobProcess(tmp_path, OWN, lambda _uid: None)
+        job = JobProcess(tmp_path, tmp_path / "note", OWN, lambda _uid: None)
         assert job.standing(1) == "lost"
         job.end(1)
         if process is not None:
@@ -228,17 +228,21 @@ exec sleep 60
 """
 
 
+@pytest.mark.parametrize("hub", ["the same hub", "the next hub"])
 @pytest.mark.parametrize("written", ["0", "1", "words"])
-def test_a_job_that_lies_about_itself_ends_when_it_is_to(rig, written):
+def test_a_job_that_lies_about_itself_ends_when_it_is_to(rig, written, hub):
     """Its device would be in use for ever, though the queue has it as free."""
     name = rig.submit(rig.program("liar", LIAR.replace("$1", written)))
     folder = rig.folder / "queue" / "jobs" / name
     until((folder / "attempt-1.exit").exists, lambda: "no lie", 20)
+    first = rig.queue.process_of(name)
+    if hub == "the next hub":
+        rig.queue = rig.open()
     rig.queue.look()
     assert name in rig.queue.state.jobs
     rig.queue.happened(JobCancelled(name))
     until(lambda: rig.queue.look() or not rig.queue.is_leaving(name), lambda: "it stays", 20)
-    assert rig.queue.process_of(name).is_reaped
+    assert first.is_reaped
 
 
 def answer(done):
