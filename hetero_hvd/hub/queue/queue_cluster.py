@@ -42,6 +42,7 @@ class QueueCluster:
         self._file = NodesFile([path], environment, {})
         self._nodes: dict[str, tuple[NodeConfig, int]] = {}
         self._devices: dict[str, QueueDevice] = {}
+        self._digests: dict[str, str] = {}
         self.listed: frozenset[str] = frozenset()
         self.pools: tuple[DevicePool, ...] = ()
         self._take()
@@ -99,6 +100,7 @@ class QueueCluster:
                     f"{name}: give one of them another name"
                 )
         self._nodes |= nodes
+        self._digests.clear()
         self._devices = {
             name: QueueDevice(
                 device=name,
@@ -124,7 +126,10 @@ class QueueCluster:
 
     def entry_digest(self, device: str) -> str:
         """Of a device's entry in the file: it differs when that has changed."""
-        return hashlib.sha256(repr(self._nodes[device][0]).encode()).hexdigest()
+        if device not in self._digests:  # asked for all devices each second
+            entry = repr(self._nodes[device][0])
+            self._digests[device] = hashlib.sha256(entry.encode()).hexdigest()
+        return self._digests[device]
 
     def by_kind(self, rates: Mapping[str, float]) -> dict[str, float]:
         """Mean rate of each kind, of a job that has told those of its nodes; all > 0."""
