@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from hetero_hvd.errors import job_error
 
 REMOVES_NOTHING: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 """From Python 3.13 on asyncio looks for the socket's file, to remove it in the end; but the path by
@@ -19,6 +22,12 @@ which it was bound does not last."""
 
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group (unix(7), SO_PEERCRED)."""
+
+
+BACKLOG = 100
+"""As asyncio has it."""
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class PeerUser(NamedTuple):
@@ -60,6 +69,54 @@ def bound(path: Path, mode: int) -> socket.socket:
         end.close()
         raise
     return end
+
+
+class LocalServer:
+    """Has the name from `listen` to `close`. Used in the loop's thread.
+
+    Args:
+        path: Of the socket.
+        serve: Called with each connection.
+        mode: Of the socket: who may connect.
+        max_line_bytes: Of what is read by lines.
+        backlog: So many may wait to be accepted.
+    """
+
+    def __init__(
+        self, path: Path, serve: Serve, *, mode: int, max_line_bytes: int, backlog: int = BACKLOG
+    ) -> None:
+        self._path = path
+        self._serve = serve
+        self._mode = mode
+        self._max_line_bytes = max_line_bytes
+        self._backlog = backlog
+        self._server: asyncio.AbstractServer | None = None
+
+    async def listen(self) -> None:
+        """Accept connections, in the place of whoever had the name.
+
+        Raises:
+            JobError: The socket cannot be made.
+        """
+        try:
+            end = bound(self._path, self._mode)
+        except OSError as error:
+            words = f"{self._path} cannot be made: {error.strerror}"
+            raise job_error(words, error) from error
+        self._server = await asyncio.start_unix_server(
+            self._serve,
+            sock=end,
+            limit=self._max_line_bytes,
+            backlog=self._backlog,
+            **REMOVES_NOTHING,
+        )
+
+    def close(self) -> None:
+        """Accept no more."""
+        if self._server is not None:
+            self._server.close()
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
 
 
 def is_served(path: Path) -> bool:

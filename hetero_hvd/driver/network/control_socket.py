@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hetero_hvd.errors import JobError, UserError, job_error
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.run.records.run_files import is_locked
-from hetero_hvd.security.local_sockets import REMOVES_NOTHING, answer_to, bound, short_path
+from hetero_hvd.security.local_sockets import LocalServer, answer_to, short_path
 
 NAME = "control.sock"
 MAX_LINE_BYTES = 4096
@@ -46,7 +46,9 @@ class ControlSocket:
     def __init__(self, folder: Path, orders: Mapping[str, Callable[[Any], str]]) -> None:
         self._folder = folder
         self._orders = orders
-        self._server: asyncio.AbstractServer | None = None
+        self._server = LocalServer(
+            folder / NAME, self._serve, mode=0o600, max_line_bytes=MAX_LINE_BYTES
+        )
 
     async def listen(self) -> None:
         """Accept orders.
@@ -55,21 +57,11 @@ class ControlSocket:
             JobError: The socket cannot be made.
         """
         remove_dead(self._folder.absolute().parent)
-        try:
-            end = bound(self._folder / NAME, 0o600)
-        except OSError as error:
-            words = f"{self._folder / NAME} cannot be made: {error.strerror}"
-            raise job_error(words, error) from error
-        self._server = await asyncio.start_unix_server(
-            self._serve, sock=end, limit=MAX_LINE_BYTES, **REMOVES_NOTHING
-        )
+        await self._server.listen()
 
     def close(self) -> None:
         """Accept no more."""
-        if self._server is not None:
-            self._server.close()
-        with suppress(OSError):
-            (self._folder / NAME).unlink(missing_ok=True)
+        self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -13,9 +13,9 @@ from typing import cast
 import msgspec
 
 from hetero_hvd.discovery.submission.queue_link import MAX_LINE_BYTES, QueueAnswer, QueueOrder
-from hetero_hvd.errors import JobError, UserError, job_error
+from hetero_hvd.errors import JobError, UserError
 from hetero_hvd.hub.queue.queue_orders import QueueOrders
-from hetero_hvd.security.local_sockets import REMOVES_NOTHING, PeerUser, bound, is_served, peer_of
+from hetero_hvd.security.local_sockets import LocalServer, PeerUser, is_served, peer_of
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,13 @@ class QueueSocket:
     def __init__(self, path: Path, orders: QueueOrders) -> None:
         self._path = path
         self._orders = orders
-        self._server: asyncio.AbstractServer | None = None
+        self._server = LocalServer(
+            path,
+            self._serve,
+            mode=0o600 if os.geteuid() else 0o666,
+            max_line_bytes=MAX_LINE_BYTES,
+            backlog=BACKLOG,
+        )
         self._places: defaultdict[int, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(PLACES)
         )
@@ -59,22 +65,12 @@ class QueueSocket:
         """
         if is_served(self._path):
             raise JobError(f"{self._path}: another hub takes jobs there: give --queue-socket")
-        try:
-            end = bound(self._path, 0o600 if os.geteuid() else 0o666)
-        except OSError as error:
-            words = f"{self._path} cannot be made: {error.strerror}"
-            raise job_error(words, error) from error
-        self._server = await asyncio.start_unix_server(
-            self._serve, sock=end, limit=MAX_LINE_BYTES, backlog=BACKLOG, **REMOVES_NOTHING
-        )
+        await self._server.listen()
         logger.info("the queue takes jobs at %s", self._path)
 
     async def close(self) -> None:
         """Accept no more."""
-        if self._server is not None:
-            self._server.close()
-            with suppress(OSError):
-                self._path.unlink(missing_ok=True)
+        self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         user = peer_of(writer.get_extra_info("socket"))
