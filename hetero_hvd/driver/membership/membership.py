@@ -23,7 +23,8 @@ REQUEST_SECONDS = 1.0
 """Between two requests to the workers for the same change of membership."""
 
 QUIET_SECONDS, MAX_WAIT_SECONDS = 0.3, 2.0
-"""Changes that come together are made in one: wait until nothing new has come for a while."""
+"""Who come together are let in at once: wait until nobody new has come for a while. Where some only
+leave, nothing is waited for: somebody may want their devices."""
 
 PARTING_SECONDS = 0.5
 """After a member has left: its last data are with the others, wherever its news are not yet."""
@@ -255,7 +256,7 @@ class Membership:
             self._wish = (joining, leaving)
             self._changed_at_seconds = now
             self._wished_at_seconds = now if is_new else self._wished_at_seconds
-        is_quiet = now >= min(
+        is_quiet = not joining or now >= min(
             self._changed_at_seconds + QUIET_SECONDS, self._wished_at_seconds + MAX_WAIT_SECONDS
         )
         if is_fault or not self._is_settled or not is_quiet or now < self._next_request_at_seconds:

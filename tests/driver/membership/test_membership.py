@@ -9,7 +9,7 @@ import pytest
 
 from hetero_hvd.driver.membership import membership as module
 from hetero_hvd.driver.membership.membership import Membership
-from hetero_hvd.messages import MemberLost
+from hetero_hvd.messages import MemberLost, ResetRequested
 
 
 class MeetingPlace:
@@ -90,3 +90,29 @@ def test_the_word_follows_the_last_data_of_one_that_leaves(monkeypatch):
 
     assert run(monkeypatch, course)
     assert heard == [["a"]]
+
+
+WISHES = {
+    "one leaves": [(set(), {"a"}, 1)],
+    "one comes": [({"d"}, set(), 0)],
+    "one comes, and another leaves": [({"d"}, {"a"}, 0)],
+    "another leaves after that": [(set(), {"a"}, 1), (set(), {"a", "b"}, 1)],
+}
+
+
+@pytest.mark.parametrize("case", WISHES)
+def test_who_leaves_waits_for_nobody(monkeypatch, case):
+    """Somebody may want its device; newcomers are let in together, and so are asked for later."""
+    counts = []
+
+    def course(membership, _):
+        for joining, leaving, _ in WISHES[case]:
+            membership._slots.find = lambda _: SimpleNamespace(left=asyncio.Event())
+            membership._request_reset(joining, leaving)
+            counts.append(membership._next_request_at_seconds > 0)
+
+    sent = run(monkeypatch, course)
+    asked = [host for host, word in sent if isinstance(word, ResetRequested)]
+    expected = [number for *_, number in WISHES[case]]
+    assert counts == [bool(number) for number in expected]
+    assert asked == (["a", "b", "c"] if any(expected) else [])
