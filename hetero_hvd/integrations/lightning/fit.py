@@ -13,12 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.loggers.utilities import _log_hyperparams
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
 from hetero_hvd.errors import UserError
+from hetero_hvd.integrations.lightning.hooks import (
+    changes_batches,
+    changes_gradients,
+    overrides,
+)
 from hetero_hvd.integrations.lightning.loader import empty_batch, without_samples
 from hetero_hvd.integrations.lightning.metrics import ModuleMetrics
 from hetero_hvd.integrations.lightning.progress import CallbacksAndLogs, LoopProgress, go_on
@@ -274,22 +280,19 @@ class Fit:
         Lightning spends 16 microseconds on two that do nothing, at five places in a step.
         """
         trainer, module = self.trainer, self._module
-        if any(overrides(each, hook, Callback) for each in trainer.callbacks):  # type: ignore[attr-defined]
+        if any(overrides(each, Callback, hook) for each in trainer.callbacks):  # type: ignore[attr-defined]
             call._call_callback_hooks(trainer, hook, *given)
-        if overrides(module, hook, LightningModule):
+        if overrides(module, LightningModule, hook):
             return call._call_lightning_module_hook(trainer, hook, *given)
         return None
 
     def _loss(self, batch: Any) -> Any:  # noqa: ANN401 - see `worker.micro_batch.split`
         """The mean loss over a micro-batch, with its weight where it is not over its samples."""
-        trainer, module, steps = self.trainer, self._module, self._steps
+        trainer, steps = self.trainer, self._steps
         self._see_who_leads()
         self.results.begin_pass(steps.num_begun, steps.num_samples)
         with self._strategy.in_part():
-            batch = trainer.precision_plugin.convert_input(batch)
-            batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
-            batch = call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
-            self.results.batch = batch
+            self.results.batch = batch = self._transferred(batch)
             given = (batch, self._batch_idx) if self._takes_index else (batch,)
             output = call._call_strategy_hook(trainer, "training_step", *given)
             loss, self._extra = _parts_of(output)
@@ -297,10 +300,22 @@ class Fit:
         self.results.end_pass()
         return (loss, self._extra[WEIGHT]) if WEIGHT in self._extra else loss
 
+    def _transferred(self, batch: Any) -> Any:  # noqa: ANN401 - as it was collated
+        """On the device, by the hooks of the module and of its data module, if they have any."""
+        trainer = self.trainer
+        batch = trainer.precision_plugin.convert_input(batch)
+        if not changes_batches(trainer):
+            return move_data_to_device(batch, self.device)
+        batch = self._module._on_before_batch_transfer(batch, dataloader_idx=0)
+        return call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
+
     def _before_update(self, _: list[torch.nn.Parameter]) -> None:
         """The gradients are those of the whole step."""
         self._call("on_after_backward")
-        self.trainer.precision_plugin._after_closure(self._module, self._optimizer)
+        if changes_gradients(self.trainer):
+            self.trainer.precision_plugin._after_closure(self._module, self._optimizer)
+        else:
+            self._call("on_before_optimizer_step", self._optimizer)
 
     def _step_applied(self) -> None:
         """A step is applied, on every worker: what Lightning does after its optimizer's step."""
@@ -388,17 +403,6 @@ def settle(progress: Any) -> None:  # noqa: ANN401 - Lightning's counters of one
         for name in ("ready", "started", "processed"):
             if hasattr(tracker, name):
                 setattr(tracker, name, tracker.completed)
-
-
-def overrides(owner: object, hook: str, base: type) -> bool:
-    """Whether a hook is another one than that of Lightning's own class, which does nothing.
-
-    Args:
-        owner: Has the hook, by its class or by itself.
-        hook: Its name.
-        base: Lightning's class.
-    """
-    return getattr(getattr(owner, hook), "__func__", None) is not getattr(base, hook)
 
 
 def _parts_of(output: Any) -> tuple[torch.Tensor, dict[str, Any]]:  # noqa: ANN401
