@@ -79,6 +79,10 @@ class Failing:
     def __init__(self):
         self.num_runs = 0
 
+    def overrun(self, _run):
+        """All fits."""
+        return 1.0
+
     def run(self, _example, ways, _num_samples, _peer):
         """Train, or fail."""
         self.num_runs += 1
@@ -150,6 +154,43 @@ def test_shares_are_compared_within_a_turn():
     assert all(len(row) == len(table.columns) for row in table.rows)
     (number,) = table.numbers
     assert (number.found, number.is_reached) == ("0.800 (0.800 to 0.800)", False)
+
+
+@pytest.mark.parametrize("slow", [None, *range(len(SPEEDS))])
+def test_what_does_not_fit_has_no_figure(slow):
+    """The compute of any worker, in the second half; its pair has none, the other models have."""
+    place, told = emulated(), []
+
+    def timings(peer):
+        """A worker that computes for half as long again as it may."""
+        rows = []
+        for number, (node, share) in enumerate(zip(place.nodes, (32, 16, 8), strict=True)):
+            seconds = sum(
+                value * share ** ("sample" in name) for name, value in node["emulate"].items()
+            )
+            late = 1.5 if number == slow and peer == "static" else 1.02
+            row = {"transfer_seconds": None, "forward_seconds": seconds * late / 4}
+            row |= {"backward_seconds": seconds * late * 3 / 4, "local_batch_size": share}
+            rows.append(row)
+        return (({**rows[0], "forward_seconds": 9.0}, *rows[1:]), tuple(rows), tuple(rows))
+
+    class Measured(Failing):
+        nodes, overrun = place.nodes, place.__class__.overrun
+
+        def run(self, example, ways, _num_samples, peer):
+            given = peer if example is EXAMPLES[0] else ""
+            found = {way: seen(0.1) for way in ways}
+            shown = {"tables": ((1, 1),) * 2, "timings": timings(given)}
+            return found, Run(step_seconds=(0.1,) * 4, losses=(), accuracies=(), **shown)
+
+    table = ablations._shares(Measured(), EXAMPLES[:2], QUICK, told.append)
+    cells = {row[:2]: row[2] for row in table.rows}
+    assert table.is_whole == (slow is None)
+    assert len(table.numbers) == (2 if slow is None else 1)
+    fits = cells[EXAMPLES[0].title, "adaptive"]
+    assert fits == ("560" if slow is None else f"with static shares: {ablations.UNFIT}")
+    assert cells[EXAMPLES[1].title, "adaptive"] == "560"
+    assert any(ablations.UNFIT in line for line in told) == (slow is not None)
 
 
 def test_the_static_split_alone_knows_the_speeds():

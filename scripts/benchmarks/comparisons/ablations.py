@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.comparisons.example_runs import (
     BATCH,
     EXAMPLES,
+    MOST_OVERRUN,
     PRICES,
     Example,
     Place,
@@ -106,6 +107,10 @@ SHARE_COLUMNS = (
     "cost per epoch",
 )
 GOAL = 0.9
+
+FAILED = "failed"
+UNFIT = "the compute did not fit into the emulated time"
+"""Why a run has no figure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +292,7 @@ def _way_cells(found: Sequence[Found], plain: Sequence[Found]) -> Iterator[str]:
 
 def _shares(place: Place, examples: Sequence[Example], effort: Effort, say: Say) -> Table:
     """Every division of the batch on every model, in turns."""
-    runs: dict[tuple[str, str], list[Run | None]] = defaultdict(list)
+    runs: dict[tuple[str, str], list[Run | str]] = defaultdict(list)
     num_turns = max(1, effort.repeats // 2)  # each is a run for every model and division
     for turn in range(num_turns):
         for example in examples:
@@ -298,23 +303,25 @@ def _shares(place: Place, examples: Sequence[Example], effort: Effort, say: Say)
                     _, run = place.run(example, {BASE: {}}, BATCH * max(12, whole // 2), peer)
                 except JobError as error:
                     say(f"{example.title}, {shares} shares, {where}: failed, {error}")
-                    runs[example.title, peer].append(None)
+                    runs[example.title, peer].append(FAILED)
                     continue
-                runs[example.title, peer].append(run)
-                rate = BATCH / second_half_seconds(run)
-                say(f"{example.title}, {shares} shares, {where}: {rate:.0f} samples/s")
+                rate, overrun = BATCH / second_half_seconds(run), place.overrun(run)
+                is_fit = overrun <= MOST_OVERRUN
+                runs[example.title, peer].append(run if is_fit else UNFIT)
+                told = f"{rate:.0f} samples/s" if is_fit else f"{UNFIT}: {overrun:.2f} of it"
+                say(f"{example.title}, {shares} shares, {where}: {told}")
     return shares_table(place.title, place.about, runs)
 
 
 def shares_table(
-    title: str, about: str, runs: Mapping[tuple[str, str], Sequence[Run | None]]
+    title: str, about: str, runs: Mapping[tuple[str, str], Sequence[Run | str]]
 ) -> Table:
     """Uniform, static and adaptive shares beside each other.
 
     Args:
         title: Of the place.
         about: The place.
-        runs: Model and rule to a run for each turn; None: it failed.
+        runs: Model and rule to a run for each turn, or why it has no figure.
     """
     table = Table(
         title=shares_title(title),
@@ -324,12 +331,13 @@ def shares_table(
         columns=SHARE_COLUMNS,
     )
     for (model, peer), each in runs.items():
-        table.is_whole &= None not in each
-        pairs = zip(each, runs[model, "static"], strict=True)
-        both = [(own, known) for own, known in pairs if own is not None and known is not None]
+        pairs = list(zip(each, runs[model, "static"], strict=True))
+        both = [
+            (own, known) for own, known in pairs if isinstance(own, Run) and isinstance(known, Run)
+        ]
+        table.is_whole &= len(both) == len(pairs)
         if not both:
-            failed = ["failed in each turn"] * (len(SHARE_COLUMNS) - 2)
-            table.rows.append((model, PEERS[peer], *failed))
+            table.rows.append((model, PEERS[peer], *[_why(pairs)] * (len(SHARE_COLUMNS) - 2)))
             continue
         found = [own for own, _ in both]
         seconds = [second_half_seconds(run) for run in found]
@@ -357,3 +365,10 @@ def shares_table(
                 )
             )
     return table
+
+
+def _why(pairs: Sequence[tuple[Run | str, Run | str]]) -> str:
+    """No turn has both a run and that with static shares: for its own reasons, else for those."""
+    own = {one for one, _ in pairs if isinstance(one, str)}
+    static = {other for _, other in pairs if isinstance(other, str)}
+    return "; ".join(sorted(own)) or f"with static shares: {'; '.join(sorted(static))}"

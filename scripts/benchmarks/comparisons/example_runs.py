@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.peers import RULES, Run, execute, read_run
@@ -29,6 +30,10 @@ PRICES = (1.0, 0.6, 0.35)
 SECONDS_PER_SAMPLE, OVERHEAD_SECONDS = 0.004, 0.004
 QUOTAS = {"fast": 72, "half": 36, "quarter": 18}
 """Percent of one core; of two cores they leave the driver and the system enough to keep them."""
+
+MOST_OVERRUN = 1.1
+"""Of the emulated time, as the most that the compute within it may take: else its own speed, and
+not the emulated one, is what a run shows, and a machine that others use has taken it."""
 
 TIMEOUT_SECONDS = 1500.0
 """Of a run of all ways; on a busy machine a ResNet's took more than 400."""
@@ -106,6 +111,19 @@ class Place:
         hidden = set() if peer == "static" else {"relative_speed"}
         return [{k: v for k, v in node.items() if k not in hidden} for node in self.nodes]
 
+    def overrun(self, run: Run) -> float:
+        """How many times its emulated time a worker's compute has taken: that of the worst one.
+
+        In the second half of the run; not above 1 where it fits, and 0 where nothing is emulated.
+        """
+        settled = run.timings[len(run.timings) // 2 :]
+        found = [0.0]
+        for number, node in enumerate(self.nodes):
+            rows = [rows[number] for rows in settled if rows[number]["local_batch_size"]]
+            if "emulate" in node and rows:
+                found.append(median(_compute_seconds(r) / _given_seconds(node, r) for r in rows))
+        return max(found)
+
     def run(
         self, example: Example, ways: Mapping[str, Any], num_samples: int, peer: str
     ) -> tuple[dict[str, dict[str, Any]], Run]:
@@ -150,6 +168,20 @@ class Place:
             return found, read_run(folder)
 
 
+def _compute_seconds(row: Mapping[str, Any]) -> float:
+    """Of a worker, what its emulated time holds."""
+    phases = ("transfer", "forward", "backward")
+    seconds: float = sum(row[f"{phase}_seconds"] or 0.0 for phase in phases)
+    return seconds
+
+
+def _given_seconds(node: Mapping[str, Any], row: Mapping[str, Any]) -> float:
+    """The emulated time of a worker's part."""
+    given = node["emulate"]
+    seconds: float = given["seconds_per_sample"] * row["local_batch_size"]
+    return seconds + float(given["overhead_seconds"])
+
+
 def _command(folder: Path, peer: str) -> list[str]:
     run = ["-m", "hetero_hvd", "run", "-f", str(folder / "nodes.yaml"), *RULES[peer]]
     run += ["--no-remember", "--output", str(folder / "out"), "--", "python", "-m"]
@@ -176,7 +208,9 @@ def emulated() -> Place:
     about = (
         f"Three emulated workers at {' : '.join(f'{s:g}' for s in SPEEDS)}, whose part of a batch "
         f"of {BATCH} takes {step_seconds * 1e3:.0f} ms by a deadline where the division is right. "
-        "What is computed faster or slower within that time changes nothing here"
+        "What is computed faster or slower within that time changes nothing here; where the "
+        f"compute takes more than {MOST_OVERRUN:g} times as long, a division of the batch has no "
+        "figure"
     )
     return Place(
         title="emulated workers", about=about, is_real=False, nodes=nodes, limit=lambda _: None
