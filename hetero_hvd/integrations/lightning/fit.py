@@ -367,10 +367,18 @@ class Fit:
             loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
         number = loop.batch_idx
         self._call("on_train_batch_end", outputs, self._batch, number)
-        connector = trainer._logger_connector
-        connector.on_batch_end()
+        self._show_metrics()
         loop.batch_progress.increment_completed()
-        connector.update_train_step_metrics()
+        trainer._logger_connector.update_train_step_metrics()
+
+    def _show_metrics(self) -> None:
+        """`on_batch_end` of Lightning's logs, which asks at five places whose results count now."""
+        connector, results = self.trainer._logger_connector, self.results
+        metrics = results.metrics(connector._first_loop_iter is not None)
+        connector._progress_bar_metrics.update(metrics["pbar"])
+        connector._callback_metrics.update(metrics["callback"])
+        connector._logged_metrics.update(metrics["log"])
+        results.batch = results.batch_size = None
 
     # Another worker.
 

@@ -60,15 +60,20 @@ class NumpyStates:
     """
 
     def __init__(self) -> None:
+        self._generator: object = None
+        self._address = 0
         self._memory = b""
         self._state: dict[str, Any] = {}
 
     def read(self) -> dict[str, Any]:
         """As `np.random.set_state` takes it."""
         generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
-        if type(generator) is not np.random.MT19937:  # a script may have put another one there
-            return self._whole()
-        memory = ctypes.string_at(generator.ctypes.state_address, _NUMPY_BYTES)
+        if generator is not self._generator:  # a script may have put another one there
+            if type(generator) is not np.random.MT19937:
+                return self._whole()
+            self._generator = generator
+            self._address = generator.ctypes.state_address
+        memory = ctypes.string_at(self._address, _NUMPY_BYTES)
         if memory == self._memory:
             return self._state
         state = self._whole()
