@@ -10,57 +10,52 @@ Exit codes: 0 done, 1 it did not work, 2 the input is wrong (one line per proble
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
 from hetero_hvd import __version__
-from hetero_hvd.cli.cluster import agent, certificates, config, hosts, install, key, nodes, stack
-from hetero_hvd.cli.deploy import deploy
 from hetero_hvd.cli.lines import show
-from hetero_hvd.cli.measure import bench_comm, benchmark, doctor, hardware, simulate
 from hetero_hvd.cli.mistakes import about_command, about_words
-from hetero_hvd.cli.queue import queue, submit
-from hetero_hvd.cli.record import hub, record
-from hetero_hvd.cli.train import drain, run, trace
-from hetero_hvd.cli.watch import advise, compare, cost, export, report, runs, top
 from hetero_hvd.errors import UserError
 from hetero_hvd.exit_codes import exit_of_user_error
 
 COMMANDS = {
-    "run": run,
-    "submit": submit,
-    "queue": queue,
-    "drain": drain,
-    "trace": trace,
-    "top": top,
-    "report": report,
-    "runs": runs,
-    "compare": compare,
-    "cost": cost,
-    "advise": advise,
-    "export": export,
-    "nodes": nodes,
-    "install": install,
-    "config": config,
-    "horovodrun-hosts": hosts,
-    "doctor": doctor,
-    "bench-comm": bench_comm,
-    "hardware": hardware,
-    "benchmark": benchmark,
-    "key": key,
-    "agent": agent,
-    "hub": hub,
-    "record": record,
-    "certificates": certificates,
-    "simulate": simulate,
-    "stack": stack,
-    "deploy": deploy,
+    "run": "train.run",
+    "submit": "queue.submit",
+    "queue": "queue.queue",
+    "drain": "train.drain",
+    "trace": "train.trace",
+    "top": "watch.top",
+    "report": "watch.report",
+    "runs": "watch.runs",
+    "compare": "watch.compare",
+    "cost": "watch.cost",
+    "advise": "watch.advise",
+    "export": "watch.export",
+    "nodes": "cluster.nodes",
+    "install": "cluster.install",
+    "config": "cluster.config",
+    "horovodrun-hosts": "cluster.hosts",
+    "doctor": "measure.doctor",
+    "bench-comm": "measure.bench_comm",
+    "hardware": "measure.hardware",
+    "benchmark": "measure.benchmark",
+    "key": "cluster.key",
+    "agent": "cluster.agent",
+    "hub": "record.hub",
+    "record": "record.record",
+    "certificates": "cluster.certificates",
+    "simulate": "measure.simulate",
+    "stack": "cluster.stack",
+    "deploy": "deploy.deploy",
 }
+"""Name to its module in a room of this package; only the one that is called is imported."""
 
 ALIASES = {"discover": "horovodrun-hosts"}
 """Old names of commands: `discover` is too near to the option `--discover`."""
@@ -127,7 +122,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     split = words.index("--") if "--" in words else len(words)
     if split and not words[0].startswith("-") and words[0] not in COMMANDS:
         raise UserError(about_command(words[0], tuple(COMMANDS)))
-    arguments, unknown = _parser().parse_known_args(words[:split])
+    names: Iterable[str] = words[:1] if split and words[0] in COMMANDS else COMMANDS
+    arguments, unknown = _parser(names).parse_known_args(words[:split])
     if unknown:
         known, takes_script = arguments.known, arguments.takes_script
         raise UserError(
@@ -135,17 +131,21 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         )
     arguments.command = tuple(words[split + 1 :])
     if arguments.command and not arguments.takes_script:
-        able = [repr(name) for name, module in COMMANDS.items() if _takes_script(module)]
-        names = f"{', '.join(able[:-1])} and {able[-1]}"
-        raise UserError(f"only {names} take a command after --")
+        able = [repr(name) for name in COMMANDS if _takes_script(module_of(name))]
+        raise UserError(f"only {', '.join(able[:-1])} and {able[-1]} take a command after --")
     return arguments
+
+
+def module_of(name: str) -> ModuleType:
+    """The module of a command."""
+    return importlib.import_module(f"{__name__}.{COMMANDS[name]}")
 
 
 def _takes_script(module: ModuleType) -> bool:
     return getattr(module, "TAKES_SCRIPT", False)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(names: Iterable[str]) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="hetero-hvd",
         allow_abbrev=False,
@@ -153,7 +153,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hetero-hvd {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, module in COMMANDS.items():
+    for name in names:
+        module = module_of(name)
         summary = module.SUMMARY
         command = commands.add_parser(
             name,
