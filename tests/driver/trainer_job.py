@@ -7,12 +7,14 @@ to the script's end leaves what it has found in result-WORKER.json.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import NamedTuple
 
 from hetero_hvd.messages import BatchPlan, Recovered
 from hetero_hvd.run.records.reader import read_record
+from tests.kit.checkout import PACKAGES
 from tests.kit.fault_job import FaultJob, write_nodes
 from tests.leftovers import wait_until
 
@@ -52,11 +54,15 @@ FAULTS = {
 
 
 def run_alone(script, folder, **case):
-    """What a process finds that no launcher has started."""
+    """What a process finds that no launcher has started.
+
+    It has all of the libraries, as outside of the tests (see tests/without_compiler).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, script, json.dumps(case)]
+    own = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, PACKAGES))}
     done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=200
+        command, cwd=folder, env=own, capture_output=True, text=True, check=False, timeout=200
     )
     assert done.returncode == 0, done.stderr
     return json.loads((folder / "result-alone.json").read_text())
