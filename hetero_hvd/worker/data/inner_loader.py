@@ -18,6 +18,7 @@ from hetero_hvd.worker.data.collate import (
     fetching,
 )
 from hetero_hvd.worker.data.grain_reading import GrainDataset, GrainTrial
+from hetero_hvd.worker.data.in_band import InBand
 from hetero_hvd.worker.data.samplers import Indices
 
 Batch = Sequence[Any] | Indices
@@ -76,11 +77,14 @@ def inner_loader(
     batches = sampler if isinstance(dataset, TensorRows) else _InLists(sampler)
     if not loader.num_workers and not loader.pin_memory:
         return DirectLoader(dataset, batches, collate, loader.generator)
+    num_workers = min(loader.num_workers, num_workers or loader.num_workers)
+    if num_workers and not isinstance(dataset, (GrainDataset, GrainTrial)):
+        collate = InBand(collate)
     initialise = loader.worker_init_fn and InitialiseWith(loader.dataset, loader.worker_init_fn)
     return torch_data.DataLoader(
         dataset,
         batch_sampler=batches,  # type: ignore[arg-type]  # any iterable of indices will do
-        num_workers=min(loader.num_workers, num_workers or loader.num_workers),
+        num_workers=num_workers,
         collate_fn=collate,
         pin_memory=loader.pin_memory,
         timeout=loader.timeout,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from hetero_hvd.worker.data.collate import DirectLoader, fetching
 
@@ -33,6 +33,10 @@ DATASETS = {
     "rows": TensorDataset(ROWS, torch.arange(8)),
     "rows that do not lie side by side": TensorDataset(ROWS.t().contiguous().t(), ROWS[:, 0]),
     "rows of one value": TensorDataset(torch.zeros(1, 2, dtype=torch.bfloat16).expand(8, 2)),
+    "a part of a part of rows": Subset(
+        Subset(TensorDataset(ROWS, torch.arange(8)), [7, 6, 5, 4, 0, 1, 2, 3]), range(8)
+    ),
+    "a part of samples": Subset(Numbers(), torch.arange(7, -1, -1).tolist()),
     "samples": Numbers(),
     "samples, several at once": Batches(),
 }
@@ -76,6 +80,6 @@ def test_there_is_no_row_beyond_the_last(index):
 
 def test_an_empty_part_is_no_batch():
     """A worker may have no samples of a step."""
-    for data in (DATASETS["rows"], DATASETS["samples"]):
+    for data in DATASETS.values():
         read, collate = fetching(data, torch.utils.data.default_collate)
         assert list(DirectLoader(read, [range(3, 3)], collate, None)) == [None]
