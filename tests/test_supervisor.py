@@ -132,6 +132,28 @@ def test_gpus_are_those_that_a_process_can_open(tmp_path, monkeypatch, listed, f
     assert supervisor.visible_gpus({}) == [str(index) for index in range(number)]
 
 
+LARGE = """
+import re
+from pathlib import Path
+import torch
+one = torch.ones(16 * 2**20)
+for area in re.split("(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
+    first, last = re.match("([0-9a-f]*)-?([0-9a-f]*)", area).groups()
+    if area and int(first, 16) <= one.data_ptr() + one.nbytes // 2 < int(last, 16):
+        print(" hg " in area + " ")
+"""
+
+
+@pytest.mark.skipif(not supervisor.HUGE_PAGES.exists(), reason="the kernel has none")
+@pytest.mark.parametrize("given", [{}, {"THP_MEM_ALLOC_ENABLE": "0"}])
+def test_large_tensors_get_huge_pages(given):
+    """Unless the user wants none."""
+    environment = supervisor.worker_environment({"environment": given, "gpu": None})
+    command = [sys.executable, "-c", LARGE]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout == f"{not given}\n"
+
+
 STEP = """
 import json, os, sys
 from pathlib import Path
