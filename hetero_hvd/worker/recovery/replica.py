@@ -109,6 +109,13 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to("cpu", copy=True)
 
 
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where it is on the host with memory of its own; else a copy."""
+    if is_accelerator(tensor.device) or tensor.untyped_storage().nbytes() != tensor.nbytes:
+        return copied(tensor)
+    return tensor.detach()
+
+
 class Replica:
     """The training state of this worker.
 

@@ -115,15 +115,15 @@ class Keeping:
         return is_writing or self._has_to_begin
 
     def keep(self) -> None:
-        """The last one who could: rank 0 keeps what it has."""
-        self.begin()
+        """The last one who could: rank 0 keeps what it has, which nothing changes meanwhile."""
+        self.begin(copies=False)
         if self._checkpoints is not None:
             self._checkpoints.wait()
 
-    def begin(self) -> None:
+    def begin(self, *, copies: bool = True) -> None:
         """Rank 0 copies what it has, once nothing else is written; the script goes on meanwhile."""
         if self._checkpoints is not None and self._has_to_begin:
-            self._checkpoints.save(self._position.applied_steps)
+            self._checkpoints.save(self._position.applied_steps, copies=copies)
 
     @property
     def _has_to_begin(self) -> bool:

@@ -28,7 +28,7 @@ from hetero_hvd.worker.recovery.checkpoints.registry import store_at
 from hetero_hvd.worker.recovery.checkpoints.room import Room
 from hetero_hvd.worker.recovery.checkpoints.store import PREFIX, CheckpointStore, Manifest
 from hetero_hvd.worker.recovery.randomness import randomness, restore_randomness
-from hetero_hvd.worker.recovery.replica import Replica, Unreadable, unpacked
+from hetero_hvd.worker.recovery.replica import Replica, Unreadable, on_host, unpacked
 
 logger = logging.getLogger(__name__)
 
@@ -247,7 +247,13 @@ class Checkpoints:
         self._best = max(self._best, goodness)
         return is_better
 
-    def save(self, applied_steps: int, metrics: Mapping[str, float] | None = None) -> None:
+    def save(
+        self,
+        applied_steps: int,
+        metrics: Mapping[str, float] | None = None,
+        *,
+        copies: bool = True,
+    ) -> None:
         """Copy the state now, write it beside the training; without memory for that, say so.
 
         The best state does not wait for what is being written: its copy does, in place of that of a
@@ -256,6 +262,7 @@ class Checkpoints:
         Args:
             applied_steps: Optimizer steps applied.
             metrics: Those that are the best so far, if it is kept for them.
+            copies: Whether the training goes on meanwhile; if not, call `wait` before it does.
         """
         finite = {name: mean for name, mean in (metrics or {}).items() if math.isfinite(mean)}
         if finite:
@@ -264,7 +271,8 @@ class Checkpoints:
             self.wait()
         self._next_at_seconds = time.monotonic() + self._settings.every_seconds
         try:
-            state = self._replica.snapshot(self._room.copy) | {"randomness": randomness()}
+            copy = self._room.copy if copies else on_host
+            state = self._replica.snapshot(copy) | {"randomness": randomness()}
         except (MemoryError, RuntimeError, UserError) as error:  # RuntimeError comes from torch
             self._complain(applied_steps, error)
             return

@@ -125,6 +125,30 @@ def test_a_better_state_frees_the_memory_of_the_one_that_waits(tmp_path, monkeyp
     assert waiting == [None] * 4
 
 
+@pytest.mark.parametrize(("way", "is_copied"), [("begin", True), ("keep", False)])
+def test_who_waits_for_the_last_one_copies_nothing(tmp_path, monkeypatch, way, is_copied):
+    """Except what has a part of some memory only: all of that would be written."""
+    model = torch.nn.Linear(2, 1)
+    model.register_buffer("part", torch.arange(100.0)[3:5])
+    replica, position, written = Replica({"model": model}), Position(), []
+    position.applied_steps = 1
+    sizing = SimpleNamespace(reserve=lambda _: None, forget_peak=lambda: None)
+    settings = CheckpointSettings(folder=str(tmp_path), run="one")
+    keeping = Keeping(replica, position, Order(), sizing, lambda: True, settings=settings)
+    put = keeping._checkpoints._background.put
+    look = lambda copy: (written.append(copy.state["model"]), put(copy))  # noqa: E731
+    monkeypatch.setattr(keeping._checkpoints._background, "put", look)
+    getattr(keeping, way)()
+    keeping._checkpoints.wait()
+    (state,) = written
+    assert (state["weight"].data_ptr() != model.weight.data_ptr()) is is_copied
+    assert state["part"].untyped_storage().nbytes() == state["part"].nbytes
+    digest = replica.checksum()
+    number(replica, 7.0)
+    assert keeping._checkpoints.load_newest()
+    assert replica.checksum() == digest
+
+
 @pytest.mark.parametrize(("best", "copies"), [("", 1), ("accuracy", 2), ("-loss", 2)])
 def test_a_training_leaves_room_for_the_copy_that_may_wait(tmp_path, best, copies):
     """Where evaluations may add one."""
