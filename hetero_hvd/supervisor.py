@@ -433,5 +433,13 @@ def run() -> int:
     return 0
 
 
+def end(exit_code: int) -> None:
+    """End at once: others wait for the news that a worker is gone, and nothing is left to do."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(exit_code)
+
+
 if __name__ == "__main__":
-    sys.exit(run())
+    end(run())

@@ -268,7 +268,12 @@ class JobController:
             case ClockTold() | RouteTold():
                 self.reception.answered(slot, message)
             case WorkersJoined():
-                self.slots.met(message.workers)
+                self._joined(message)
+
+    def _joined(self, message: WorkersJoined) -> None:
+        self.slots.met(message.workers)
+        if (met := self._rendezvous.met(message.rendezvous_id)) is not None:
+            self.bus.publish(met)
 
     def _send_plan(self, _at_unix_seconds: float, event: object) -> None:
         """Rank 0 hands a plan on to all, with the next exchange; an observer of the bus."""

@@ -112,6 +112,26 @@ class WorkerExited(Message, frozen=True):
     words: str
 
 
+class MembersMet(Message, frozen=True):
+    """How the members of a new membership came together, as their driver saw it.
+
+    Attributes:
+        rendezvous_id: The membership.
+        return_seconds: From the first that asked for its rank until all had theirs.
+        address_seconds: From then on until the last one had the others' addresses.
+        rest_seconds: From then on until rank 0 told of the membership.
+        num_requests: Asked of the rendezvous server.
+        processor_seconds: The driver's own processor time in all of that.
+    """
+
+    rendezvous_id: int
+    return_seconds: float
+    address_seconds: float
+    rest_seconds: float
+    num_requests: int
+    processor_seconds: float
+
+
 class WorkerQuarantined(Message, frozen=True):
     """A slot runs no worker any more although nodes.yaml has it.
 
@@ -264,6 +284,7 @@ DriverEvent = (
     | EpochBegan
     | WorkerStarted
     | WorkerExited
+    | MembersMet
     | WorkerQuarantined
     | GuardReported
     | SetAsideReported

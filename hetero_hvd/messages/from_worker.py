@@ -236,6 +236,9 @@ class Recovered(Message, frozen=True):
         cause: `fault` or `membership`.
         seconds: From the last applied step to being consistent again.
         broadcast: Whether state had to be copied between workers.
+        part_seconds: Name to duration of each part of it, in their order, from when this worker
+            knew of it.
+        processor_seconds: The same of its processor time.
     """
 
     worker: WorkerId
@@ -243,6 +246,8 @@ class Recovered(Message, frozen=True):
     cause: str
     seconds: float
     broadcast: bool
+    part_seconds: dict[str, float] = field(default_factory=dict)
+    processor_seconds: dict[str, float] = field(default_factory=dict)
 
 
 class StalenessEnded(Message, frozen=True):

@@ -13,10 +13,12 @@ import asyncio
 import contextlib
 import logging
 import math
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Protocol
@@ -30,6 +32,7 @@ from hetero_hvd.driver.membership.http_requests import (
     send,
 )
 from hetero_hvd.driver.network.connections import Caller, Callers
+from hetero_hvd.messages import MembersMet
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,11 @@ NOT_A_MEMBER = b"-1,-1,-1,-1,-1,-1"
 """Horovod's answer to a removed worker (`runner/common/util/hosts.py`, INVALID_SLOT_INFO)."""
 
 
+ALL = re.compile(r"all\.([1-9][0-9]{0,5})")
+"""Key for what so many ranks have stored in its scope, each as much, one after the other: what our
+Horovod asks for in place of each rank's own (`scripts/horovod/patches`)."""
+
+
 class Barrier(Protocol):
     """What the server needs of Horovod's driver."""
 
@@ -77,6 +85,25 @@ class Member(Protocol):
     hostname: str
 
 
+@dataclass
+class Meeting:
+    """One way of members into a membership; monotonic seconds.
+
+    Attributes:
+        began_at: When the first one asked for its rank.
+        ranked_at: When all had theirs; infinite: they have not yet.
+        num_requests: Asked of the server.
+        processor_began_at: Processor time of this process when it began.
+        is_told: Whether `Rendezvous.met` has told of it.
+    """
+
+    began_at: float = field(default_factory=time.monotonic)
+    ranked_at: float = math.inf
+    num_requests: int = 0
+    processor_began_at: float = field(default_factory=time.process_time)
+    is_told: bool = False
+
+
 class Rendezvous:
     """The server. Everything runs in the loop's thread, but `init` and `stop`, which Horovod calls.
 
@@ -86,11 +113,13 @@ class Rendezvous:
     Attributes:
         refused: Requests answered with an error, and connections turned away.
         useful_at_seconds: When a member last gave or got something of the others; monotonic.
+        meeting: The newest one.
     """
 
     def __init__(self, max_descriptors: int = 2 * MAX_CONNECTIONS) -> None:
         self.refused = 0
         self.useful_at_seconds = -math.inf
+        self.meeting = Meeting()
         self._on_members: Callable[[set[str]], None] = lambda _: None
         self._on_return: Callable[[str], None] = lambda _: None
         self._loop = asyncio.get_running_loop()
@@ -100,6 +129,7 @@ class Rendezvous:
         self._members: set[str] = set()
         self._gone: set[str] = set()
         self._values: dict[tuple[str, str], asyncio.Future[bytes | None]] = {}
+        self._wanted_whole: dict[str, int] = {}
         self._stored_bytes = 0
         self._is_broken = False
         self._pending: dict[str, asyncio.Future[bytes]] = {}
@@ -194,9 +224,32 @@ class Rendezvous:
             return set()
         return self._members - self._pending.keys()
 
+    def met(self, rendezvous_id: int) -> MembersMet | None:
+        """How the members have come together that rank 0 has told of just now.
+
+        None: they have not; another trainer begins in the rendezvous of the one before.
+        """
+        meeting, now = self.meeting, time.monotonic()
+        if meeting.is_told or meeting.ranked_at == math.inf:
+            return None
+        meeting.is_told = True
+        met_at = max(meeting.ranked_at, self.useful_at_seconds)
+        return MembersMet(
+            rendezvous_id=rendezvous_id,
+            return_seconds=meeting.ranked_at - meeting.began_at,
+            address_seconds=met_at - meeting.ranked_at,
+            rest_seconds=now - met_at,
+            num_requests=meeting.num_requests,
+            processor_seconds=time.process_time() - meeting.processor_began_at,
+        )
+
     def _begin(self, hosts: set[str]) -> None:
         self._break()
+        if self.meeting.ranked_at < math.inf:  # the first one: nobody asks for a rank
+            self.meeting = Meeting()
+        self.meeting.ranked_at = time.monotonic()
         self._values.clear()
+        self._wanted_whole.clear()
         self._stored_bytes = 0
         self._is_broken = False
         self._members = hosts
@@ -216,6 +269,7 @@ class Rendezvous:
         caller = self._callers.came(peer)
         try:
             request = await self._read(caller, host, reader)
+            self.meeting.num_requests += 1
             await reply(writer, HTTPStatus.OK, await self._answer(host, request))
         except RequestError as error:
             if error.status is not HTTPStatus.NOT_FOUND:
@@ -271,6 +325,22 @@ class Rendezvous:
             value = self._values[name] = self._loop.create_future()
         value.set_result(body)
         self.useful_at_seconds = time.monotonic()
+        self._join(name[0])
+
+    def _join(self, scope: str) -> None:
+        """Once all ranks have stored theirs, whoever waits for the whole gets it."""
+        num_ranks = self._wanted_whole.get(scope, 0)
+        whole = self._values.get((scope, f"all.{num_ranks}"))
+        if whole is None or whole.done():
+            return
+        parts = []
+        for rank in range(num_ranks):
+            part = self._values.get((scope, str(rank)))
+            if part is None or not part.done():
+                return
+            parts.append(part.result() or b"")
+        if len({len(part) for part in parts}) == 1:  # else they can only be had one by one
+            whole.set_result(b"".join(parts))
 
     async def _value(self, name: tuple[str, str]) -> bytes:
         value = self._values.get(name)
@@ -278,6 +348,9 @@ class Rendezvous:
             if self._is_broken:
                 return REFUSED
             value = self._values[name] = self._loop.create_future()
+            if whole := ALL.fullmatch(name[1]):
+                self._wanted_whole[name[0]] = int(whole[1])
+                self._join(name[0])
         try:
             body = await asyncio.wait_for(asyncio.shield(value), WAIT_SECONDS)
         except TimeoutError as error:
@@ -299,6 +372,7 @@ class Rendezvous:
         if pending is None:  # a second request of one worker must not count twice in the barrier
             if not self._pending:
                 self._pending_since = time.monotonic()
+                self.meeting = Meeting(num_requests=1)
             pending = in_daemon_thread(lambda: barrier.wait_for_rank(host, 0))
             pending.add_done_callback(lambda _: self._pending.pop(host))
             self._pending[host] = pending

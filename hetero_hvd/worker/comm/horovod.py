@@ -19,6 +19,7 @@ import torch
 
 from hetero_hvd.errors import JobError, TransientError, TryAgainError, WorkerLostError
 from hetero_hvd.probes.horovod_build import corrections
+from hetero_hvd.probes.laps import Laps
 from hetero_hvd.worker.accelerator import is_accelerator
 from hetero_hvd.worker.comm.instruments import HorovodIntrospection
 from hetero_hvd.worker.comm.operation_log import OperationLog
@@ -88,6 +89,9 @@ class Collective(Protocol):
     size: int
     operations: OperationLog
     """Hears of every operation."""
+
+    laps: Laps
+    """Of the way from one rendezvous into the next one."""
 
     def start(self) -> None:
         """Enter the first rendezvous."""
@@ -166,6 +170,7 @@ class HorovodCollective:
         self._is_unwanted = is_unwanted
         self._spins = "waits-are-woken" not in corrections()
         self.operations = OperationLog(self.is_done)
+        self.laps = Laps()
         self.instruments = HorovodIntrospection(hvd)
         self._before = open_sockets()
         self._own: dict[int, int] | None = None
@@ -188,10 +193,13 @@ class HorovodCollective:
         while True:
             try:
                 self._init()
+                self.laps.lap("meeting")
                 self.rank = self._hvd.rank()
                 self.size = self._hvd.size()
-                self._reserve()
+                buffer = self._reserve()
                 self._own = self._found_own()
+                self.wait(buffer)
+                self.laps.lap("connections")
                 break
             # ValueError is raised by the corrected Horovod; the stock one aborts.
             except (ValueError, Interrupted) as error:
@@ -202,7 +210,7 @@ class HorovodCollective:
                     raise TryAgainError(f"Horovod did not start: {error}") from error
                 time.sleep(RETRY_SECONDS)
 
-    def _reserve(self) -> None:
+    def _reserve(self) -> Handle:
         """Let Horovod allocate the buffer in which it joins small reductions, by joining two.
 
         It would do so when first two come together, in its own thread, and if there is no memory
@@ -210,7 +218,7 @@ class HorovodCollective:
         """
         pair = [torch.zeros(1), torch.zeros(1)]
         reduce, total = self._hvd.grouped_allreduce_async_, self._hvd.Sum
-        self.wait(self._submitted(lambda: reduce(pair, name="reserve", op=total)))
+        return self._submitted(lambda: reduce(pair, name="reserve", op=total))
 
     def _found_own(self) -> dict[int, int]:
         """Horovod's connections: both ends are new, one here and one at another worker.
@@ -238,6 +246,7 @@ class HorovodCollective:
         self._staging.forget()
         self._shutdown()
         self.cut()  # the stock Horovod leaves most of them open: others would wait for this worker
+        self.laps.lap("leaving")
         self.start()
 
     def stop(self) -> None:
@@ -249,8 +258,10 @@ class HorovodCollective:
         port = int(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "0"))
         with self._cutting:
             if generation in (None, self.generation):
-                new = dict(open_sockets().items() - self._before.items())
-                cut(new if self._own is None else self._own, except_port=port)
+                own = self._own
+                if own is None:
+                    own = dict(open_sockets().items() - self._before.items())
+                cut(own, except_port=port)
 
     def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
         """Start `hvd.allreduce_async_` with `op=Sum`; equal names and shapes on all ranks.

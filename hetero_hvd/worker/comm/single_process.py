@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hetero_hvd.probes.laps import Laps
 from hetero_hvd.worker.comm.operation_log import OperationLog
 
 Handle = Any
@@ -21,6 +22,7 @@ class SingleProcess:
 
     def __init__(self) -> None:
         self.operations = OperationLog()
+        self.laps = Laps()
 
     def start(self) -> None:
         """Nobody to meet."""

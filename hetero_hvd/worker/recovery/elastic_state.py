@@ -214,6 +214,8 @@ class ElasticState:
         """
         logger.info("entering a new rendezvous: %s", reason)
         self._clock.current = ("rendezvous", time.perf_counter())
+        laps = self.context.collective.laps
+        laps.begin()
         self._pipeline.discard(self.context.collective)
         self.leave_if_due()
         if not self.application.fault:  # else the others wait in the next rendezvous already
@@ -226,6 +228,8 @@ class ElasticState:
                 cause=cause,
                 seconds=time.perf_counter() - self.times.ended_at,
                 broadcast=self.membership.consistency.broadcast,
+                part_seconds=laps.seconds,
+                processor_seconds=laps.processor_seconds,
             )
         )
         self._clock.current = NO_PHASE
@@ -397,7 +401,9 @@ class ElasticState:
         while True:
             try:
                 report = self._report(is_new=is_new, has_state=has_state)
+                context.collective.laps.lap("checksum")
                 reports = self.application.reports(context.collective, report)
+                context.collective.laps.lap("reports")
                 # Stored at once: should this rendezvous break, its id must not be used again.
                 context.agreed(next_rendezvous_id(reports), run_of(reports))
                 try:

@@ -320,7 +320,9 @@ def meet(
             raise InvariantError(
                 f"replicas differ after copying: {dict(zip(reports, proofs, strict=True))}"
             )
+    collective.laps.lap("vote")
     plan = first_plan(collective, reports, planner)
+    collective.laps.lap("plan")
     consistency = Consistency(
         broadcast=is_copied,
         checksum=best.checksum,

@@ -16,12 +16,13 @@ Case = Callable[[Path, int], float]
 FAULT_STEP, LAST_EPOCH = 30, 12
 
 
-def _run(
+def run_job(
     folder: Path,
     num_workers: int,
     faults: list[dict[str, Any]],
     **more: Any,  # noqa: ANN401 - fields of the script
 ) -> FaultJob:
+    """A job with these faults, which has ended well."""
     job = FaultJob(
         folder,
         NODE_NAMES[:num_workers],
@@ -39,7 +40,7 @@ def _run(
 def kill(folder: Path, num_workers: int, ballast: int = 0) -> float:
     """Kill -9 of one worker."""
     fault = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "kill"}
-    return _run(folder, num_workers, [fault], ballast=ballast).recovery_seconds()
+    return run_job(folder, num_workers, [fault], ballast=ballast).recovery_seconds()
 
 
 def kill_large(folder: Path, num_workers: int) -> float:
@@ -56,13 +57,13 @@ def kill_two(folder: Path, num_workers: int) -> float:
         "after_fault": 0,
         "delay_seconds": 0.1,
     }
-    return _run(folder, num_workers, [first, second]).recovery_seconds(1)
+    return run_job(folder, num_workers, [first, second]).recovery_seconds(1)
 
 
 def stop(folder: Path, num_workers: int) -> float:
     """SIGSTOP of one worker, default heartbeat."""
     fault = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "stop"}
-    return _run(folder, num_workers, [fault]).recovery_seconds()
+    return run_job(folder, num_workers, [fault]).recovery_seconds()
 
 
 def join(folder: Path, num_workers: int, ballast: int = 0) -> float:

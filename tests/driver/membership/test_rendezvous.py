@@ -102,6 +102,36 @@ def test_a_get_waits_for_its_put():
     serve(scenario)
 
 
+def test_what_all_ranks_store_comes_at_once(monkeypatch):
+    """One answer when the last one has stored it; a 404 where each has to be asked for.
+
+    For more ranks than there are members, or where they have stored unequal lengths.
+    """
+    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.3)
+
+    async def scenario(server, gate, port):  # noqa: ARG001
+        early = asyncio.create_task(ask(port, get("global_/all.2")))
+        await asyncio.sleep(0.01)
+        await ask(port, put("global_/1", b"of 1"))
+        assert not early.done()
+        await ask(port, put("global_/0", b"of 0"))
+        assert await early == (200, b"of 0of 1")
+        assert await ask(port, get("global_/all.2")) == (200, b"of 0of 1")
+        assert (await ask(port, get("global_/all.3")))[0] == 404
+        await ask(port, put("set_/0", b"long"))
+        await ask(port, put("set_/1", b"longer"))
+        assert (await ask(port, get("set_/all.2")))[0] == 404
+        met = server.met(7)
+        assert (met.rendezvous_id, met.num_requests) == (7, 8)
+        assert server.met(7) is None
+        waiting = asyncio.create_task(ask(port, get("other_/all.2")))
+        await asyncio.sleep(0.01)
+        server.invalidate("beta-0")
+        assert await waiting == (200, b"")
+
+    serve(scenario)
+
+
 def test_whether_members_get_on_with_meeting_can_be_told(monkeypatch):
     """What they give and get counts; that they ask in vain, or are refused, does not."""
     monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.05)
