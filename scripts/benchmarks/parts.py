@@ -24,6 +24,7 @@ from benchmarks.engines.ray import ray
 from benchmarks.engines.slurm import slurm
 from benchmarks.faults.oom import oom
 from benchmarks.faults.part import faults
+from benchmarks.faults.recovery import recovery
 from benchmarks.fleets.hub import hub
 from benchmarks.fleets.sampling import sampling
 from benchmarks.fleets.scale import scale
@@ -250,6 +251,7 @@ PARTS: dict[str, Callable[[Effort, Say], Iterator[Table]]] = {
     "reproducible": reproducible,
     "profile": profile,
     "faults": faults,
+    "recovery": recovery,
     "slurm": slurm,
     "ray": ray,
     "causes": causes,

@@ -12,8 +12,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -38,8 +39,8 @@ BROADCAST_CHUNK_BYTES = 64 * 2**20
 MAX_INIT_SECONDS = 600.0
 """How long a worker tries to enter a rendezvous before it gives up."""
 
-RETRY_SECONDS = 0.05
-"""Between two such tries."""
+FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.002, 0.05
+"""Between two such tries. The first failure is mostly another loss, which the driver knows of."""
 
 FUSION_VARIABLE, FUSION_BYTES = "HOROVOD_FUSION_THRESHOLD", 2**20
 """Up to so many bytes in all, Horovod copies what is to be summed into one buffer and back. What is
@@ -80,6 +81,20 @@ class Pending:
         self.generation = generation
         self.result: torch.Tensor | None = None
         self.fault = ""
+
+
+class Asked(NamedTuple):
+    """The question which of this process's new sockets are Horovod's.
+
+    Attributes:
+        new: As `open_sockets` gave them, those from before left out.
+        ends: Of those that are connections.
+        handle: Of the connections of all workers.
+    """
+
+    new: dict[int, int]
+    ends: dict[int, tuple[str, str]]
+    handle: Handle
 
 
 class Collective(Protocol):
@@ -174,6 +189,8 @@ class HorovodCollective:
         self.instruments = HorovodIntrospection(hvd)
         self._before = open_sockets()
         self._own: dict[int, int] | None = None
+        self._asked: Asked | None = None
+        self._buffer: Handle = None
         self._staging = Staging()
         self._cutting = threading.Lock()
         self.generation = 0
@@ -186,9 +203,10 @@ class HorovodCollective:
         Raises TryAgainError if Horovod does not start, WorkerLostError if this is a member no more.
         """
         deadline = time.monotonic() + MAX_INIT_SECONDS
+        pause_seconds = FIRST_RETRY_SECONDS
         with self._cutting:
             self._before = open_sockets()
-            self._own = None
+            self._own = self._asked = None
         os.environ.setdefault(FUSION_VARIABLE, str(FUSION_BYTES))
         while True:
             try:
@@ -196,9 +214,8 @@ class HorovodCollective:
                 self.laps.lap("meeting")
                 self.rank = self._hvd.rank()
                 self.size = self._hvd.size()
-                buffer = self._reserve()
-                self._own = self._found_own()
-                self.wait(buffer)
+                self._reserve()
+                self._look_for_own()
                 self.laps.lap("connections")
                 break
             # ValueError is raised by the corrected Horovod; the stock one aborts.
@@ -208,33 +225,51 @@ class HorovodCollective:
                     raise WorkerLostError("no longer a member of the job") from error
                 if not self._elastic or time.monotonic() > deadline:
                     raise TryAgainError(f"Horovod did not start: {error}") from error
-                time.sleep(RETRY_SECONDS)
+                time.sleep(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, MAX_RETRY_SECONDS)
 
-    def _reserve(self) -> Handle:
+    def _reserve(self) -> None:
         """Let Horovod allocate the buffer in which it joins small reductions, by joining two.
 
         It would do so when first two come together, in its own thread, and if there is no memory
-        then, that thread ends without a word to those who wait for these two.
+        then, that thread ends without a word to those who wait for these two. Nobody waits for this
+        sum by itself: what is submitted next is reduced in the same cycle or a later one.
         """
         pair = [torch.zeros(1), torch.zeros(1)]
         reduce, total = self._hvd.grouped_allreduce_async_, self._hvd.Sum
-        return self._submitted(lambda: reduce(pair, name="reserve", op=total))
+        self._buffer = self._submitted(lambda: reduce(pair, name="reserve", op=total))
 
-    def _found_own(self) -> dict[int, int]:
-        """Horovod's connections: both ends are new, one here and one at another worker.
+    def _look_for_own(self) -> None:
+        """Ask the others for their connections, which are all there after `init`.
 
-        All are there after `init`. The script may have opened others meanwhile, in a thread.
+        Nobody waits for the answer: until it is there, all that were opened since count as own.
         """
         new = dict(open_sockets().items() - self._before.items())
         ends = connections(new)
         own = [[self.rank, _digest(near, far)] for near, far in ends.values()]
         rows = torch.tensor([[self.rank, 0], *own], dtype=torch.int64)
-        known = self.wait(self.gather_rows_async(rows, "connections")).tolist()
-        theirs = {digest for rank, digest in known if rank != self.rank}
-        found = {fd: new[fd] for fd, (near, far) in ends.items() if _digest(far, near) in theirs}
-        if len(found) < self.size - 1:  # something between them changes addresses
-            return {descriptor: new[descriptor] for descriptor in ends}
-        return found
+        self._asked = Asked(new, ends, self.gather_rows_async(rows, "connections"))
+
+    def _find_own(self) -> None:
+        """Horovod's connections, once the answer is there: both ends are new, here and elsewhere.
+
+        The script may have opened others meanwhile, in a thread.
+        """
+        if self._asked is None or not self.is_done(self._asked.handle):
+            return
+        asked, self._asked = self._asked, None
+        with suppress(Interrupted):  # whoever waits for something else hears of it there
+            self.wait(self._buffer)
+            known = self.wait(asked.handle).tolist()
+            theirs = {digest for rank, digest in known if rank != self.rank}
+            found = {
+                descriptor: asked.new[descriptor]
+                for descriptor, (near, far) in asked.ends.items()
+                if _digest(far, near) in theirs
+            }
+            if len(found) < self.size - 1:  # something between them changes addresses
+                found = {descriptor: asked.new[descriptor] for descriptor in asked.ends}
+            self._own = found
 
     def restart(self) -> None:
         """Shut Horovod down and start it again; all handles are void afterwards."""
@@ -320,6 +355,7 @@ class HorovodCollective:
             handle.fault = str(error)
             raise _translated(error) from error
         self.operations.done(handle, getattr(handle.result, "nbytes", None))
+        self._find_own()
         return handle.result
 
     def _poll(self, handle: Handle) -> None:

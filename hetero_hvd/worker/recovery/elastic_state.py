@@ -10,6 +10,7 @@ import logging
 import math
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from hetero_hvd.errors import InvariantError, JobError, UserError, WorkerLostError
@@ -218,9 +219,13 @@ class ElasticState:
         laps.begin()
         self._pipeline.discard(self.context.collective)
         self.leave_if_due()
+        # A pass over the state, while this worker waits for the others: nothing changes it now.
+        sums = ThreadPoolExecutor(1)
+        checksum = sums.submit(self.replica.checksum)
+        sums.shutdown(wait=False)
         if not self.application.fault:  # else the others wait in the next rendezvous already
             self._restart()
-        self._meet()
+        self._meet(checksum=checksum)
         self.context.tell(
             Recovered(
                 worker=self.context.settings.worker,
@@ -396,11 +401,25 @@ class ElasticState:
             self._kept.keep()
         raise SystemExit(code)
 
-    def _meet(self, *, is_new: bool = False, has_state: bool = True) -> None:
+    def _meet(
+        self,
+        *,
+        is_new: bool = False,
+        has_state: bool = True,
+        checksum: Future[str] | None = None,
+    ) -> None:
+        """Enter the membership of this rendezvous, or of the first one after it that holds.
+
+        Args:
+            is_new: See `Report`.
+            has_state: Whether there is something worth keeping.
+            checksum: Of the replica as it is, if that is under way.
+        """
         context = self.context
         while True:
             try:
-                report = self._report(is_new=is_new, has_state=has_state)
+                report = self._report(is_new=is_new, has_state=has_state, checksum=checksum)
+                checksum = None  # should this rendezvous break, the state may be another one
                 context.collective.laps.lap("checksum")
                 reports = self.application.reports(context.collective, report)
                 context.collective.laps.lap("reports")
@@ -426,15 +445,23 @@ class ElasticState:
         self.times.forget()
 
     def _report(
-        self, *, is_new: bool = False, has_state: bool = True, is_applying: bool = False
+        self,
+        *,
+        is_new: bool = False,
+        has_state: bool = True,
+        is_applying: bool = False,
+        checksum: Future[str] | None = None,
     ) -> Report:
+        digest = ""
+        if not is_applying:
+            digest = self.replica.checksum() if checksum is None else checksum.result()
         return Report(
             worker=self.context.settings.worker,
             applied_steps=self.position.applied_steps if has_state else FRESH,
             is_new=is_new,
             epoch=self.position.epoch,
             num_evaluations=len(self.position.evaluations),
-            checksum="" if is_applying else self.replica.checksum(),
+            checksum=digest,
             rendezvous_id=self.context.rendezvous_id,
             global_batch_size=self._loader.global_batch_size,
             capacity=self.context.settings.capacity,

@@ -1,9 +1,9 @@
 """Where the time of a recovery goes: a part of `scripts/bench`.
 
-One of n workers on one machine is killed. What the others need until they have applied the step again
-is split at instants that the driver (`MembersMet`, `WorkerExited`) and the survivors (`Recovered`)
-record. The workers have few cores together, so the wall time of a part that all have to do is their
-processor time by the number of cores; that stands beside it.
+One of n workers on one machine is killed. What the others need until they have applied the step
+again is split at instants that the driver (`MembersMet`, `WorkerExited`) and the survivors
+(`Recovered`) record. The workers have few cores together, so a part that all have to do takes at
+least their processor time by the number of cores; that stands beside it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def split(job: FaultJob, unix_seconds: float) -> Split:
 
 
 def recovery(effort: Effort, say: Say) -> Iterator[Table]:
-    """Where the time of a recovery goes, with 4, 8 and 16 workers and up to 100 million parameters."""
+    """Where the time of a recovery goes: 4 to 16 workers, up to 100 million parameters."""
     for num_workers, parameters, goal_seconds in ROWS:
         found = []
         what = f"kill -9 of one of {num_workers}, {parameters:,} parameters"
@@ -120,8 +120,9 @@ def table_of(what: str, found: list[Split], goal_seconds: float | None) -> Table
     """Medians of the parts of several recoveries."""
     table = Table(
         title=f"Recovery: {what}",
-        text="Parts of a recovery, one after the other, by the driver's clock; then those of each survivor "
-        "by its own, mean and the longest, and the processor time of all survivors and the driver. "
+        text="Parts of a recovery, one after the other, by the driver's clock; then those of each "
+        "survivor by its own, mean and the longest, and the processor time of all survivors and of "
+        "the driver. "
         "One machine, Gloo on the loopback interface, steps of 20 ms; medians of "
         f"{len(found)}.",
         columns=("part", "ms", "longest of a worker, ms", "processor time, all, ms"),
