@@ -344,6 +344,10 @@ class JobController:
             self.end(JobResult(self._last_failure, reason))
 
     def _exited(self, slot: Slot, code: int) -> None:
+        self._rendezvous.gone(slot.host)
+        has_left = isinstance(slot.last_word, Leaving)
+        is_orderly = has_left or (code == 0 and slot.last_word is not None)
+        self.membership.lost(slot.host, is_orderly=is_orderly)  # first: the others stand still
         record = self.tracker.summary.workers[slot.worker]
         record.exit_codes.append(code)
         record.is_ended_by_driver = self.ended.done() and code > SIGNALLED
@@ -352,10 +356,6 @@ class JobController:
             WorkerExited(worker=slot.worker, host=slot.host, exit_code=code, words=words)
         )
         self.reception.gone(slot.host)
-        self._rendezvous.gone(slot.host)
-        has_left = isinstance(slot.last_word, Leaving)
-        is_orderly = has_left or (code == 0 and slot.last_word is not None)
-        self.membership.lost(slot.host, is_orderly=is_orderly)
         self._last_failure = code or EXIT_FAILED * slot.has_ended_silently or self._last_failure
         if self.ended.done():
             return

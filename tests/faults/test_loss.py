@@ -1,6 +1,12 @@
 """Workers that die: whoever it is, whenever it happens, the others go on at once."""
 
+import time
+
 import pytest
+
+from benchmarks.faults.recovery import split
+from hetero_hvd.probes.horovod_build import corrections
+from hetero_hvd.run.event_bus import steady_time
 
 from .conftest import BATCH, assert_exact
 
@@ -8,6 +14,8 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 LIMIT_SECONDS = 15.0  # half of what Gloo waits for; docs/operations/faults.md has what was measured
 
+
+PARTS = ["leaving", "meeting", "connections", "checksum", "reports", "vote", "plan"]
 
 DEATHS = [
     [("beta:0", "kill", "loss"), ("alpha:0", "kill", "load")],
@@ -32,6 +40,19 @@ def test_a_death_costs_one_worker_and_no_step(start, deaths):
     # The survivors of each death say so; where all reductions were over there is nothing to repeat.
     said = sum(len(names) - n for n, (*_, place) in enumerate(deaths, 1) if place != "after")
     assert job.console.count("(interrupted, nothing copied)") >= said
+    assert_told(job, len(names) - 1)
+
+
+def assert_told(job, num_left):
+    """The record says where the time of the first recovery went, part by part."""
+    found = split(job, steady_time()() - time.monotonic())
+    assert len(found.workers) == num_left
+    assert sum(found.parts.values()) == pytest.approx(found.seconds, abs=1e-3)
+    for parts in found.workers.values():
+        assert list(parts) == PARTS
+        assert 0 < sum(parts.values()) < found.seconds
+    if "addresses-come-at-once" in corrections():
+        assert found.num_requests == 3 * num_left  # for a rank, its addresses, those of all
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,28 @@ class FaultJob:
             raise ValueError(f"no step after fault {index}:\n{self.console}")
         return min(after) - at_seconds
 
+    def lost_steps(self, index: int = 0, num_after: int = 24) -> float:
+        """Steps that the others would have taken more without a pause, at their pace after it.
+
+        Args:
+            index: Of the fault.
+            num_after: Steps after it in which the pause is over, the second half at their pace.
+
+        Raises:
+            ValueError: The fault did not happen, or too few steps followed.
+        """
+        at_seconds = self.fired()[index]
+        first: dict[int, float] = {}
+        for at, step, *_ in self.trace([self.faults[index]["worker"]]):
+            first.setdefault(int(step), at)
+        before = [step for step, at in first.items() if at_seconds and at <= at_seconds]
+        if not before or max(before) + num_after not in first:
+            raise ValueError(f"no {num_after} steps after fault {index}:\n{self.console}")
+        last, half = max(before), num_after // 2
+        taken = [first[last], first[last + half], first[last + num_after]]
+        pace_seconds = (taken[2] - taken[1]) / (num_after - half)
+        return (taken[1] - taken[0]) / pace_seconds - half
+
     def longest_gap_seconds(self) -> float:
         """The longest time between two applied steps."""
         times = [line[0] for line in self.trace()]

@@ -20,6 +20,7 @@ def run_job(
     folder: Path,
     num_workers: int,
     faults: list[dict[str, Any]],
+    epochs: int = LAST_EPOCH,
     **more: Any,  # noqa: ANN401 - fields of the script
 ) -> FaultJob:
     """A job with these faults, which has ended well."""
@@ -28,7 +29,7 @@ def run_job(
         NODE_NAMES[:num_workers],
         settings={"max_restarts": 0, "gloo_timeout_seconds": 30},
         faults=faults,
-        epochs=LAST_EPOCH,
+        epochs=epochs,
         **more,
     )
     code = job.wait(120)
@@ -97,6 +98,17 @@ def join_large(folder: Path, num_workers: int) -> float:
     return join(folder, num_workers, ballast=50_000_000)
 
 
+def pause(folder: Path, num_workers: int) -> float:
+    """Steps that kill -9 of one worker costs the others in wait-free rounds, at their own pace."""
+    fault = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "kill"}
+    options = {"wait_free": True, "micro_batch_size": 4}
+    job = run_job(folder, num_workers, [fault], step_seconds=0.005, options=options)
+    counts = [result["times_used"] for result in job.results()]
+    if counts != [[LAST_EPOCH, LAST_EPOCH]] * (num_workers - 1):
+        raise RuntimeError(f"samples were lost or repeated: {counts}\n{job.console}")
+    return job.lost_steps()
+
+
 def kill_horovod(folder: Path, num_workers: int) -> float:
     """Kill -9 of one worker of a job of `horovodrun`, elastic."""
     return peers.kill("horovod", folder, num_workers)
@@ -114,6 +126,7 @@ CASES: dict[str, Case] = {
     "stop": stop,
     "join": join,
     "join_large": join_large,
+    "pause": pause,
     "kill_horovod": kill_horovod,
     "kill_torchrun": kill_torchrun,
 }

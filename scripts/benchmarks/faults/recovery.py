@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
 
-from benchmarks.faults.__main__ import FAULT_STEP, run_job
+from benchmarks.faults.__main__ import run_job
 from benchmarks.numbers import Number
 from benchmarks.tables import Effort, Say, Table
 from hetero_hvd.messages import MembersMet, Recovered, WorkerExited
@@ -36,6 +36,7 @@ ROWS: tuple[tuple[int, int, float | None], ...] = (
 )
 """Workers, parameters, and the goal for the median in seconds."""
 
+FAULT_STEP, LAST_EPOCH = 10, 3
 DRIVER = "driver"
 
 
@@ -62,12 +63,12 @@ def measure(folder: Path, num_workers: int, parameters: int) -> Split:
     """Kill one of so many workers, and read from the record where the time has gone."""
     fault = {"worker": f"{NODE_NAMES[1]}:0", "step": FAULT_STEP, "kind": "kill"}
     unix_seconds = steady_time()() - time.monotonic()
-    job = run_job(folder, num_workers, [fault], ballast=parameters)
+    job = run_job(folder, num_workers, [fault], LAST_EPOCH, ballast=parameters)
     return split(job, unix_seconds)
 
 
 def split(job: FaultJob, unix_seconds: float) -> Split:
-    """What the record of a job says in which one worker was killed.
+    """What the record of a job says of its first fault, the loss of a worker.
 
     Args:
         job: It has ended.
@@ -77,9 +78,13 @@ def split(job: FaultJob, unix_seconds: float) -> Split:
     events = read_record(job.folder / "out").events
     after = [(at, event) for at, event in events if at >= killed_at]
     noticed_at = next(at for at, event in after if isinstance(event, WorkerExited))
-    told = [event for _, event in after if isinstance(event, Recovered)]
     met_at, met = next((at, event) for at, event in after if isinstance(event, MembersMet))
-    recovered_at = max(at for at, event in after if isinstance(event, Recovered))
+    ends = {
+        at: event
+        for at, event in after
+        if isinstance(event, Recovered) and event.rendezvous_id == met.rendezvous_id
+    }
+    recovered_at, told = max(ends), list(ends.values())
     asked_at = met_at - met.return_seconds - met.address_seconds - met.rest_seconds
     seconds = job.recovery_seconds()
     parts = {

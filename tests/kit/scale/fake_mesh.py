@@ -1,8 +1,7 @@
 """The requests with which Horovod's Gloo makes its mesh, as it makes them: one after the other.
 
-Of each rank, with `horovod/common/gloo/http_store.cc` and `gloo/rendezvous/context.cc`: its machine
-is put, that of each lower rank is asked for, its addresses for all others are put, and all of those
-of each other rank are asked for twice, once to wait for them and once to have them.
+Of each rank, with our `horovod/common/gloo/http_store.cc` and `gloo/rendezvous/context.cc`: its
+addresses for all others are put, then those of all ranks are asked for at once.
 """
 
 from __future__ import annotations
@@ -52,18 +51,8 @@ class MeshClient:
         """
         if size == 1:
             return
-        self._ask("PUT", f"global/rank_{rank}", b"machine")
-        for other in range(rank):
-            self._value(f"global/rank_{other}")
         self._ask("PUT", f"global/{rank}", bytes(ADDRESS_BYTES * (size - 1)))
-        for other in range(size):
-            if other != rank:
-                self._value(f"global/{other}")
-                self._value(f"global/{other}")
-        self._ask("DELETE", f"global/{rank}")
-
-    def _value(self, key: str) -> None:
-        if not self._get(key):
+        if not self._get(f"global/all.{size}"):
             raise MeshBrokenError
 
     def _get(self, key: str) -> bytes:
