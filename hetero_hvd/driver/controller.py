@@ -268,12 +268,8 @@ class JobController:
             case ClockTold() | RouteTold():
                 self.reception.answered(slot, message)
             case WorkersJoined():
-                self._joined(message)
-
-    def _joined(self, message: WorkersJoined) -> None:
-        self.slots.met(message.workers)
-        if (met := self._rendezvous.met(message.rendezvous_id)) is not None:
-            self.bus.publish(met)
+                self.slots.met(message.workers)
+                self.bus.publish(self._rendezvous.met(message.rendezvous_id))
 
     def _send_plan(self, _at_unix_seconds: float, event: object) -> None:
         """Rank 0 hands a plan on to all, with the next exchange; an observer of the bus."""
@@ -345,8 +341,7 @@ class JobController:
 
     def _exited(self, slot: Slot, code: int) -> None:
         self._rendezvous.gone(slot.host)
-        has_left = isinstance(slot.last_word, Leaving)
-        is_orderly = has_left or (code == 0 and slot.last_word is not None)
+        is_orderly = isinstance(slot.last_word, Leaving) or bool(code == 0 and slot.last_word)
         self.membership.lost(slot.host, is_orderly=is_orderly)  # first: the others stand still
         record = self.tracker.summary.workers[slot.worker]
         record.exit_codes.append(code)

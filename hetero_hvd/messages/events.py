@@ -125,11 +125,11 @@ class MembersMet(Message, frozen=True):
     """
 
     rendezvous_id: int
-    return_seconds: float
-    address_seconds: float
-    rest_seconds: float
-    num_requests: int
-    processor_seconds: float
+    return_seconds: float = 0.0
+    address_seconds: float = 0.0
+    rest_seconds: float = 0.0
+    num_requests: int = 0
+    processor_seconds: float = 0.0
 
 
 class WorkerQuarantined(Message, frozen=True):

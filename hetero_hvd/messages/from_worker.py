@@ -89,8 +89,7 @@ class WorkersJoined(Message, frozen=True):
         memory_bytes: Of each member's GPU, in rank order; 0 = on a CPU; empty: not told.
         model: Class of the model and a digest of what its speed depends on; empty: not told.
         shares_vary: Whether each worker takes in a step what it gets done; `wait_free` on the wire.
-        shares_fixed: Whether the script divides its data itself, the same for all; its batches are
-            known from the timings only, and `global_batch_size` is a guess.
+        shares_fixed: Whether the script divides its data itself: `global_batch_size` is a guess.
         can_calibrate: Whether all members can measure themselves before their next step.
     """
 
@@ -236,9 +235,7 @@ class Recovered(Message, frozen=True):
         cause: `fault` or `membership`.
         seconds: From the last applied step to being consistent again.
         broadcast: Whether state had to be copied between workers.
-        part_seconds: Name to duration of each part of it, in their order, from when this worker
-            knew of it.
-        processor_seconds: The same of its processor time.
+        parts: Name to duration and processor time of each, in seconds, since it knew of it.
     """
 
     worker: WorkerId
@@ -246,8 +243,7 @@ class Recovered(Message, frozen=True):
     cause: str
     seconds: float
     broadcast: bool
-    part_seconds: dict[str, float] = field(default_factory=dict)
-    processor_seconds: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 class StalenessEnded(Message, frozen=True):
@@ -371,8 +367,7 @@ class Heartbeat(Message, frozen=True):
 
     Attributes:
         applied_steps: Its progress; -1 before admission.
-        phase: Of `PHASES`, which the training is in; `rendezvous`; empty: between two, in the
-            script's own code.
+        phase: Of `PHASES`; `rendezvous`; empty: between two, in the script's own code.
         operation: What its training waits in together with the others; empty: it does not wait.
         place: Where the script called that, file and line.
     """

@@ -9,8 +9,8 @@ class Laps:
     """A watch for the parts that follow one another.
 
     Attributes:
-        seconds: Name of each part, in their order, to its duration.
-        processor_seconds: The same of this process's processor time, of all its threads.
+        parts: Name of each, in their order, to its duration and to this process's processor time
+            in it, of all threads; seconds.
     """
 
     def __init__(self) -> None:
@@ -18,13 +18,12 @@ class Laps:
 
     def begin(self) -> None:
         """The first part begins now."""
-        self.seconds: dict[str, float] = {}
-        self.processor_seconds: dict[str, float] = {}
+        self.parts: dict[str, tuple[float, float]] = {}
         self._at = time.perf_counter(), time.process_time()
 
     def lap(self, name: str) -> None:
         """A part ends, and the next one begins. A part that comes again is added to."""
-        before, self._at = self._at, (time.perf_counter(), time.process_time())
-        times = zip((self.seconds, self.processor_seconds), before, self._at, strict=True)
-        for found, began_at, ended_at in times:
-            found[name] = found.get(name, 0.0) + ended_at - began_at
+        (began_at, used_before), self._at = self._at, (time.perf_counter(), time.process_time())
+        seconds, processor_seconds = self.parts.get(name, (0.0, 0.0))
+        ended_at, used = self._at
+        self.parts[name] = seconds + ended_at - began_at, processor_seconds + used - used_before

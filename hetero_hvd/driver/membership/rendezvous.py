@@ -224,14 +224,14 @@ class Rendezvous:
             return set()
         return self._members - self._pending.keys()
 
-    def met(self, rendezvous_id: int) -> MembersMet | None:
+    def met(self, rendezvous_id: int) -> MembersMet:
         """How the members have come together that rank 0 has told of just now.
 
-        None: they have not; another trainer begins in the rendezvous of the one before.
+        Without a request if they have not: another trainer begins where the one before was.
         """
         meeting, now = self.meeting, time.monotonic()
         if meeting.is_told or meeting.ranked_at == math.inf:
-            return None
+            return MembersMet(rendezvous_id=rendezvous_id)
         meeting.is_told = True
         met_at = max(meeting.ranked_at, self.useful_at_seconds)
         return MembersMet(

@@ -13,8 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -24,8 +23,8 @@ from hetero_hvd.probes.laps import Laps
 from hetero_hvd.worker.accelerator import is_accelerator
 from hetero_hvd.worker.comm.instruments import HorovodIntrospection
 from hetero_hvd.worker.comm.operation_log import OperationLog
+from hetero_hvd.worker.comm.own_connections import OwnConnections
 from hetero_hvd.worker.comm.single_process import SingleProcess
-from hetero_hvd.worker.comm.sockets import connections, cut, open_sockets
 from hetero_hvd.worker.comm.staging import StagedSum, Staging
 
 MIN_POLL_SECONDS, MAX_POLL_SECONDS, POLL_RATIO = 0.0002, 0.002, 1 / 32
@@ -81,20 +80,6 @@ class Pending:
         self.generation = generation
         self.result: torch.Tensor | None = None
         self.fault = ""
-
-
-class Asked(NamedTuple):
-    """The question which of this process's new sockets are Horovod's.
-
-    Attributes:
-        new: As `open_sockets` gave them, those from before left out.
-        ends: Of those that are connections.
-        handle: Of the connections of all workers.
-    """
-
-    new: dict[int, int]
-    ends: dict[int, tuple[str, str]]
-    handle: Handle
 
 
 class Collective(Protocol):
@@ -187,9 +172,8 @@ class HorovodCollective:
         self.operations = OperationLog(self.is_done)
         self.laps = Laps()
         self.instruments = HorovodIntrospection(hvd)
-        self._before = open_sockets()
-        self._own: dict[int, int] | None = None
-        self._asked: Asked | None = None
+        self._own = OwnConnections()
+        self._told: Handle = None
         self._buffer: Handle = None
         self._staging = Staging()
         self._cutting = threading.Lock()
@@ -205,8 +189,8 @@ class HorovodCollective:
         deadline = time.monotonic() + MAX_INIT_SECONDS
         pause_seconds = FIRST_RETRY_SECONDS
         with self._cutting:
-            self._before = open_sockets()
-            self._own = self._asked = None
+            self._own.begin()
+            self._told = None
         os.environ.setdefault(FUSION_VARIABLE, str(FUSION_BYTES))
         while True:
             try:
@@ -215,7 +199,7 @@ class HorovodCollective:
                 self.rank = self._hvd.rank()
                 self.size = self._hvd.size()
                 self._reserve()
-                self._look_for_own()
+                self._told = self.gather_rows_async(self._own.rows(self.rank), "connections")
                 self.laps.lap("connections")
                 break
             # ValueError is raised by the corrected Horovod; the stock one aborts.
@@ -239,37 +223,14 @@ class HorovodCollective:
         reduce, total = self._hvd.grouped_allreduce_async_, self._hvd.Sum
         self._buffer = self._submitted(lambda: reduce(pair, name="reserve", op=total))
 
-    def _look_for_own(self) -> None:
-        """Ask the others for their connections, which are all there after `init`.
-
-        Nobody waits for the answer: until it is there, all that were opened since count as own.
-        """
-        new = dict(open_sockets().items() - self._before.items())
-        ends = connections(new)
-        own = [[self.rank, _digest(near, far)] for near, far in ends.values()]
-        rows = torch.tensor([[self.rank, 0], *own], dtype=torch.int64)
-        self._asked = Asked(new, ends, self.gather_rows_async(rows, "connections"))
-
     def _find_own(self) -> None:
-        """Horovod's connections, once the answer is there: both ends are new, here and elsewhere.
-
-        The script may have opened others meanwhile, in a thread.
-        """
-        if self._asked is None or not self.is_done(self._asked.handle):
+        """Hear of the others' connections once they are told; nobody waits for that alone."""
+        if self._told is None or not self.is_done(self._told):
             return
-        asked, self._asked = self._asked, None
+        told, self._told = self._told, None
         with suppress(Interrupted):  # whoever waits for something else hears of it there
             self.wait(self._buffer)
-            known = self.wait(asked.handle).tolist()
-            theirs = {digest for rank, digest in known if rank != self.rank}
-            found = {
-                descriptor: asked.new[descriptor]
-                for descriptor, (near, far) in asked.ends.items()
-                if _digest(far, near) in theirs
-            }
-            if len(found) < self.size - 1:  # something between them changes addresses
-                found = {descriptor: asked.new[descriptor] for descriptor in asked.ends}
-            self._own = found
+            self._own.told(self.wait(told), self.rank, self.size)
 
     def restart(self) -> None:
         """Shut Horovod down and start it again; all handles are void afterwards."""
@@ -293,10 +254,7 @@ class HorovodCollective:
         port = int(os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "0"))
         with self._cutting:
             if generation in (None, self.generation):
-                own = self._own
-                if own is None:
-                    own = dict(open_sockets().items() - self._before.items())
-                cut(own, except_port=port)
+                self._own.cut(except_port=port)
 
     def sum_async(self, tensor: torch.Tensor, name: str) -> Handle:
         """Start `hvd.allreduce_async_` with `op=Sum`; equal names and shapes on all ranks.
@@ -406,12 +364,6 @@ class HorovodCollective:
     def _broadcast(self, piece: torch.Tensor, root: int, name: str) -> None:
         handle = self._submitted(lambda: self._hvd.broadcast_async_(piece, root, name=name))
         self.wait(self._launched(handle, "broadcast", piece))
-
-
-def _digest(one: str, other: str) -> int:
-    """A number of 63 bits that stands for a connection, as one end sees it."""
-    digest = blake2b(f"{one} {other}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 def _translated(error: Exception) -> Exception:

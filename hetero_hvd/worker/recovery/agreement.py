@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from hetero_hvd.errors import JobError, TryAgainError
 from hetero_hvd.worker.comm.horovod import Collective
@@ -37,11 +38,26 @@ class Agreement:
         self._last_state = last_state
         self._step = FRESH
         self._checksum = ""
+        self._under_way: Future[str] | None = None
 
     @property
     def checksum(self) -> str:
         """That all had at the step that this worker is at; empty: it is not known."""
         return self._checksum if self._step == self._position.applied_steps else ""
+
+    def begin(self) -> None:
+        """Begin with the checksum of this replica, in a thread: nothing may change it until `take`.
+
+        It is a pass over the state, made while its worker waits for the others of a new rendezvous.
+        """
+        threads = ThreadPoolExecutor(1)
+        self._under_way = threads.submit(self._replica.checksum)
+        threads.shutdown(wait=False)
+
+    def take(self) -> str:
+        """What was begun, once; else it is made now, as the replica may be another one."""
+        found, self._under_way = self._under_way, None
+        return self._replica.checksum() if found is None else found.result()
 
     def reached(self, checksum: str) -> None:
         """All have the same state just now, with this checksum."""

@@ -10,7 +10,6 @@ import logging
 import math
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from hetero_hvd.errors import InvariantError, JobError, UserError, WorkerLostError
@@ -215,17 +214,13 @@ class ElasticState:
         """
         logger.info("entering a new rendezvous: %s", reason)
         self._clock.current = ("rendezvous", time.perf_counter())
-        laps = self.context.collective.laps
-        laps.begin()
+        self.context.collective.laps.begin()
         self._pipeline.discard(self.context.collective)
         self.leave_if_due()
-        # A pass over the state, while this worker waits for the others: nothing changes it now.
-        sums = ThreadPoolExecutor(1)
-        checksum = sums.submit(self.replica.checksum)
-        sums.shutdown(wait=False)
+        self._agreement.begin()
         if not self.application.fault:  # else the others wait in the next rendezvous already
             self._restart()
-        self._meet(checksum=checksum)
+        self._meet()
         self.context.tell(
             Recovered(
                 worker=self.context.settings.worker,
@@ -233,8 +228,7 @@ class ElasticState:
                 cause=cause,
                 seconds=time.perf_counter() - self.times.ended_at,
                 broadcast=self.membership.consistency.broadcast,
-                part_seconds=laps.seconds,
-                processor_seconds=laps.processor_seconds,
+                parts=self.context.collective.laps.parts,
             )
         )
         self._clock.current = NO_PHASE
@@ -401,34 +395,17 @@ class ElasticState:
             self._kept.keep()
         raise SystemExit(code)
 
-    def _meet(
-        self,
-        *,
-        is_new: bool = False,
-        has_state: bool = True,
-        checksum: Future[str] | None = None,
-    ) -> None:
-        """Enter the membership of this rendezvous, or of the first one after it that holds.
-
-        Args:
-            is_new: See `Report`.
-            has_state: Whether there is something worth keeping.
-            checksum: Of the replica as it is, if that is under way.
-        """
+    def _meet(self, *, is_new: bool = False, has_state: bool = True) -> None:
         context = self.context
         while True:
             try:
-                report = self._report(is_new=is_new, has_state=has_state, checksum=checksum)
-                checksum = None  # should this rendezvous break, the state may be another one
-                context.collective.laps.lap("checksum")
+                report = self._report(is_new=is_new, has_state=has_state)
                 reports = self.application.reports(context.collective, report)
-                context.collective.laps.lap("reports")
                 # Stored at once: should this rendezvous break, its id must not be used again.
                 context.agreed(next_rendezvous_id(reports), run_of(reports))
                 try:
-                    self._membership = meet(
-                        context.collective, self.replica, reports, context.planner
-                    )
+                    meeting = context.collective, self.replica, reports, context.planner
+                    self._membership = meet(*meeting)
                     self.last_state.is_trusted = True
                     break
                 except Undecided as why:
@@ -445,23 +422,15 @@ class ElasticState:
         self.times.forget()
 
     def _report(
-        self,
-        *,
-        is_new: bool = False,
-        has_state: bool = True,
-        is_applying: bool = False,
-        checksum: Future[str] | None = None,
+        self, *, is_new: bool = False, has_state: bool = True, is_applying: bool = False
     ) -> Report:
-        digest = ""
-        if not is_applying:
-            digest = self.replica.checksum() if checksum is None else checksum.result()
         return Report(
             worker=self.context.settings.worker,
             applied_steps=self.position.applied_steps if has_state else FRESH,
             is_new=is_new,
             epoch=self.position.epoch,
             num_evaluations=len(self.position.evaluations),
-            checksum=digest,
+            checksum="" if is_applying else self._agreement.take(),
             rendezvous_id=self.context.rendezvous_id,
             global_batch_size=self._loader.global_batch_size,
             capacity=self.context.settings.capacity,

@@ -106,8 +106,10 @@ class StepApplication:
         Raises:
             Interrupted: The rendezvous broke.
         """
+        collective.laps.lap("checksum")
         while True:
             reports = exchange_reports(collective, report)
+            collective.laps.lap("reports")
             if not any(each.is_applying for each in reports):
                 return reports
             self._round(collective, reports, None)

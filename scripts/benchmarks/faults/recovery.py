@@ -98,14 +98,17 @@ def split(job: FaultJob, unix_seconds: float) -> Split:
     }
     processor: dict[str, list[float]] = defaultdict(list)
     for event in told:
-        for name, of_part in event.processor_seconds.items():
+        for name, (_, of_part) in event.parts.items():
             processor[name].append(of_part)
     return Split(
         seconds,
         parts,
         {name: sum(found) for name, found in processor.items()} | {DRIVER: met.processor_seconds},
         met.num_requests,
-        {str(event.worker): event.part_seconds for event in told},
+        {
+            str(event.worker): {name: of_part for name, (of_part, _) in event.parts.items()}
+            for event in told
+        },
     )
 
 
