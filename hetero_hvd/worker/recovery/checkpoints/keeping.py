@@ -118,7 +118,11 @@ class Keeping:
         """The last one who could: rank 0 keeps what it has, which nothing changes meanwhile."""
         self.begin(copies=False)
         if self._checkpoints is not None:
-            self._checkpoints.wait()
+            try:
+                self._checkpoints.wait()
+            except BaseException:  # such as Ctrl-C: after it the script may change the state
+                self._checkpoints.wait()
+                raise
 
     def begin(self, *, copies: bool = True) -> None:
         """Rank 0 copies what it has, once nothing else is written; the script goes on meanwhile."""
