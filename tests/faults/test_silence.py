@@ -68,5 +68,7 @@ def test_a_short_pause_is_forgiven(start):
     assert job.wait() == 0, job.console
     assert "silent" not in job.console
     assert "exited" not in job.console
-    assert job.console.count("the driver is within reach again") == 3
+    num_cut_off = job.console.count("the driver is out of reach for ")
+    assert num_cut_off >= 3  # again, where this machine stands still for 7 s once more
+    assert job.console.count("the driver is within reach again") == num_cut_off
     assert_exact(job, epochs=150, workers=("alpha:0", "beta:0", "gamma:0"))
