@@ -139,6 +139,8 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=5)
     arguments = parser.parse_args()
+    if unknown := [name for name in arguments.cases if name not in CASES]:
+        parser.error(f"{unknown[0]}: must be of {', '.join(CASES)}")
     for name in arguments.cases:
         seconds = []
         for _ in range(arguments.repeat):
