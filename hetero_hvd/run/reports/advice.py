@@ -11,6 +11,8 @@ from typing import Any
 from hetero_hvd.core.advice.advice import WORTH_RATIO, Advice, Advised, Goal, ranked
 from hetero_hvd.core.advice.placements import MeasuredJob, placements
 from hetero_hvd.core.advice.verdicts import Judgement, limits, recurring
+from hetero_hvd.errors import JobError
+from hetero_hvd.run.recordings.frames import is_recording
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.reports.costs import Costs, costs_of, exposed_seconds, share_times
@@ -31,10 +33,13 @@ def advised(
     Raises:
         JobError: One of them is no run.
     """
+    for folder in filter(is_recording, folders):
+        raise JobError(f"{folder}: is a recording; only runs are judged: name one")
     records = {folder: read_run(folder) for folder in folders}
     newest = folders[-1]
     found, not_judged = _of_run(records[newest], newest, worth_ratio)
-    found += recurring([_judgement(folder, each) for folder, each in records.items()])
+    judged = [_judgement(folder, each) for folder, each in records.items()]
+    found += recurring(list({each.name: each for each in judged}.values()))  # parts are one run
     return Advised(
         advice=ranked(found, goal=goal, worth_ratio=worth_ratio), not_judged=tuple(not_judged)
     )
@@ -133,7 +138,7 @@ def _judgement(folder: Path, record: Record) -> Judgement:
             at = row["at_unix_seconds"]
             longest[at] = max(longest.get(at, 0.0), row["step_seconds"])
     return Judgement(
-        name=folder.name,
+        name=facts.run_id or str(folder),
         nodes=frozenset(nodes),
         seconds=math.fsum(longest.values()) or math.nan,
         findings=facts.findings,

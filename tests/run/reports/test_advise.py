@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from hetero_hvd.cli import main
+from hetero_hvd.run.recordings.frames import FILE
 
 from .test_costs import day, record, timed
 
@@ -81,6 +82,7 @@ def test_a_short_run_is_not_judged(tmp_path, capsys):
         (["--worth=-1"], "'-1': must be a part of at least 0, such as 10%"),
         (["--worth", "nan"], "'nan': must be a part of at least 0, such as 10%"),
         (["--for", "fun"], "invalid choice: 'fun'"),
+        (["recorded"], "recorded: is a recording; only runs are judged: name one"),
         (["nowhere"], "nowhere: no run is recorded there (run.sqlite is missing)"),
         ([], "latest: no run is recorded there (run.sqlite is missing)"),
     ],
@@ -88,6 +90,19 @@ def test_a_short_run_is_not_judged(tmp_path, capsys):
 def test_wrong_words_are_told_in_one_line(tmp_path, monkeypatch, capsys, words, said):
     """As of every command."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "recorded").mkdir()
+    (tmp_path / "recorded" / FILE).touch()
     assert main(["advise", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_a_run_that_is_named_twice_is_one(long_run, monkeypatch, capsys):
+    """Else whoever was slow in it once would be slow in two of two."""
+    monkeypatch.chdir(long_run.parent)
+    judged = []
+    monkeypatch.setattr(
+        "hetero_hvd.run.reports.advice.recurring", lambda runs: judged.extend(runs) or ()
+    )
+    told(capsys, long_run, long_run.name, f"{long_run}/")
+    assert [run.name for run in judged] == ["day"]
