@@ -92,7 +92,9 @@ class AdvertListener:
 
     def ask(self) -> None:
         """Ask all agents to announce themselves; on interfaces that came up since, too."""
-        names = [interface.name for interface in interfaces() if interface.is_up]
+        names = []
+        with suppress(OSError):  # no descriptor is free to look at them: it is asked again
+            names = [interface.name for interface in interfaces() if interface.is_up]
         for family, end in self._sockets.items():
             for name in names:
                 with suppress(OSError):  # not all can do multicast; some are just gone

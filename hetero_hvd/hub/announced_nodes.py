@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, islice, takewhile
 from typing import Any
@@ -91,8 +90,7 @@ class AnnouncedNodes:
         """Listen no more."""
         if self._work is not None:
             self._work.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._work
+            await asyncio.wait({self._work})  # `look` has told what ended it
         await self._receiver.close()
 
     @property

@@ -387,3 +387,27 @@ def test_a_hub_that_says_something_else_is_asked_again(case, monkeypatch):
     is_wrong = case not in ("one that begins to take adverts", "one that goes on")
     assert len(said) == is_wrong, said
     assert [text for _, text in found] == ([b"y"] if case == "one that goes on" else []) + [b"x"]
+
+
+def test_a_hub_that_only_refuses_is_asked_ever_less_often(monkeypatch):
+    """A conversation that begins well is no answer: the pauses grow until there is one."""
+    longest = []
+
+    def pause(_first, longest_seconds, _chance):
+        longest.append(longest_seconds)
+        return 0.0
+
+    monkeypatch.setattr(hub_adverts, "jittered", pause)
+
+    async def act():
+        adverts = HubAdverts(OddHub(*[JobError("no command of this hub")] * 6), lambda _: None)
+        adverts.begin()
+        found = []
+        async with asyncio.timeout(20):
+            while not found:
+                await asyncio.sleep(0.01)
+                found.extend(adverts.take())
+        await adverts.close()
+
+    asyncio.run(act())
+    assert longest[:6] == [2.0, 4.0, 8.0, 15.0, 15.0, 15.0]

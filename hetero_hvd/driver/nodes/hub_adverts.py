@@ -47,6 +47,7 @@ class HubAdverts:
         self._say = say
         self._waiting: list[tuple[str, bytes]] = []
         self._trouble = ""
+        self._num_failures = 0
         self._work: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -68,18 +69,16 @@ class HubAdverts:
         return waiting
 
     async def _follow(self) -> None:
-        num_failures = 0
         while True:
             try:
                 async with self._hub.conversation() as talk:
-                    num_failures = 0
                     await self._talk(talk)
             except UserError as error:
                 self._tell(error)
             except msgspec.ValidationError as error:
                 self._tell(TryAgainError(f"the hub says what no hub says: {error}"))
-            num_failures += 1
-            longest = doubled(FIRST_RETRY_SECONDS, num_failures, MAX_RETRY_SECONDS)
+            self._num_failures += 1
+            longest = doubled(FIRST_RETRY_SECONDS, self._num_failures, MAX_RETRY_SECONDS)
             await asyncio.sleep(jittered(FIRST_RETRY_SECONDS, longest, random.random()))  # noqa: S311 - no secret
 
     async def _talk(self, talk: HubConversation) -> None:
@@ -90,6 +89,7 @@ class HubAdverts:
             told = msgspec.convert(answer, ToldAdverts)
             after = told.next
             self._trouble = ""
+            self._num_failures = 0
             self._waiting += ((f"the hub ({told.hub})", text) for text in told.adverts)
             del self._waiting[:-MAX_WAITING]
             is_more = len(told.adverts) == MAX_TOLD_ADVERTS
