@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import get_args
 
 from hetero_hvd.cli.lines import show
 from hetero_hvd.cli.watch.run_argument import HELP, LATEST, run_of
-from hetero_hvd.core.advice.advice import WORTH_RATIO
+from hetero_hvd.core.advice.advice import WORTH_RATIO, Goal
 
 SUMMARY = "tell what to change about a run, what that would bring, and how sure it is"
-GOALS = ("speed", "money", "energy")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help=f"{HELP} (default: {LATEST}); of several the last one is judged, and who was slow in "
         "many of them",
     )
-    command.add_argument("--for", dest="goal", choices=GOALS, help="only what brings this")
+    command.add_argument("--for", dest="goal", choices=get_args(Goal), help="only what brings this")
     command.add_argument(
         "--worth",
         type=_ratio,

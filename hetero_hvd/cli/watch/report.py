@@ -49,12 +49,11 @@ def act(arguments: argparse.Namespace) -> int:
         return 0
     record = read_run(arguments.run)
     facts, workers, costs = facts_of(record), phases_of(record), costs_of(record)
-    advice = [f"advice: {line}" for line in beyond_the_verdict(record, arguments.run)]
+    advice = beyond_the_verdict(record, costs, arguments.run)
     if arguments.json:
         content = asdict(facts) | {"phases": list(map(asdict, workers))}
-        content |= {"costs": costs.as_dict(), "nccl": nccl_of(arguments.run)}
+        content |= {"costs": costs.as_dict(), "nccl": nccl_of(arguments.run), "advice": advice}
         content |= {"curves": curves_of(record), "achieved": list(quality_lines(record))}
-        content |= {"advice": beyond_the_verdict(record, arguments.run)}
         print(msgspec.json.format(msgspec.json.encode(content)).decode())
         return 0
     speed = facts.samples_per_second
@@ -67,7 +66,7 @@ def act(arguments: argparse.Namespace) -> int:
     show(f"  {f'{speed:.0f} samples/s' if speed > 0 else 'speed not measured'}")
     for finding in facts.findings:
         show(f"  {finding}")
-    for line in (*advice, *costs_in_words(costs)):
+    for line in (*(f"advice: {words}" for words in advice), *costs_in_words(costs)):
         show(f"  {line}")
     for line in (*in_words(workers, record), *nccl_in_words(arguments.run)):
         show(line)

@@ -6,7 +6,6 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from hetero_hvd.core.advice.advice import WORTH_RATIO, Advice, Advised, Goal, ranked
 from hetero_hvd.core.advice.placements import MeasuredJob, placements
@@ -16,7 +15,7 @@ from hetero_hvd.run.recordings.frames import is_recording
 from hetero_hvd.run.records.parts import read_run
 from hetero_hvd.run.records.reader import Record
 from hetero_hvd.run.reports.costs import Costs, costs_of, exposed_seconds, share_times
-from hetero_hvd.run.reports.facts import facts_of, throughput
+from hetero_hvd.run.reports.facts import facts_of, intervals_of, throughput, trained
 
 
 def advised(
@@ -37,38 +36,40 @@ def advised(
         raise JobError(f"{folder}: is a recording; only runs are judged: name one")
     records = {folder: read_run(folder) for folder in folders}
     newest = folders[-1]
-    found, not_judged = _of_run(records[newest], newest, worth_ratio)
+    record = records[newest]
+    found, not_judged = _of_nodes(record, costs_of(record), newest, worth_ratio)
     judged = [_judgement(folder, each) for folder, each in records.items()]
-    found += recurring(list({each.name: each for each in judged}.values()))  # parts are one run
-    return Advised(
-        advice=ranked(found, goal=goal, worth_ratio=worth_ratio), not_judged=tuple(not_judged)
-    )
-
-
-def beyond_the_verdict(record: Record, folder: Path) -> list[str]:
-    """What is advised of one run that its verdict does not say, a line for each."""
-    found, _ = _of_run(record, folder, WORTH_RATIO)
-    return [str(advice) for advice in ranked(found) if advice.kind == "placement"]
-
-
-def _of_run(record: Record, folder: Path, worth_ratio: float) -> tuple[list[Advice], list[str]]:
-    """What to change about it, and what could not be judged."""
-    costs, facts = costs_of(record), facts_of(record)
-    found: list[Advice] = []
-    run = _measured(record, costs)
-    problem = "no membership was recorded" if run is None else run.problem
-    if run is not None and not problem:
-        command = _command(folder, is_running=record.is_held)
-        found += placements(run, worth_ratio=worth_ratio, command=command)
+    findings = judged[-1].findings
     places_out = bool(found)
     found += (
         advice
-        for advice in limits(facts.findings)
+        for advice in limits(findings)
         if not (places_out and advice.what.startswith("leave "))  # the same, with figures
     )
-    not_judged = [finding.words for finding in facts.findings if not finding.is_complete]
-    not_judged += [f"other sets of nodes: {problem}"] if problem else _unpriced(run)
-    return found, not_judged
+    found += recurring(list({each.name: each for each in judged}.values()))  # parts are one run
+    unknown = [finding.words for finding in findings if not finding.is_complete]
+    return Advised(
+        advice=ranked(found, goal=goal, worth_ratio=worth_ratio),
+        not_judged=(*unknown, *not_judged),
+    )
+
+
+def beyond_the_verdict(record: Record, costs: Costs, folder: Path) -> list[str]:
+    """What is advised of one run that its verdict does not say, a line for each."""
+    found, _ = _of_nodes(record, costs, folder, WORTH_RATIO)
+    return [str(advice) for advice in ranked(found)]
+
+
+def _of_nodes(
+    record: Record, costs: Costs, folder: Path, worth_ratio: float
+) -> tuple[list[Advice], list[str]]:
+    """Which nodes to leave out, and what could not be judged of that."""
+    run = _measured(record, costs)
+    problem = "no membership was recorded" if run is None else run.problem
+    if run is None or problem:
+        return [], [f"other sets of nodes: {problem}"]
+    command = _command(folder, is_running=record.is_held)
+    return list(placements(run, worth_ratio=worth_ratio, command=command)), list(_unpriced(run))
 
 
 def in_words(said: Advised) -> Iterator[str]:
@@ -101,9 +102,7 @@ def _measured(record: Record, costs: Costs) -> MeasuredJob | None:
 
 def _lately(record: Record, members: set[str]) -> float:
     """Samples per second of all members in the newer half of the intervals that all were in."""
-    intervals: dict[float, list[dict[str, Any]]] = {}
-    for row in record.rollups:
-        intervals.setdefault(row["at_unix_seconds"], []).append(row)
+    intervals = intervals_of(record.rollups)
     times = [at for at, rows in intervals.items() if {row["worker"] for row in rows} == members]
     newer = sorted(times)[len(times) // 2 :]
     return throughput([row for at in newer for row in intervals[at]])
@@ -117,10 +116,8 @@ def _command(folder: Path, *, is_running: bool) -> str:
     return f"hetero-hvd cost {run} --without {{node}}"
 
 
-def _unpriced(run: MeasuredJob | None) -> Iterator[str]:
+def _unpriced(run: MeasuredJob) -> Iterator[str]:
     """What is not known of money and energy."""
-    if run is None:
-        return
     for what, known in (("money", run.prices), ("energy", run.watts)):
         missing = [node for node in run.nodes if node not in known]
         why = "price_per_hour" if what == "money" else "power was measured"
@@ -132,14 +129,10 @@ def _judgement(folder: Path, record: Record) -> Judgement:
     facts, (joined, _) = facts_of(record), share_times(record)
     nodes = {row["worker"].rpartition(":")[0] for row in record.rollups}
     nodes |= {worker.node for worker in (joined.workers if joined else ())}
-    longest: dict[float, float] = {}
-    for row in record.rollups:
-        if row["step_seconds"] is not None:
-            at = row["at_unix_seconds"]
-            longest[at] = max(longest.get(at, 0.0), row["step_seconds"])
+    _, seconds = trained(record.rollups)
     return Judgement(
         name=facts.run_id or str(folder),
         nodes=frozenset(nodes),
-        seconds=math.fsum(longest.values()) or math.nan,
+        seconds=seconds or math.nan,
         findings=facts.findings,
     )

@@ -98,15 +98,26 @@ def _steps(record: Record) -> Iterator[int]:
             yield event.applied_steps
 
 
-def throughput(rollups: Sequence[dict[str, Any]]) -> float:
-    """Samples of all workers / time of the steps, which is that of the longest; NaN: unmeasured."""
-    samples, seconds = 0.0, 0.0
+def intervals_of(rollups: Sequence[dict[str, Any]]) -> dict[float, list[dict[str, Any]]]:
+    """The rows of each interval, by the time at which it began."""
     intervals: dict[float, list[dict[str, Any]]] = defaultdict(list)
     for row in rollups:
         intervals[row["at_unix_seconds"]].append(row)
-    for rows in intervals.values():
+    return intervals
+
+
+def trained(rollups: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    """Samples of all workers, and the time of the steps, which is that of the longest; seconds."""
+    samples, seconds = 0.0, 0.0
+    for rows in intervals_of(rollups).values():
         durations = [row["step_seconds"] for row in rows if row["step_seconds"] is not None]
         if durations:
             samples += sum(row["samples"] for row in rows)
             seconds += max(durations)
+    return samples, seconds
+
+
+def throughput(rollups: Sequence[dict[str, Any]]) -> float:
+    """Samples per second of the steps' time; NaN: unmeasured."""
+    samples, seconds = trained(rollups)
     return samples / seconds if seconds > 0 else math.nan

@@ -155,7 +155,7 @@ def _mark(event: Event) -> Mark | None:
 def _series(
     record: Record, folder: Path, points: Sequence[Sequence[Timed]], marks: list[Mark]
 ) -> Series:
-    facts = facts_of(record)
+    facts, costs = facts_of(record), costs_of(record)
     names = sorted({worker for point in points for _, table in point for worker in table.measured})
     rows = {str(name): [_rows(point, name) for point in points] for name in names}
     speed = facts.samples_per_second
@@ -163,8 +163,8 @@ def _series(
         run_id=facts.run_id or folder.absolute().name,
         state=facts.state,
         verdict=list(map(str, facts.findings)),
-        advice=beyond_the_verdict(record, folder),
-        spent=list(in_words(costs_of(record))),
+        advice=beyond_the_verdict(record, costs, folder),
+        spent=list(in_words(costs)),
         samples_per_second=speed if math.isfinite(speed) else None,
         steps=[point[-1][1].step for point in points],
         at_unix_seconds=[point[-1][0] for point in points],

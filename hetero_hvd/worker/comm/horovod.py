@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+from hetero_hvd.core.backoff import doubled
 from hetero_hvd.errors import JobError, TransientError, TryAgainError, WorkerLostError
 from hetero_hvd.probes.horovod_build import corrections
 from hetero_hvd.probes.laps import Laps
@@ -187,7 +188,7 @@ class HorovodCollective:
         Raises TryAgainError if Horovod does not start, WorkerLostError if this is a member no more.
         """
         deadline = time.monotonic() + MAX_INIT_SECONDS
-        pause_seconds = FIRST_RETRY_SECONDS
+        num_failures = 0
         with self._cutting:
             self._own.begin()
             self._told = None
@@ -209,8 +210,8 @@ class HorovodCollective:
                     raise WorkerLostError("no longer a member of the job") from error
                 if not self._elastic or time.monotonic() > deadline:
                     raise TryAgainError(f"Horovod did not start: {error}") from error
-                time.sleep(pause_seconds)
-                pause_seconds = min(2 * pause_seconds, MAX_RETRY_SECONDS)
+                time.sleep(doubled(FIRST_RETRY_SECONDS, num_failures, MAX_RETRY_SECONDS))
+                num_failures += 1
 
     def _reserve(self) -> None:
         """Let Horovod allocate the buffer in which it joins small reductions, by joining two.

@@ -396,20 +396,19 @@ class ElasticState:
         raise SystemExit(code)
 
     def _meet(self, *, is_new: bool = False, has_state: bool = True) -> None:
-        context = self.context
+        context, collective = self.context, self.context.collective
         while True:
             try:
                 report = self._report(is_new=is_new, has_state=has_state)
-                reports = self.application.reports(context.collective, report)
+                reports = self.application.reports(collective, report)
                 # Stored at once: should this rendezvous break, its id must not be used again.
                 context.agreed(next_rendezvous_id(reports), run_of(reports))
                 try:
-                    meeting = context.collective, self.replica, reports, context.planner
-                    self._membership = meet(*meeting)
+                    self._membership = meet(collective, self.replica, reports, context.planner)
                     self.last_state.is_trusted = True
                     break
                 except Undecided as why:
-                    has_state = self._agreement.fall_back(context.collective, why)
+                    has_state = self._agreement.fall_back(collective, why)
             except InvariantError:
                 self.last_state.is_trusted = False
                 raise
